@@ -1,0 +1,2 @@
+//! The `dlq` command.
+fn main() {}
