@@ -1,1 +1,52 @@
-//! Placeholder.
+//! Vocabulary and decisions for consumers that must not lose a message.
+//!
+//! This crate knows no broker, no database and no `tower`. It has the words ([`Message`], [`Delivery`], [`Failure`],
+//! [`DeadLetter`], …), the decisions (classification, [retry policies](policy), [fingerprints](fingerprint), the
+//! [header protocol](protocol)), the traits that transports and stores implement ([`Source`], [`Settle`],
+//! [`RetryLane`], [`store`]) and an in-memory implementation of each ([`memory`], [`store::memory`],
+//! [`idempotency::memory`]).
+//!
+//! Most programs use it through `dlq-tower`, which re-exports it.
+
+mod bytes_text;
+mod clock;
+mod dead_letter;
+mod delivery;
+mod error;
+mod failure;
+mod filter;
+pub mod fingerprint;
+pub mod idempotency;
+mod identity;
+mod lane;
+pub mod memory;
+mod message;
+mod origin;
+mod page;
+pub mod policy;
+mod probation;
+pub mod protocol;
+mod source;
+pub mod store;
+mod subject;
+
+pub use clock::{Clock, InvalidTimestamp, SharedClock, SystemClock, Timestamp, TokioClock};
+pub use dead_letter::{DeadLetter, LetterState, LetterSummary, Resolution, Status};
+pub use delivery::{Delivery, Lane};
+pub use error::{BoxError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
+pub use failure::{
+    Attempt, Cause, Classification, Classifier, Classify, ErrorClass, Failure, History, MAX_CHAIN,
+    MAX_TEXT, Reason, UnknownWord, bounded,
+};
+pub use filter::{Filter, searchable};
+pub use fingerprint::Fingerprint;
+pub use identity::{Binding, Death, InvalidId, LetterId, OperationId};
+pub use lane::{BoxRetryLane, Escalation, RetryLane};
+pub use message::{Header, Headers, Message};
+pub use origin::{InvalidPosition, Origin, Position};
+pub use page::{Cursor, InvalidCursor, Order, Page, PageRequest};
+pub use policy::RetryPolicy;
+pub use probation::{BoxCrashMarks, CrashMarks};
+pub use source::{Capabilities, Disposition, Ordering, Settle, SettleOnce, Source};
+pub use store::{DeadLetters, Sink, Store};
+pub use subject::{InvalidSubjectPattern, SubjectPattern};

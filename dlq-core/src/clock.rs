@@ -1,0 +1,193 @@
+//! Time: the [`Timestamp`] that every record carries and the [`Clock`] it is read from.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A point in time with nanosecond precision, in UTC.
+///
+/// Counts nanoseconds since the Unix epoch in an `i64`, which covers the years 1677 to 2262; arithmetic saturates at
+/// these ends. Its text form is RFC 3339 in UTC with up to nine fractional digits.
+///
+/// ```
+/// use dlq_core::Timestamp;
+///
+/// let at: Timestamp = "2026-11-21T03:00:00.5Z".parse()?;
+/// assert_eq!(at.to_string(), "2026-11-21T03:00:00.500000000Z");
+/// assert_eq!(at.as_nanos() % 1_000_000_000, 500_000_000);
+/// # Ok::<(), dlq_core::InvalidTimestamp>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+    /// The last representable time, used for "never".
+    pub const MAX: Self = Self(i64::MAX);
+
+    /// The time that lies `nanos` nanoseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    /// The time that lies `millis` milliseconds after the Unix epoch; saturates.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Milliseconds since the Unix epoch, rounded down.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// This time plus `duration`; saturates at [`Timestamp::MAX`].
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// This time minus `duration`; saturates at the earliest representable time.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// How long after `earlier` this time lies; zero when it does not.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        let nanos = i128::from(self.0) - i128::from(earlier.0);
+        Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
+            Ok(time) => write!(f, "{time:.9}"),
+            Err(_) => write!(f, "{}ns", self.0),
+        }
+    }
+}
+
+/// A text that is not a time.
+#[derive(Debug, thiserror::Error)]
+#[error("`{text}` is not a time; write RFC 3339, e.g. `2026-11-21T03:00:00Z`")]
+pub struct InvalidTimestamp {
+    text: String,
+}
+
+impl FromStr for Timestamp {
+    type Err = InvalidTimestamp;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<jiff::Timestamp>()
+            .ok()
+            .and_then(|time| i64::try_from(time.as_nanosecond()).ok())
+            .map(Self)
+            .ok_or_else(|| InvalidTimestamp { text: text.chars().take(80).collect() })
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Where stored times come from.
+///
+/// Every component that writes a time takes a clock, so that tests decide what "now" is.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The current time.
+    fn now(&self) -> Timestamp;
+}
+
+/// A clock that can be handed around.
+pub type SharedClock = Arc<dyn Clock>;
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The clock of the machine, shared.
+    #[must_use]
+    pub fn shared() -> SharedClock {
+        Arc::new(Self)
+    }
+}
+
+impl Clock for SystemClock {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place where the machine's clock is read"
+    )]
+    fn now(&self) -> Timestamp {
+        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(elapsed) => Timestamp::EPOCH.after(elapsed),
+            Err(error) => Timestamp::EPOCH.before(error.duration()),
+        }
+    }
+}
+
+/// A clock that follows tokio's: it stands still and jumps with paused time.
+///
+/// For tests under `start_paused`: sleeping for an hour moves this clock by an hour at once.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    start: Timestamp,
+    origin: tokio::time::Instant,
+}
+
+impl TokioClock {
+    /// A clock that shows `start` now and then moves with tokio's time.
+    #[must_use]
+    pub fn starting_at(start: Timestamp) -> Self {
+        Self { start, origin: tokio::time::Instant::now() }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        self.start.after(self.origin.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips_with_nanoseconds() {
+        for nanos in [0, 1, -1, 1_763_683_200_123_456_789, i64::MAX, i64::MIN] {
+            let time = Timestamp::from_nanos(nanos);
+            assert_eq!(time.to_string().parse::<Timestamp>().unwrap(), time, "{time}");
+        }
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Timestamp::MAX.after(Duration::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::EPOCH.since(Timestamp::MAX), Duration::ZERO);
+        assert_eq!(Timestamp::MAX.since(Timestamp::EPOCH).as_nanos(), i64::MAX as u128);
+    }
+}

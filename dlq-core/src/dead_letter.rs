@@ -1,0 +1,236 @@
+//! [`DeadLetter`]: a dead message at rest.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::words;
+use crate::fingerprint::Fingerprint;
+use crate::{
+    Cause, Death, ErrorClass, Failure, History, LetterId, Message, OperationId, Origin, Reason,
+    Timestamp,
+};
+
+words! {
+    /// Where a letter stands.
+    Status("status") {
+        /// Dead; waits for somebody or something to send it back.
+        Pending = "pending",
+        /// Not dead: a retry record that waits for its next attempt, or a replayed letter that is being retried.
+        Retrying = "retrying",
+        /// Claimed: somebody holds a lease on it and runs it.
+        Replaying = "replaying",
+        /// Sent back to a broker; whether it succeeded is not known yet.
+        Sent = "sent",
+        /// Parked behind another letter of its key, so that order is kept.
+        Held = "held",
+        /// Done with; see [`Resolution`].
+        Resolved = "resolved",
+        /// Set aside: not replayed until somebody releases it.
+        Quarantined = "quarantined",
+    }
+}
+
+impl Status {
+    /// Whether the letter still needs somebody's attention: it is neither resolved nor merely waiting for a retry.
+    #[must_use]
+    pub const fn is_unresolved(self) -> bool {
+        !matches!(self, Self::Resolved)
+    }
+}
+
+words! {
+    /// How a resolved letter came to be so.
+    Resolution("resolution") {
+        /// A replay ran the handler to success.
+        Succeeded = "succeeded",
+        /// A replay found that the message had been handled already.
+        Duplicate = "duplicate",
+        /// An operator decided that nothing more is to be done.
+        Dismissed = "dismissed",
+    }
+}
+
+/// What happened to a letter after its death, as the store keeps it. Writers of letters leave it at its default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterState {
+    /// Where it stands.
+    pub status: Status,
+    /// How it was resolved; set exactly when `status` is resolved.
+    pub resolution: Option<Resolution>,
+    /// When it may run next; `None` when nothing has been arranged.
+    pub due: Option<Timestamp>,
+    /// Times it was sent back, by operators and by the automatic schedule.
+    pub retry_count: u32,
+    /// Times an operator sent it back; past the cap the letter is quarantined.
+    pub replays: u32,
+    /// The operation that holds it, while one does.
+    pub operation: Option<OperationId>,
+    /// When the store first saw it.
+    pub created_at: Timestamp,
+    /// When the store last changed it.
+    pub updated_at: Timestamp,
+    /// When it was last handed out to be run again.
+    pub last_retry_at: Option<Timestamp>,
+    /// How often the same original message was put, where the store deduplicates by original id; otherwise 1.
+    pub seen: u32,
+}
+
+impl Default for LetterState {
+    fn default() -> Self {
+        Self {
+            status: Status::Pending,
+            resolution: None,
+            due: None,
+            retry_count: 0,
+            replays: 0,
+            operation: None,
+            created_at: Timestamp::EPOCH,
+            updated_at: Timestamp::EPOCH,
+            last_retry_at: None,
+            seen: 1,
+        }
+    }
+}
+
+/// A dead message at rest: the message byte for byte, where it stood, whose death it was, and everything that was
+/// tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct DeadLetter {
+    /// The deterministic identity.
+    pub id: LetterId,
+    /// Deaths before this one.
+    pub generation: u32,
+    /// What the producer sent.
+    pub message: Message,
+    /// Where it stood.
+    pub origin: Origin,
+    /// The stable name of the handler or group that failed.
+    pub consumer: String,
+    /// The program that wrote the letter.
+    pub service: Option<String>,
+    /// Why we gave up.
+    pub reason: Reason,
+    /// Whether another attempt could have succeeded, by the last failure.
+    pub class: ErrorClass,
+    /// What went wrong in the last attempt; `None` when no attempt was made.
+    pub cause: Option<Cause>,
+    /// Every attempt, oldest first.
+    pub history: History,
+    /// Handler runs in this generation.
+    pub attempts: u32,
+    /// Times the broker handed it out, where it says.
+    pub deliveries: u32,
+    /// Runs that ended with the process.
+    pub crashes: u32,
+    /// Hops to a slower retry stage.
+    pub escalations: u32,
+    /// The group of errors it belongs to.
+    pub fingerprint: Fingerprint,
+    /// When it died (or, for a retry record, when it was escalated).
+    pub died_at: Timestamp,
+    /// Whether the death was witnessed; `false` for what was only heard of.
+    pub confirmed: bool,
+    /// Declared attributes, for filters.
+    pub attributes: BTreeMap<String, String>,
+    /// What happened since.
+    pub state: LetterState,
+}
+
+impl DeadLetter {
+    /// The death that this letter records.
+    #[must_use]
+    pub const fn death(&self) -> Death {
+        Death { letter: self.id, generation: self.generation }
+    }
+
+    /// The latest failure; `None` when the message died without an attempt that failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.history.last()
+    }
+
+    /// The latest error as one line: message and sources.
+    #[must_use]
+    pub fn error(&self) -> String {
+        self.failure().map_or_else(|| self.reason.to_string(), Failure::report)
+    }
+
+    /// What a list shows of it.
+    #[must_use]
+    pub fn summary(&self) -> LetterSummary {
+        LetterSummary {
+            id: self.id,
+            generation: self.generation,
+            message_id: self.message.id().map(str::to_owned),
+            subject: self.message.subject().to_owned(),
+            event: self.message.event().map(str::to_owned),
+            origin: self.origin.clone(),
+            consumer: self.consumer.clone(),
+            service: self.service.clone(),
+            reason: self.reason,
+            class: self.class,
+            cause: self.cause,
+            error: self.error(),
+            fingerprint: self.fingerprint.clone(),
+            attempts: self.attempts,
+            crashes: self.crashes,
+            payload_size: self.message.payload().map(|payload| payload.len() as u64),
+            died_at: self.died_at,
+            attributes: self.attributes.clone(),
+            state: self.state.clone(),
+        }
+    }
+}
+
+/// A letter without its payload, key, headers and attempts: what a list shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterSummary {
+    /// The deterministic identity.
+    pub id: LetterId,
+    /// Deaths before this one.
+    pub generation: u32,
+    /// The producer's own id of the message.
+    pub message_id: Option<String>,
+    /// Where it was addressed.
+    pub subject: String,
+    /// The type of the event.
+    pub event: Option<String>,
+    /// Where it stood.
+    pub origin: Origin,
+    /// Whose death it was.
+    pub consumer: String,
+    /// The program that wrote the letter.
+    pub service: Option<String>,
+    /// Why we gave up.
+    pub reason: Reason,
+    /// Whether another attempt could have succeeded.
+    pub class: ErrorClass,
+    /// What went wrong in the last attempt.
+    pub cause: Option<Cause>,
+    /// The latest error: message and sources in one text.
+    pub error: String,
+    /// The group of errors it belongs to.
+    pub fingerprint: Fingerprint,
+    /// Handler runs in this generation.
+    pub attempts: u32,
+    /// Runs that ended with the process.
+    pub crashes: u32,
+    /// Length of the payload in bytes; `None` for a tombstone.
+    pub payload_size: Option<u64>,
+    /// When it died.
+    pub died_at: Timestamp,
+    /// Declared attributes.
+    pub attributes: BTreeMap<String, String>,
+    /// What happened since.
+    pub state: LetterState,
+}
+
+const _: () = {
+    const fn send_sync<T: Send + Sync>() {}
+    send_sync::<DeadLetter>();
+    send_sync::<crate::Delivery>();
+};

@@ -1,0 +1,239 @@
+//! [`Delivery`]: a message handed to the stack, cheap to clone and without any way to settle it.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::{Death, History, LetterId, Message, Origin};
+
+/// By which way a delivery came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lane {
+    /// From the source itself.
+    #[default]
+    Main,
+    /// From the transport's retry lane, with earlier attempts in its headers.
+    Retry,
+    /// From a store: a claimed letter or retry record, whose row records what becomes of it.
+    Store,
+}
+
+/// A message handed to the stack.
+///
+/// Cheap to clone. It has **no settle handle inside**: whoever holds it can run it, nobody can acknowledge it. The
+/// handle ([`Settle`](crate::Settle)) stays with the run loop.
+///
+/// Three counts are kept apart: *attempts* are runs of the handler, *deliveries* are times the broker handed the
+/// message out, *crashes* are runs that ended with the process.
+#[derive(Clone)]
+#[must_use]
+pub struct Delivery {
+    shared: Arc<Shared>,
+    consumer: Arc<str>,
+    attempt: u32,
+}
+
+#[derive(Clone)]
+struct Shared {
+    message: Message,
+    origin: Origin,
+    lane: Lane,
+    deliveries: u32,
+    crashes: u32,
+    escalations: u32,
+    replays: u32,
+    generation: u32,
+    letter: Option<LetterId>,
+    history: History,
+    decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Delivery {
+    /// A first delivery of `message`, which stood at `origin`.
+    pub fn new(message: Message, origin: Origin) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                message,
+                origin,
+                lane: Lane::Main,
+                deliveries: 1,
+                crashes: 0,
+                escalations: 0,
+                replays: 0,
+                generation: 0,
+                letter: None,
+                history: History::new(),
+                decoded: OnceLock::new(),
+            }),
+            consumer: unnamed(),
+            attempt: 1,
+        }
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+        change(Arc::make_mut(&mut self.shared));
+        self
+    }
+
+    /// Sets the name of the consumer it is handed to.
+    pub fn with_consumer(mut self, consumer: impl Into<Arc<str>>) -> Self {
+        self.consumer = consumer.into();
+        self
+    }
+
+    /// Sets which run of the handler comes next, counted from 1. Defaults to 1.
+    pub fn with_attempt(mut self, attempt: u32) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// Sets by which way it came. Defaults to [`Lane::Main`].
+    pub fn with_lane(self, lane: Lane) -> Self {
+        self.change(|shared| shared.lane = lane)
+    }
+
+    /// Sets how often the broker has handed it out, this time included. Defaults to 1.
+    pub fn with_deliveries(self, deliveries: u32) -> Self {
+        self.change(|shared| shared.deliveries = deliveries)
+    }
+
+    /// Sets how many runs are known to have ended with the process. Defaults to 0.
+    pub fn with_crashes(self, crashes: u32) -> Self {
+        self.change(|shared| shared.crashes = crashes)
+    }
+
+    /// Sets how often it has been escalated to a slower retry stage. Defaults to 0.
+    pub fn with_escalations(self, escalations: u32) -> Self {
+        self.change(|shared| shared.escalations = escalations)
+    }
+
+    /// Sets how often it has been sent back from the dead letters. Defaults to 0.
+    pub fn with_replays(self, replays: u32) -> Self {
+        self.change(|shared| shared.replays = replays)
+    }
+
+    /// Sets the attempts made before this delivery; the next run continues their count.
+    pub fn with_history(self, history: History) -> Self {
+        self.change(|shared| shared.history = history)
+    }
+
+    /// Makes it a delivery of the letter `death.letter`, whose next death would have generation `death.generation`.
+    pub fn with_death(self, death: Death) -> Self {
+        self.change(|shared| {
+            shared.letter = Some(death.letter);
+            shared.generation = death.generation;
+        })
+    }
+
+    /// The message.
+    pub fn message(&self) -> &Message {
+        &self.shared.message
+    }
+
+    /// Where it stood at its broker.
+    pub fn origin(&self) -> &Origin {
+        &self.shared.origin
+    }
+
+    /// The name of the consumer it was handed to; empty until a run loop or router names it.
+    #[must_use]
+    pub fn consumer(&self) -> &str {
+        &self.consumer
+    }
+
+    /// The consumer's name, shared.
+    #[must_use]
+    pub fn consumer_shared(&self) -> &Arc<str> {
+        &self.consumer
+    }
+
+    /// Which run of the handler this is, counted from 1 within the generation.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// By which way it came.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        self.shared.lane
+    }
+
+    /// How often the broker has handed it out, this time included.
+    #[must_use]
+    pub fn deliveries(&self) -> u32 {
+        self.shared.deliveries
+    }
+
+    /// How many runs are known to have ended with the process.
+    #[must_use]
+    pub fn crashes(&self) -> u32 {
+        self.shared.crashes
+    }
+
+    /// Hops to a slower retry stage so far.
+    #[must_use]
+    pub fn escalations(&self) -> u32 {
+        self.shared.escalations
+    }
+
+    /// Times it was sent back from the dead letters.
+    #[must_use]
+    pub fn replays(&self) -> u32 {
+        self.shared.replays
+    }
+
+    /// Deaths before this delivery.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.shared.generation
+    }
+
+    /// The attempts made before this delivery, all generations, oldest first.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.shared.history
+    }
+
+    /// The death that this delivery would die for `consumer`: its own letter where it came from one, else the
+    /// deterministic id of its origin.
+    #[must_use]
+    pub fn death(&self, consumer: &str) -> Death {
+        let letter = self.shared.letter.unwrap_or_else(|| {
+            LetterId::of(&self.shared.origin, self.shared.message.published_at(), consumer)
+        });
+        Death { letter, generation: self.shared.generation }
+    }
+
+    /// The value that an earlier attempt decoded, if it has type `T`.
+    #[must_use]
+    pub fn decoded<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.shared.decoded.get().cloned().and_then(|value| value.downcast().ok())
+    }
+
+    /// Keeps a decoded value for later attempts and other extractors. The first one kept stays.
+    pub fn keep_decoded<T: Send + Sync + 'static>(&self, value: Arc<T>) {
+        let _ = self.shared.decoded.set(value);
+    }
+}
+
+fn unnamed() -> Arc<str> {
+    static UNNAMED: OnceLock<Arc<str>> = OnceLock::new();
+    UNNAMED.get_or_init(|| Arc::from("")).clone()
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("consumer", &self.consumer)
+            .field("origin", &self.shared.origin)
+            .field("lane", &self.shared.lane)
+            .field("attempt", &self.attempt)
+            .field("deliveries", &self.shared.deliveries)
+            .field("crashes", &self.shared.crashes)
+            .field("generation", &self.shared.generation)
+            .field("message", &self.shared.message)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,477 @@
+//! [`Failure`]: why an attempt did not succeed, and the closed vocabularies around it.
+
+use std::error::Error;
+use std::fmt;
+use std::panic::Location;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// Declares a closed set of words with one text form each, and other systems' names that are read as them.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident ($what:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal $(| $alias:literal)*),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$doc])* $variant),+ }
+
+        impl $name {
+            /// Every value, in order of declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The text form, as it stands in headers, tables, metrics and commands.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.as_str()) }
+        }
+
+        impl FromStr for $name {
+            type Err = $crate::UnknownWord;
+
+            /// Reads the text form, and the names that other systems use for it.
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($text $(| $alias)* => Ok(Self::$variant),)+
+                    _ => Err($crate::UnknownWord::new($what, text, &[$($text),+])),
+                }
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+/// A word outside a closed vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{found}` is not a {what}; expected one of: {}", .expected.join(", "))]
+pub struct UnknownWord {
+    what: &'static str,
+    found: String,
+    expected: &'static [&'static str],
+}
+
+impl UnknownWord {
+    pub(crate) fn new(what: &'static str, found: &str, expected: &'static [&'static str]) -> Self {
+        Self { what, found: found.chars().take(80).collect(), expected }
+    }
+}
+
+words! {
+    /// Whether another attempt could succeed.
+    ErrorClass("class") {
+        /// Another attempt may succeed: retry.
+        Transient = "transient" | "retryable",
+        /// No attempt will succeed: dead-letter now.
+        Permanent = "permanent" | "terminal",
+    }
+}
+
+words! {
+    /// What kind of thing went wrong in an attempt.
+    Cause("cause") {
+        /// The handler returned an error.
+        Error = "error",
+        /// The handler panicked.
+        Panic = "panic",
+        /// The handler ran longer than its timeout.
+        Timeout = "timeout",
+        /// The payload could not be decoded; the handler did not run.
+        Decode = "decode" | "decode_fail",
+        /// The message lacks what the handler needs (a header, a key); the handler did not run.
+        Malformed = "malformed",
+        /// The message exceeds a size limit; the handler did not run.
+        Oversize = "oversize",
+    }
+}
+
+words! {
+    /// Why we gave up on a message.
+    Reason("reason") {
+        /// The error was classified permanent.
+        Permanent = "permanent" | "unrecoverable" | "terminal_error" | "terminal" | "panic" | "decode_fail",
+        /// Every attempt that the policy grants was made.
+        Exhausted = "exhausted" | "retries_exhausted" | "max_retries",
+        /// The process died too often while the message was being handled.
+        MaxCrashes = "max_crashes",
+        /// The letter was sent back too often.
+        MaxReplays = "max_replays" | "max_replay_attempts",
+        /// A consumer that is not ours ran out of deliveries.
+        MaxDeliveries = "max_deliveries" | "MaxDeliveryCountExceeded",
+        /// The message was too old to be handled.
+        Expired = "expired" | "TTLExpiredException",
+        /// No handler takes the message.
+        Rejected = "rejected",
+        /// An operator or the application said so.
+        Manual = "manual",
+    }
+}
+
+impl Default for ErrorClass {
+    /// What is not classified is transient: it is retried rather than given up.
+    fn default() -> Self {
+        Self::Transient
+    }
+}
+
+/// The judgement on an error: its class, and when the other side asked to be tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Classification {
+    /// Whether another attempt could succeed.
+    pub class: ErrorClass,
+    /// How long the failing side asked us to wait; wins over the policy's own delay.
+    pub retry_after: Option<Duration>,
+}
+
+impl Classification {
+    /// Retry, by the policy's delay.
+    pub const fn transient() -> Self {
+        Self { class: ErrorClass::Transient, retry_after: None }
+    }
+
+    /// Do not retry.
+    pub const fn permanent() -> Self {
+        Self { class: ErrorClass::Permanent, retry_after: None }
+    }
+
+    /// Retry after the given time instead of the policy's delay.
+    pub const fn after(mut self, retry_after: Duration) -> Self {
+        self.retry_after = Some(retry_after);
+        self
+    }
+}
+
+/// Errors that know their own class; what `#[derive(Classify)]` implements.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not classified",
+    note = "derive it with `#[derive(Classify)]`, or name a classifier: `ClassifyLayer::new(|error: &{Self}| …)`"
+)]
+pub trait Classify {
+    /// Judges this error.
+    fn classify(&self) -> Classification;
+}
+
+/// Judges errors of type `E`. Implemented by closures that return a [`Classification`] or an [`ErrorClass`].
+pub trait Classifier<E: ?Sized> {
+    /// Judges one error.
+    fn classify(&self, error: &E) -> Classification;
+
+    /// What kind of thing went wrong. Defaults to [`Cause::Error`].
+    fn cause(&self, error: &E) -> Cause {
+        let _ = error;
+        Cause::Error
+    }
+
+    /// The name of the error's type, for the record. Defaults to that of `E`.
+    fn type_name(&self, error: &E) -> &'static str {
+        let _ = error;
+        std::any::type_name::<E>()
+    }
+}
+
+impl<E: ?Sized, F, R> Classifier<E> for F
+where
+    F: Fn(&E) -> R,
+    R: Into<Classification>,
+{
+    fn classify(&self, error: &E) -> Classification {
+        self(error).into()
+    }
+}
+
+impl From<ErrorClass> for Classification {
+    fn from(class: ErrorClass) -> Self {
+        Self { class, retry_after: None }
+    }
+}
+
+/// Texts longer than this many bytes are cut in a [`Failure`], with a mark.
+pub const MAX_TEXT: usize = 8 * 1024;
+/// Source chains longer than this are cut in a [`Failure`], with a mark.
+pub const MAX_CHAIN: usize = 16;
+
+/// Why an attempt did not succeed. Complete enough to be read weeks later, without the process that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct Failure {
+    /// Whether another attempt could succeed.
+    pub class: ErrorClass,
+    /// What kind of thing went wrong.
+    pub cause: Cause,
+    /// The type of the error value, as `std::any::type_name` gives it.
+    pub error_type: String,
+    /// The error's message, then the message of each of its sources. Never empty.
+    pub messages: Vec<String>,
+    /// Where the error was turned into a failure: `file:line:column`.
+    pub location: Option<String>,
+    /// When the attempt ended.
+    pub at: Timestamp,
+    /// How long the attempt took.
+    #[serde(with = "duration_nanos", rename = "duration_ns")]
+    pub duration: Duration,
+    /// How long the failing side asked us to wait.
+    #[serde(
+        with = "option_duration_nanos",
+        rename = "retry_after_ns",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub retry_after: Option<Duration>,
+    /// An identity that the error itself claims, for grouping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The backtrace, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backtrace: Option<String>,
+}
+
+impl Failure {
+    /// A failure with one message. Time and duration are set by [`Failure::timed`].
+    pub fn new(
+        class: impl Into<Classification>,
+        cause: Cause,
+        error_type: impl Into<String>,
+        message: &str,
+    ) -> Self {
+        let judged = class.into();
+        Self {
+            class: judged.class,
+            cause,
+            error_type: bounded(&error_type.into()),
+            messages: vec![bounded(message)],
+            location: None,
+            at: Timestamp::EPOCH,
+            duration: Duration::ZERO,
+            retry_after: judged.retry_after,
+            group: None,
+            backtrace: None,
+        }
+    }
+
+    /// The failure that `error` is: its type, its message and those of its whole source chain, bounded.
+    #[track_caller]
+    pub fn from_error<E: Error + ?Sized>(class: impl Into<Classification>, error: &E) -> Self {
+        let mut failure =
+            Self::new(class, Cause::Error, std::any::type_name::<E>(), &text_of(error));
+        let mut source = error.source();
+        while let Some(cause) = source {
+            if failure.messages.len() == MAX_CHAIN {
+                failure.messages.push("… more sources were cut".to_owned());
+                break;
+            }
+            failure.messages.push(text_of(cause));
+            source = cause.source();
+        }
+        failure.location = Some(Location::caller().to_string());
+        failure
+    }
+
+    /// Sets the cause.
+    pub fn with_cause(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self
+    }
+
+    /// Sets where it happened.
+    pub fn with_location(mut self, location: impl Into<String>) -> Self {
+        self.location = Some(location.into());
+        self
+    }
+
+    /// Sets when the attempt ended and how long it took.
+    pub fn timed(mut self, at: Timestamp, duration: Duration) -> Self {
+        self.at = at;
+        self.duration = duration;
+        self
+    }
+
+    /// The error's own message, without its sources.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        self.messages.first().map_or("", String::as_str)
+    }
+
+    /// Message and sources in one line each, joined by `: `.
+    #[must_use]
+    pub fn report(&self) -> String {
+        self.messages.join(": ")
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.class, self.cause, self.report())
+    }
+}
+
+/// Formats an error; an error whose `Display` fails or writes without end still yields a bounded text.
+fn text_of<E: fmt::Display + ?Sized>(error: &E) -> String {
+    let mut text = Bounded(String::new());
+    // The writer refuses once it is full, which `Display` reports as an error: what was written stands.
+    let _ = fmt::write(&mut text, format_args!("{error}"));
+    bounded(&text.0)
+}
+
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = (MAX_TEXT + 4).saturating_sub(self.0.len());
+        let cut = floor_boundary(text, room);
+        self.0.push_str(&text[..cut]);
+        if cut < text.len() { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+fn floor_boundary(text: &str, limit: usize) -> usize {
+    let mut cut = limit.min(text.len());
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    cut
+}
+
+/// Cuts a text to [`MAX_TEXT`] bytes and marks the cut.
+#[must_use]
+pub fn bounded(text: &str) -> String {
+    if text.len() <= MAX_TEXT {
+        return text.to_owned();
+    }
+    let cut = floor_boundary(text, MAX_TEXT);
+    format!("{} … cut", &text[..cut])
+}
+
+/// One run of the handler that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Which run it was, counted from 1 within its generation.
+    pub number: u32,
+    /// How often the message had died before this run.
+    pub generation: u32,
+    /// Why it did not succeed.
+    pub failure: Failure,
+}
+
+/// Every attempt at a message, oldest first, across escalations, deaths and replays.
+///
+/// Bounded: past [`History::MAX`] attempts those in the middle are dropped and counted, so that the first and the
+/// latest ones stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    attempts: Vec<Attempt>,
+    #[serde(default)]
+    omitted: u64,
+}
+
+impl History {
+    /// How many attempts are kept in full.
+    pub const MAX: usize = 100;
+    const FIRST: usize = 10;
+
+    /// No attempt yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { attempts: Vec::new(), omitted: 0 }
+    }
+
+    /// Adds the latest attempt. Adding an attempt that is already the latest changes nothing.
+    pub fn push(&mut self, attempt: Attempt) {
+        if self.attempts.last() == Some(&attempt) {
+            return;
+        }
+        if self.attempts.len() == Self::MAX {
+            self.attempts.remove(Self::FIRST);
+            self.omitted += 1;
+        }
+        self.attempts.push(attempt);
+    }
+
+    /// The attempts that are kept, oldest first.
+    #[must_use]
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    /// How many were dropped from the middle.
+    #[must_use]
+    pub fn omitted(&self) -> u64 {
+        self.omitted
+    }
+
+    /// How many there were in all.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.attempts.len() as u64 + self.omitted
+    }
+
+    /// Whether there was none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.attempts.is_empty()
+    }
+
+    /// The latest failure.
+    #[must_use]
+    pub fn last(&self) -> Option<&Failure> {
+        self.attempts.last().map(|attempt| &attempt.failure)
+    }
+
+    /// The first failure.
+    #[must_use]
+    pub fn first(&self) -> Option<&Failure> {
+        self.attempts.first().map(|attempt| &attempt.failure)
+    }
+}
+
+pub(crate) mod duration_nanos {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        u64::deserialize(d).map(Duration::from_nanos)
+    }
+}
+
+pub(crate) mod option_duration_nanos {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(|d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)).serialize(s)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(d)?.map(Duration::from_nanos))
+    }
+}

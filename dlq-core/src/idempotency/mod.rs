@@ -1,0 +1,196 @@
+//! Idempotency: a message is handled once per (consumer, key), also when it is delivered again.
+//!
+//! A key is *new*, *in flight* under a lease, or *done*. It becomes done only when the handler succeeded, and is
+//! released when it failed, so that a retry or a replay is never taken for a duplicate.
+//!
+//! What each answer does to the message:
+//!
+//! | claim says | the message |
+//! |---|---|
+//! | [`New`](IdempotencyClaim::New) | is handled |
+//! | [`InFlight`](IdempotencyClaim::InFlight) | is deferred for the rest of the lease: not counted, not routed |
+//! | [`Done`](IdempotencyClaim::Done) | is acknowledged as a duplicate; the handler does not run |
+//!
+//! The store counts: attempts that ended in failure, and claims whose lease ended without a word (crashes).
+
+pub mod memory;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{StoreError, Timestamp};
+
+/// Proof of an idempotency claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IdempotencyToken {
+    /// The consumer.
+    pub consumer: Arc<str>,
+    /// The key.
+    pub key: Bytes,
+    /// Grows with every claim of the key.
+    pub fence: u64,
+}
+
+/// What a claim found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum IdempotencyClaim {
+    /// It is ours.
+    New {
+        /// Proof, to be given back with the outcome.
+        token: IdempotencyToken,
+        /// Earlier runs that ended in failure.
+        attempts: u32,
+        /// Earlier claims whose lease ended without a word.
+        crashes: u32,
+    },
+    /// Somebody is at it.
+    InFlight {
+        /// How long their lease lasts.
+        remaining: Duration,
+    },
+    /// It was handled before.
+    Done {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// How a run ended that did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The handler failed: counts one attempt.
+    Failed,
+    /// The handler did not run, or was interrupted: counts nothing.
+    Unused,
+}
+
+/// Keeps track of which keys are handled. Every answer is by the store's time.
+pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
+    /// Claims a key for `lease`.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer; the message is then deferred, not handled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave a claim behind that ends with its lease.
+    fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> impl Future<Output = Result<IdempotencyClaim, StoreError>> + Send;
+
+    /// Extends a claim to `lease` from now; `false` when it is no longer ours.
+    fn extend(
+        &self,
+        token: IdempotencyToken,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Makes the key done for `keep`; `false` when the claim is no longer ours (then nothing changed).
+    fn complete(
+        &self,
+        token: IdempotencyToken,
+        keep: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Gives the key free; `false` when the claim is no longer ours (then nothing changed).
+    fn release(
+        &self,
+        token: IdempotencyToken,
+        release: Release,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Forgets keys that were done and kept long enough, and free ones untouched for as long; at most `limit`.
+    /// Returns how many.
+    fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+trait DynIdempotency: fmt::Debug + Send + Sync {
+    fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Answer<'_, IdempotencyClaim>;
+    fn extend(&self, token: IdempotencyToken, lease: Duration) -> Answer<'_, bool>;
+    fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool>;
+    fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
+    fn purge(&self, limit: u32) -> Answer<'_, u64>;
+}
+
+impl<I: Idempotency> DynIdempotency for I {
+    fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Answer<'_, IdempotencyClaim> {
+        Box::pin(Idempotency::claim(self, consumer, key, lease))
+    }
+
+    fn extend(&self, token: IdempotencyToken, lease: Duration) -> Answer<'_, bool> {
+        Box::pin(Idempotency::extend(self, token, lease))
+    }
+
+    fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool> {
+        Box::pin(Idempotency::complete(self, token, keep))
+    }
+
+    fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool> {
+        Box::pin(Idempotency::release(self, token, release))
+    }
+
+    fn purge(&self, limit: u32) -> Answer<'_, u64> {
+        Box::pin(Idempotency::purge(self, limit))
+    }
+}
+
+/// Any idempotency store, erased. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct BoxIdempotency(Arc<dyn DynIdempotency>);
+
+impl BoxIdempotency {
+    /// Erases `store`.
+    #[must_use]
+    pub fn new(store: impl Idempotency) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+impl Idempotency for BoxIdempotency {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        DynIdempotency::claim(&*self.0, consumer, key, lease).await
+    }
+
+    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
+        DynIdempotency::extend(&*self.0, token, lease).await
+    }
+
+    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
+        DynIdempotency::complete(&*self.0, token, keep).await
+    }
+
+    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
+        DynIdempotency::release(&*self.0, token, release).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        DynIdempotency::purge(&*self.0, limit).await
+    }
+}

@@ -1,0 +1,242 @@
+//! Deterministic identities: which message died ([`LetterId`]), which of its deaths it was ([`Death`]), and the
+//! [`Binding`] that ties identity headers to the bytes they were written for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Message, Origin, Timestamp};
+
+/// Hashes fields one after another, each with its length in front, so that no two lists of fields read the same.
+struct Fields(blake3::Hasher);
+
+impl Fields {
+    fn new(domain: &str) -> Self {
+        let mut fields = Self(blake3::Hasher::new());
+        fields.add(domain.as_bytes());
+        fields
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    fn add_option(&mut self, bytes: Option<&[u8]>) {
+        self.0.update(&[u8::from(bytes.is_some())]);
+        self.add(bytes.unwrap_or_default());
+    }
+
+    fn finish(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        id.copy_from_slice(&self.0.finalize().as_bytes()[..16]);
+        id
+    }
+}
+
+macro_rules! hex_id {
+    ($(#[$meta:meta])* $name:ident, $what:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name([u8; 16]);
+
+        impl $name {
+            /// The id with these bytes.
+            #[must_use]
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self { Self(bytes) }
+
+            /// The 16 bytes of the id.
+            #[must_use]
+            pub const fn as_bytes(&self) -> &[u8; 16] { &self.0 }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                parse_hex(text).map(Self).ok_or_else(|| InvalidId {
+                    what: $what,
+                    text: text.chars().take(80).collect(),
+                })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// A text that is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a {what} id; expected 32 hexadecimal digits")]
+pub struct InvalidId {
+    what: &'static str,
+    text: String,
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 16]> {
+    let digits = text.as_bytes();
+    if digits.len() != 32 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high * 16 + low).ok()?;
+    }
+    Some(bytes)
+}
+
+hex_id! {
+    /// The identity of a letter: which message died, for which consumer.
+    ///
+    /// A hash (the first 128 bits of BLAKE3) of cluster, transport, stream, partition, position, publish time and
+    /// consumer. The same message dying again in the same consumer has the same id, whichever process writes it and
+    /// however often. The publish time keeps ids apart when a stream is deleted and its positions start over.
+    LetterId, "letter"
+}
+
+hex_id! {
+    /// The identity of an operation on many letters.
+    OperationId, "operation"
+}
+
+impl LetterId {
+    /// The id of a message that stood at `origin` and was published at `published_at`, for `consumer`.
+    #[must_use]
+    pub fn of(origin: &Origin, published_at: Option<Timestamp>, consumer: &str) -> Self {
+        let mut fields = Fields::new("dlq letter v1");
+        fields.add(origin.cluster().as_bytes());
+        fields.add(origin.transport().as_bytes());
+        fields.add(origin.stream().as_bytes());
+        fields
+            .add_option(origin.partition().map(u32::to_le_bytes).as_ref().map(<[u8; 4]>::as_slice));
+        fields.add(origin.position().to_string().as_bytes());
+        fields.add_option(
+            published_at.map(|at| at.as_nanos().to_le_bytes()).as_ref().map(<[u8; 8]>::as_slice),
+        );
+        fields.add(consumer.as_bytes());
+        Self(fields.finish())
+    }
+
+    /// The id under which another payload that claims this id is kept beside it.
+    #[must_use]
+    pub fn conflicting(&self, message: &Message) -> Self {
+        let mut fields = Fields::new("dlq conflict v1");
+        fields.add(&self.0);
+        fields.add_option(message.payload().map(|payload| &payload[..]));
+        fields.add_option(message.key().map(|key| &key[..]));
+        Self(fields.finish())
+    }
+}
+
+impl OperationId {
+    /// The id of an operation started by `who` at `at`; `salt` keeps simultaneous ones apart.
+    #[must_use]
+    pub fn of(who: &str, at: Timestamp, salt: u64) -> Self {
+        let mut fields = Fields::new("dlq operation v1");
+        fields.add(who.as_bytes());
+        fields.add(&at.as_nanos().to_le_bytes());
+        fields.add(&salt.to_le_bytes());
+        Self(fields.finish())
+    }
+}
+
+/// One death of a message: its letter and how often it had died before. The text form is `ID.GENERATION`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Death {
+    /// The letter.
+    pub letter: LetterId,
+    /// Deaths before this one.
+    pub generation: u32,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.letter, self.generation)
+    }
+}
+
+hex_id! {
+    /// Ties identity headers to a message: a hash of letter id, payload and key.
+    ///
+    /// Handlers copy headers onto new messages. A message whose `dlq.binding` does not fit its bytes is a new message
+    /// that merely carries somebody else's headers, and its identity headers are not believed.
+    Binding, "binding"
+}
+
+impl Binding {
+    /// The binding of `letter` to payload and key of `message`.
+    #[must_use]
+    pub fn of(letter: &LetterId, message: &Message) -> Self {
+        let mut fields = Fields::new("dlq binding v1");
+        fields.add(letter.as_bytes());
+        fields.add_option(message.payload().map(|payload| &payload[..]));
+        fields.add_option(message.key().map(|key| &key[..]));
+        Self(fields.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Position;
+
+    fn origin() -> Origin {
+        Origin::new("memory", "orders", Position::Offset(7))
+    }
+
+    #[test]
+    fn every_field_of_the_origin_counts() {
+        let base = LetterId::of(&origin(), None, "a");
+        let others = [
+            LetterId::of(&origin().with_cluster("b"), None, "a"),
+            LetterId::of(&origin().with_partition(0), None, "a"),
+            LetterId::of(&Origin::new("memory", "orders", Position::Offset(8)), None, "a"),
+            LetterId::of(&Origin::new("memory", "order", Position::Offset(7)), None, "a"),
+            LetterId::of(&Origin::new("nats", "orders", Position::Offset(7)), None, "a"),
+            LetterId::of(&origin(), Some(Timestamp::EPOCH), "a"),
+            LetterId::of(&origin(), None, "b"),
+        ];
+        assert!(others.iter().all(|other| *other != base));
+        assert_eq!(LetterId::of(&origin(), None, "a"), base);
+        assert_eq!(base.to_string().parse::<LetterId>().unwrap(), base);
+    }
+
+    #[test]
+    fn a_copied_header_does_not_bind_to_other_bytes() {
+        let letter = LetterId::of(&origin(), None, "a");
+        let message = Message::new("s", "payload");
+        assert_ne!(
+            Binding::of(&letter, &message),
+            Binding::of(&letter, &Message::new("s", "other"))
+        );
+        assert_ne!(
+            Binding::of(&letter, &Message::tombstone("s")),
+            Binding::of(&letter, &Message::new("s", "")),
+        );
+    }
+}

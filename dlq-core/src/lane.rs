@@ -1,0 +1,79 @@
+//! [`RetryLane`]: where a message waits for its next attempt when the wait is too long for the process.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{Delivery, History, StoreError, Timestamp};
+
+/// A message on its way to a slower retry stage.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Escalation {
+    /// The delivery whose attempt failed.
+    pub delivery: Delivery,
+    /// The consumer that will try again; nobody else may hear of it.
+    pub consumer: Arc<str>,
+    /// When the next attempt may run.
+    pub due: Timestamp,
+    /// Every attempt so far.
+    pub history: History,
+    /// Handler runs so far in this generation.
+    pub attempts: u32,
+}
+
+/// Takes messages that wait for their next attempt, durably, and hands them to the same consumer when they are due.
+///
+/// A transport's retry topics or delayed stream; a due row in a store.
+pub trait RetryLane: fmt::Debug + Send + Sync + 'static {
+    /// Writes the retry record and returns once it is durable. Writing the same one again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known to be durable; the caller then settles nothing.
+    fn escalate(
+        &self,
+        escalation: Escalation,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+impl<L: RetryLane> RetryLane for Arc<L> {
+    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+        (**self).escalate(escalation).await
+    }
+}
+
+trait DynRetryLane: fmt::Debug + Send + Sync {
+    fn escalate_dyn(
+        &self,
+        escalation: Escalation,
+    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + '_>>;
+}
+
+impl<L: RetryLane> DynRetryLane for L {
+    fn escalate_dyn(
+        &self,
+        escalation: Escalation,
+    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + '_>> {
+        Box::pin(self.escalate(escalation))
+    }
+}
+
+/// Any retry lane, erased.
+#[derive(Clone, Debug)]
+pub struct BoxRetryLane(Arc<dyn DynRetryLane>);
+
+impl BoxRetryLane {
+    /// Erases `lane`.
+    #[must_use]
+    pub fn new(lane: impl RetryLane) -> Self {
+        Self(Arc::new(lane))
+    }
+}
+
+impl RetryLane for BoxRetryLane {
+    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+        self.0.escalate_dyn(escalation).await
+    }
+}

@@ -1,0 +1,125 @@
+//! [`PageRequest`], [`Page`] and [`Cursor`]: lists in pieces, whose cost does not depend on how deep the piece lies.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LetterId, LetterSummary, Timestamp};
+
+/// In which order letters are listed. Both are total and stable: by time of storing, then by id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Latest first.
+    #[default]
+    NewestFirst,
+    /// Earliest first, as for a replay.
+    OldestFirst,
+}
+
+/// A place between two letters of a list. Its text form is opaque to users.
+///
+/// Points at the letter after which the next page begins; it stays valid when that letter is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cursor {
+    /// The time of storing of the last letter seen.
+    pub created_at: Timestamp,
+    /// The id of the last letter seen.
+    pub id: LetterId,
+}
+
+/// A text that is not a cursor.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a cursor; use the one that the previous page ended with")]
+pub struct InvalidCursor {
+    text: String,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The sign bit is flipped so that the text orders as the time does.
+        write!(f, "{:016x}{}", (self.created_at.as_nanos() as u64) ^ (1 << 63), self.id)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_at_checked(16).and_then(|(time, id)| {
+            let time = u64::from_str_radix(time, 16).ok().filter(|_| !time.starts_with('+'))?;
+            let created_at = Timestamp::from_nanos((time ^ (1 << 63)) as i64);
+            Some(Self { created_at, id: id.parse().ok()? })
+        });
+        parsed.ok_or_else(|| InvalidCursor { text: text.chars().take(80).collect() })
+    }
+}
+
+impl Serialize for Cursor {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cursor {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Which piece of a list is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct PageRequest {
+    /// How many letters at most; 0 is read as 1.
+    pub limit: u32,
+    /// In which order.
+    pub order: Order,
+    /// Where the previous page ended; `None` for the first page.
+    pub after: Option<Cursor>,
+}
+
+impl PageRequest {
+    /// The default length of a page.
+    pub const DEFAULT_LIMIT: u32 = 50;
+
+    /// The first page, newest first.
+    pub const fn new() -> Self {
+        Self { limit: Self::DEFAULT_LIMIT, order: Order::NewestFirst, after: None }
+    }
+
+    /// Sets how many letters at most. Defaults to 50.
+    pub const fn with_limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Sets the order. Defaults to newest first.
+    pub const fn with_order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Continues after `cursor`. Defaults to the beginning.
+    pub const fn with_after(mut self, cursor: Option<Cursor>) -> Self {
+        self.after = cursor;
+        self
+    }
+}
+
+impl Default for PageRequest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A piece of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// The letters, in the order asked for.
+    pub letters: Vec<LetterSummary>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<Cursor>,
+}

@@ -1,0 +1,5 @@
+//! x
+pub mod duration;
+/// x
+#[derive(Debug)]
+pub struct RetryPolicy;

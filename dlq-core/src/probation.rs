@@ -1,0 +1,64 @@
+//! [`CrashMarks`]: durable marks by which a message that kills the process is found.
+//!
+//! A message that was handed out again and again without a record that explains it is a suspect. It runs alone, and a
+//! mark is written before the run and removed after it. A mark that is still there when the message comes back is a
+//! run that ended with the process.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{LetterId, StoreError};
+
+/// Counts runs that began and did not end, durably.
+pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
+    /// Notes durably that a run of this message begins, and returns how many earlier runs began and did not end.
+    ///
+    /// # Errors
+    ///
+    /// When the mark is not known to be durable; the message is then not run.
+    fn begin(&self, letter: LetterId) -> impl Future<Output = Result<u32, StoreError>> + Send;
+
+    /// Forgets every mark of this message: its run has ended, whatever its outcome.
+    fn end(&self, letter: LetterId) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+trait DynCrashMarks: fmt::Debug + Send + Sync {
+    fn begin(&self, letter: LetterId) -> Answer<'_, u32>;
+    fn end(&self, letter: LetterId) -> Answer<'_, ()>;
+}
+
+impl<M: CrashMarks> DynCrashMarks for M {
+    fn begin(&self, letter: LetterId) -> Answer<'_, u32> {
+        Box::pin(CrashMarks::begin(self, letter))
+    }
+
+    fn end(&self, letter: LetterId) -> Answer<'_, ()> {
+        Box::pin(CrashMarks::end(self, letter))
+    }
+}
+
+/// Any crash marks, erased. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct BoxCrashMarks(Arc<dyn DynCrashMarks>);
+
+impl BoxCrashMarks {
+    /// Erases `marks`.
+    #[must_use]
+    pub fn new(marks: impl CrashMarks) -> Self {
+        Self(Arc::new(marks))
+    }
+}
+
+impl CrashMarks for BoxCrashMarks {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        DynCrashMarks::begin(&*self.0, letter).await
+    }
+
+    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+        DynCrashMarks::end(&*self.0, letter).await
+    }
+}

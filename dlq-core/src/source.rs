@@ -1,0 +1,220 @@
+//! [`Source`] yields deliveries, [`Settle`] ends them: the two traits a transport implements for consuming.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::{DeadLetter, Delivery, History, Timestamp, TransportError};
+
+/// What becomes of a delivery. Made by the stack, carried out by [`Settle`].
+///
+/// Whoever makes a `Dead` or `Escalated` for a delivery of the main or retry lane has *already* written the record
+/// durably and had it confirmed. For a delivery of [`Lane::Store`](crate::Lane::Store) the record is the claimed row
+/// itself, and settling is what writes it, in one conditional step.
+#[derive(Clone, Debug)]
+#[must_use]
+pub enum Disposition {
+    /// The handler succeeded.
+    Succeeded,
+    /// The message had been handled before; the handler did not run.
+    Duplicate,
+    /// It died, and this is its letter.
+    Dead(Box<DeadLetter>),
+    /// It waits elsewhere for its next attempt.
+    Escalated {
+        /// When the next attempt may run.
+        due: Timestamp,
+        /// Every attempt so far.
+        history: History,
+        /// Handler runs so far in this generation.
+        attempts: u32,
+    },
+    /// Not now: hand it out again after this time. Never counted as an attempt.
+    Deferred {
+        /// How long to wait at least.
+        after: Duration,
+    },
+}
+
+/// The one-shot handle by which a delivery is ended. It stays with the run loop.
+///
+/// Dropping it settles nothing: the broker hands the message out again when its lease ends.
+pub trait Settle: fmt::Debug + Send + 'static {
+    /// Tells the broker, and returns once it has confirmed.
+    ///
+    /// # Errors
+    ///
+    /// When the broker did not confirm. The message is then to be taken as unsettled: it may come again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the broker has heard; the message may come again.
+    fn settle(
+        self,
+        disposition: Disposition,
+    ) -> impl Future<Output = Result<(), TransportError>> + Send;
+
+    /// Extends the lease by its full length from now. Does nothing for a transport without leases.
+    ///
+    /// # Errors
+    ///
+    /// When the lease could not be extended; `Lost` when it is no longer ours.
+    fn extend(&mut self) -> impl Future<Output = Result<(), TransportError>> + Send;
+
+    /// How long the broker leaves the message with us without hearing from us; `None` for ever.
+    fn lease(&self) -> Option<Duration>;
+}
+
+/// In which order effects of messages happen while one of them is retried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Ordering {
+    /// In no order that can be promised.
+    None,
+    /// In source order per key, as long as one process consumes.
+    Process,
+    /// In source order per key, across processes: a partition has one owner at a time.
+    Partition,
+}
+
+/// What a transport can do. Declared by the transport, checked by the conformance suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The order it can keep.
+    pub ordering: Ordering,
+    /// Whether it counts deliveries, so that crashes can be suspected.
+    pub counts_deliveries: bool,
+    /// Whether it can hand a message out again after a delay.
+    pub delayed_release: bool,
+}
+
+impl Capabilities {
+    /// A transport that promises nothing.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { ordering: Ordering::None, counts_deliveries: false, delayed_release: false }
+    }
+
+    /// Sets the order it can keep.
+    #[must_use]
+    pub const fn with_ordering(mut self, ordering: Ordering) -> Self {
+        self.ordering = ordering;
+        self
+    }
+
+    /// Sets whether it counts deliveries.
+    #[must_use]
+    pub const fn with_counts_deliveries(mut self, yes: bool) -> Self {
+        self.counts_deliveries = yes;
+        self
+    }
+
+    /// Sets whether it can release with a delay.
+    #[must_use]
+    pub const fn with_delayed_release(mut self, yes: bool) -> Self {
+        self.delayed_release = yes;
+        self
+    }
+}
+
+/// Yields deliveries with their settle handles.
+pub trait Source: fmt::Debug + Send + 'static {
+    /// The handle that ends one of its deliveries.
+    type Settle: Settle;
+
+    /// What the transport can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The next delivery; `None` when there will never be another.
+    ///
+    /// # Errors
+    ///
+    /// When the broker cannot be asked. A transient error may be followed by deliveries; after another kind the
+    /// source has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: what it had fetched is yielded by the next call.
+    fn next(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<(Delivery, Self::Settle)>, TransportError>> + Send;
+
+    /// Stops fetching and gives back what was fetched but not yielded. Calling it twice is fine.
+    fn close(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+trait DynSettle: fmt::Debug + Send {
+    fn settle_dyn(
+        self: Box<Self>,
+        disposition: Disposition,
+    ) -> BoxFuture<'static, Result<(), TransportError>>;
+    fn extend_dyn(&mut self) -> BoxFuture<'_, Result<(), TransportError>>;
+    fn lease_dyn(&self) -> Option<Duration>;
+}
+
+impl<S: Settle> DynSettle for S {
+    fn settle_dyn(
+        self: Box<Self>,
+        disposition: Disposition,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
+        Box::pin((*self).settle(disposition))
+    }
+
+    fn extend_dyn(&mut self) -> BoxFuture<'_, Result<(), TransportError>> {
+        Box::pin(self.extend())
+    }
+
+    fn lease_dyn(&self) -> Option<Duration> {
+        self.lease()
+    }
+}
+
+/// Any settle handle, erased. Says so in the log when it is dropped without having been settled.
+#[derive(Debug)]
+#[must_use = "a delivery that is not settled comes again"]
+pub struct SettleOnce {
+    inner: Option<Box<dyn DynSettle>>,
+    what: String,
+}
+
+impl SettleOnce {
+    /// Wraps the handle of `delivery`.
+    pub fn new(settle: impl Settle, delivery: &Delivery) -> Self {
+        Self { inner: Some(Box::new(settle)), what: delivery.origin().to_string() }
+    }
+}
+
+impl Settle for SettleOnce {
+    async fn settle(mut self, disposition: Disposition) -> Result<(), TransportError> {
+        match self.inner.take() {
+            Some(inner) => inner.settle_dyn(disposition).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn extend(&mut self) -> Result<(), TransportError> {
+        match &mut self.inner {
+            Some(inner) => inner.extend_dyn().await,
+            None => Ok(()),
+        }
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        self.inner.as_ref().and_then(|inner| inner.lease_dyn())
+    }
+}
+
+impl Drop for SettleOnce {
+    fn drop(&mut self) {
+        if self.inner.is_some() {
+            tracing::warn!(
+                origin = %self.what,
+                "delivery dropped unsettled: the broker will hand it out again"
+            );
+        }
+    }
+}

@@ -1,0 +1,83 @@
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{duration_nanos, words};
+use crate::{OperationId, Timestamp};
+use std::str::FromStr;
+
+/// Who does something to letters, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct Actor {
+    /// Who, e.g. `ana@ops-host` or `schedule`.
+    pub who: String,
+    /// Why, in their own words.
+    pub note: Option<String>,
+}
+
+impl Actor {
+    /// An actor without a note.
+    pub fn new(who: impl Into<String>) -> Self {
+        Self { who: who.into(), note: None }
+    }
+
+    /// Sets why. Defaults to none.
+    pub fn with_note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+}
+
+/// One action of an operator. Kept for good, also when the letters concerned are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// When.
+    pub at: Timestamp,
+    /// Who and why.
+    pub by: Actor,
+    /// What: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `delete`, `cleanup`,
+    /// `deduplicate`.
+    pub action: String,
+    /// What it was about, as JSON: the filter, or the arguments.
+    pub subject: String,
+    /// How many letters it changed.
+    pub affected: u64,
+    /// The operation it started or steered.
+    pub operation: Option<OperationId>,
+}
+
+words! {
+    /// How the processing of an event ended.
+    Processed("processing status") {
+        /// The handler succeeded.
+        Success = "success",
+        /// An attempt failed; it will be retried.
+        Failed = "failed",
+        /// It was dead-lettered.
+        Dlq = "dlq",
+    }
+}
+
+/// One row of the processing audit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessedEvent {
+    /// The producer's id of the message, where it has one; otherwise where it stood.
+    pub event_id: String,
+    /// Where it was addressed.
+    pub subject: String,
+    /// Who handled it.
+    pub consumer: String,
+    /// How it ended.
+    pub status: Processed,
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// How long the attempt took.
+    #[serde(with = "duration_nanos", rename = "duration_ns")]
+    pub duration: Duration,
+    /// When it ended.
+    pub at: Timestamp,
+    /// The error, where there was one.
+    pub error: Option<String>,
+}

@@ -1,0 +1,104 @@
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DeadLetter, Filter, History, LetterId, Resolution, Timestamp};
+
+/// Proof of a claim. Worthless once the lease has ended and another has claimed, or the letter has died again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClaimToken {
+    /// The letter.
+    pub letter: LetterId,
+    /// The generation that was claimed.
+    pub generation: u32,
+    /// Grows with every claim of the letter.
+    pub fence: u64,
+}
+
+/// A letter in somebody's hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Proof of the claim.
+    pub token: ClaimToken,
+    /// The letter as it was claimed, payload and history included. Its `crashes` count the leases of this generation
+    /// that ended unfinished.
+    pub letter: DeadLetter,
+    /// Whether it was a retry record or a replay under way (`retrying`), so that the count of attempts goes on.
+    pub continues: bool,
+    /// When the lease ends, by the store's time.
+    pub lease_until: Timestamp,
+}
+
+/// Which letters to claim.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[must_use]
+pub struct ClaimRequest {
+    /// Only these; usually the names of a consumer.
+    pub filter: Filter,
+    /// How many at most; 0 claims none.
+    pub limit: u32,
+    /// How long the claimer has without a word.
+    pub lease: Duration,
+    /// Who claims, for operators to see.
+    pub owner: String,
+}
+
+impl ClaimRequest {
+    /// Claims up to `limit` due letters of these consumers.
+    pub fn due<I: Into<String>>(
+        consumers: impl IntoIterator<Item = I>,
+        limit: u32,
+        lease: Duration,
+    ) -> Self {
+        let mut filter = Filter::new();
+        filter.consumers = consumers.into_iter().map(Into::into).collect();
+        Self { filter, limit, lease, owner: String::new() }
+    }
+
+    /// Replaces the filter.
+    pub fn with_filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Sets who claims. Defaults to nobody in particular.
+    pub fn with_owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+}
+
+/// How a claim ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// Done: the letter becomes `resolved`.
+    Resolved(Resolution),
+    /// It failed but may be retried: the letter becomes `retrying`, due again, with its attempts so far.
+    Retry {
+        /// When the next attempt may run.
+        due: Timestamp,
+        /// Every attempt so far.
+        history: History,
+        /// Handler runs so far in this generation.
+        attempts: u32,
+    },
+    /// It died again: the letter becomes `pending` with this death, whose generation is one higher (or, for a retry
+    /// record that dies its first death, the same).
+    Dead(Box<DeadLetter>),
+    /// Not now: back to what it was, due again after this time. Counts nothing.
+    Released {
+        /// How long to wait at least.
+        after: Duration,
+    },
+}
+
+/// Whether the end of a claim was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// It was, now or by an earlier call with the same token.
+    Applied,
+    /// The token is worthless: the lease ended and another claimed, or the letter died again meanwhile. Nothing
+    /// changed.
+    Stale,
+}

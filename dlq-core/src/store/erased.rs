@@ -1,0 +1,117 @@
+//! Erasure: a private mirror of each trait whose methods return boxed futures, and the boxes that implement the
+//! traits again.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Finish, Finished,
+    Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
+    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
+};
+use crate::{
+    DeadLetter, Escalation, Filter, LetterId, OperationId, Page, PageRequest, RetryLane,
+    StoreError, Timestamp,
+};
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Declares the mirror of a trait, implements it for everything that has the trait, and implements the trait for the
+/// named boxes.
+macro_rules! mirror {
+    ($trait:ident as $mirror:ident for $($box:ident),+ { $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+ }) => {
+        trait $mirror: std::fmt::Debug + Send + Sync {
+            $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer>;)+
+        }
+
+        impl<T: $trait> $mirror for T {
+            $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> { Box::pin($trait::$name(self, $($arg),*)) })+
+        }
+
+        mirror!(@boxes $trait as $mirror for [$($box),+] $($name [$($arg: $type),*] $answer;)+);
+    };
+    (@boxes $trait:ident as $mirror:ident for [$box:ident $(, $more:ident)*] $($methods:tt)+) => {
+        mirror!(@box $trait as $mirror for $box $($methods)+);
+        mirror!(@boxes $trait as $mirror for [$($more),*] $($methods)+);
+    };
+    (@boxes $trait:ident as $mirror:ident for [] $($methods:tt)+) => {};
+    (@box $trait:ident as $mirror:ident for $box:ident $($name:ident [$($arg:ident: $type:ty),*] $answer:ty;)+) => {
+        impl $trait for $box {
+            $(async fn $name(&self, $($arg: $type),*) -> Result<$answer, StoreError> { $mirror::$name(&*self.0, $($arg),*).await })+
+        }
+    };
+}
+
+mirror!(Sink as DynSink for BoxStore, BoxSink {
+    fn put(letters: Vec<DeadLetter>) -> Vec<Receipt>;
+});
+
+mirror!(Letters as DynLetters for BoxStore {
+    fn get(id: LetterId) -> Option<DeadLetter>;
+    fn with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
+    fn list(filter: Filter, page: PageRequest) -> Page;
+    fn count(filter: Filter) -> u64;
+    fn groups(filter: Filter, limit: u32) -> Vec<Group>;
+    fn stats(filter: Filter) -> Stats;
+});
+
+mirror!(Claims as DynClaims for BoxStore {
+    fn claim(request: ClaimRequest) -> Vec<Claim>;
+    fn extend(tokens: Vec<ClaimToken>, lease: Duration) -> Vec<bool>;
+    fn finish(finishes: Vec<(ClaimToken, Finish)>) -> Vec<Finished>;
+    fn next_due(consumers: Vec<String>) -> Option<Timestamp>;
+    fn run_schedule(run: ScheduleRun) -> (u64, Timestamp);
+});
+
+mirror!(Operations as DynOperations for BoxStore {
+    fn plan(spec: OperationSpec) -> Plan;
+    fn start(spec: OperationSpec, by: Actor) -> Operation;
+    fn operation(id: OperationId) -> Option<Operation>;
+    fn operations(limit: u32) -> Vec<Operation>;
+    fn items(id: OperationId, after: u64, limit: u32) -> ItemPage;
+    fn control(id: OperationId, control: Control, by: Actor) -> Operation;
+});
+
+mirror!(Upkeep as DynUpkeep for BoxStore {
+    fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
+    fn delete(selection: Selection, by: Actor) -> Marked;
+    fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
+    fn audit(limit: u32) -> Vec<AuditEntry>;
+    fn record_processed(events: Vec<ProcessedEvent>) -> ();
+    fn processed(limit: u32) -> Vec<ProcessedEvent>;
+    fn deduplicate(force: bool) -> u64;
+});
+
+mirror!(RetryLane as DynLane for BoxStore {
+    fn escalate(escalation: Escalation) -> ();
+});
+
+trait DynStore: DynSink + DynLetters + DynClaims + DynOperations + DynUpkeep + DynLane {}
+
+impl<S: Store> DynStore for S {}
+
+/// Any store, erased. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct BoxStore(Arc<dyn DynStore>);
+
+impl BoxStore {
+    /// Erases `store`.
+    #[must_use]
+    pub fn new(store: impl Store) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+/// Any sink, erased. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct BoxSink(Arc<dyn DynSink>);
+
+impl BoxSink {
+    /// Erases `sink`.
+    #[must_use]
+    pub fn new(sink: impl Sink) -> Self {
+        Self(Arc::new(sink))
+    }
+}

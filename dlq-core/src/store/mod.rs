@@ -1,0 +1,256 @@
+//! The store: where dead letters rest, are looked at, claimed and sent back.
+//!
+//! A store is made of small traits, one power each: [`Sink`] takes letters durably, [`Letters`] lists and reads them,
+//! [`Claims`] hands them out one owner at a time, [`Operations`] sends many back under control, [`Upkeep`] is what an
+//! operator and a janitor need. A store is all of them ([`Store`]); the dead letters of a broker are the first two.
+//! Programs use a store through one handle, [`DeadLetters`].
+//!
+//! Every store gives the same answers; the conformance suite of `dlq-testkit` holds them to it, and the store in
+//! [`memory`] is the reference.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future of a call that changes something leaves it open whether the change happened. Every such call
+//! may be repeated: writing the same death, finishing the same claim or cancelling the same operation again changes
+//! nothing.
+
+mod audit;
+mod claim;
+mod erased;
+mod handle;
+pub mod memory;
+mod operation;
+mod schedule;
+mod selection;
+mod stats;
+mod upkeep;
+
+pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
+pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
+pub use erased::{BoxSink, BoxStore};
+pub use handle::DeadLetters;
+pub use operation::{
+    Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec, OperationState, Pace,
+    Plan, Progress, Target,
+};
+pub use schedule::{Schedule, ScheduleRun};
+pub use selection::{EmptyFilter, Selection};
+pub use stats::{Group, Health, HealthState, HealthThresholds, Stats};
+pub use upkeep::{Cleanup, Mark, Marked};
+
+use std::fmt;
+use std::future::Future;
+
+use crate::{DeadLetter, Filter, LetterId, Page, PageRequest, RetryLane, StoreError, Timestamp};
+
+/// What became of a letter that was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Receipt {
+    /// It is a new letter.
+    Stored,
+    /// The same death was written before; nothing changed.
+    Unchanged,
+    /// A letter of a lower generation (or a retry record) existed; it is pending again with this death.
+    Reopened,
+    /// A letter of a higher generation exists; this one is out of date and was ignored.
+    Superseded,
+    /// The same death exists with other bytes. Both are kept: this one under the id given here. Raise an alarm.
+    Conflicting(LetterId),
+    /// The store deduplicates by original id: an existing letter took over this death's error and payload.
+    Merged(LetterId),
+}
+
+/// Takes letters durably.
+pub trait Sink: fmt::Debug + Send + Sync + 'static {
+    /// Writes letters and returns once all of them are durable; receipts come in the order of the letters.
+    ///
+    /// One letter per death (G2): the same death changes nothing, a higher generation reopens the letter, a lower one
+    /// is ignored, the same death with another payload or key becomes a second letter. A store decides the
+    /// [`LetterState`](crate::LetterState) itself and ignores what the writer put there. No letter is refused for its
+    /// content (G8).
+    ///
+    /// # Errors
+    ///
+    /// When the letters are not known to be durable. Either all were written or it is open which were; write them
+    /// again.
+    fn put(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> impl Future<Output = Result<Vec<Receipt>, StoreError>> + Send;
+}
+
+/// Lists and reads letters.
+pub trait Letters: fmt::Debug + Send + Sync + 'static {
+    /// The whole letter, payload and history included; `None` when there is none.
+    fn get(
+        &self,
+        id: LetterId,
+    ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
+
+    /// The ids that begin with these hexadecimal digits, at most `limit` of them, in order.
+    fn with_prefix(
+        &self,
+        digits: String,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<LetterId>, StoreError>> + Send;
+
+    /// One page of the letters that match, without payloads. Its cost does not depend on how deep the page lies.
+    fn list(
+        &self,
+        filter: Filter,
+        page: PageRequest,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// How many letters match. Never capped.
+    fn count(&self, filter: Filter) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// The groups of errors among the letters that match, largest first (then by fingerprint), at most `limit`.
+    fn groups(
+        &self,
+        filter: Filter,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Group>, StoreError>> + Send;
+
+    /// Counts by status, subject, reason, cause, class and consumer of the letters that match.
+    fn stats(&self, filter: Filter) -> impl Future<Output = Result<Stats, StoreError>> + Send;
+}
+
+/// Hands letters out, one owner at a time.
+///
+/// A claim is a lease with a fencing token. While it lasts nobody else is given the letter. When it ends unfinished the
+/// letter can be claimed again, which counts one crash; the former owner's token is worthless from then on.
+pub trait Claims: fmt::Debug + Send + Sync + 'static {
+    /// Claims up to `request.limit` letters that are due, oldest due first, and makes them `replaying`.
+    ///
+    /// Letters whose lease ended are claimed again. Before it looks, it lets running operations release what their
+    /// rate and canary allow. The store's time counts, not the caller's.
+    fn claim(
+        &self,
+        request: ClaimRequest,
+    ) -> impl Future<Output = Result<Vec<Claim>, StoreError>> + Send;
+
+    /// Extends leases to `lease` from now. The answer says for each token whether it was still valid.
+    fn extend(
+        &self,
+        tokens: Vec<ClaimToken>,
+        lease: std::time::Duration,
+    ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send;
+
+    /// Ends claims, each conditional on its token, and records the outcome on the letter and its operation in one
+    /// step.
+    fn finish(
+        &self,
+        finishes: Vec<(ClaimToken, Finish)>,
+    ) -> impl Future<Output = Result<Vec<Finished>, StoreError>> + Send;
+
+    /// When the next letter of these consumers can be claimed: the earliest due time or end of a lease; now or earlier
+    /// when an operation can release one. `None` when there is nothing to wait for.
+    fn next_due(
+        &self,
+        consumers: Vec<String>,
+    ) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
+
+    /// Runs the automatic schedule if it is time to (once per interval, whoever asks first): makes the oldest eligible
+    /// letters due. Returns how many it made due and when it will be time again.
+    fn run_schedule(
+        &self,
+        run: ScheduleRun,
+    ) -> impl Future<Output = Result<(u64, Timestamp), StoreError>> + Send;
+}
+
+/// Sends many letters back, as a durable object that can be watched, paused and cancelled.
+pub trait Operations: fmt::Debug + Send + Sync + 'static {
+    /// What [`Operations::start`] would do, without doing it.
+    fn plan(&self, spec: OperationSpec) -> impl Future<Output = Result<Plan, StoreError>> + Send;
+
+    /// Freezes the set of letters and starts sending them back. Letters that arrive later are not part of it.
+    fn start(
+        &self,
+        spec: OperationSpec,
+        by: Actor,
+    ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
+
+    /// One operation; `None` when there is none.
+    fn operation(
+        &self,
+        id: crate::OperationId,
+    ) -> impl Future<Output = Result<Option<Operation>, StoreError>> + Send;
+
+    /// The latest operations, newest first.
+    fn operations(
+        &self,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Operation>, StoreError>> + Send;
+
+    /// The outcome of each letter of an operation, in the frozen order, after `after` items.
+    fn items(
+        &self,
+        id: crate::OperationId,
+        after: u64,
+        limit: u32,
+    ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
+
+    /// Pauses, resumes or cancels. What was not released stays untouched; what runs goes on to its end. Asking for the
+    /// state it has changes nothing; an operation that has ended cannot be resumed (`Conflict`).
+    fn control(
+        &self,
+        id: crate::OperationId,
+        control: Control,
+        by: Actor,
+    ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
+}
+
+/// What operators and janitors need.
+pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
+    /// Marks the selected letters. Letters that somebody holds a live claim on are skipped and counted.
+    fn mark(
+        &self,
+        selection: Selection,
+        mark: Mark,
+        by: Actor,
+    ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
+
+    /// Deletes the selected letters, in bounded batches. Letters under a live claim are skipped and counted.
+    fn delete(
+        &self,
+        selection: Selection,
+        by: Actor,
+    ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
+
+    /// Deletes what is old, in bounded batches: resolved letters only, unless told otherwise. Returns how many.
+    fn cleanup(
+        &self,
+        cleanup: Cleanup,
+        by: Actor,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// What operators did, newest first.
+    fn audit(&self, limit: u32)
+    -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
+
+    /// Appends to the processing audit: one row per event that was handled, failed or dead-lettered.
+    fn record_processed(
+        &self,
+        events: Vec<ProcessedEvent>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The latest rows of the processing audit, newest first.
+    fn processed(
+        &self,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<ProcessedEvent>, StoreError>> + Send;
+
+    /// Collapses letters of the same subject (or event) and original id into one, and keeps it so from now on. Keeps
+    /// the newest, sums the counts, keeps the earliest first sight and a quarantine. Returns how many were removed.
+    ///
+    /// # Errors
+    ///
+    /// `Refused` when more than half of all letters would go and `force` is not set.
+    fn deduplicate(&self, force: bool) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+/// All the powers of a store in one bound. Implemented for everything that has them.
+pub trait Store: Sink + Letters + Claims + Operations + Upkeep + RetryLane {}
+
+impl<S: Sink + Letters + Claims + Operations + Upkeep + RetryLane> Store for S {}

@@ -1,0 +1,448 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Actor;
+use crate::failure::words;
+use crate::{Filter, LetterId, LetterSummary, OperationId, Order, Status, Timestamp};
+
+/// Where letters are sent back to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Target {
+    /// To the handler that failed, and to nobody else: its consumer claims them.
+    #[default]
+    Handler,
+    /// To where they came from; everyone who listens there sees them again.
+    Origin,
+    /// To another subject or topic.
+    Subject(String),
+}
+
+/// What an operation shall do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[must_use]
+pub struct OperationSpec {
+    /// Which letters. Only `pending` ones can be sent back; the plan says what else matched.
+    pub filter: Filter,
+    /// Where to.
+    pub target: Target,
+    /// How many at most, oldest first; `None` for all.
+    pub limit: Option<u64>,
+    /// In which order.
+    pub order: Order,
+    /// The pause between two letters; `None` for no limit.
+    pub pace: Option<Pace>,
+    /// Send this many first, and stop by itself when one of them fails again.
+    pub canary: Option<u32>,
+    /// Letters that operators sent back this often are quarantined instead; 0 for no cap.
+    pub max_replays: u32,
+}
+
+impl OperationSpec {
+    /// The default cap on replays of one letter by operators.
+    pub const MAX_REPLAYS: u32 = 10;
+
+    /// Sends the letters that match back to their handlers, oldest first, without a limit.
+    pub fn replay(filter: Filter) -> Self {
+        Self {
+            filter,
+            target: Target::Handler,
+            limit: None,
+            order: Order::OldestFirst,
+            pace: None,
+            canary: None,
+            max_replays: Self::MAX_REPLAYS,
+        }
+    }
+
+    /// Sets how many at most. Defaults to all.
+    pub fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Sets how fast at most. Defaults to no limit.
+    pub fn with_pace(mut self, pace: Pace) -> Self {
+        self.pace = Some(pace);
+        self
+    }
+
+    /// Sends this many first and stops by itself when one of them fails again. Defaults to none.
+    pub fn with_canary(mut self, canary: u32) -> Self {
+        self.canary = (canary > 0).then_some(canary);
+        self
+    }
+
+    /// Sets the cap on replays of one letter; 0 for none. Defaults to 10.
+    pub fn with_max_replays(mut self, max_replays: u32) -> Self {
+        self.max_replays = max_replays;
+        self
+    }
+
+    /// Whether a letter that was sent back `replays` times has reached the cap.
+    #[must_use]
+    pub const fn is_past_cap(&self, replays: u32) -> bool {
+        self.max_replays != 0 && replays >= self.max_replays
+    }
+}
+
+/// A rate: how much time passes between two letters. Its text form is `50/s`, `10/m` or `1/h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pace {
+    count: u32,
+    per: Duration,
+}
+
+/// A text that is not a rate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a rate; write a number above zero and a unit, e.g. `50/s`, `10/m`, `1/h`")]
+pub struct InvalidPace {
+    text: String,
+}
+
+impl Pace {
+    /// `count` letters a second; `None` for zero.
+    #[must_use]
+    pub const fn per_second(count: u32) -> Option<Self> {
+        if count == 0 { None } else { Some(Self { count, per: Duration::from_secs(1) }) }
+    }
+
+    /// The time between two letters.
+    #[must_use]
+    pub fn interval(self) -> Duration {
+        (self.per / self.count).max(Duration::from_nanos(1))
+    }
+
+    /// How many letters may go at `now` when the next one may go at `next`, and when the one after these may go.
+    ///
+    /// A pause does not save up: after it at most one second's worth (at least one letter) goes at once. This is the
+    /// generic cell rate algorithm (ITU-T I.371) with that burst.
+    #[must_use]
+    pub fn take(self, next: Timestamp, now: Timestamp) -> (u64, Timestamp) {
+        if next > now {
+            return (0, next);
+        }
+        let interval = self.interval();
+        let burst = (Duration::from_secs(1).as_nanos() / interval.as_nanos()).max(1);
+        let earned = now.since(next).as_nanos() / interval.as_nanos() + 1;
+        if earned > burst {
+            return (u64::try_from(burst).unwrap_or(u64::MAX), now.after(interval));
+        }
+        let count = u64::try_from(earned).unwrap_or(u64::MAX);
+        let step = u64::try_from(interval.as_nanos().saturating_mul(earned)).unwrap_or(u64::MAX);
+        (count, next.after(Duration::from_nanos(step)))
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.per.as_secs() {
+            1 => "s",
+            60 => "m",
+            _ => "h",
+        };
+        write!(f, "{}/{unit}", self.count)
+    }
+}
+
+impl FromStr for Pace {
+    type Err = InvalidPace;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (count, unit) = text.split_once('/').unwrap_or((text, "s"));
+        let seconds = match unit.trim() {
+            "s" => Some(1),
+            "m" => Some(60),
+            "h" => Some(3600),
+            _ => None,
+        };
+        let count = count.trim().parse::<u32>().ok().filter(|count| *count > 0);
+        seconds
+            .zip(count)
+            .map(|(seconds, count)| Self { count, per: Duration::from_secs(seconds) })
+            .ok_or_else(|| InvalidPace { text: text.chars().take(80).collect() })
+    }
+}
+
+impl TryFrom<String> for Pace {
+    type Error = InvalidPace;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Pace> for String {
+    fn from(pace: Pace) -> Self {
+        pace.to_string()
+    }
+}
+
+words! {
+    /// Where an operation stands.
+    OperationState("operation state") {
+        /// Its canary is out; the rest waits for its outcome.
+        Canary = "canary",
+        /// It sends letters back.
+        Running = "running",
+        /// An operator paused it.
+        Paused = "paused",
+        /// It stopped by itself because letters of its canary failed again; resume it or cancel it.
+        Stopped = "stopped",
+        /// Every letter has an outcome.
+        Completed = "completed",
+        /// An operator cancelled it; what was not sent is untouched.
+        Cancelled = "cancelled",
+    }
+}
+
+impl OperationState {
+    /// Whether it is over for good.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled)
+    }
+}
+
+words! {
+    /// What became of one letter of an operation.
+    ItemOutcome("outcome") {
+        /// It waits its turn.
+        Queued = "queued",
+        /// It is due, or being run, or being retried.
+        Released = "released",
+        /// It was published; whether it succeeded is not known.
+        Sent = "sent",
+        /// Its handler succeeded, or it had been handled before.
+        Succeeded = "succeeded",
+        /// It died again.
+        FailedAgain = "failed_again",
+        /// It was not sent; the item says why.
+        Skipped = "skipped",
+    }
+}
+
+/// How many letters of an operation stand where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Letters frozen.
+    pub total: u64,
+    /// By outcome; outcomes with no letter are missing.
+    pub by_outcome: BTreeMap<ItemOutcome, u64>,
+}
+
+impl Progress {
+    /// Letters with this outcome.
+    #[must_use]
+    pub fn with_outcome(&self, outcome: ItemOutcome) -> u64 {
+        self.by_outcome.get(&outcome).copied().unwrap_or(0)
+    }
+
+    /// Letters whose outcome is final.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.total
+            - self.with_outcome(ItemOutcome::Queued)
+            - self.with_outcome(ItemOutcome::Released)
+    }
+
+    /// Whether every letter's outcome is final.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.done() == self.total
+    }
+}
+
+/// Many letters being sent back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Its identity.
+    pub id: OperationId,
+    /// What it shall do.
+    pub spec: OperationSpec,
+    /// Where it stands.
+    pub state: OperationState,
+    /// Who started it, and why.
+    pub by: Actor,
+    /// When it was started.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When the next letter may be released, by its rate.
+    pub next_release: Timestamp,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+impl Operation {
+    /// Decides what is to be done now: how many queued letters to release, when the next may go, and the state it is
+    /// then in. Pure; every store asks it and carries the answer out in the same transaction.
+    #[must_use]
+    pub fn advance(&self, now: Timestamp) -> Advance {
+        let progress = &self.progress;
+        let queued = progress.with_outcome(ItemOutcome::Queued);
+        let mut state = self.state;
+        let mut quota = queued;
+        match state {
+            OperationState::Canary => {
+                let canary = u64::from(self.spec.canary.unwrap_or(0));
+                let released = progress.total - queued;
+                if progress.with_outcome(ItemOutcome::FailedAgain) > 0 {
+                    state = OperationState::Stopped;
+                    quota = 0;
+                } else if released < canary && queued > 0 {
+                    quota = (canary - released).min(queued);
+                } else if progress.with_outcome(ItemOutcome::Released) > 0 {
+                    quota = 0;
+                } else {
+                    state = OperationState::Running;
+                }
+            }
+            OperationState::Running => {}
+            _ => quota = 0,
+        }
+        if !state.is_final() && progress.is_complete() {
+            return Advance {
+                release: 0,
+                next_release: self.next_release,
+                state: OperationState::Completed,
+            };
+        }
+        let (release, next_release) = match self.spec.pace {
+            _ if quota == 0 => (0, self.next_release),
+            None => (quota, self.next_release),
+            Some(pace) => {
+                let (allowed, next) = pace.take(self.next_release, now);
+                if allowed > quota { (quota, now.after(pace.interval())) } else { (allowed, next) }
+            }
+        };
+        Advance { release, next_release, state }
+    }
+}
+
+/// What an operation does next; see [`Operation::advance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advance {
+    /// How many queued letters to make due.
+    pub release: u64,
+    /// When the next one may be released.
+    pub next_release: Timestamp,
+    /// The state it is in from now on.
+    pub state: OperationState,
+}
+
+/// One letter of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationItem {
+    /// Its place in the frozen order, from 0.
+    pub index: u64,
+    /// The letter.
+    pub letter: LetterId,
+    /// The generation that was frozen.
+    pub generation: u32,
+    /// What became of it.
+    pub outcome: ItemOutcome,
+    /// Why, for those that were skipped.
+    pub why: Option<String>,
+    /// When it last changed.
+    pub at: Timestamp,
+}
+
+/// A piece of an operation's items.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemPage {
+    /// The items.
+    pub items: Vec<OperationItem>,
+    /// How many items to skip for the next page; `None` when this was the last.
+    pub next: Option<u64>,
+}
+
+/// What an operation would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Letters that would be frozen: pending, matching, within the limit, of no other operation.
+    pub count: u64,
+    /// Of these, how many have reached the cap on replays and would be quarantined instead.
+    pub past_cap: u64,
+    /// Letters that match but cannot be sent back, by status; pending ones here belong to another operation.
+    pub ineligible: BTreeMap<Status, u64>,
+    /// The first letters that would go, in order; at most 10.
+    pub sample: Vec<LetterSummary>,
+}
+
+words! {
+    /// How an operation is steered.
+    Control("control") {
+        /// Release no more letters for now.
+        Pause = "pause",
+        /// Go on; after a canary that failed, without a canary.
+        Resume = "resume",
+        /// Release no more letters, for good.
+        Cancel = "cancel",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn a_pace_neither_exceeds_its_rate_nor_saves_up() {
+        let pace: Pace = "10/s".parse().unwrap();
+        assert_eq!(pace.take(at(0), at(0)), (1, at(100)));
+        assert_eq!(pace.take(at(100), at(50)), (0, at(100)));
+        assert_eq!(pace.take(at(100), at(450)), (4, at(500)));
+        assert_eq!(pace.take(at(0), at(60_000)), (10, at(60_100)));
+        assert_eq!("1/h".parse::<Pace>().unwrap().take(at(0), at(0)).0, 1);
+        for text in ["0/s", "x", "10/y", "", "-1/s"] {
+            assert!(text.parse::<Pace>().is_err(), "{text}");
+        }
+        assert_eq!("50".parse::<Pace>().unwrap().to_string(), "50/s");
+    }
+
+    fn operation(state: OperationState, outcomes: &[(ItemOutcome, u64)]) -> Operation {
+        Operation {
+            id: OperationId::of("t", at(0), 0),
+            spec: OperationSpec::replay(Filter::new()).with_canary(2),
+            state,
+            by: Actor::new("t"),
+            created_at: at(0),
+            updated_at: at(0),
+            next_release: at(0),
+            progress: Progress {
+                total: outcomes.iter().map(|(_, count)| count).sum(),
+                by_outcome: outcomes.iter().copied().collect(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_canary_holds_the_rest_until_its_outcome_is_known() {
+        use ItemOutcome::{FailedAgain, Queued, Released, Succeeded};
+        use OperationState::{Canary, Completed, Running, Stopped};
+        let cases: [(&[(ItemOutcome, u64)], u64, OperationState); 6] = [
+            (&[(Queued, 5)], 2, Canary),
+            (&[(Queued, 3), (Released, 2)], 0, Canary),
+            (&[(Queued, 3), (Released, 1), (Succeeded, 1)], 0, Canary),
+            (&[(Queued, 3), (Succeeded, 2)], 3, Running),
+            (&[(Queued, 3), (Succeeded, 1), (FailedAgain, 1)], 0, Stopped),
+            (&[(Succeeded, 2)], 0, Completed),
+        ];
+        for (outcomes, release, state) in cases {
+            let next = operation(Canary, outcomes).advance(at(1));
+            assert_eq!((next.release, next.state), (release, state), "{outcomes:?}");
+        }
+        assert_eq!(operation(OperationState::Paused, &[(Queued, 3)]).advance(at(1)).release, 0);
+    }
+}

@@ -1,0 +1,90 @@
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DeadLetter, ErrorClass, Status};
+
+/// The automatic schedule: letters come back by themselves, a few at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+#[must_use]
+pub struct Schedule {
+    /// Whether it runs.
+    pub enabled: bool,
+    /// Time between two runs.
+    #[serde(with = "crate::policy::duration")]
+    pub every: Duration,
+    /// How many letters a run sends back.
+    pub batch: u32,
+    /// Letters that were sent back this often stay visible and are skipped.
+    pub max_retries: u32,
+    /// Also letters whose last error was permanent.
+    pub all_classes: bool,
+}
+
+impl Default for Schedule {
+    /// Off; when switched on: every six hours, 50 letters, at most 240 times, transient ones only.
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            every: Duration::from_secs(6 * 3600),
+            batch: 50,
+            max_retries: 240,
+            all_classes: false,
+        }
+    }
+}
+
+impl Schedule {
+    /// A schedule that runs every six hours.
+    pub fn enabled() -> Self {
+        Self { enabled: true, ..Self::default() }
+    }
+
+    /// Sets the time between two runs. Defaults to six hours.
+    pub const fn with_every(mut self, every: Duration) -> Self {
+        self.every = every;
+        self
+    }
+
+    /// Sets how many letters a run sends back. Defaults to 50.
+    pub const fn with_batch(mut self, batch: u32) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Sets how often a letter is sent back at most. Defaults to 240.
+    pub const fn with_max_retries(mut self, max_retries: u32) -> Self {
+        self.max_retries = max_retries;
+        self
+    }
+
+    /// Also sends back letters whose last error was permanent. Defaults to no.
+    pub const fn with_all_classes(mut self) -> Self {
+        self.all_classes = true;
+        self
+    }
+
+    /// Whether a run may send `letter` back: pending, confirmed, nothing arranged, below the cap, of the right class.
+    /// The reference that every store agrees with.
+    #[must_use]
+    pub fn takes(&self, letter: &DeadLetter) -> bool {
+        letter.state.status == Status::Pending
+            && letter.confirmed
+            && letter.state.due.is_none()
+            && letter.state.operation.is_none()
+            && letter.state.retry_count < self.max_retries
+            && (self.all_classes || letter.class == ErrorClass::Transient)
+    }
+}
+
+/// One look at the schedule, on behalf of a consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct ScheduleRun {
+    /// The consumer; a run per interval and name.
+    pub consumer: String,
+    /// Its settings.
+    pub schedule: Schedule,
+}

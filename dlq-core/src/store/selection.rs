@@ -1,0 +1,41 @@
+use serde::Serialize;
+
+use crate::{DeadLetter, Filter};
+
+/// Which letters a destructive call is about: those that match a filter that says something, or, explicitly, all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+#[must_use]
+pub struct Selection(Filter);
+
+/// A destructive call was made with a filter that means every letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the filter is empty and would mean every letter; narrow it, or say `all`")]
+pub struct EmptyFilter;
+
+impl Selection {
+    /// The letters that match `filter`.
+    ///
+    /// # Errors
+    ///
+    /// When the filter is empty.
+    pub fn matching(filter: Filter) -> Result<Self, EmptyFilter> {
+        if filter.is_empty() { Err(EmptyFilter) } else { Ok(Self(filter)) }
+    }
+
+    /// Every letter.
+    pub fn all() -> Self {
+        Self(Filter::new())
+    }
+
+    /// The filter; empty for all.
+    pub fn filter(&self) -> &Filter {
+        &self.0
+    }
+
+    /// Whether `letter` is selected.
+    #[must_use]
+    pub fn matches(&self, letter: &DeadLetter) -> bool {
+        self.0.matches(letter)
+    }
+}

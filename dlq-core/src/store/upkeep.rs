@@ -1,0 +1,69 @@
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Filter;
+use crate::failure::words;
+
+words! {
+    /// What an operator marks letters as.
+    Mark("mark") {
+        /// Set aside: not replayed until released. Cancels what was arranged.
+        Quarantined = "quarantined",
+        /// Back to waiting, from quarantine, resolution or an arranged run; its count of replays starts over.
+        Pending = "pending",
+        /// Nothing more is to be done: resolved as dismissed.
+        Resolved = "resolved",
+    }
+}
+
+/// How many letters a call changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Marked {
+    /// Changed, or deleted. Letters that were so already are not counted.
+    pub changed: u64,
+    /// Left alone because somebody holds a live claim on them.
+    pub skipped: u64,
+}
+
+/// What a cleanup deletes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct Cleanup {
+    /// Letters last changed at least this long ago.
+    pub older_than: Duration,
+    /// Only these.
+    pub filter: Filter,
+    /// Also letters that are not resolved. They are evidence: say so explicitly.
+    pub include_unresolved: bool,
+    /// How many are deleted in one step, so that others can work in between.
+    pub batch: u32,
+}
+
+impl Cleanup {
+    /// Resolved letters that were last changed at least `older_than` ago.
+    pub fn older_than(older_than: Duration) -> Self {
+        Self { older_than, filter: Filter::new(), include_unresolved: false, batch: 1000 }
+    }
+
+    /// Narrows it. Defaults to every resolved letter.
+    pub fn with_filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Also deletes letters that are not resolved. Defaults to no.
+    pub fn with_unresolved(mut self) -> Self {
+        self.include_unresolved = true;
+        self
+    }
+
+    /// Sets how many are deleted in one step. Defaults to 1000.
+    pub fn with_batch(mut self, batch: u32) -> Self {
+        self.batch = batch.max(1);
+        self
+    }
+}

@@ -1,0 +1,290 @@
+//! What the stages of a stack hand each other.
+//!
+//! Each stage has its own types, so that a stack in the wrong order does not compile:
+//!
+//! | stage | response | error |
+//! |---|---|---|
+//! | handler | `()` | the handler's own |
+//! | classify, panic guard, timeout, idempotency, permit | [`Done`] | [`Setback`] |
+//! | retry | [`Verdict`] | none |
+//! | dead-letter routing | [`Settlement`] | [`RouteError`] |
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::{
+    Attempt, BoxError, Cause, Classification, Disposition, ErrorClass, Failure, History, Reason,
+    StoreError,
+};
+
+/// An attempt ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Done {
+    /// The handler succeeded.
+    Succeeded,
+    /// The message had been handled before; the handler did not run.
+    Duplicate,
+}
+
+/// An attempt did not end well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Setback {
+    /// The handler ran (or could not be run) and failed; counts as the attempt it carries.
+    Failed(Box<Attempt>),
+    /// Not now: the message is neither handled nor failed, and comes again. Never counted.
+    Deferred {
+        /// How long to wait at least.
+        after: Duration,
+        /// Why, for logs and metrics.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for Setback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(attempt) => {
+                write!(f, "attempt {} failed: {}", attempt.number, attempt.failure)
+            }
+            Self::Deferred { after, why } => write!(f, "deferred for {after:?}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Setback {}
+
+impl From<BoxError> for Setback {
+    /// Finds the setback in an error that a foreign layer boxed. Any other error is a transient failure of the first
+    /// attempt, of an unknown type.
+    fn from(error: BoxError) -> Self {
+        match error.downcast::<Self>() {
+            Ok(setback) => *setback,
+            Err(error) => {
+                let mut failure = Failure::from_error(Classification::transient(), &*error);
+                failure.error_type = "unknown".to_owned();
+                failure.location = None;
+                Self::Failed(Box::new(Attempt { number: 1, generation: 0, failure }))
+            }
+        }
+    }
+}
+
+/// Errors of a classified service: [`Setback`], or a [`BoxError`] of a foreign layer around one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is the error of a stage that has not been classified",
+    label = "this layer needs a classified service inside it",
+    note = "put `ClassifyLayer` directly around the handler: `ClassifyLayer::derived()` for an error with `#[derive(Classify)]`, or `ClassifyLayer::new(|error: &YourError| …)`"
+)]
+pub trait ClassifiedError: Send + 'static {
+    /// The setback it is.
+    fn into_setback(self) -> Setback;
+}
+
+impl ClassifiedError for Setback {
+    fn into_setback(self) -> Setback {
+        self
+    }
+}
+
+impl ClassifiedError for BoxError {
+    fn into_setback(self) -> Setback {
+        self.into()
+    }
+}
+
+/// The response of a classified service.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is the response of a stage that has not been classified",
+    label = "this layer needs a classified service inside it",
+    note = "the order is, outermost first: trace, metrics, `DeadLetterLayer`, `RetryLayer`, permit, idempotency, timeout, panic guard, `ClassifyLayer`, handler",
+    note = "`ClassifyLayer` is missing between this layer and the handler"
+)]
+pub trait IsDone: sealed::Sealed + Send + 'static {
+    /// The response.
+    fn into_done(self) -> Done;
+}
+
+impl IsDone for Done {
+    fn into_done(self) -> Done {
+        self
+    }
+}
+
+/// What the retry stage decided about a message in hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// It is handled.
+    Done(Done),
+    /// It shall be tried again later, elsewhere than in this process' memory.
+    Retry(Box<Postponed>),
+    /// Not now; comes again, counts nothing.
+    Defer {
+        /// How long to wait at least.
+        after: Duration,
+        /// Why.
+        why: &'static str,
+    },
+    /// It is dead.
+    Dead(Box<GivenUp>),
+}
+
+/// A message whose next attempt is too far away to wait for in the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Postponed {
+    /// The consumer that failed.
+    pub consumer: Arc<str>,
+    /// How long to wait.
+    pub after: Duration,
+    /// Every attempt so far, those before this delivery included.
+    pub history: History,
+    /// Handler runs so far in this generation.
+    pub attempts: u32,
+}
+
+/// A message that is given up, with all that is known about why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// The consumer that failed.
+    pub consumer: Arc<str>,
+    /// Why we gave up.
+    pub reason: Reason,
+    /// Whether another attempt could have succeeded.
+    pub class: ErrorClass,
+    /// What went wrong in the last attempt; `None` when none was made.
+    pub cause: Option<Cause>,
+    /// Every attempt, those before this delivery included.
+    pub history: History,
+    /// Handler runs in this generation.
+    pub attempts: u32,
+}
+
+/// The response of a stack that ends in a verdict.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a verdict",
+    label = "dead-letter routing needs a retry stage directly inside it",
+    note = "`RetryLayer` is missing between `DeadLetterLayer` and the service it wraps; to give up after one attempt use `RetryLayer::never()`"
+)]
+pub trait IsVerdict: sealed::Sealed + Send + 'static {
+    /// The verdict.
+    fn into_verdict(self) -> Verdict;
+}
+
+impl IsVerdict for Verdict {
+    fn into_verdict(self) -> Verdict {
+        self
+    }
+}
+
+/// An error that cannot occur: the retry stage turns every error into a verdict.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` would escape the retry stage",
+    label = "dead-letter routing needs a service that cannot fail inside it",
+    note = "`RetryLayer` is missing between `DeadLetterLayer` and the service it wraps"
+)]
+pub trait Never: Send + 'static {
+    /// Proof that it cannot occur.
+    fn never<T>(self) -> T;
+}
+
+impl Never for Infallible {
+    fn never<T>(self) -> T {
+        match self {}
+    }
+}
+
+/// What is to be told to the broker. Only dead-letter routing makes one, and for a death or an escalation only after
+/// the record is durable: write, confirm, settle (G1).
+#[derive(Clone, Debug)]
+#[must_use = "a settlement that is dropped leaves the message unsettled"]
+pub struct Settlement {
+    disposition: Disposition,
+}
+
+impl Settlement {
+    pub(crate) fn new(disposition: Disposition) -> Self {
+        Self { disposition }
+    }
+
+    /// What becomes of the message.
+    pub fn disposition(&self) -> &Disposition {
+        &self.disposition
+    }
+
+    /// What becomes of the message, for [`Settle::settle`](dlq_core::Settle::settle).
+    pub fn into_disposition(self) -> Disposition {
+        self.disposition
+    }
+}
+
+/// The response of a complete stack.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a settlement: this stack does not say where dead letters go",
+    label = "a consumer needs a complete stack",
+    note = "`DeadLetterLayer` is missing: put it around the retry stage, `DeadLetterLayer::new(sink)`"
+)]
+pub trait IsSettlement: sealed::Sealed + Send + 'static {
+    /// The settlement.
+    fn into_settlement(self) -> Settlement;
+}
+
+impl IsSettlement for Settlement {
+    fn into_settlement(self) -> Settlement {
+        self
+    }
+}
+
+/// Dead-letter routing could not write. Nothing may be acknowledged: the message stays with the broker (G1).
+#[derive(Debug)]
+pub struct RouteError {
+    /// Why the message was to be written, in words: the failure of the handler.
+    cause: String,
+    source: StoreError,
+}
+
+impl RouteError {
+    pub(crate) fn new(cause: String, source: StoreError) -> Self {
+        Self { cause, source }
+    }
+
+    /// Why the message was to be written: the last failure of the handler.
+    #[must_use]
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
+    /// Why it could not be written.
+    #[must_use]
+    pub fn store_error(&self) -> &StoreError {
+        &self.source
+    }
+}
+
+impl fmt::Display for RouteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a message could neither be handled ({}) nor be written as a dead letter",
+            self.cause
+        )
+    }
+}
+
+impl std::error::Error for RouteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+mod sealed {
+    /// Keeps stage markers ours, so that a stage cannot be claimed without its layer.
+    #[allow(unreachable_pub, reason = "named in the bounds of public traits")]
+    pub trait Sealed {}
+    impl Sealed for super::Done {}
+    impl Sealed for super::Verdict {}
+    impl Sealed for super::Settlement {}
+}
