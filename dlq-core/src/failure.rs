@@ -406,6 +406,30 @@ impl History {
         self.attempts.push(attempt);
     }
 
+    /// Drops backtraces and cuts every text to `limit` bytes, with a mark.
+    pub(crate) fn shorten(&mut self, limit: usize) {
+        for attempt in &mut self.attempts {
+            let failure = &mut attempt.failure;
+            failure.backtrace = None;
+            for text in failure.messages.iter_mut().chain([&mut failure.error_type]) {
+                if text.len() > limit {
+                    text.truncate(floor_boundary(text, limit));
+                    text.push('…');
+                }
+            }
+        }
+    }
+
+    /// Drops one attempt from the middle; `false` when only the first and the last are left.
+    pub(crate) fn drop_middle(&mut self) -> bool {
+        if self.attempts.len() <= 2 {
+            return false;
+        }
+        self.attempts.remove(self.attempts.len() / 2);
+        self.omitted += 1;
+        true
+    }
+
     /// The attempts that are kept, oldest first.
     #[must_use]
     pub fn attempts(&self) -> &[Attempt] {

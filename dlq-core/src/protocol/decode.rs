@@ -1,0 +1,159 @@
+use bytes::Bytes;
+
+use super::text::unescape;
+use super::{KEPT, is_ours, names};
+use crate::{
+    Binding, Cause, Death, ErrorClass, Fingerprint, Header, Headers, History, LetterId, Message,
+    OperationId, Position, Reason, Timestamp,
+};
+
+/// Where a message was born, as its headers say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Original {
+    /// Stream or topic.
+    pub topic: Option<String>,
+    /// Partition.
+    pub partition: Option<u32>,
+    /// Position.
+    pub offset: Option<Position>,
+    /// Publish time.
+    pub timestamp: Option<Timestamp>,
+}
+
+/// What our headers on a message say. Absent and unreadable headers are `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// `dlq.version`.
+    pub version: Option<String>,
+    /// `error.class`.
+    pub class: Option<ErrorClass>,
+    /// `error.reason`.
+    pub reason: Option<Reason>,
+    /// `error.cause`.
+    pub cause: Option<Cause>,
+    /// `error.type`.
+    pub error_type: Option<String>,
+    /// `error.message`.
+    pub message: Option<String>,
+    /// `error.timestamp`.
+    pub error_at: Option<Timestamp>,
+    /// `error.fingerprint`.
+    pub fingerprint: Option<Fingerprint>,
+    /// `error.history`.
+    pub history: Option<History>,
+    /// `retry.count`.
+    pub escalations: Option<u32>,
+    /// `retry.attempts`.
+    pub attempts: Option<u32>,
+    /// `retry.due`.
+    pub due: Option<Timestamp>,
+    /// `previous.topic`.
+    pub previous_topic: Option<String>,
+    /// `original.*`.
+    pub original: Original,
+    /// `dlq.id`. A claim; see [`Decoded::death`].
+    pub letter: Option<LetterId>,
+    /// `dlq.generation`.
+    pub generation: Option<u32>,
+    /// `dlq.binding`.
+    pub binding: Option<Binding>,
+    /// `dlq.consumer`.
+    pub consumer: Option<String>,
+    /// `dlq.service`.
+    pub service: Option<String>,
+    /// `replay.id`.
+    pub operation: Option<OperationId>,
+    /// `replay.count`.
+    pub replays: Option<u32>,
+    /// `replay.from-dlq`.
+    pub replayed_from: Option<String>,
+    /// `replay.timestamp`.
+    pub replayed_at: Option<Timestamp>,
+    /// `replay.original-error`.
+    pub original_error: Option<String>,
+    /// Headers with one of our names that could not be read, byte for byte.
+    pub invalid: Vec<Header>,
+}
+
+impl Decoded {
+    /// The death that these headers claim, if the claim is to be believed for `consumer` (G2).
+    ///
+    /// Handlers copy headers onto new messages, so a claim is believed only on a lane that nobody but us writes to
+    /// (`own_lane`), or where the binding fits payload and key of `message`. Another consumer's letter is never taken
+    /// over.
+    #[must_use]
+    pub fn death(&self, message: &Message, consumer: &str, own_lane: bool) -> Option<Death> {
+        let letter = self.letter?;
+        if self.consumer.as_deref() != Some(consumer) {
+            return None;
+        }
+        let bound = self.binding.is_some_and(|binding| binding == Binding::of(&letter, message));
+        (own_lane || bound).then(|| Death { letter, generation: self.generation.unwrap_or(0) })
+    }
+}
+
+/// Separates the producer's headers from ours, and reads ours. Never fails.
+///
+/// Where one of our names occurs more than once the last one counts: it was written last.
+#[must_use]
+pub fn split(headers: &Headers) -> (Headers, Decoded) {
+    let mut producers = Headers::new();
+    let mut decoded = Decoded::default();
+    for header in headers {
+        if let Some(name) = header.name.strip_prefix(KEPT.as_bytes()) {
+            let name = Bytes::copy_from_slice(name);
+            producers.push(Header { name, value: header.value.clone() });
+        } else if !is_ours(&header.name) {
+            producers.push(header.clone());
+        } else if read(&mut decoded, header).is_none() {
+            decoded.invalid.push(header.clone());
+        }
+    }
+    (producers, decoded)
+}
+
+/// Reads one header; `None` when it cannot be understood.
+fn read(into: &mut Decoded, header: &Header) -> Option<()> {
+    fn word<T: std::str::FromStr>(text: &str, slot: &mut Option<T>) -> Option<()> {
+        *slot = Some(text.trim().parse().ok()?);
+        Some(())
+    }
+    fn free(text: &str, slot: &mut Option<String>) -> Option<()> {
+        *slot = Some(unescape(text));
+        Some(())
+    }
+    let text = std::str::from_utf8(header.value.as_deref()?).ok()?;
+    match std::str::from_utf8(&header.name).ok()? {
+        names::VERSION => free(text, &mut into.version),
+        names::ERROR_CLASS => word(text, &mut into.class),
+        names::ERROR_REASON => word(text, &mut into.reason),
+        names::ERROR_CAUSE => word(text, &mut into.cause),
+        names::ERROR_TYPE => free(text, &mut into.error_type),
+        names::ERROR_MESSAGE => free(text, &mut into.message),
+        names::ERROR_TIMESTAMP => word(text, &mut into.error_at),
+        names::ERROR_FINGERPRINT => word(text, &mut into.fingerprint),
+        names::ERROR_HISTORY => {
+            into.history = Some(serde_json::from_str(text).ok()?);
+            Some(())
+        }
+        names::RETRY_COUNT => word(text, &mut into.escalations),
+        names::RETRY_ATTEMPTS => word(text, &mut into.attempts),
+        names::RETRY_DUE => word(text, &mut into.due),
+        names::PREVIOUS_TOPIC => free(text, &mut into.previous_topic),
+        names::ORIGINAL_TOPIC => free(text, &mut into.original.topic),
+        names::ORIGINAL_PARTITION => word(text, &mut into.original.partition),
+        names::ORIGINAL_OFFSET => word(text, &mut into.original.offset),
+        names::ORIGINAL_TIMESTAMP => word(text, &mut into.original.timestamp),
+        names::DLQ_ID => word(text, &mut into.letter),
+        names::DLQ_GENERATION => word(text, &mut into.generation),
+        names::DLQ_BINDING => word(text, &mut into.binding),
+        names::DLQ_CONSUMER => free(text, &mut into.consumer),
+        names::DLQ_SERVICE => free(text, &mut into.service),
+        names::REPLAY_ID => word(text, &mut into.operation),
+        names::REPLAY_COUNT => word(text, &mut into.replays),
+        names::REPLAY_FROM_DLQ => free(text, &mut into.replayed_from),
+        names::REPLAY_TIMESTAMP => word(text, &mut into.replayed_at),
+        names::REPLAY_ORIGINAL_ERROR => free(text, &mut into.original_error),
+        _ => None,
+    }
+}

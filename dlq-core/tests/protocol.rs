@@ -1,0 +1,160 @@
+//! The header protocol: what is written is read back, whatever the bytes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use dlq_core::fingerprint::Fingerprint;
+use dlq_core::protocol::{self, Replay, names};
+use dlq_core::{
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, Header, Headers, History, LetterId,
+    LetterState, Message, OperationId, Origin, Position, Reason, Timestamp,
+};
+use proptest::prelude::*;
+
+fn letter(message: Message, error: &str, attempts: u32) -> DeadLetter {
+    let origin = Origin::new("memory", "orders", Position::Offset(42)).with_partition(3);
+    let mut history = History::new();
+    for number in 1..=attempts {
+        let failure = Failure::new(ErrorClass::Transient, Cause::Error, "app::Error", error)
+            .timed(Timestamp::from_millis(i64::from(number)), std::time::Duration::from_millis(5));
+        history.push(Attempt { number, generation: 0, failure });
+    }
+    DeadLetter {
+        id: LetterId::of(&origin, message.published_at(), "payments.charge"),
+        generation: 2,
+        message,
+        origin,
+        consumer: "payments.charge".to_owned(),
+        service: Some("payments".to_owned()),
+        reason: Reason::Exhausted,
+        class: ErrorClass::Transient,
+        cause: Some(Cause::Error),
+        history,
+        attempts,
+        deliveries: 1,
+        crashes: 0,
+        escalations: 1,
+        fingerprint: "v1:0123456789abcdef".parse::<Fingerprint>().unwrap(),
+        died_at: Timestamp::from_millis(9),
+        confirmed: true,
+        attributes: BTreeMap::new(),
+        state: LetterState::default(),
+    }
+}
+
+fn carried(letter: &DeadLetter, headers: Headers) -> Message {
+    letter.message.clone().with_headers(headers)
+}
+
+#[test]
+fn a_death_is_read_back() {
+    let message = Message::new("orders", "payload")
+        .with_key("k")
+        .with_published_at(Timestamp::from_nanos(1_234_567_891));
+    let letter = letter(message, "line one\r\nline two", 2);
+    let (producers, decoded) = protocol::split(&protocol::on_death(&letter));
+    assert_eq!(&producers, letter.message.headers());
+    assert_eq!(decoded.invalid, []);
+    assert_eq!(decoded.message.as_deref(), Some("line one\r\nline two"));
+    assert_eq!(decoded.reason, Some(letter.reason));
+    assert_eq!(decoded.fingerprint.as_ref(), Some(&letter.fingerprint));
+    assert_eq!(decoded.history.as_ref(), Some(&letter.history));
+    assert_eq!(decoded.original.offset, Some(Position::Offset(42)));
+    assert_eq!(decoded.original.timestamp, letter.message.published_at());
+    assert_eq!((decoded.escalations, decoded.attempts), (Some(1), Some(2)));
+    assert_eq!(decoded.death(&letter.message, "payments.charge", false), Some(letter.death()));
+}
+
+#[test]
+fn g2_an_identity_copied_onto_another_message_is_not_believed() {
+    let letter = letter(Message::new("orders", "payload"), "e", 1);
+    let (_, decoded) = protocol::split(&protocol::on_death(&letter));
+    let other = Message::new("orders", "another payload");
+    assert_eq!(decoded.death(&other, "payments.charge", false), None);
+    assert_eq!(decoded.death(&other, "payments.charge", true), Some(letter.death()));
+    assert_eq!(decoded.death(&letter.message, "somebody.else", true), None);
+}
+
+#[test]
+fn our_headers_do_not_grow_from_cycle_to_cycle() {
+    let mut letter =
+        letter(Message::new("orders", "p").with_header("tag", "a").with_header("tag", "b"), "e", 3);
+    let replay = Replay {
+        operation: OperationId::of("t", Timestamp::EPOCH, 0),
+        count: 1,
+        from: "sqlite".to_owned(),
+        at: Timestamp::EPOCH,
+    };
+    let first = (protocol::on_death(&letter).len(), protocol::on_replay(&letter, &replay).len());
+    for _ in 0..20 {
+        let (producers, _) = protocol::split(&protocol::on_replay(&letter, &replay));
+        letter.message = letter.message.clone().with_headers(producers);
+        let (producers, _) = protocol::split(&protocol::on_death(&letter));
+        letter.message = letter.message.clone().with_headers(producers);
+    }
+    assert_eq!(
+        (protocol::on_death(&letter).len(), protocol::on_replay(&letter, &replay).len()),
+        first
+    );
+}
+
+#[test]
+fn a_replay_starts_the_count_of_escalations_over() {
+    let letter = letter(Message::new("orders", "p"), "e", 3);
+    let replay = Replay {
+        operation: OperationId::of("t", Timestamp::EPOCH, 0),
+        count: 4,
+        from: "sqlite".to_owned(),
+        at: Timestamp::EPOCH,
+    };
+    let (_, decoded) = protocol::split(&protocol::on_replay(&letter, &replay));
+    assert_eq!((decoded.escalations, decoded.replays), (Some(0), Some(4)));
+    assert_eq!(decoded.original_error.as_deref(), Some("e"));
+    assert_eq!(decoded.original.topic.as_deref(), Some("orders"));
+}
+
+#[test]
+fn huge_histories_are_bounded_and_stay_readable() {
+    let letter = letter(Message::new("orders", "p"), &"very long \n".repeat(2000), 100);
+    let headers = protocol::on_death(&letter);
+    let size = headers.get(names::ERROR_HISTORY).unwrap().len();
+    assert!(size <= 17 * 1024, "{size}");
+    let history = protocol::split(&headers).1.history.unwrap();
+    assert_eq!(history.len(), 100);
+    assert_eq!(history.attempts()[0].number, 1);
+    assert_eq!(history.attempts().last().unwrap().number, 100);
+}
+
+fn any_header() -> impl Strategy<Value = Header> {
+    let ours = (0..protocol::TABLE.len()).prop_map(|i| protocol::TABLE[i].name.as_bytes().to_vec());
+    let kept = Just(b"dlq.kept.error.class".to_vec());
+    let name = prop_oneof![ours, kept, prop::collection::vec(any::<u8>(), 0..12)];
+    let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
+    (name, value)
+        .prop_map(|(name, value)| Header { name: name.into(), value: value.map(Bytes::from) })
+}
+
+proptest! {
+    #[test]
+    fn reading_is_total(headers in prop::collection::vec(any_header(), 0..20)) {
+        let headers: Headers = headers.into_iter().collect();
+        let (producers, decoded) = protocol::split(&headers);
+        prop_assert!(producers.len() + decoded.invalid.len() <= headers.len());
+    }
+
+    #[test]
+    fn g8_the_producers_headers_come_back_byte_for_byte(
+        headers in prop::collection::vec(any_header(), 0..20),
+        payload in prop::option::of(prop::collection::vec(any::<u8>(), 0..20)),
+        error in "\\PC*",
+    ) {
+        let headers: Headers = headers.into_iter().collect();
+        let message = Message::tombstone("orders").with_payload(payload.map(Bytes::from)).with_headers(headers.clone());
+        let letter = letter(message, &error, 2);
+        let written = protocol::on_death(&letter);
+        let (producers, decoded) = protocol::split(&written);
+        prop_assert_eq!(&producers, &headers);
+        prop_assert_eq!(&decoded.invalid, &[]);
+        prop_assert_eq!(decoded.death(&carried(&letter, written), "payments.charge", false), Some(letter.death()));
+    }
+}
