@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use dlq_core::policy::{Backoff, Jitter, Next, PanicPolicy, RetryPolicy, RetryPolicyOverrides, duration};
+use dlq_core::policy::{
+    Backoff, Jitter, Next, PanicPolicy, RetryPolicy, RetryPolicyOverrides, duration,
+};
 use proptest::prelude::*;
 
 fn any_duration() -> impl Strategy<Value = Duration> {
@@ -19,21 +21,24 @@ fn any_jitter() -> impl Strategy<Value = Jitter> {
 }
 
 fn any_backoff() -> impl Strategy<Value = Backoff> {
-    let factor = prop_oneof![1.0_f64..10.0, Just(f64::INFINITY), Just(f64::NAN), Just(-1.0), Just(1e300)];
+    let factor =
+        prop_oneof![1.0_f64..10.0, Just(f64::INFINITY), Just(f64::NAN), Just(-1.0), Just(1e300)];
     prop_oneof![
         (any_duration(), any_jitter()).prop_map(|(d, j)| Backoff::constant(d).with_jitter(j)),
         (any_duration(), any_duration(), any_duration(), any_jitter())
             .prop_map(|(i, s, m, j)| Backoff::linear(i, s).with_max(m).with_jitter(j)),
-        (any_duration(), factor, any_duration(), any_jitter())
-            .prop_map(|(i, f, m, j)| Backoff::exponential(i).with_factor(f).with_max(m).with_jitter(j)),
+        (any_duration(), factor, any_duration(), any_jitter()).prop_map(|(i, f, m, j)| {
+            Backoff::exponential(i).with_factor(f).with_max(m).with_jitter(j)
+        }),
         (any_duration(), any_duration()).prop_map(|(i, m)| Backoff::decorrelated(i).with_max(m)),
         prop::collection::vec(any_duration(), 0..5).prop_map(Backoff::ladder),
     ]
 }
 
 fn valid_backoff() -> impl Strategy<Value = Backoff> {
-    any_backoff()
-        .prop_filter("contradicts itself", |b| RetryPolicy::new().with_backoff(b.clone()).with_max_attempts(9).check().is_ok())
+    any_backoff().prop_filter("contradicts itself", |b| {
+        RetryPolicy::new().with_backoff(b.clone()).with_max_attempts(9).check().is_ok()
+    })
 }
 
 proptest! {
@@ -96,11 +101,24 @@ fn what_contradicts_itself_is_refused_with_both_values() {
     let hour = Duration::from_secs(3600);
     let cases = [
         (RetryPolicy::new().with_max_attempts(0), "max_attempts = 0"),
-        (RetryPolicy::new().with_backoff(Backoff::exponential(hour)), "`max = 30s` is below the first delay 1h"),
-        (RetryPolicy::new().with_backoff(Backoff::exponential(hour).with_max(hour).with_factor(0.5)), "factor = 0.5"),
+        (
+            RetryPolicy::new().with_backoff(Backoff::exponential(hour)),
+            "`max = 30s` is below the first delay 1h",
+        ),
+        (
+            RetryPolicy::new()
+                .with_backoff(Backoff::exponential(hour).with_max(hour).with_factor(0.5)),
+            "factor = 0.5",
+        ),
         (RetryPolicy::new().with_backoff(Backoff::ladder([])), "at least one stage"),
-        (RetryPolicy::new().with_backoff(Backoff::ladder([hour, hour / 2])), "goes down from 1h to 30m"),
-        (RetryPolicy::new().with_backoff(Backoff::ladder([hour, hour])).with_max_attempts(2), "never reaches stage 2"),
+        (
+            RetryPolicy::new().with_backoff(Backoff::ladder([hour, hour / 2])),
+            "goes down from 1h to 30m",
+        ),
+        (
+            RetryPolicy::new().with_backoff(Backoff::ladder([hour, hour])).with_max_attempts(2),
+            "never reaches stage 2",
+        ),
     ];
     for (policy, expected) in cases {
         let error = policy.check().unwrap_err().to_string();
@@ -130,11 +148,18 @@ fn retry_after_wins_over_the_backoff_but_not_over_the_attempts() {
 #[test]
 fn the_environment_overrides_and_errors_name_the_variable() {
     let env = |pairs: &'static [(&'static str, &'static str)]| {
-        move |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        move |name: &str| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        }
     };
     let read = RetryPolicyOverrides::from_env(
         "PAY_",
-        env(&[("PAY_MAX_RETRIES", "7"), ("PAY_BACKOFF", "constant(2s)"), ("PAY_PANIC", "retry"), ("PAY_HOLD_LIMIT", "1m")]),
+        env(&[
+            ("PAY_MAX_RETRIES", "7"),
+            ("PAY_BACKOFF", "constant(2s)"),
+            ("PAY_PANIC", "retry"),
+            ("PAY_HOLD_LIMIT", "1m"),
+        ]),
     );
     let policy = read.unwrap().apply(&RetryPolicy::new()).unwrap();
     assert_eq!((policy.max_attempts(), policy.panic()), (7, PanicPolicy::Retry));
@@ -159,6 +184,9 @@ fn policies_are_read_from_configuration() {
     let text = r#"{"max_attempts": 5, "backoff": "linear(1s, increment = 2s, max = 10s)", "hold_limit": "1m 30s"}"#;
     let policy: RetryPolicy = serde_json::from_str(text).unwrap();
     assert_eq!(policy.next(2, None, 0), Next::After(Duration::from_secs(3)));
-    assert_eq!(serde_json::from_str::<RetryPolicy>(&serde_json::to_string(&policy).unwrap()).unwrap(), policy);
+    assert_eq!(
+        serde_json::from_str::<RetryPolicy>(&serde_json::to_string(&policy).unwrap()).unwrap(),
+        policy
+    );
     assert!(serde_json::from_str::<RetryPolicy>(r#"{"max_atempts": 5}"#).is_err());
 }

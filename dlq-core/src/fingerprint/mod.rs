@@ -1,17 +1,164 @@
-//! Placeholder.
-/// Placeholder.
-#[derive(
-    Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+//! Fingerprints: the identity of a group of errors.
+//!
+//! Letters that failed for the same reason in the same place have the same fingerprint, whatever ids, numbers and times
+//! their texts carry. It is computed when the letter is written, from the first of these tiers that applies:
+//!
+//! 1. **explicit**: the group that the error itself names;
+//! 2. **structured**: the type of the error, where it arose (file, without the line number) and its
+//!    [normalised](normalize) message, which keeps the variants of one enum apart;
+//! 3. **text**: the type and the normalised message;
+//! 4. **reason**: why the message was given up, when no attempt failed.
+//!
+//! The consumer is part of every tier; a *decode* failure never looks at the text of the payload. The tiers and the
+//! order of normalisation follow what Sentry's grouping and ServiceControl's classifiers do.
+//!
+//! The identity carries the version of the algorithm. A change of the algorithm is a new version; what is stored keeps
+//! the fingerprint it was given.
+
+mod normalize;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use normalize::normalize;
+
+use crate::{Failure, Reason};
+
+/// The version of the algorithm that this crate computes.
+pub const VERSION: u16 = 1;
+
+/// The identity of a group of errors: `v1:` and 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint {
+    version: u16,
+    hash: u64,
+}
+
+/// A text that is not a fingerprint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a fingerprint; expected e.g. `v1:0123456789abcdef`, as `dlq groups` shows it"
 )]
-pub struct Fingerprint(String);
-impl std::fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+pub struct InvalidFingerprint {
+    text: String,
+}
+
+impl Fingerprint {
+    /// The group that a death belongs to: of `consumer`, for `reason`, after `failure`.
+    #[must_use]
+    pub fn of(consumer: &str, reason: Reason, failure: Option<&Failure>) -> Self {
+        let Some(failure) = failure else {
+            return Self::from_parts(&["reason", consumer, reason.as_str()]);
+        };
+        let cause = failure.cause.as_str();
+        if let Some(group) = &failure.group {
+            return Self::from_parts(&["explicit", consumer, group]);
+        }
+        let error_type = type_path(&failure.error_type);
+        let text = normalize(failure.message());
+        match &failure.location {
+            Some(location) => Self::from_parts(&[
+                "structured",
+                consumer,
+                cause,
+                &error_type,
+                file(location),
+                &text,
+            ]),
+            None => Self::from_parts(&["text", consumer, cause, &error_type, &text]),
+        }
+    }
+
+    fn from_parts(parts: &[&str]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"dlq fingerprint v1");
+        for part in parts {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        let mut hash = [0; 8];
+        hash.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        Self { version: VERSION, hash: u64::from_be_bytes(hash) }
+    }
+
+    /// The version of the algorithm that computed it.
+    #[must_use]
+    pub const fn version(self) -> u16 {
+        self.version
     }
 }
-impl std::str::FromStr for Fingerprint {
-    type Err = String;
+
+/// The path of a type without generic arguments, closure marks and hashes of symbols.
+fn type_path(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut depth = 0_usize;
+    for char in name.chars() {
+        match char {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            char if depth == 0 => out.push(char),
+            _ => {}
+        }
+    }
+    let is_hash = |part: &str| {
+        part.len() == 17
+            && part.starts_with('h')
+            && part[1..].bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let kept: Vec<_> = out
+        .split("::")
+        .filter(|part| !part.is_empty() && *part != "{{closure}}" && !is_hash(part))
+        .collect();
+    kept.join("::")
+}
+
+/// The file of `file:line:column`.
+fn file(location: &str) -> &str {
+    let mut file = location;
+    for _ in 0..2 {
+        match file.rsplit_once(':') {
+            Some((rest, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => file = rest,
+            _ => break,
+        }
+    }
+    file
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("v{}:{:016x}", self.version, self.hash))
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = InvalidFingerprint;
+
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(text.to_owned()))
+        let parsed = text.strip_prefix('v').and_then(|rest| rest.split_once(':')).and_then(
+            |(version, hash)| {
+                let digits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let version =
+                    version.bytes().all(|byte| byte.is_ascii_digit()).then_some(version)?;
+                Some(Self {
+                    version: version.parse().ok()?,
+                    hash: u64::from_str_radix(hash, 16).ok().filter(|_| digits)?,
+                })
+            },
+        );
+        parsed.ok_or_else(|| InvalidFingerprint { text: text.chars().take(80).collect() })
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }

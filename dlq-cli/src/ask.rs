@@ -1,0 +1,48 @@
+//! Asking before something is changed.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use dlq_core::store::Actor;
+
+use crate::cli::ChangeArgs;
+use crate::error::CliError;
+
+/// From this many letters on the answer is the number itself.
+const MANY: u64 = 1000;
+
+/// Asks whether to `verb` that many letters, unless `--yes` was given.
+pub(crate) fn confirm(change: &ChangeArgs, verb: &str, count: u64) -> Result<(), CliError> {
+    if change.yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::refused(format!(
+            "about to {verb} {count} letters, and there is no terminal to ask at; say --yes (or --dry-run to look first)"
+        )));
+    }
+    let expected = if count > MANY { count.to_string() } else { "y".to_owned() };
+    let hint = if count > MANY { "type the number to go on" } else { "y to go on" };
+    eprint!("{verb} {count} letters? [{hint}] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    if answer.trim().eq_ignore_ascii_case(&expected) {
+        Ok(())
+    } else {
+        Err(CliError::refused("nothing was changed"))
+    }
+}
+
+/// Who is at the keyboard.
+pub(crate) fn actor(note: Option<&str>) -> Actor {
+    let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let user = variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
+    let host = variable("HOSTNAME")
+        .or_else(|| std::fs::read_to_string("/etc/hostname").ok().map(|text| text.trim().to_owned()))
+        .filter(|text| !text.is_empty());
+    let actor = Actor::new(host.map_or_else(|| user.clone(), |host| format!("{user}@{host}")));
+    match note {
+        Some(note) => actor.with_note(note),
+        None => actor,
+    }
+}

@@ -1,0 +1,230 @@
+//! The arguments. The doc comments are the help.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use dlq_core::store::{Mark, Pace};
+use dlq_core::{Cursor, OperationId};
+
+use crate::filter::FilterArgs;
+
+/// Look at dead letters, group them, send them back.
+///
+/// Data goes to standard output, talk to standard error.
+/// Exit codes: 0 ok, 1 error, 2 usage or refused, 3 some items failed or were skipped.
+#[derive(Debug, Parser)]
+#[command(name = "dlq", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Where the dead letters are, e.g. sqlite://dlq.db
+    #[arg(long, value_name = "URL", env = "DLQ_FROM", global = true)]
+    pub(crate) from: Option<String>,
+
+    /// How to print data
+    #[arg(short, long, value_enum, default_value_t = Format::Table, global = true)]
+    pub(crate) output: Format,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Table,
+    /// One JSON document
+    Json,
+    /// One JSON document a line
+    Jsonl,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List letters, newest first
+    List(ListArgs),
+    /// Show one letter with everything that was tried
+    Show(ShowArgs),
+    /// Group letters by error, largest group first
+    Groups(GroupsArgs),
+    /// Count letters by status, reason, cause, class, subject and consumer
+    Stats(StatsArgs),
+    /// A histogram of reasons and the latest letters
+    Peek(PeekArgs),
+    /// Send letters back to the handler that failed
+    Replay(ReplayArgs),
+    /// Watch and steer operations on many letters
+    Op {
+        #[command(subcommand)]
+        command: OpCommand,
+    },
+    /// Mark letters as quarantined, pending or resolved
+    Mark(MarkArgs),
+    /// Delete letters
+    Delete(DeleteArgs),
+    /// Write whole letters as JSON lines, byte for byte
+    Export(ExportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Print only how many match
+    #[arg(long)]
+    pub(crate) count: bool,
+    /// How many at most; 0 for all
+    #[arg(long, default_value_t = 50)]
+    pub(crate) limit: u64,
+    /// Continue where a page ended
+    #[arg(long)]
+    pub(crate) cursor: Option<Cursor>,
+    /// Oldest first
+    #[arg(long)]
+    pub(crate) oldest_first: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The id, or the first digits of it
+    pub(crate) id: String,
+    /// Write the payload alone, byte for byte
+    #[arg(long)]
+    pub(crate) payload: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GroupsArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// How many groups at most
+    #[arg(long, default_value_t = 20)]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PeekArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// How many of the latest letters
+    #[arg(long, default_value_t = 10)]
+    pub(crate) limit: u32,
+}
+
+/// What every command that changes letters takes.
+#[derive(Debug, Args)]
+pub(crate) struct ChangeArgs {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Why; kept in the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// Every letter, when no filter is given
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
+    /// Where to: `handler` runs them in the consumer that failed, and nowhere else
+    #[arg(long, default_value = "handler", value_name = "handler|origin|SUBJECT")]
+    pub(crate) to: String,
+    /// How many at most, oldest first
+    #[arg(long)]
+    pub(crate) limit: Option<u64>,
+    /// How fast at most, e.g. 50/s
+    #[arg(long)]
+    pub(crate) rate: Option<Pace>,
+    /// Send this many first; stop by itself when one of them fails again
+    #[arg(long, value_name = "N")]
+    pub(crate) canary: Option<u32>,
+    /// Quarantine letters that were replayed this often; 0 for no cap
+    #[arg(long, default_value_t = dlq_core::store::OperationSpec::MAX_REPLAYS)]
+    pub(crate) max_replays: u32,
+    /// Wait until every letter has an outcome
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OpCommand {
+    /// List operations, newest first
+    List {
+        /// How many at most
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Show one operation and the outcome of each letter
+    Show {
+        /// The id of the operation
+        id: OperationId,
+    },
+    /// Wait until an operation has ended, with its progress
+    Watch {
+        /// The id of the operation
+        id: OperationId,
+    },
+    /// Send no more letters for now
+    Pause(SteerArgs),
+    /// Go on
+    Resume(SteerArgs),
+    /// Send no more letters, for good
+    Cancel(SteerArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SteerArgs {
+    /// The id of the operation
+    pub(crate) id: OperationId,
+    /// Why; kept in the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MarkArgs {
+    /// quarantined, pending or resolved
+    pub(crate) mark: Mark,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Write to this file instead of standard output; it must not exist
+    #[arg(long, value_name = "PATH")]
+    pub(crate) file: Option<std::path::PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_arguments_fit_together() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,55 @@
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+
+use dlq_core::{Order, PageRequest};
+use indicatif::ProgressBar;
+
+use super::Context;
+use crate::cli::ExportArgs;
+use crate::error::CliError;
+
+pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
+    let filter = args.filter.resolve(context.letters.store()).await?;
+    let total = context.letters.count(filter.clone()).await?;
+    let mut file = match &args.file {
+        Some(path) => {
+            let file = File::create_new(path).map_err(|error| {
+                CliError::failed(format!("cannot write to a new file {}: {error}", path.display()))
+            })?;
+            Some(BufWriter::new(file))
+        }
+        None => None,
+    };
+    let bar = if file.is_some() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    let mut exported: u64 = 0;
+    let mut after = None;
+    loop {
+        let request = PageRequest::new().with_limit(500).with_order(Order::OldestFirst).with_after(after);
+        let page = context.letters.list(filter.clone(), request).await?;
+        for summary in page.letters {
+            // A letter may be deleted between the list and here.
+            let Ok(letter) = context.letters.get(summary.id).await else { continue };
+            match &mut file {
+                Some(file) => {
+                    serde_json::to_writer(&mut *file, &letter)?;
+                    file.write_all(b"\n")?;
+                }
+                None => context.out.json_line(&letter)?,
+            }
+            exported += 1;
+            bar.inc(1);
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    if let Some(file) = file {
+        let file = file.into_inner().map_err(|error| CliError::from(error.into_error()))?;
+        file.sync_all()?;
+    }
+    bar.finish_and_clear();
+    eprintln!("exported {exported} letters");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,82 @@
+use std::process::ExitCode;
+
+use dlq_core::{LetterSummary, Order, PageRequest};
+
+use super::Context;
+use crate::cli::{Format, ListArgs};
+use crate::error::CliError;
+use crate::output::{SCHEMA_VERSION, Table, age, cut};
+
+/// How many letters are fetched at a time.
+const PAGE: u64 = 500;
+
+pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCode, CliError> {
+    let filter = args.filter.resolve(context.letters.store()).await?;
+    if args.count {
+        let count = context.letters.count(filter).await?;
+        match context.out.format {
+            Format::Table => context.out.line(count)?,
+            _ => context.out.document(&serde_json::json!({ "count": count }))?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let order = if args.oldest_first { Order::OldestFirst } else { Order::NewestFirst };
+    let limit = if args.limit == 0 { u64::MAX } else { args.limit };
+    let mut after = args.cursor;
+    let mut kept = Vec::new();
+    let mut shown: u64 = 0;
+    loop {
+        let want = u32::try_from((limit - shown).min(PAGE)).unwrap_or(u32::MAX);
+        let request = PageRequest::new().with_limit(want).with_order(order).with_after(after);
+        let page = context.letters.list(filter.clone(), request).await?;
+        shown += page.letters.len() as u64;
+        after = page.next;
+        if context.out.format == Format::Jsonl {
+            page.letters.iter().try_for_each(|letter| context.out.json_line(letter))?;
+        } else {
+            kept.extend(page.letters);
+        }
+        if after.is_none() || shown >= limit {
+            break;
+        }
+    }
+    match context.out.format {
+        Format::Table if kept.is_empty() => eprintln!("no letters match"),
+        Format::Table => context.out.line(table(&kept))?,
+        Format::Json => context.out.json(&serde_json::json!({
+            "schema_version": SCHEMA_VERSION, "letters": kept, "next": after,
+        }))?,
+        Format::Jsonl => {}
+    }
+    if let Some(cursor) = after.filter(|_| context.out.format != Format::Json) {
+        context.out.flush()?;
+        let total = context.letters.count(filter).await?;
+        eprintln!("{shown} of {total} letters; the next page: --cursor {cursor}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The table of letters that `list` and `peek` show.
+pub(super) fn table(letters: &[LetterSummary]) -> Table {
+    let mut table =
+        Table::new(&["ID", "STATUS", "SUBJECT", "CONSUMER", "REASON", "CAUSE", "ATTEMPTS", "AGE", "ERROR"]);
+    for letter in letters {
+        table.row([
+            short(&letter.id),
+            letter.state.status.to_string(),
+            cut(&letter.subject, 40),
+            cut(&letter.consumer, 40),
+            letter.reason.to_string(),
+            letter.cause.map_or_else(|| "-".to_owned(), |cause| cause.to_string()),
+            letter.attempts.to_string(),
+            age(letter.died_at),
+            cut(&letter.error, 120),
+        ]);
+    }
+    table
+}
+
+/// The first digits of an id: enough to type, and to be unique among millions.
+pub(super) fn short(id: &impl ToString) -> String {
+    id.to_string().chars().take(12).collect()
+}

@@ -1,0 +1,67 @@
+use std::process::ExitCode;
+
+use dlq_core::store::{Marked, Upkeep as _};
+
+use super::{Context, PARTIAL, list};
+use crate::ask;
+use crate::cli::{ChangeArgs, MarkArgs};
+use crate::error::CliError;
+use crate::filter::FilterArgs;
+use dlq_core::PageRequest;
+use dlq_core::store::Selection;
+
+pub(super) async fn run(context: &mut Context, args: MarkArgs) -> Result<ExitCode, CliError> {
+    let verb = format!("mark as {}", args.mark);
+    let Some(selection) = select(context, args.filter, &args.change, &verb).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let by = ask::actor(args.change.note.as_deref());
+    let marked = context.letters.store().mark(selection, args.mark, by).await?;
+    finish(context, &format!("marked {}", args.mark), marked)
+}
+
+/// What a destructive verb is about, after the dry run or the question; `None` when there is nothing to do.
+pub(super) async fn select(
+    context: &mut Context,
+    filter: FilterArgs,
+    change: &ChangeArgs,
+    verb: &str,
+) -> Result<Option<Selection>, CliError> {
+    let filter = filter.resolve(context.letters.store()).await?;
+    let selection =
+        if change.all && filter.is_empty() { Selection::all() } else { Selection::matching(filter.clone())? };
+    let count = context.letters.count(filter.clone()).await?;
+    eprintln!("{count} letters match in {}", context.target);
+    if change.dry_run {
+        let sample = context.letters.list(filter, PageRequest::new().with_limit(10)).await?.letters;
+        if context.out.is_table() {
+            if !sample.is_empty() {
+                context.out.line(list::table(&sample))?;
+            }
+        } else {
+            context.out.document(&serde_json::json!({ "count": count, "sample": sample }))?;
+        }
+        eprintln!("dry run: nothing was changed");
+        return Ok(None);
+    }
+    if count == 0 {
+        eprintln!("nothing to do");
+        return Ok(None);
+    }
+    ask::confirm(change, verb, count)?;
+    Ok(Some(selection))
+}
+
+/// Says what was done; exit code 3 when letters were skipped.
+pub(super) fn finish(context: &mut Context, done: &str, marked: Marked) -> Result<ExitCode, CliError> {
+    if context.out.is_table() {
+        context.out.line(format_args!("{done}: {}", marked.changed))?;
+    } else {
+        context.out.document(&marked)?;
+    }
+    if marked.skipped > 0 {
+        eprintln!("skipped {}: consumers are running them now; try again later", marked.skipped);
+        return Ok(ExitCode::from(PARTIAL));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,151 @@
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dlq_core::store::{Control, ItemOutcome, Operation, OperationState};
+use dlq_core::{DeadLetters, OperationId};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Context, list, replay};
+use crate::ask;
+use crate::cli::{Format, OpCommand, SteerArgs};
+use crate::error::CliError;
+use crate::output::{SCHEMA_VERSION, Table, age, cut, escape};
+
+/// How many items are fetched at a time.
+const PAGE: u32 = 500;
+/// How often a watched operation is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+pub(super) async fn run(context: &mut Context, command: OpCommand) -> Result<ExitCode, CliError> {
+    match command {
+        OpCommand::List { limit } => show_all(context, limit).await,
+        OpCommand::Show { id } => show(context, id).await,
+        OpCommand::Watch { id } => {
+            let operation = watch(&context.letters, id).await?;
+            if context.out.is_table() {
+                context.out.line(one_line(&operation))?;
+            } else {
+                context.out.document(&operation)?;
+            }
+            Ok(replay::exit_code(&operation))
+        }
+        OpCommand::Pause(args) => steer(context, args, Control::Pause).await,
+        OpCommand::Resume(args) => steer(context, args, Control::Resume).await,
+        OpCommand::Cancel(args) => steer(context, args, Control::Cancel).await,
+    }
+}
+
+async fn show_all(context: &mut Context, limit: u32) -> Result<ExitCode, CliError> {
+    let operations = context.letters.operations(limit).await?;
+    if !context.out.is_table() {
+        context.out.documents("operations", &operations)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if operations.is_empty() {
+        eprintln!("no operations");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["ID", "STATE", "DONE", "SUCCEEDED", "FAILED AGAIN", "SKIPPED", "AGE", "BY", "NOTE"]);
+    for operation in &operations {
+        let progress = &operation.progress;
+        table.row([
+            operation.id.to_string(),
+            operation.state.to_string(),
+            format!("{}/{}", progress.done(), progress.total),
+            progress.with_outcome(ItemOutcome::Succeeded).to_string(),
+            progress.with_outcome(ItemOutcome::FailedAgain).to_string(),
+            progress.with_outcome(ItemOutcome::Skipped).to_string(),
+            age(operation.created_at),
+            cut(&operation.by.who, 40),
+            cut(operation.by.note.as_deref().unwrap_or("-"), 80),
+        ]);
+    }
+    context.out.line(table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(context: &mut Context, id: OperationId) -> Result<ExitCode, CliError> {
+    let operation = context.letters.operation(id).await?;
+    let mut items = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = context.letters.items(id, after, PAGE).await?;
+        items.extend(page.items);
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    match context.out.format {
+        Format::Json => context.out.json(&serde_json::json!({
+            "schema_version": SCHEMA_VERSION, "operation": operation, "items": items,
+        }))?,
+        Format::Jsonl => {
+            context.out.json_line(&operation)?;
+            items.iter().try_for_each(|item| context.out.json_line(item))?;
+        }
+        Format::Table => {
+            context.out.line(one_line(&operation))?;
+            let note = operation.by.note.as_deref().map_or_else(String::new, |note| format!(": {}", escape(note)));
+            context.out.line(format_args!("by {}{note}", escape(&operation.by.who)))?;
+            let mut table = Table::new(&["#", "LETTER", "GENERATION", "OUTCOME", "AGE", "WHY"]);
+            for item in &items {
+                table.row([
+                    item.index.to_string(),
+                    list::short(&item.letter),
+                    item.generation.to_string(),
+                    item.outcome.to_string(),
+                    age(item.at),
+                    item.why.clone().unwrap_or_else(|| "-".to_owned()),
+                ]);
+            }
+            context.out.line(table)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn steer(context: &mut Context, args: SteerArgs, control: Control) -> Result<ExitCode, CliError> {
+    let operation = context.letters.control(args.id, control, ask::actor(args.note.as_deref())).await?;
+    if context.out.is_table() {
+        context.out.line(one_line(&operation))?;
+    } else {
+        context.out.document(&operation)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the operation has ended or stopped, with a bar on standard error.
+pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Operation, CliError> {
+    let first = letters.operation(id).await?;
+    let bar = ProgressBar::new(first.progress.total);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} letters  {per_sec}  {eta} left  {msg}") {
+        bar.set_style(style);
+    }
+    loop {
+        let operation = letters.operation(id).await?;
+        bar.set_position(operation.progress.done());
+        bar.set_message(operation.state.to_string());
+        if operation.state.is_final() || operation.state == OperationState::Stopped {
+            bar.finish_and_clear();
+            return Ok(operation);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            _ = tokio::signal::ctrl_c() => {
+                bar.abandon();
+                eprintln!("the operation goes on; to end it: dlq op cancel {id}");
+                return Ok(operation);
+            }
+        }
+    }
+}
+
+fn one_line(operation: &Operation) -> String {
+    let progress = &operation.progress;
+    let mut text = format!("{} {}: {} of {} letters done", operation.id, operation.state, progress.done(), progress.total);
+    for (outcome, count) in &progress.by_outcome {
+        text.push_str(&format!(", {count} {outcome}"));
+    }
+    text
+}

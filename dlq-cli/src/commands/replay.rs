@@ -1,0 +1,94 @@
+use std::process::ExitCode;
+
+use dlq_core::store::{ItemOutcome, Operation, OperationSpec, OperationState, Plan, Selection};
+
+use super::{Context, PARTIAL, list, op};
+use crate::ask;
+use crate::cli::ReplayArgs;
+use crate::error::CliError;
+use crate::output::SCHEMA_VERSION;
+
+pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitCode, CliError> {
+    if args.to != "handler" {
+        return Err(CliError::refused(format!(
+            "`--to {}` needs a broker to publish to, and {} is a store; replay to the handler instead: \
+             only the consumer that failed sees the letters",
+            args.to, context.target
+        )));
+    }
+    let filter = args.filter.resolve(context.letters.store()).await?;
+    if !args.change.all {
+        Selection::matching(filter.clone())?;
+    }
+    let mut spec = OperationSpec::replay(filter).with_max_replays(args.max_replays);
+    if let Some(limit) = args.limit {
+        spec = spec.with_limit(limit);
+    }
+    if let Some(pace) = args.rate {
+        spec = spec.with_pace(pace);
+    }
+    if let Some(canary) = args.canary {
+        spec = spec.with_canary(canary);
+    }
+    let plan = context.letters.plan(spec.clone()).await?;
+    if args.change.dry_run {
+        return show_plan(context, &plan);
+    }
+    explain(&plan);
+    if plan.count == 0 {
+        eprintln!("nothing to replay");
+        return Ok(ExitCode::SUCCESS);
+    }
+    ask::confirm(&args.change, "replay", plan.count)?;
+    let mut operation = context.letters.replay(spec, ask::actor(args.change.note.as_deref())).await?;
+    eprintln!(
+        "operation {} has {} letters; running consumers take them, consumers that start later do too",
+        list::short(&operation.id),
+        operation.progress.total
+    );
+    if args.wait {
+        operation = op::watch(&context.letters, operation.id).await?;
+    } else {
+        eprintln!("follow it: dlq op watch {}", operation.id);
+    }
+    if context.out.is_table() {
+        context.out.line(operation.id)?;
+    } else {
+        context.out.document(&operation)?;
+    }
+    Ok(exit_code(&operation))
+}
+
+/// 3 when letters were skipped or failed again, or the operation stopped before its end.
+pub(super) fn exit_code(operation: &Operation) -> ExitCode {
+    let progress = &operation.progress;
+    let failed = progress.with_outcome(ItemOutcome::Skipped) + progress.with_outcome(ItemOutcome::FailedAgain);
+    if failed > 0 || matches!(operation.state, OperationState::Stopped | OperationState::Cancelled) {
+        ExitCode::from(PARTIAL)
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
+    explain(plan);
+    if context.out.is_table() {
+        if !plan.sample.is_empty() {
+            context.out.line(list::table(&plan.sample))?;
+        }
+        eprintln!("dry run: nothing was changed");
+    } else {
+        context.out.document(&serde_json::json!({ "schema_version": SCHEMA_VERSION, "plan": plan }))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain(plan: &Plan) {
+    eprintln!("{} letters would be sent back to their handlers", plan.count);
+    if plan.past_cap > 0 {
+        eprintln!("{} of them were replayed too often and would be quarantined instead", plan.past_cap);
+    }
+    for (status, count) in &plan.ineligible {
+        eprintln!("{count} more match but are {status} and stay as they are");
+    }
+}

@@ -1,0 +1,122 @@
+use std::process::ExitCode;
+
+use dlq_core::policy::duration;
+use dlq_core::{Attempt, DeadLetter};
+
+use super::Context;
+use crate::cli::ShowArgs;
+use crate::error::CliError;
+use crate::filter::letter_id;
+use crate::output::{Output, age, bytes, escape};
+
+pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCode, CliError> {
+    let id = letter_id(context.letters.store(), &args.id).await?;
+    let letter = context.letters.get(id).await?;
+    if args.payload {
+        match letter.message.payload() {
+            Some(payload) => context.out.raw(payload)?,
+            None => eprintln!("the message has no payload (a tombstone)"),
+        }
+    } else if context.out.is_table() {
+        print(&mut context.out, &letter)?;
+    } else {
+        context.out.document(&letter)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
+    let state = &letter.state;
+    let resolution = state.resolution.map_or_else(String::new, |how| format!(" ({how})"));
+    field(out, "letter", format!("{}  generation {}", letter.id, letter.generation))?;
+    field(out, "status", format!("{}{resolution}", state.status))?;
+    if let Some(due) = state.due {
+        field(out, "due", due.to_string())?;
+    }
+    if let Some(operation) = state.operation {
+        field(out, "operation", operation.to_string())?;
+    }
+    field(out, "consumer", escape(&letter.consumer))?;
+    if let Some(service) = &letter.service {
+        field(out, "service", escape(service))?;
+    }
+    let cause = letter.cause.map_or_else(String::new, |cause| format!(", cause {cause}"));
+    field(out, "reason", format!("{}, class {}{cause}", letter.reason, letter.class))?;
+    field(out, "group", letter.fingerprint.to_string())?;
+    let counts = format!(
+        "{} attempts, {} deliveries, {} crashes, {} escalations",
+        letter.attempts, letter.deliveries, letter.crashes, letter.escalations
+    );
+    field(out, "counts", counts)?;
+    field(out, "sent back", format!("{} times, {} of them by operators", state.retry_count, state.replays))?;
+    field(out, "died", format!("{}  ({} ago)", letter.died_at, age(letter.died_at)))?;
+    field(out, "stored", format!("{}, changed {}", state.created_at, state.updated_at))?;
+    if !letter.confirmed {
+        field(out, "confirmed", "no: the death was heard of, not seen".to_owned())?;
+    }
+    for (name, value) in &letter.attributes {
+        field(out, "attribute", format!("{}={}", escape(name), escape(value)))?;
+    }
+
+    let message = &letter.message;
+    out.line("\nmessage")?;
+    field(out, "subject", escape(message.subject()))?;
+    field(out, "origin", escape(&letter.origin.to_string()))?;
+    if let Some(id) = message.id() {
+        field(out, "id", escape(id))?;
+    }
+    if let Some(event) = message.event() {
+        field(out, "event", escape(event))?;
+    }
+    if let Some(key) = message.key() {
+        field(out, "key", bytes(key, false))?;
+    }
+    if let Some(at) = message.published_at() {
+        field(out, "published", at.to_string())?;
+    }
+    for header in message.headers() {
+        let value = header.value.as_ref().map_or_else(|| "(none)".to_owned(), |value| bytes(value, false));
+        field(out, "header", format!("{}: {value}", bytes(&header.name, false)))?;
+    }
+    match message.payload() {
+        None => field(out, "payload", "none (a tombstone)".to_owned())?,
+        Some(payload) => {
+            field(out, "payload", format!("{} bytes", payload.len()))?;
+            let text = match serde_json::from_slice::<serde_json::Value>(payload) {
+                Ok(value) => serde_json::to_string_pretty(&value)?.split('\n').map(escape).collect::<Vec<_>>().join("\n"),
+                Err(_) => bytes(payload, true),
+            };
+            text.lines().try_for_each(|line| out.line(format_args!("    {line}")))?;
+        }
+    }
+
+    out.line(format_args!("\nattempts ({})", letter.history.len()))?;
+    letter.history.attempts().iter().try_for_each(|attempt| print_attempt(out, attempt))?;
+    if letter.history.omitted() > 0 {
+        out.line(format_args!("  ({} attempts from the middle were not kept)", letter.history.omitted()))?;
+    }
+    Ok(())
+}
+
+fn print_attempt(out: &mut Output, attempt: &Attempt) -> Result<(), CliError> {
+    let failure = &attempt.failure;
+    out.line(format_args!(
+        "  {}.{}  {}  {} {} after {}",
+        attempt.generation,
+        attempt.number,
+        failure.at,
+        failure.class,
+        failure.cause,
+        duration::format(failure.duration),
+    ))?;
+    out.line(format_args!("       {}", escape(&failure.error_type)))?;
+    failure.messages.iter().try_for_each(|message| out.line(format_args!("       {}", escape(message))))?;
+    if let Some(location) = &failure.location {
+        out.line(format_args!("       at {}", escape(location)))?;
+    }
+    Ok(())
+}
+
+fn field(out: &mut Output, name: &str, value: String) -> Result<(), CliError> {
+    out.line(format_args!("  {name:<10} {value}"))
+}

@@ -1,0 +1,157 @@
+//! The filter flags, the same on every command.
+
+use std::str::FromStr;
+
+use clap::Args;
+use dlq_core::policy::duration;
+use dlq_core::store::{BoxStore, Letters as _};
+use dlq_core::{Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, OperationId, Reason, Status};
+use dlq_core::{SubjectPattern, SystemClock, Timestamp};
+
+use crate::error::CliError;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Filter")]
+pub(crate) struct FilterArgs {
+    /// Letter id, or the first digits of it
+    #[arg(long, value_name = "ID")]
+    id: Vec<String>,
+    /// The producer's id of the message
+    #[arg(long, value_name = "ID")]
+    event_id: Vec<String>,
+    /// Subject or topic; `*` stands for one token, a final `>` for the rest
+    #[arg(long, visible_alias = "topic")]
+    subject: Vec<SubjectPattern>,
+    /// Type of the event
+    #[arg(long)]
+    event: Vec<String>,
+    /// Consumer that failed
+    #[arg(long)]
+    consumer: Vec<String>,
+    /// Service that wrote the letter
+    #[arg(long)]
+    service: Vec<String>,
+    /// pending, retrying, replaying, sent, held, resolved, quarantined
+    #[arg(long)]
+    status: Vec<Status>,
+    /// permanent, exhausted, max_crashes, max_replays, max_deliveries, expired, rejected, manual
+    #[arg(long)]
+    reason: Vec<Reason>,
+    /// error, panic, timeout, decode, malformed, oversize
+    #[arg(long)]
+    cause: Vec<Cause>,
+    /// transient or permanent
+    #[arg(long, visible_alias = "error-class")]
+    class: Vec<ErrorClass>,
+    /// Text that the error contains
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Group of errors, as `dlq groups` shows it
+    #[arg(long)]
+    fingerprint: Vec<Fingerprint>,
+    /// Stored at or after: a time (2026-11-21T03:00:00Z) or an age (1h)
+    #[arg(long, value_name = "TIME|AGE")]
+    since: Option<When>,
+    /// Stored before: a time or an age
+    #[arg(long, value_name = "TIME|AGE")]
+    until: Option<When>,
+    /// At least this many attempts
+    #[arg(long, value_name = "N")]
+    min_attempts: Option<u32>,
+    /// At most this many attempts
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Sent back at least this often
+    #[arg(long, value_name = "N")]
+    min_retries: Option<u32>,
+    /// Sent back at most this often
+    #[arg(long, value_name = "N")]
+    max_retries: Option<u32>,
+    /// Held by this operation
+    #[arg(long, value_name = "ID")]
+    operation: Option<OperationId>,
+    /// Declared attribute
+    #[arg(long, value_name = "NAME=VALUE")]
+    attr: Vec<Attribute>,
+}
+
+/// A point in time, given as such or as an age.
+#[derive(Clone, Copy, Debug)]
+struct When(Timestamp);
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(at) = text.parse() {
+            return Ok(Self(at));
+        }
+        duration::parse(text)
+            .map(|age| Self(SystemClock.now().before(age)))
+            .map_err(|_| "write a time such as 2026-11-21T03:00:00Z, or an age such as 30m or 2h".to_owned())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Attribute(String, String);
+
+impl FromStr for Attribute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+        Ok(Self(name.to_owned(), value.to_owned()))
+    }
+}
+
+impl FilterArgs {
+    /// The filter that is meant; looks up ids that were given by their first digits.
+    pub(crate) async fn resolve(self, store: &BoxStore) -> Result<Filter, CliError> {
+        let mut filter = Filter::new();
+        for id in &self.id {
+            filter.ids.push(letter_id(store, id).await?);
+        }
+        filter.message_ids = self.event_id;
+        filter.subjects = self.subject;
+        filter.events = self.event;
+        filter.consumers = self.consumer;
+        filter.services = self.service;
+        filter.statuses = self.status;
+        filter.reasons = self.reason;
+        filter.causes = self.cause;
+        filter.classes = self.class;
+        filter.fingerprints = self.fingerprint;
+        filter.error = self.error;
+        filter.since = self.since.map(|when| when.0);
+        filter.until = self.until.map(|when| when.0);
+        filter.min_attempts = self.min_attempts;
+        filter.max_attempts = self.max_attempts;
+        filter.min_retries = self.min_retries;
+        filter.max_retries = self.max_retries;
+        filter.operation = self.operation;
+        filter.attributes = self.attr.into_iter().map(|Attribute(name, value)| (name, value)).collect();
+        Ok(filter)
+    }
+}
+
+/// The letter whose id begins with these digits.
+pub(crate) async fn letter_id(store: &BoxStore, digits: &str) -> Result<LetterId, CliError> {
+    if let Ok(id) = digits.parse() {
+        return Ok(id);
+    }
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(CliError::refused(format!(
+            "`{digits}` is not a letter id; expected hexadecimal digits, as `dlq list` shows them"
+        )));
+    }
+    let found = store.with_prefix(digits.to_ascii_lowercase(), 2).await?;
+    match found.as_slice() {
+        [id] => Ok(*id),
+        [] => Err(CliError::failed(format!(
+            "no letter has an id that begins with `{digits}`; `dlq list` shows which there are"
+        ))),
+        _ => Err(CliError::refused(format!(
+            "more than one letter has an id that begins with `{digits}`; give more digits"
+        ))),
+    }
+}

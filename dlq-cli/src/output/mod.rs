@@ -1,0 +1,81 @@
+//! Printing: tables for people, JSON for programs.
+
+mod table;
+mod text;
+
+pub(crate) use table::Table;
+pub(crate) use text::{age, bytes, cut, escape};
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use serde::Serialize;
+
+use crate::cli::Format;
+use crate::error::CliError;
+
+/// The version of the JSON documents; raised when a field changes its meaning or goes away.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// Standard output.
+pub(crate) struct Output {
+    pub(crate) format: Format,
+    out: BufWriter<StdoutLock<'static>>,
+}
+
+impl Output {
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format, out: BufWriter::new(io::stdout().lock()) }
+    }
+
+    /// Whether people read it.
+    pub(crate) fn is_table(&self) -> bool {
+        self.format == Format::Table
+    }
+
+    /// Writes a line of text.
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), CliError> {
+        Ok(writeln!(self.out, "{text}")?)
+    }
+
+    /// Writes bytes as they are.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+        Ok(self.out.write_all(bytes)?)
+    }
+
+    /// Writes one document on one line.
+    pub(crate) fn json_line(&mut self, value: &impl Serialize) -> Result<(), CliError> {
+        serde_json::to_writer(&mut self.out, value)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+
+    /// Writes one document over several lines.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), CliError> {
+        serde_json::to_writer_pretty(&mut self.out, value)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+
+    /// Writes one document: over several lines for `json`, on one line for `jsonl`.
+    pub(crate) fn document(&mut self, value: &impl Serialize) -> Result<(), CliError> {
+        if self.format == Format::Jsonl { self.json_line(value) } else { self.json(value) }
+    }
+
+    /// Writes several documents: as `{"schema_version": …, NAME: […]}` for `json`, one a line for `jsonl`.
+    pub(crate) fn documents<T: Serialize>(&mut self, name: &str, values: &[T]) -> Result<(), CliError> {
+        if self.format == Format::Jsonl {
+            return values.iter().try_for_each(|value| self.json_line(value));
+        }
+        self.json(&serde_json::json!({ "schema_version": SCHEMA_VERSION, name: values }))
+    }
+
+    /// Writes out what is buffered.
+    pub(crate) fn flush(&mut self) -> Result<(), CliError> {
+        Ok(self.out.flush()?)
+    }
+}
+
+impl Drop for Output {
+    /// What is left is written out; nobody can be told about an error any more.
+    fn drop(&mut self) {
+        let _ = self.out.flush();
+    }
+}
