@@ -169,6 +169,11 @@ impl Classification {
 pub trait Classify {
     /// Judges this error.
     fn classify(&self) -> Classification;
+
+    /// An identity for grouping that the error claims for itself. Defaults to none.
+    fn group(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Judges errors of type `E`. Implemented by closures that return a [`Classification`] or an [`ErrorClass`].
@@ -186,6 +191,18 @@ pub trait Classifier<E: ?Sized> {
     fn type_name(&self, error: &E) -> &'static str {
         let _ = error;
         std::any::type_name::<E>()
+    }
+
+    /// Where the error arose, as `file:line:column`, if it knows. Defaults to nothing.
+    fn location(&self, error: &E) -> Option<String> {
+        let _ = error;
+        None
+    }
+
+    /// An identity for grouping that the error claims for itself. Defaults to none.
+    fn group(&self, error: &E) -> Option<String> {
+        let _ = error;
+        None
     }
 }
 

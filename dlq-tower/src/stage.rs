@@ -4,7 +4,7 @@
 //!
 //! | stage | response | error |
 //! |---|---|---|
-//! | handler | `()` | the handler's own |
+//! | handler | `()` ([`IsHandled`]) | the handler's own |
 //! | classify, panic guard, timeout, idempotency, permit | [`Done`] | [`Setback`] |
 //! | retry | [`Verdict`] | none |
 //! | dead-letter routing | [`Settlement`] | [`RouteError`] |
@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::{
-    Attempt, BoxError, Cause, Classification, Disposition, ErrorClass, Failure, History, Reason,
-    StoreError,
+    Attempt, BoxError, Cause, Classification, Delivery, Disposition, ErrorClass, Failure, History,
+    Reason, SharedClock, StoreError,
 };
+use tokio::time::Instant;
 
 /// An attempt ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,13 @@ pub enum Done {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Setback {
-    /// The handler ran (or could not be run) and failed; counts as the attempt it carries.
+    /// The handler ran and failed; counts as the attempt it carries.
     Failed(Box<Attempt>),
+    /// Earlier runs ended with the process too often, by the count of an idempotency store; the handler did not run.
+    Crashed {
+        /// How many did.
+        crashes: u32,
+    },
     /// Not now: the message is neither handled nor failed, and comes again. Never counted.
     Deferred {
         /// How long to wait at least.
@@ -50,6 +56,9 @@ impl fmt::Display for Setback {
             Self::Failed(attempt) => {
                 write!(f, "attempt {} failed: {}", attempt.number, attempt.failure)
             }
+            Self::Crashed { crashes } => {
+                write!(f, "not run: {crashes} earlier runs ended with the process")
+            }
             Self::Deferred { after, why } => write!(f, "deferred for {after:?}: {why}"),
         }
     }
@@ -57,9 +66,38 @@ impl fmt::Display for Setback {
 
 impl std::error::Error for Setback {}
 
+/// Which run of the handler an attempt is, and when it began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    number: u32,
+    generation: u32,
+    began: Instant,
+}
+
+impl Run {
+    /// The run of `delivery` that begins now.
+    pub(crate) fn begin(delivery: &Delivery) -> Self {
+        Self {
+            number: delivery.attempt(),
+            generation: delivery.generation(),
+            began: Instant::now(),
+        }
+    }
+
+    /// The run ended now, and failed.
+    pub(crate) fn failed(self, failure: Failure, clock: &SharedClock) -> Setback {
+        let failure = failure.timed(clock.now(), self.began.elapsed());
+        Setback::Failed(Box::new(Attempt {
+            number: self.number,
+            generation: self.generation,
+            failure,
+        }))
+    }
+}
+
 impl From<BoxError> for Setback {
-    /// Finds the setback in an error that a foreign layer boxed. Any other error is a transient failure of the first
-    /// attempt, of an unknown type.
+    /// Finds the setback in an error that a foreign layer boxed. Any other error is a transient failure of an unknown
+    /// type; the retry stage sets which attempt it was and when.
     fn from(error: BoxError) -> Self {
         match error.downcast::<Self>() {
             Ok(setback) => *setback,
@@ -95,6 +133,16 @@ impl ClassifiedError for BoxError {
         self.into()
     }
 }
+
+/// The response of a handler that has not been classified yet: `()`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not what a handler returns",
+    label = "`ClassifyLayer` goes directly around the handler, which returns `()`",
+    note = "the order is, outermost first: trace, metrics, `DeadLetterLayer`, `RetryLayer`, permit, idempotency, timeout, panic guard, `ClassifyLayer`, handler"
+)]
+pub trait IsHandled: sealed::Sealed + Send + 'static {}
+
+impl IsHandled for () {}
 
 /// The response of a classified service.
 #[diagnostic::on_unimplemented(
@@ -135,6 +183,7 @@ pub enum Verdict {
 
 /// A message whose next attempt is too far away to wait for in the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Postponed {
     /// The consumer that failed.
     pub consumer: Arc<str>,
@@ -148,6 +197,7 @@ pub struct Postponed {
 
 /// A message that is given up, with all that is known about why.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct GivenUp {
     /// The consumer that failed.
     pub consumer: Arc<str>,
@@ -161,6 +211,24 @@ pub struct GivenUp {
     pub history: History,
     /// Handler runs in this generation.
     pub attempts: u32,
+    /// Runs that ended with the process.
+    pub crashes: u32,
+}
+
+impl GivenUp {
+    /// Gives `delivery` up without running the handler. Its class is permanent: what was given up unseen is not to be
+    /// sent back without somebody having looked.
+    pub fn unattempted(delivery: &Delivery, consumer: Arc<str>, reason: Reason) -> Self {
+        Self {
+            consumer,
+            reason,
+            class: ErrorClass::Permanent,
+            cause: delivery.history().last().map(|failure| failure.cause),
+            history: delivery.history().clone(),
+            attempts: delivery.attempt().saturating_sub(1),
+            crashes: delivery.crashes(),
+        }
+    }
 }
 
 /// The response of a stack that ends in a verdict.
@@ -284,6 +352,7 @@ mod sealed {
     /// Keeps stage markers ours, so that a stage cannot be claimed without its layer.
     #[allow(unreachable_pub, reason = "named in the bounds of public traits")]
     pub trait Sealed {}
+    impl Sealed for () {}
     impl Sealed for super::Done {}
     impl Sealed for super::Verdict {}
     impl Sealed for super::Settlement {}

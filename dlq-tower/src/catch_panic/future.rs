@@ -1,0 +1,109 @@
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use dlq_core::{Cause, ErrorClass, Failure, SharedClock};
+use pin_project_lite::pin_project;
+
+use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
+
+type Payload = Box<dyn Any + Send>;
+
+pin_project! {
+    /// One run, whose panic is a failure.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        state: State<F>,
+        run: Run,
+        class: ErrorClass,
+        clock: SharedClock,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F> {
+        // The service inside runs.
+        Running { #[pin] inner: F },
+        // It panicked before it returned a future.
+        Panicked { payload: Option<Payload> },
+        // It panicked, and what was left of it is dropped.
+        Gone,
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn new(
+        called: Result<F, Payload>,
+        run: Run,
+        class: ErrorClass,
+        clock: SharedClock,
+    ) -> Self {
+        let state = match called {
+            Ok(inner) => State::Running { inner },
+            Err(payload) => State::Panicked { payload: Some(payload) },
+        };
+        Self { state, run, class, clock }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<R, E>>,
+    R: IsDone,
+    E: ClassifiedError,
+{
+    type Output = Result<Done, Setback>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let payload = match this.state.as_mut().project() {
+            StateProj::Running { inner } => {
+                match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
+                    Ok(Poll::Pending) => return Poll::Pending,
+                    Ok(Poll::Ready(outcome)) => {
+                        return Poll::Ready(
+                            outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback),
+                        );
+                    }
+                    Err(payload) => payload,
+                }
+            }
+            StateProj::Panicked { payload } => {
+                payload.take().expect("a future is not polled after it has completed")
+            }
+            StateProj::Gone => unreachable!("a future is not polled after it has completed"),
+        };
+        // What a panicked future still holds may panic again when it is dropped; one failure is enough.
+        discard(|| this.state.set(State::Gone));
+        let message = text_of(&*payload);
+        discard(move || drop(payload));
+        let failure = Failure::new(*this.class, Cause::Panic, "panic", &message);
+        Poll::Ready(Err(this.run.failed(failure, this.clock)))
+    }
+}
+
+/// Runs a destructor that may panic. The payload of such a panic is leaked, since dropping it may panic in turn.
+fn discard(drop: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(drop)) {
+        std::mem::forget(payload);
+    }
+}
+
+fn text_of(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<&'static str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "the handler panicked with a value that is not text".to_owned())
+}
+
+impl<F> fmt::Debug for ResponseFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").field("run", &self.run).finish_non_exhaustive()
+    }
+}

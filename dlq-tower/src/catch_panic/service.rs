@@ -1,0 +1,64 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context, Poll};
+
+use dlq_core::policy::PanicPolicy;
+use dlq_core::{Delivery, ErrorClass, SharedClock};
+use tower_service::Service;
+
+use super::ResponseFuture;
+use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
+
+/// A service whose panics are failures. See the [module docs](super).
+#[derive(Clone, Debug)]
+pub struct CatchPanic<S> {
+    inner: S,
+    class: ErrorClass,
+    clock: SharedClock,
+}
+
+impl<S> CatchPanic<S> {
+    pub(super) fn new(inner: S, policy: PanicPolicy, clock: SharedClock) -> Self {
+        let class = match policy {
+            PanicPolicy::Retry => ErrorClass::Transient,
+            _ => ErrorClass::Permanent,
+        };
+        Self { inner, class, clock }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside, to be changed.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside, without the layer.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S> Service<Delivery> for CatchPanic<S>
+where
+    S: Service<Delivery>,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    type Response = Done;
+    type Error = Setback;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let run = Run::begin(&delivery);
+        let called = catch_unwind(AssertUnwindSafe(|| self.inner.call(delivery)));
+        ResponseFuture::new(called, run, self.class, self.clock.clone())
+    }
+}

@@ -1,0 +1,99 @@
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use dlq_core::{Attempt, BoxError, Classifier, Delivery, Failure};
+use tower_service::Service;
+
+use super::ResponseFuture;
+use super::layer::Shared;
+use crate::stage::{Done, IsHandled, Run, Setback};
+
+/// A handler whose errors are classified. See the [module docs](super).
+pub struct Classify<S, C> {
+    inner: S,
+    shared: Arc<Shared<C>>,
+}
+
+impl<S, C> Classify<S, C> {
+    pub(super) fn new(inner: S, shared: Arc<Shared<C>>) -> Self {
+        Self { inner, shared }
+    }
+
+    /// The handler.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The handler, to be changed.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The handler, without the layer.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<C> Shared<C> {
+    /// Judges `error`, then reads it whole.
+    pub(super) fn failure<E>(&self, error: E) -> Failure
+    where
+        C: Classifier<E>,
+        E: Into<BoxError>,
+    {
+        let judged = self.classifier.classify(&error);
+        let cause = self.classifier.cause(&error);
+        let error_type = self.classifier.type_name(&error);
+        let group = self.classifier.group(&error);
+        let location = self.classifier.location(&error);
+        let error: BoxError = error.into();
+        let mut failure = Failure::from_error(judged, &*error).with_cause(cause);
+        error_type.clone_into(&mut failure.error_type);
+        failure.group = group;
+        failure.location = location.or_else(|| self.location.map(str::to_owned));
+        failure
+    }
+}
+
+impl<S, C> Service<Delivery> for Classify<S, C>
+where
+    S: Service<Delivery>,
+    S::Response: IsHandled,
+    S::Error: Into<BoxError>,
+    C: Classifier<S::Error>,
+{
+    type Response = Done;
+    type Error = Setback;
+    type Future = ResponseFuture<S::Future, C>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(|error| {
+            // Attempt 0: there is no message yet, the handler itself is out of order.
+            let failure = self.shared.failure(error);
+            Setback::Failed(Box::new(Attempt { number: 0, generation: 0, failure }))
+        })
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let run = Run::begin(&delivery);
+        ResponseFuture::new(self.inner.call(delivery), Arc::clone(&self.shared), run)
+    }
+}
+
+impl<S: Clone, C> Clone for Classify<S, C> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S: fmt::Debug, C> fmt::Debug for Classify<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Classify")
+            .field("inner", &self.inner)
+            .field("classifier", &std::any::type_name::<C>())
+            .finish()
+    }
+}

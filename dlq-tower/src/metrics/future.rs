@@ -1,0 +1,63 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use dlq_core::Disposition;
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+
+use super::recorder::Handles;
+use crate::stage::{IsSettlement, RouteError, Settlement};
+
+pin_project! {
+    /// One message in hand, counted when it is settled.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        handles: Arc<Handles>,
+        began: Instant,
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn new(inner: F, handles: Arc<Handles>) -> Self {
+        Self { inner, handles, began: Instant::now() }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<R, E>>,
+    R: IsSettlement,
+    E: Into<RouteError>,
+{
+    type Output = Result<Settlement, RouteError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let outcome = ready!(this.inner.poll(cx));
+        this.handles.took(this.began.elapsed());
+        Poll::Ready(match outcome {
+            Ok(response) => {
+                let settlement = response.into_settlement();
+                match settlement.disposition() {
+                    Disposition::Succeeded => this.handles.success.increment(1),
+                    Disposition::Duplicate => this.handles.duplicate.increment(1),
+                    Disposition::Dead(_) => this.handles.dlq.increment(1),
+                    Disposition::Escalated { .. } | Disposition::Deferred { .. } => {}
+                }
+                Ok(settlement)
+            }
+            Err(error) => Err(error.into()),
+        })
+    }
+}
+
+impl<F> fmt::Debug for ResponseFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").field("began", &self.began).finish_non_exhaustive()
+    }
+}

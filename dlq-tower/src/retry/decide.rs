@@ -1,0 +1,173 @@
+//! What comes after an attempt: pure decisions, no waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::policy::{Next, RetryPolicy};
+use dlq_core::{
+    Attempt, Cause, Death, Delivery, ErrorClass, History, Reason, SharedClock, Timestamp,
+};
+
+use super::HoldSlots;
+use crate::metrics::Recorder;
+use crate::stage::{GivenUp, Postponed, Setback, Verdict};
+
+/// What every clone of one retry service shares.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) policy: RetryPolicy,
+    pub(super) consumer: Option<Arc<str>>,
+    pub(super) slots: HoldSlots,
+    pub(super) clock: SharedClock,
+    pub(super) recorder: Recorder,
+}
+
+/// What comes after a setback.
+pub(super) enum Step {
+    /// No more attempt here.
+    Over(Verdict),
+    /// The next attempt, after this delay.
+    Again(Duration),
+}
+
+impl Shared {
+    pub(super) fn consumer(&self, delivery: &Delivery) -> Arc<str> {
+        self.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone()
+    }
+
+    /// The verdict on a message that is not to be run at all, if it is one.
+    pub(super) fn refuse(&self, delivery: &Delivery) -> Option<Verdict> {
+        let limit = self.policy.max_crashes();
+        (limit > 0 && delivery.crashes() >= limit)
+            .then(|| Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes()))))
+    }
+
+    fn crashed(&self, delivery: &Delivery, crashes: u32) -> GivenUp {
+        let consumer = self.consumer(delivery);
+        tracing::error!(
+            consumer = &*consumer,
+            subject = delivery.message().subject(),
+            crashes,
+            "a message is given up: the process died too often while it was handled"
+        );
+        let given_up = GivenUp::unattempted(delivery, consumer, Reason::MaxCrashes);
+        GivenUp { crashes, ..given_up }
+    }
+
+    /// Decides what comes after `setback`, and takes the attempt into the history.
+    pub(super) fn after(
+        &self,
+        setback: Setback,
+        delivery: &mut Delivery,
+        history: &mut Option<History>,
+    ) -> Step {
+        match setback {
+            Setback::Deferred { after, why } => {
+                Step::Over(self.defer(after, why, delivery, history))
+            }
+            Setback::Crashed { crashes } => {
+                let mut given_up = self.crashed(delivery, crashes);
+                if let Some(history) = history.take() {
+                    given_up.history = history;
+                }
+                Step::Over(Verdict::Dead(Box::new(given_up)))
+            }
+            Setback::Failed(attempt) => self.failed(*attempt, delivery, history),
+        }
+    }
+
+    /// Not now. Attempts that were made here would be forgotten by a mere deferral, so they are handed on.
+    pub(super) fn defer(
+        &self,
+        after: Duration,
+        why: &'static str,
+        delivery: &Delivery,
+        history: &mut Option<History>,
+    ) -> Verdict {
+        if history.is_none() {
+            return Verdict::Defer { after, why };
+        }
+        self.postpone(after, delivery, history)
+    }
+
+    /// To be retried elsewhere, with the attempts made so far. `delivery` is the next attempt.
+    pub(super) fn postpone(
+        &self,
+        after: Duration,
+        delivery: &Delivery,
+        history: &mut Option<History>,
+    ) -> Verdict {
+        Verdict::Retry(Box::new(Postponed {
+            consumer: self.consumer(delivery),
+            after,
+            history: history.take().unwrap_or_else(|| delivery.history().clone()),
+            attempts: delivery.attempt().saturating_sub(1),
+        }))
+    }
+
+    fn failed(
+        &self,
+        mut attempt: Attempt,
+        delivery: &mut Delivery,
+        history: &mut Option<History>,
+    ) -> Step {
+        // An error that a foreign layer made up knows neither attempt nor time.
+        attempt.number = attempt.number.max(delivery.attempt());
+        attempt.generation = delivery.generation();
+        let failure = &mut attempt.failure;
+        if failure.at == Timestamp::EPOCH {
+            failure.at = self.clock.now();
+        }
+        if matches!(failure.cause, Cause::Decode | Cause::Malformed | Cause::Oversize) {
+            failure.class = ErrorClass::Permanent;
+        }
+        self.recorder.attempt_failed(delivery.message().subject_shared());
+
+        let number = attempt.number;
+        let next = match failure.class {
+            ErrorClass::Permanent => Err(Reason::Permanent),
+            _ => match self.policy.next(number, failure.retry_after, seed(self.death(delivery))) {
+                Next::After(delay) => Ok(delay),
+                Next::Exhausted => Err(Reason::Exhausted),
+            },
+        };
+        tracing::warn!(
+            consumer = &*self.consumer(delivery),
+            subject = delivery.message().subject(),
+            attempt = number,
+            class = failure.class.as_str(),
+            cause = failure.cause.as_str(),
+            error = %failure.report(),
+            retry_in = ?next.as_ref().ok(),
+            "an attempt failed"
+        );
+        let (class, cause) = (failure.class, failure.cause);
+        history.get_or_insert_with(|| delivery.history().clone()).push(attempt);
+        match next {
+            Ok(delay) => {
+                *delivery = delivery.clone().with_attempt(number.saturating_add(1));
+                Step::Again(delay)
+            }
+            Err(reason) => Step::Over(Verdict::Dead(Box::new(GivenUp {
+                consumer: self.consumer(delivery),
+                reason,
+                class,
+                cause: Some(cause),
+                history: history.take().unwrap_or_default(),
+                attempts: number,
+                crashes: delivery.crashes(),
+            }))),
+        }
+    }
+
+    fn death(&self, delivery: &Delivery) -> Death {
+        delivery.death(&self.consumer(delivery))
+    }
+}
+
+/// The seed of a message's delays: the same for the same death, whichever process decides.
+fn seed(death: Death) -> u64 {
+    let mut low = [0; 8];
+    low.copy_from_slice(&death.letter.as_bytes()[..8]);
+    u64::from_le_bytes(low) ^ u64::from(death.generation).rotate_left(32)
+}

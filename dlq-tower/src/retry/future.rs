@@ -1,0 +1,159 @@
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use dlq_core::{Delivery, History};
+use pin_project_lite::pin_project;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tower_service::Service;
+
+use super::decide::{Shared, Step};
+use super::hold::stopped;
+use super::service::unready;
+use crate::stage::{ClassifiedError, IsDone, Verdict};
+
+pin_project! {
+    /// A message in hand, from its first attempt to the verdict.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ResponseFuture<S>
+    where
+        S: Service<Delivery>,
+    {
+        service: S,
+        // The next attempt, or the one that runs.
+        delivery: Delivery,
+        shared: Arc<Shared>,
+        // None until an attempt has failed here.
+        history: Option<History>,
+        // Listened to while the message waits.
+        #[pin]
+        stop: Option<WaitForCancellationFutureOwned>,
+        #[pin]
+        state: State<S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F> {
+        // The verdict stands without a run.
+        Decided { verdict: Option<Verdict> },
+        // An attempt runs.
+        Running { #[pin] attempt: F },
+        // Between two attempts: holds a slot, and no permit.
+        Holding { #[pin] delay: Sleep, slot: Option<OwnedSemaphorePermit> },
+        // The delay is over; the service has to become ready.
+        Waiting { slot: Option<OwnedSemaphorePermit> },
+    }
+}
+
+impl<S: Service<Delivery>> ResponseFuture<S> {
+    pub(super) fn decided(
+        verdict: Verdict,
+        service: S,
+        delivery: Delivery,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let state = State::Decided { verdict: Some(verdict) };
+        Self { service, delivery, shared, history: None, stop: None, state }
+    }
+
+    pub(super) fn running(mut service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
+        let state = State::Running { attempt: service.call(delivery.clone()) };
+        Self { service, delivery, shared, history: None, stop: None, state }
+    }
+}
+
+impl<S> Future for ResponseFuture<S>
+where
+    S: Service<Delivery>,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    type Output = Result<Verdict, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.state.as_mut().project() {
+                StateProj::Decided { verdict } => {
+                    let verdict = verdict.take();
+                    return Poll::Ready(Ok(
+                        verdict.expect("a future is not polled after it has completed")
+                    ));
+                }
+                StateProj::Running { attempt } => {
+                    let setback = match ready!(attempt.poll(cx)) {
+                        Ok(done) => return Poll::Ready(Ok(Verdict::Done(done.into_done()))),
+                        Err(error) => error.into_setback(),
+                    };
+                    // The attempt's permit and lease go with its future, before anything is waited for.
+                    this.state.set(State::Decided { verdict: None });
+                    let delay = match this.shared.after(setback, this.delivery, this.history) {
+                        Step::Over(verdict) => return Poll::Ready(Ok(verdict)),
+                        Step::Again(delay) => delay,
+                    };
+                    let slot = (delay <= this.shared.policy.hold_limit())
+                        .then(|| this.shared.slots.take())
+                        .flatten();
+                    if slot.is_none() {
+                        let verdict = this.shared.postpone(delay, this.delivery, this.history);
+                        return Poll::Ready(Ok(verdict));
+                    }
+                    if this.stop.is_none() {
+                        this.stop.set(stopped());
+                    }
+                    this.state.set(State::Holding { delay: sleep(delay), slot });
+                }
+                StateProj::Holding { delay, slot } => {
+                    let left = delay.deadline().saturating_duration_since(Instant::now());
+                    if delay.poll(cx).is_pending() {
+                        if let Some(stop) = this.stop.as_mut().as_pin_mut() {
+                            ready!(stop.poll(cx));
+                            let verdict = this.shared.postpone(left, this.delivery, this.history);
+                            return Poll::Ready(Ok(verdict));
+                        }
+                        return Poll::Pending;
+                    }
+                    let slot = slot.take();
+                    this.state.set(State::Waiting { slot });
+                }
+                StateProj::Waiting { slot: _ } => match this.service.poll_ready(cx) {
+                    Poll::Ready(Ok(())) => {
+                        let attempt = this.service.call(this.delivery.clone());
+                        this.state.set(State::Running { attempt });
+                    }
+                    Poll::Ready(Err(error)) => {
+                        let (after, why) = unready(&error.into_setback());
+                        let verdict = this.shared.defer(after, why, this.delivery, this.history);
+                        return Poll::Ready(Ok(verdict));
+                    }
+                    Poll::Pending => {
+                        if let Some(stop) = this.stop.as_mut().as_pin_mut() {
+                            ready!(stop.poll(cx));
+                            let none = Duration::ZERO;
+                            let verdict = this.shared.postpone(none, this.delivery, this.history);
+                            return Poll::Ready(Ok(verdict));
+                        }
+                        return Poll::Pending;
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl<S: Service<Delivery>> fmt::Debug for ResponseFuture<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture")
+            .field("delivery", &self.delivery)
+            .field("failed_so_far", &self.history.as_ref().map(History::len))
+            .finish_non_exhaustive()
+    }
+}

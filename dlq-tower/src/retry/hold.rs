@@ -1,0 +1,60 @@
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// How many messages may wait for their next attempt in the process. Clones share the number.
+///
+/// A message that finds no slot free is escalated instead, as if its delay were beyond the hold limit.
+#[derive(Clone, Debug)]
+pub struct HoldSlots(Arc<Semaphore>);
+
+impl HoldSlots {
+    /// So many slots. With 0 nothing waits in the process.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self(Arc::new(Semaphore::new(slots.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// How many are free.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.0.available_permits()
+    }
+
+    pub(super) fn take(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).try_acquire_owned().ok()
+    }
+}
+
+impl Default for HoldSlots {
+    /// 128 slots.
+    fn default() -> Self {
+        Self::new(128)
+    }
+}
+
+impl From<usize> for HoldSlots {
+    fn from(slots: usize) -> Self {
+        Self::new(slots)
+    }
+}
+
+tokio::task_local! {
+    static STOP: CancellationToken;
+}
+
+/// Runs `future`, and lets messages in it that wait for their next attempt end as soon as `stop` is cancelled.
+///
+/// An attempt that runs is not touched. A message that waits between two attempts gives up waiting: its verdict is to
+/// retry after what is left of the delay, with its attempts so far, so that the next process goes on where this one
+/// stopped. For run loops, which wrap the handling of each message in it.
+pub fn until<F: Future>(stop: CancellationToken, future: F) -> impl Future<Output = F::Output> {
+    STOP.scope(stop, future)
+}
+
+/// What a waiting message listens to, where its run loop has said so.
+pub(super) fn stopped() -> Option<WaitForCancellationFutureOwned> {
+    STOP.try_with(|stop| stop.clone().cancelled_owned()).ok()
+}

@@ -1,0 +1,89 @@
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use dlq_core::Delivery;
+use tower_service::Service;
+
+use super::ResponseFuture;
+use super::decide::Shared;
+use crate::stage::{ClassifiedError, IsDone, Setback, Verdict};
+
+/// How long a message is deferred for when the service inside cannot become ready.
+const UNREADY: Duration = Duration::from_secs(1);
+
+/// A service that is retried. See the [module docs](super).
+#[derive(Debug)]
+pub struct Retry<S> {
+    inner: S,
+    shared: Arc<Shared>,
+    // Why `inner` could not become ready. This service itself cannot fail, so its next message is deferred instead.
+    unready: Option<Verdict>,
+}
+
+impl<S> Retry<S> {
+    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared, unready: None }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside, to be changed.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside, without the layer.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+/// How long to wait, and why, when a service could not become ready: no handler has run, so nothing is counted.
+pub(super) fn unready(setback: &Setback) -> (Duration, &'static str) {
+    if let Setback::Deferred { after, why } = *setback {
+        return (after, why);
+    }
+    tracing::error!(error = %setback, "a handler cannot become ready; its messages are deferred");
+    (UNREADY, "the handler is not ready")
+}
+
+impl<S> Service<Delivery> for Retry<S>
+where
+    S: Service<Delivery> + Clone,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    type Response = Verdict;
+    type Error = Infallible;
+    type Future = ResponseFuture<S>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if let Err(error) = ready!(self.inner.poll_ready(cx)) {
+            let (after, why) = unready(&error.into_setback());
+            self.unready = Some(Verdict::Defer { after, why });
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let clone = self.inner.clone();
+        if let Some(verdict) = self.unready.take().or_else(|| self.shared.refuse(&delivery)) {
+            return ResponseFuture::decided(verdict, clone, delivery, Arc::clone(&self.shared));
+        }
+        // The one that is ready goes; the clone may have to become so first.
+        let ready = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::running(ready, delivery, Arc::clone(&self.shared))
+    }
+}
+
+impl<S: Clone> Clone for Retry<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared), unready: None }
+    }
+}

@@ -1,0 +1,85 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use dlq_core::{Attempt, Cause, ErrorClass, Failure, SharedClock};
+use pin_project_lite::pin_project;
+use tokio::task::coop::{Unconstrained, unconstrained};
+use tokio::time::{Sleep, sleep};
+
+use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+
+pin_project! {
+    /// One run, cut off in time.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ResponseFuture<F> {
+        // None once it was cut off.
+        #[pin]
+        inner: Option<F>,
+        // Armed when the service inside first waits. Unconstrained, so that a service that uses up the task's budget
+        // cannot keep its own timer from firing.
+        #[pin]
+        timer: Option<Unconstrained<Sleep>>,
+        limit: Duration,
+        number: u32,
+        generation: u32,
+        clock: SharedClock,
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn new(
+        inner: F,
+        limit: Duration,
+        number: u32,
+        generation: u32,
+        clock: SharedClock,
+    ) -> Self {
+        Self { inner: Some(inner), timer: None, limit, number, generation, clock }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<R, E>>,
+    R: IsDone,
+    E: ClassifiedError,
+{
+    type Output = Result<Done, Setback>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let inner = this.inner.as_mut().as_pin_mut();
+        let inner = inner.expect("a future is not polled after it has completed");
+        if let Poll::Ready(outcome) = inner.poll(cx) {
+            return Poll::Ready(
+                outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback),
+            );
+        }
+        if this.timer.is_none() {
+            this.timer.set(Some(unconstrained(sleep(*this.limit))));
+        }
+        let timer = this.timer.as_mut().as_pin_mut().expect("the timer was armed above");
+        ready!(timer.poll(cx));
+        this.inner.set(None);
+        let message = format!("the handler ran longer than its timeout of {:?}", this.limit);
+        let failure = Failure::new(ErrorClass::Transient, Cause::Timeout, "timeout", &message)
+            .timed(this.clock.now(), *this.limit);
+        Poll::Ready(Err(Setback::Failed(Box::new(Attempt {
+            number: *this.number,
+            generation: *this.generation,
+            failure,
+        }))))
+    }
+}
+
+impl<F> fmt::Debug for ResponseFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture")
+            .field("limit", &self.limit)
+            .field("attempt", &self.number)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,35 @@
+use std::time::Duration;
+
+use dlq_core::{SharedClock, SystemClock};
+use tower_layer::Layer;
+
+use super::Timeout;
+
+/// Limits how long an attempt may take. See the [module docs](super).
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it is applied to a service"]
+pub struct TimeoutLayer {
+    limit: Duration,
+    clock: SharedClock,
+}
+
+impl TimeoutLayer {
+    /// Each attempt may take `limit`, counted from when it first waits.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, clock: SystemClock::shared() }
+    }
+
+    /// Sets the clock that failures are timed by. Defaults to the machine's.
+    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+        self.clock = clock;
+        self
+    }
+}
+
+impl<S> Layer<S> for TimeoutLayer {
+    type Service = Timeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Timeout::new(inner, self.limit, self.clock.clone())
+    }
+}

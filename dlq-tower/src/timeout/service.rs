@@ -1,0 +1,59 @@
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use dlq_core::{Delivery, SharedClock};
+use tower_service::Service;
+
+use super::ResponseFuture;
+use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+
+/// A service whose attempts are cut off in time. See the [module docs](super).
+#[derive(Clone, Debug)]
+pub struct Timeout<S> {
+    inner: S,
+    limit: Duration,
+    clock: SharedClock,
+}
+
+impl<S> Timeout<S> {
+    pub(super) fn new(inner: S, limit: Duration, clock: SharedClock) -> Self {
+        Self { inner, limit, clock }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside, to be changed.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside, without the layer.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S> Service<Delivery> for Timeout<S>
+where
+    S: Service<Delivery>,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    type Response = Done;
+    type Error = Setback;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let (number, generation) = (delivery.attempt(), delivery.generation());
+        let inner = self.inner.call(delivery);
+        ResponseFuture::new(inner, self.limit, number, generation, self.clock.clone())
+    }
+}
