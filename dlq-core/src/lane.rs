@@ -29,6 +29,10 @@ pub struct Escalation {
 pub trait RetryLane: fmt::Debug + Send + Sync + 'static {
     /// Writes the retry record and returns once it is durable. Writing the same one again changes nothing.
     ///
+    /// In a store the record is a row that is `retrying`, of the generation that its death would have, claimed by its
+    /// consumer when it is due. A record that knows of more attempts updates one that nobody has claimed; a death of the
+    /// same generation is never taken back by a record.
+    ///
     /// # Errors
     ///
     /// When it is not known to be durable; the caller then settles nothing.

@@ -11,7 +11,8 @@
 //! | [`InFlight`](IdempotencyClaim::InFlight) | is deferred for the rest of the lease: not counted, not routed |
 //! | [`Done`](IdempotencyClaim::Done) | is acknowledged as a duplicate; the handler does not run |
 //!
-//! The store counts: attempts that ended in failure, and claims whose lease ended without a word (crashes).
+//! The store counts: attempts that ended in failure, and claims whose lease ended without a word (crashes). The counts
+//! start over once a key was done and has been kept long enough.
 
 pub mod memory;
 
@@ -25,14 +26,18 @@ use bytes::Bytes;
 
 use crate::{StoreError, Timestamp};
 
-/// Proof of an idempotency claim.
+/// How long a key that is not done, with its counts, is kept after it was last touched.
+pub const KEEP_FREE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Proof of an idempotency claim. Worth something until the claim is ended, or its lease has ended and another has
+/// claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IdempotencyToken {
     /// The consumer.
     pub consumer: Arc<str>,
     /// The key.
     pub key: Bytes,
-    /// Grows with every claim of the key.
+    /// Grows with every claim of the key, also when the key was forgotten in between.
     pub fence: u64,
 }
 
@@ -95,22 +100,24 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
         lease: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Makes the key done for `keep`; `false` when the claim is no longer ours (then nothing changed).
+    /// Makes the key done for `keep`; `false` when the claim is no longer ours (then nothing changed). Saying it again
+    /// with the same token changes nothing and is `true` again.
     fn complete(
         &self,
         token: IdempotencyToken,
         keep: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Gives the key free; `false` when the claim is no longer ours (then nothing changed).
+    /// Gives the key free; `false` when the claim is no longer ours (then nothing changed). Saying it again with the
+    /// same token counts nothing and is `true` again.
     fn release(
         &self,
         token: IdempotencyToken,
         release: Release,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Forgets keys that were done and kept long enough, and free ones untouched for as long; at most `limit`.
-    /// Returns how many.
+    /// Forgets keys that were done and kept long enough, and keys that are not done and untouched for [`KEEP_FREE`]
+    /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 

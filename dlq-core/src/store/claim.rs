@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeadLetter, Filter, History, LetterId, Resolution, Timestamp};
+use crate::{DeadLetter, Death, Filter, History, LetterId, Resolution, Timestamp};
 
 /// Proof of a claim. Worthless once the lease has ended and another has claimed, or the letter has died again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -11,7 +11,7 @@ pub struct ClaimToken {
     pub letter: LetterId,
     /// The generation that was claimed.
     pub generation: u32,
-    /// Grows with every claim of the letter.
+    /// Grows with every claim of the letter, also when the letter was deleted and written again in between.
     pub fence: u64,
 }
 
@@ -20,13 +20,25 @@ pub struct ClaimToken {
 pub struct Claim {
     /// Proof of the claim.
     pub token: ClaimToken,
-    /// The letter as it was claimed, payload and history included. Its `crashes` count the leases of this generation
-    /// that ended unfinished.
+    /// The letter as it was claimed, payload and history included. Its `crashes` count the runs that ended with the
+    /// process since its last death: leases that ended unfinished and, for a retry record, those it came with.
     pub letter: DeadLetter,
-    /// Whether it was a retry record or a replay under way (`retrying`), so that the count of attempts goes on.
+    /// Whether it was a retry record or a replay under way (`retrying`), so that the count of attempts goes on. The
+    /// letter's generation is then that of the death the message would die next; see [`Claim::next_death`].
     pub continues: bool,
     /// When the lease ends, by the store's time.
     pub lease_until: Timestamp,
+}
+
+impl Claim {
+    /// The death that the message would die next: one generation higher than its last, or, when it is a record of a
+    /// run that goes on, the generation that the record has.
+    #[must_use]
+    pub const fn next_death(&self) -> Death {
+        let generation = self.letter.generation;
+        let generation = if self.continues { generation } else { generation.saturating_add(1) };
+        Death { letter: self.letter.id, generation }
+    }
 }
 
 /// Which letters to claim.
@@ -69,12 +81,15 @@ impl ClaimRequest {
     }
 }
 
-/// How a claim ended.
+/// How a claim ended. Each but `Released` forgets the leases that ended unfinished before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// Done: the letter becomes `resolved`.
+    /// Done: the letter becomes `resolved`, and so does a retry record. Its operation counts it as succeeded, or, when
+    /// it was dismissed, as skipped.
     Resolved(Resolution),
-    /// It failed but may be retried: the letter becomes `retrying`, due again, with its attempts so far.
+    /// It failed but may be retried: the letter becomes `retrying`, due again, with its attempts so far and the class
+    /// and cause of the last one. It has the generation of the death it would die next, is counted as escalated once
+    /// more (once, when it had died before) and stays with its operation.
     Retry {
         /// When the next attempt may run.
         due: Timestamp,
@@ -84,9 +99,10 @@ pub enum Finish {
         attempts: u32,
     },
     /// It died again: the letter becomes `pending` with this death, whose generation is one higher (or, for a retry
-    /// record that dies its first death, the same).
+    /// record that dies its first death, the same); a lower one is raised to that. Counts of replays and the time of
+    /// first sight stay. Its operation counts it as failed again.
     Dead(Box<DeadLetter>),
-    /// Not now: back to what it was, due again after this time. Counts nothing.
+    /// Not now: back to what it was, due again after this time. Counts nothing, and stays with its operation.
     Released {
         /// How long to wait at least.
         after: Duration,
@@ -96,9 +112,10 @@ pub enum Finish {
 /// Whether the end of a claim was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// It was, now or by an earlier call with the same token.
+    /// It was, now or by an earlier call with the same token (which is remembered until a later claim of the letter is
+    /// finished).
     Applied,
-    /// The token is worthless: the lease ended and another claimed, or the letter died again meanwhile. Nothing
-    /// changed.
+    /// The token is worthless: the lease ended and another claimed, or the letter died again, was marked or deleted
+    /// meanwhile. Nothing changed.
     Stale,
 }

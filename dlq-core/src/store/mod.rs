@@ -20,6 +20,7 @@ mod erased;
 mod handle;
 pub mod memory;
 mod operation;
+pub mod rules;
 mod schedule;
 mod selection;
 mod stats;
@@ -53,11 +54,12 @@ pub enum Receipt {
     Unchanged,
     /// A letter of a lower generation (or a retry record) existed; it is pending again with this death.
     Reopened,
-    /// A letter of a higher generation exists; this one is out of date and was ignored.
+    /// A letter (or retry record) of a higher generation exists; this one is out of date and was ignored.
     Superseded,
     /// The same death exists with other bytes. Both are kept: this one under the id given here. Raise an alarm.
     Conflicting(LetterId),
-    /// The store deduplicates by original id: an existing letter took over this death's error and payload.
+    /// The store deduplicates by original id: an existing letter, whose id is given here, took over this death's error
+    /// and payload, now or when the same death was put before.
     Merged(LetterId),
 }
 
@@ -65,10 +67,24 @@ pub enum Receipt {
 pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// Writes letters and returns once all of them are durable; receipts come in the order of the letters.
     ///
-    /// One letter per death (G2): the same death changes nothing, a higher generation reopens the letter, a lower one
-    /// is ignored, the same death with another payload or key becomes a second letter. A store decides the
-    /// [`LetterState`](crate::LetterState) itself and ignores what the writer put there. No letter is refused for its
-    /// content (G8).
+    /// One letter per death (G2): the same death changes nothing, whatever became of the letter; a higher generation
+    /// reopens the letter; a lower one is ignored; the same death with another payload or key becomes a second letter,
+    /// under [`LetterId::conflicting`](crate::LetterId::conflicting). The first death of a retry record has the record's
+    /// generation and reopens it. Letters are taken in order, so that a batch may hold several deaths of one.
+    ///
+    /// A letter that is reopened takes over everything of the new death, is `pending`, belongs to no operation, and is
+    /// in nobody's hands: a claim of it is void. When it was first seen and how often it was sent back stay. That goes
+    /// for quarantined and resolved letters too: the new death is news.
+    ///
+    /// A store decides the [`LetterState`](crate::LetterState) itself and ignores what the writer put there. No letter
+    /// is refused for its content (G8).
+    ///
+    /// # Deduplication
+    ///
+    /// A store that deduplicates keeps one letter per [original message](rules::DedupKey). A death of a letter that it
+    /// does not have is then merged into the one of the same original: that one is seen once more, takes over the new
+    /// death and is pending again (a quarantined one stays so). The same death again changes nothing. Retry records
+    /// are not merged, and neither are letters without an original id.
     ///
     /// # Errors
     ///
@@ -88,14 +104,16 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
         id: LetterId,
     ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
 
-    /// The ids that begin with these hexadecimal digits, at most `limit` of them, in order.
+    /// The ids that begin with these hexadecimal digits (upper or lower case), at most `limit` of them, in order. Text
+    /// that is not hexadecimal begins no id.
     fn with_prefix(
         &self,
         digits: String,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<LetterId>, StoreError>> + Send;
 
-    /// One page of the letters that match, without payloads. Its cost does not depend on how deep the page lies.
+    /// One page of the letters that match, without payloads. Its cost does not depend on how deep the page lies. The
+    /// page says that there is no next one exactly when nothing more matches.
     fn list(
         &self,
         filter: Filter,
@@ -105,7 +123,8 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
     /// How many letters match. Never capped.
     fn count(&self, filter: Filter) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// The groups of errors among the letters that match, largest first (then by fingerprint), at most `limit`.
+    /// The groups of errors among the letters that match, one per fingerprint and consumer, largest first (then by
+    /// fingerprint, then by consumer), at most `limit`.
     fn groups(
         &self,
         filter: Filter,
@@ -123,14 +142,23 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
 pub trait Claims: fmt::Debug + Send + Sync + 'static {
     /// Claims up to `request.limit` letters that are due, oldest due first, and makes them `replaying`.
     ///
-    /// Letters whose lease ended are claimed again. Before it looks, it lets running operations release what their
-    /// rate and canary allow. The store's time counts, not the caller's.
+    /// Letters whose lease ended are claimed again; the filter sees them as `replaying`. Letters due at the same time
+    /// come oldest first. The store's time counts, not the caller's.
+    ///
+    /// Room that due letters leave is filled by running operations, as far as their rate and canary allow, with
+    /// letters that match the filter, in the operation's order. Such a letter is due now, and counted as sent back
+    /// (`retry_count` and `replays`); one that has reached the operation's cap is quarantined with the reason
+    /// `max_replays` instead (G7) and uses up none of the rate. Nothing is released before somebody is there to take
+    /// it, so that pausing and cancelling stop at once.
+    ///
+    /// Claiming sets `last_retry_at` and raises no count, but for the crash that a lease that ended unfinished is.
     fn claim(
         &self,
         request: ClaimRequest,
     ) -> impl Future<Output = Result<Vec<Claim>, StoreError>> + Send;
 
-    /// Extends leases to `lease` from now. The answer says for each token whether it was still valid.
+    /// Extends leases to `lease` from now. The answer says for each token whether it was still valid; it is, also after
+    /// its lease ended, until somebody claims the letter again.
     fn extend(
         &self,
         tokens: Vec<ClaimToken>,
@@ -138,21 +166,24 @@ pub trait Claims: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send;
 
     /// Ends claims, each conditional on its token, and records the outcome on the letter and its operation in one
-    /// step.
+    /// step. A token is good, also after its lease ended, until somebody claims the letter again.
     fn finish(
         &self,
         finishes: Vec<(ClaimToken, Finish)>,
     ) -> impl Future<Output = Result<Vec<Finished>, StoreError>> + Send;
 
-    /// When the next letter of these consumers can be claimed: the earliest due time or end of a lease; now or earlier
-    /// when an operation can release one. `None` when there is nothing to wait for.
+    /// When the next letter of these consumers (of any, when none is named) can be claimed: the earliest due time or
+    /// end of a lease; now or earlier when an operation can release one, later when its rate says so. `None` when there
+    /// is nothing to wait for.
     fn next_due(
         &self,
         consumers: Vec<String>,
     ) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
 
-    /// Runs the automatic schedule if it is time to (once per interval, whoever asks first): makes the oldest eligible
-    /// letters due. Returns how many it made due and when it will be time again.
+    /// Runs the automatic schedule if it is time to (once per interval and consumer, whoever asks first; at once, when
+    /// it has never run): makes the oldest [eligible](Schedule::takes) letters due and raises their `retry_count`.
+    /// Returns how many it made due and when it will be time again; a schedule that is not enabled never runs
+    /// ([`Timestamp::MAX`]).
     fn run_schedule(
         &self,
         run: ScheduleRun,
@@ -162,9 +193,24 @@ pub trait Claims: fmt::Debug + Send + Sync + 'static {
 /// Sends many letters back, as a durable object that can be watched, paused and cancelled.
 pub trait Operations: fmt::Debug + Send + Sync + 'static {
     /// What [`Operations::start`] would do, without doing it.
+    ///
+    /// # Errors
+    ///
+    /// `Refused` for a target that the store cannot serve.
     fn plan(&self, spec: OperationSpec) -> impl Future<Output = Result<Plan, StoreError>> + Send;
 
     /// Freezes the set of letters and starts sending them back. Letters that arrive later are not part of it.
+    ///
+    /// Frozen are the letters that match, are pending and belong to no other operation, so that two operations never
+    /// send the same letter (G6). One that is due by the schedule waits for the operation from now on. An operation
+    /// without letters is complete at once.
+    ///
+    /// A letter leaves the operation with its outcome: it succeeded, died again, or was skipped because it was marked,
+    /// merged or deleted, or died anew before its turn.
+    ///
+    /// # Errors
+    ///
+    /// `Refused` for a target that the store cannot serve.
     fn start(
         &self,
         spec: OperationSpec,
@@ -177,13 +223,17 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
         id: crate::OperationId,
     ) -> impl Future<Output = Result<Option<Operation>, StoreError>> + Send;
 
-    /// The latest operations, newest first.
+    /// The latest operations, the one started last first, at most `limit`.
     fn operations(
         &self,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Operation>, StoreError>> + Send;
 
-    /// The outcome of each letter of an operation, in the frozen order, after `after` items.
+    /// The outcome of each letter of an operation, in the frozen order, after `after` items; a `limit` of 0 is read as 1.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such operation.
     fn items(
         &self,
         id: crate::OperationId,
@@ -191,8 +241,13 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
 
-    /// Pauses, resumes or cancels. What was not released stays untouched; what runs goes on to its end. Asking for the
-    /// state it has changes nothing; an operation that has ended cannot be resumed (`Conflict`).
+    /// Pauses, resumes or cancels. What was not released stays untouched; what runs goes on to its end, and so does
+    /// what waits for a retry. Cancelling also takes back letters that were released and that nobody has claimed. Asking
+    /// for the state it has changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such operation; `Conflict` when it has ended (but cancelling twice is fine).
     fn control(
         &self,
         id: crate::OperationId,
@@ -203,7 +258,8 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
 
 /// What operators and janitors need.
 pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
-    /// Marks the selected letters. Letters that somebody holds a live claim on are skipped and counted.
+    /// Marks the selected letters, in one step. Letters that somebody holds a live claim on are skipped and counted; a
+    /// claim whose lease has ended is void. Whatever was arranged for a letter is cancelled, and its operation skips it.
     fn mark(
         &self,
         selection: Selection,
@@ -211,21 +267,24 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
         by: Actor,
     ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
 
-    /// Deletes the selected letters, in bounded batches. Letters under a live claim are skipped and counted.
+    /// Deletes the selected letters, in bounded batches. Letters under a live claim are skipped and counted. The same
+    /// death put again later is a new letter.
     fn delete(
         &self,
         selection: Selection,
         by: Actor,
     ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
 
-    /// Deletes what is old, in bounded batches: resolved letters only, unless told otherwise. Returns how many.
+    /// Deletes what is old, in bounded batches: resolved letters only, unless told otherwise, and never those under a
+    /// live claim. Returns how many.
     fn cleanup(
         &self,
         cleanup: Cleanup,
         by: Actor,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// What operators did, newest first.
+    /// What operators did, newest first, at most `limit`. Every call that was carried out has an entry, also one that
+    /// found nothing to change; steering an operation to the state it has is none.
     fn audit(&self, limit: u32)
     -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
 
@@ -235,18 +294,19 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
         events: Vec<ProcessedEvent>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The latest rows of the processing audit, newest first.
+    /// The latest rows of the processing audit, newest first, at most `limit`.
     fn processed(
         &self,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<ProcessedEvent>, StoreError>> + Send;
 
-    /// Collapses letters of the same subject (or event) and original id into one, and keeps it so from now on. Keeps
-    /// the newest, sums the counts, keeps the earliest first sight and a quarantine. Returns how many were removed.
+    /// Collapses letters of the same [original message](rules::DedupKey) into one, and keeps it so from now on. Keeps
+    /// the newest, sums the counts, keeps the earliest first sight and a quarantine. Letters that are `retrying` or
+    /// under a live claim are left alone. Returns how many were removed.
     ///
     /// # Errors
     ///
-    /// `Refused` when more than half of all letters would go and `force` is not set.
+    /// `Refused` when more than half of all letters would go and `force` is not set; nothing has changed then.
     fn deduplicate(&self, force: bool) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 

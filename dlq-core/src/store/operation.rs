@@ -32,7 +32,7 @@ pub struct OperationSpec {
     pub filter: Filter,
     /// Where to.
     pub target: Target,
-    /// How many at most, oldest first; `None` for all.
+    /// How many at most, the first ones in `order`; `None` for all.
     pub limit: Option<u64>,
     /// In which order.
     pub order: Order,
@@ -120,25 +120,32 @@ impl Pace {
         (self.per / self.count).max(Duration::from_nanos(1))
     }
 
-    /// How many letters may go at `now` when the next one may go at `next`, and when the one after these may go.
+    /// How many letters, `most` at most, may go at `now` when the next one may go at `next`, and when the one after
+    /// these may go.
     ///
     /// A pause does not save up: after it at most one second's worth (at least one letter) goes at once. This is the
     /// generic cell rate algorithm (ITU-T I.371) with that burst.
     #[must_use]
-    pub fn take(self, next: Timestamp, now: Timestamp) -> (u64, Timestamp) {
-        if next > now {
+    pub fn take(self, next: Timestamp, now: Timestamp, most: u64) -> (u64, Timestamp) {
+        if next > now || most == 0 {
             return (0, next);
         }
-        let interval = self.interval();
-        let burst = (Duration::from_secs(1).as_nanos() / interval.as_nanos()).max(1);
-        let earned = now.since(next).as_nanos() / interval.as_nanos() + 1;
-        if earned > burst {
-            return (u64::try_from(burst).unwrap_or(u64::MAX), now.after(interval));
-        }
-        let count = u64::try_from(earned).unwrap_or(u64::MAX);
-        let step = u64::try_from(interval.as_nanos().saturating_mul(earned)).unwrap_or(u64::MAX);
-        (count, next.after(Duration::from_nanos(step)))
+        let interval = self.interval().as_nanos();
+        let burst = (Duration::from_secs(1).as_nanos() / interval).max(1);
+        let waited = now.since(next).as_nanos() / interval;
+        let (from, earned) = if waited >= burst {
+            (now.before(nanos(interval * (burst - 1))), burst)
+        } else {
+            (next, waited + 1)
+        };
+        let count = earned.min(u128::from(most));
+        (u64::try_from(count).unwrap_or(u64::MAX), from.after(nanos(interval * count)))
     }
+}
+
+/// At most about 585 years, which is longer than any [`Timestamp`] reaches.
+fn nanos(count: u128) -> Duration {
+    Duration::from_nanos(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
 impl fmt::Display for Pace {
@@ -253,6 +260,14 @@ impl Progress {
             - self.with_outcome(ItemOutcome::Released)
     }
 
+    /// Letters that were sent back, whatever became of them.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.total
+            - self.with_outcome(ItemOutcome::Queued)
+            - self.with_outcome(ItemOutcome::Skipped)
+    }
+
     /// Whether every letter's outcome is final.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -284,8 +299,11 @@ pub struct Operation {
 impl Operation {
     /// Decides what is to be done now: how many queued letters to release, when the next may go, and the state it is
     /// then in. Pure; every store asks it and carries the answer out in the same transaction.
+    ///
+    /// `room` is how many can be handed out at once. Letters are released only when somebody is there to take them, so
+    /// that pausing and cancelling stop at once.
     #[must_use]
-    pub fn advance(&self, now: Timestamp) -> Advance {
+    pub fn advance(&self, now: Timestamp, room: u64) -> Advance {
         let progress = &self.progress;
         let queued = progress.with_outcome(ItemOutcome::Queued);
         let mut state = self.state;
@@ -293,12 +311,12 @@ impl Operation {
         match state {
             OperationState::Canary => {
                 let canary = u64::from(self.spec.canary.unwrap_or(0));
-                let released = progress.total - queued;
+                let sent = progress.sent();
                 if progress.with_outcome(ItemOutcome::FailedAgain) > 0 {
                     state = OperationState::Stopped;
                     quota = 0;
-                } else if released < canary && queued > 0 {
-                    quota = (canary - released).min(queued);
+                } else if sent < canary && queued > 0 {
+                    quota = (canary - sent).min(queued);
                 } else if progress.with_outcome(ItemOutcome::Released) > 0 {
                     quota = 0;
                 } else {
@@ -315,15 +333,38 @@ impl Operation {
                 state: OperationState::Completed,
             };
         }
+        let most = quota.min(room);
         let (release, next_release) = match self.spec.pace {
-            _ if quota == 0 => (0, self.next_release),
-            None => (quota, self.next_release),
-            Some(pace) => {
-                let (allowed, next) = pace.take(self.next_release, now);
-                if allowed > quota { (quota, now.after(pace.interval())) } else { (allowed, next) }
-            }
+            Some(pace) => pace.take(self.next_release, now, most),
+            None => (most, self.next_release),
         };
         Advance { release, next_release, state }
+    }
+
+    /// The state that `control` leads to; the present one when there is nothing to change, `None` when the operation
+    /// has ended and cannot be steered that way. Pure; every store asks it.
+    ///
+    /// Pausing one that stopped by itself leaves it stopped. Resuming one that was paused goes on with its canary
+    /// unless the canary is through or has failed.
+    #[must_use]
+    pub fn steer(&self, control: Control) -> Option<OperationState> {
+        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        match (control, self.state) {
+            (_, Completed) | (Control::Pause | Control::Resume, Cancelled) => None,
+            (Control::Cancel, _) => Some(Cancelled),
+            (Control::Pause, Canary | Running) => Some(Paused),
+            (Control::Pause, state) => Some(state),
+            (Control::Resume, Stopped) => Some(Running),
+            (Control::Resume, Paused) => {
+                let in_canary = self
+                    .spec
+                    .canary
+                    .is_some_and(|canary| self.progress.sent() <= u64::from(canary));
+                let failed = self.progress.with_outcome(ItemOutcome::FailedAgain) > 0;
+                Some(if in_canary && !failed { Canary } else { Running })
+            }
+            (Control::Resume, state) => Some(state),
+        }
     }
 }
 
@@ -400,11 +441,14 @@ mod tests {
     #[test]
     fn a_pace_neither_exceeds_its_rate_nor_saves_up() {
         let pace: Pace = "10/s".parse().unwrap();
-        assert_eq!(pace.take(at(0), at(0)), (1, at(100)));
-        assert_eq!(pace.take(at(100), at(50)), (0, at(100)));
-        assert_eq!(pace.take(at(100), at(450)), (4, at(500)));
-        assert_eq!(pace.take(at(0), at(60_000)), (10, at(60_100)));
-        assert_eq!("1/h".parse::<Pace>().unwrap().take(at(0), at(0)).0, 1);
+        let all = u64::MAX;
+        assert_eq!(pace.take(at(0), at(0), all), (1, at(100)));
+        assert_eq!(pace.take(at(100), at(50), all), (0, at(100)));
+        assert_eq!(pace.take(at(100), at(450), all), (4, at(500)));
+        assert_eq!(pace.take(at(100), at(450), 2), (2, at(300)));
+        assert_eq!(pace.take(at(0), at(60_000), all), (10, at(60_100)));
+        assert_eq!(pace.take(at(0), at(60_000), 0), (0, at(0)));
+        assert_eq!("1/h".parse::<Pace>().unwrap().take(at(0), at(0), all).0, 1);
         for text in ["0/s", "x", "10/y", "", "-1/s"] {
             assert!(text.parse::<Pace>().is_err(), "{text}");
         }
@@ -429,10 +473,11 @@ mod tests {
 
     #[test]
     fn a_canary_holds_the_rest_until_its_outcome_is_known() {
-        use ItemOutcome::{FailedAgain, Queued, Released, Succeeded};
+        use ItemOutcome::{FailedAgain, Queued, Released, Skipped, Succeeded};
         use OperationState::{Canary, Completed, Running, Stopped};
-        let cases: [(&[(ItemOutcome, u64)], u64, OperationState); 6] = [
+        let cases: [(&[(ItemOutcome, u64)], u64, OperationState); 7] = [
             (&[(Queued, 5)], 2, Canary),
+            (&[(Queued, 3), (Skipped, 2)], 2, Canary),
             (&[(Queued, 3), (Released, 2)], 0, Canary),
             (&[(Queued, 3), (Released, 1), (Succeeded, 1)], 0, Canary),
             (&[(Queued, 3), (Succeeded, 2)], 3, Running),
@@ -440,9 +485,28 @@ mod tests {
             (&[(Succeeded, 2)], 0, Completed),
         ];
         for (outcomes, release, state) in cases {
-            let next = operation(Canary, outcomes).advance(at(1));
+            let next = operation(Canary, outcomes).advance(at(1), u64::MAX);
             assert_eq!((next.release, next.state), (release, state), "{outcomes:?}");
         }
-        assert_eq!(operation(OperationState::Paused, &[(Queued, 3)]).advance(at(1)).release, 0);
+        let paused = operation(OperationState::Paused, &[(Queued, 3)]);
+        assert_eq!(paused.advance(at(1), u64::MAX).release, 0);
+        assert_eq!(operation(Running, &[(Queued, 3)]).advance(at(1), 2).release, 2);
+    }
+
+    #[test]
+    fn an_operation_is_steered_only_while_it_lasts() {
+        use ItemOutcome::{FailedAgain, Queued, Succeeded};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        let steer = |state, outcomes: &[_], control| operation(state, outcomes).steer(control);
+        let queued = [(Queued, 9)];
+        assert_eq!(steer(Running, &queued, Control::Pause), Some(Paused));
+        assert_eq!(steer(Stopped, &queued, Control::Pause), Some(Stopped));
+        assert_eq!(steer(Paused, &queued, Control::Resume), Some(Canary));
+        assert_eq!(steer(Paused, &[(Queued, 9), (Succeeded, 3)], Control::Resume), Some(Running));
+        assert_eq!(steer(Paused, &[(Queued, 9), (FailedAgain, 1)], Control::Resume), Some(Running));
+        assert_eq!(steer(Stopped, &queued, Control::Resume), Some(Running));
+        assert_eq!(steer(Cancelled, &queued, Control::Cancel), Some(Cancelled));
+        assert_eq!(steer(Cancelled, &queued, Control::Resume), None);
+        assert_eq!(steer(Completed, &[], Control::Cancel), None);
     }
 }

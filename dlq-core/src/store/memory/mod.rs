@@ -1,1 +1,106 @@
-//! Placeholder.
+//! [`MemoryStore`]: the store that forgets when the process ends, and the reference for every other.
+//!
+//! For tests and examples, and as the model that durable stores are compared with. It keeps the same promises except
+//! durability, under any clock:
+//!
+//! ```
+//! use dlq_core::store::{ClaimRequest, Claims, memory::MemoryStore};
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dlq_core::StoreError> {
+//! let store = MemoryStore::new();
+//! let request = ClaimRequest::due(["payments.charge"], 10, Duration::from_secs(30));
+//! assert!(store.claim(request).await?.is_empty());
+//! # Ok(()) }
+//! ```
+//!
+//! # Cost
+//!
+//! Everything under one lock that is never held across an `await`. Putting, reading, claiming and finishing a letter
+//! and listing a page cost the logarithm of what is stored; counting, statistics, groups and marks look at every letter.
+
+mod claims;
+mod dedup;
+mod letters;
+mod operations;
+mod row;
+mod sink;
+mod upkeep;
+mod world;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::clock::{SharedClock, SystemClock};
+use crate::{CrashMarks, LetterId, StoreError, Timestamp};
+use world::World;
+
+/// A store in memory. Clones share what is stored; see the [module docs](self).
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    world: Arc<Mutex<World>>,
+    marks: Arc<Mutex<HashMap<LetterId, u32>>>,
+    clock: SharedClock,
+}
+
+impl MemoryStore {
+    /// An empty store by the machine's clock, which does not deduplicate.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { world: Arc::default(), marks: Arc::default(), clock: SystemClock::shared() }
+    }
+
+    /// Sets the clock by which this handle tells the time. Defaults to the machine's.
+    #[must_use]
+    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets whether letters of the same original message are kept as one; for every clone. Letters that are there
+    /// already stay as they are; [`Upkeep::deduplicate`](super::Upkeep::deduplicate) collapses them. Defaults to no.
+    #[must_use]
+    pub fn with_dedup(self, dedup: bool) -> Self {
+        self.world().set_dedup(dedup);
+        self
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CrashMarks for MemoryStore {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        let mut marks = lock(&self.marks);
+        let mark = marks.entry(letter).or_default();
+        let earlier = *mark;
+        *mark = earlier.saturating_add(1);
+        Ok(earlier)
+    }
+
+    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+        lock(&self.marks).remove(&letter);
+        Ok(())
+    }
+}
+
+/// Locks; what a panicking holder left behind is still whole, as no change is made in halves that can panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const _: () = {
+    const fn store<S: super::Store + CrashMarks + Clone>() {}
+    store::<MemoryStore>();
+};

@@ -1,0 +1,98 @@
+use super::super::rules::{self, Arrival, DedupKey};
+use super::super::{Receipt, Sink};
+use super::MemoryStore;
+use super::row::Row;
+use super::world::World;
+use crate::{DeadLetter, Escalation, LetterId, RetryLane, StoreError, Timestamp};
+
+impl Sink for MemoryStore {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        let now = self.now();
+        let mut world = self.world();
+        Ok(letters.into_iter().map(|letter| world.bury(letter, now)).collect())
+    }
+}
+
+impl RetryLane for MemoryStore {
+    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+        let now = self.now();
+        self.world().record(rules::retry_record(escalation, now), now);
+        Ok(())
+    }
+}
+
+impl World {
+    fn bury(&mut self, mut letter: DeadLetter, now: Timestamp) -> Receipt {
+        let id = letter.id;
+        let row = self.rows.get(&id).map(|row| row.standing(&letter, self.dedup));
+        if row.is_none()
+            && let Some(receipt) = self.merge_known(&letter, now)
+        {
+            return receipt;
+        }
+        match rules::death_arrives(row, letter.generation) {
+            Arrival::Known => Receipt::Unchanged,
+            Arrival::OutOfDate => Receipt::Superseded,
+            Arrival::Conflict => {
+                let other = id.conflicting(&letter.message);
+                letter.id = other;
+                match self.bury(letter, now) {
+                    inner @ (Receipt::Conflicting(_) | Receipt::Merged(_)) => inner,
+                    _ => Receipt::Conflicting(other),
+                }
+            }
+            Arrival::News => {
+                self.change(id, |world, row| {
+                    world.died_anew(row, now);
+                    row.void();
+                    rules::reopen(&mut row.letter, letter, now);
+                });
+                self.take_key(id);
+                Receipt::Reopened
+            }
+            Arrival::New => match self.owner_of(&letter) {
+                Some(owner) => self.merge(owner, letter, now),
+                None => {
+                    letter.state = rules::born(now);
+                    self.insert(Row::new(letter));
+                    self.take_key(id);
+                    Receipt::Stored
+                }
+            },
+        }
+    }
+
+    fn record(&mut self, mut record: DeadLetter, now: Timestamp) {
+        let id = record.id;
+        let row = self.rows.get(&id).map(|row| row.standing(&record, self.dedup));
+        let merged = self.aliases.get(&id).map(|alias| alias.generation);
+        if row.is_none() && merged.is_some_and(|generation| generation >= record.generation) {
+            return;
+        }
+        match rules::record_arrives(row, record.generation, record.attempts) {
+            Arrival::Known | Arrival::OutOfDate => {}
+            Arrival::Conflict => {
+                record.id = id.conflicting(&record.message);
+                self.record(record, now);
+            }
+            Arrival::News => {
+                self.change(id, |world, row| {
+                    if record.generation > row.letter.generation {
+                        world.died_anew(row, now);
+                        row.void();
+                    }
+                    rules::take_record(&mut row.letter, record, now);
+                });
+            }
+            Arrival::New => self.insert(Row::new(record)),
+        }
+    }
+
+    /// The row of the same original message, where letters are deduplicated.
+    fn owner_of(&self, letter: &DeadLetter) -> Option<LetterId> {
+        if !self.dedup {
+            return None;
+        }
+        self.keys.get(&DedupKey::of(letter)?).copied()
+    }
+}

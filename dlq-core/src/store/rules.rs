@@ -1,0 +1,330 @@
+//! What every store decides in the same way, as pure functions: what a letter that arrives means to the one that is
+//! there, and how a letter changes when something happens to it. A store looks up, asks here, and writes the answer in
+//! one step.
+//!
+//! A row whose letter waits for another attempt (`retrying`, or claimed from there) is a *record*: it has the
+//! generation of the death that the message would die next. Any other row has the generation of its last death.
+
+use crate::fingerprint::Fingerprint;
+use crate::{
+    DeadLetter, ErrorClass, Escalation, History, LetterState, Message, Reason, Resolution, Status,
+    Timestamp,
+};
+
+/// The row under the id of a letter that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its generation.
+    pub generation: u32,
+    /// Whether it is a record: `retrying`, or claimed from there.
+    pub is_record: bool,
+    /// Whether somebody has claimed it and has not finished, whether or not the lease has ended.
+    pub is_claimed: bool,
+    /// Handler runs that it knows of.
+    pub attempts: u32,
+    /// Whether its payload and key are those of the letter that arrives, or the store takes both for the same
+    /// original message.
+    pub has_same_bytes: bool,
+}
+
+/// What a letter that arrives means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Nothing is there: write it.
+    New,
+    /// It is known: change nothing.
+    Known,
+    /// It is news about the letter that is there: that letter takes it over.
+    News,
+    /// It is out of date: change nothing.
+    OutOfDate,
+    /// It is another message with the same identity: keep both, this one under
+    /// [`LetterId::conflicting`](crate::LetterId::conflicting), by the same rules.
+    Conflict,
+}
+
+/// What a death of generation `generation` means to the row under its id.
+#[must_use]
+pub fn death_arrives(row: Option<Standing>, generation: u32) -> Arrival {
+    match row {
+        None => Arrival::New,
+        Some(row) if generation > row.generation => Arrival::News,
+        Some(row) if generation < row.generation => Arrival::OutOfDate,
+        Some(row) if !row.has_same_bytes => Arrival::Conflict,
+        Some(row) if row.is_record => Arrival::News,
+        Some(_) => Arrival::Known,
+    }
+}
+
+/// What a retry record of generation `generation` after `attempts` handler runs means to the row under its id.
+///
+/// A death is never taken back by a record of the same generation, and a record in somebody's hands is left to them.
+#[must_use]
+pub fn record_arrives(row: Option<Standing>, generation: u32, attempts: u32) -> Arrival {
+    match row {
+        None => Arrival::New,
+        Some(row) if generation > row.generation => Arrival::News,
+        Some(row) if generation < row.generation => Arrival::OutOfDate,
+        Some(row) if !row.has_same_bytes => Arrival::Conflict,
+        Some(row) if row.is_record && !row.is_claimed && attempts > row.attempts => Arrival::News,
+        Some(_) => Arrival::Known,
+    }
+}
+
+/// Whether two messages have the same payload and the same key; absent differs from empty.
+#[must_use]
+pub fn same_bytes(one: &Message, other: &Message) -> bool {
+    one.payload() == other.payload() && one.key() == other.key()
+}
+
+/// The retry record that `escalation` leaves in a store: a letter that is `retrying`, of the generation that its death
+/// would have. Its reason is the one it would die of.
+pub fn retry_record(escalation: Escalation, now: Timestamp) -> DeadLetter {
+    let Escalation { delivery, consumer, due, history, attempts } = escalation;
+    let death = delivery.death(&consumer);
+    let mut record = DeadLetter {
+        id: death.letter,
+        generation: death.generation,
+        message: delivery.message().clone(),
+        origin: delivery.origin().clone(),
+        consumer: consumer.to_string(),
+        service: None,
+        reason: Reason::Exhausted,
+        class: ErrorClass::default(),
+        cause: None,
+        history,
+        attempts,
+        deliveries: delivery.deliveries(),
+        crashes: delivery.crashes(),
+        escalations: delivery.escalations().saturating_add(1),
+        fingerprint: Fingerprint::of(&consumer, Reason::Exhausted, None),
+        died_at: now,
+        confirmed: true,
+        attributes: std::collections::BTreeMap::new(),
+        state: LetterState { status: Status::Retrying, due: Some(due), ..born(now) },
+    };
+    take_last_failure(&mut record);
+    record
+}
+
+/// The state of a letter that is new to a store.
+#[must_use]
+pub fn born(now: Timestamp) -> LetterState {
+    LetterState { created_at: now, updated_at: now, ..LetterState::default() }
+}
+
+/// `letter` died anew: it takes over everything of `death` except id and state, and waits again. When it was first
+/// seen and how often it was sent back stay.
+pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
+    take(letter, death);
+    put_back(letter, Status::Pending, now);
+}
+
+/// A record is news about `letter`: it takes over everything of `record` except id, and waits until that is due.
+pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) {
+    let due = record.state.due;
+    take(letter, record);
+    put_back(letter, Status::Retrying, now);
+    letter.state.due = due;
+}
+
+/// Another letter of the same original message died: `letter` takes over everything of `death` except id and state,
+/// is seen once more, and waits again; one that was set aside stays so.
+pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
+    let generation = letter.generation.max(death.generation);
+    take(letter, death);
+    letter.generation = generation;
+    letter.state.seen = letter.state.seen.saturating_add(1);
+    let quarantined = letter.state.status == Status::Quarantined;
+    put_back(letter, if quarantined { Status::Quarantined } else { Status::Pending }, now);
+}
+
+/// A claim of `letter` ended well.
+pub fn resolve(letter: &mut DeadLetter, resolution: Resolution, now: Timestamp) {
+    put_back(letter, Status::Resolved, now);
+    letter.state.resolution = Some(resolution);
+}
+
+/// Nothing is arranged for `letter` any more; it has `status`.
+pub fn put_back(letter: &mut DeadLetter, status: Status, now: Timestamp) {
+    let state = &mut letter.state;
+    state.status = status;
+    state.resolution = None;
+    state.due = None;
+    state.operation = None;
+    state.updated_at = now;
+}
+
+/// A claim of `letter` ended with a failure that may be retried: it is a record from now on, or goes on being one.
+///
+/// `crashes` are those that the claim showed, `continues` whether the letter was a record before the claim.
+pub fn retry(letter: &mut DeadLetter, run: Retried, now: Timestamp) {
+    if run.continues {
+        letter.escalations = letter.escalations.saturating_add(1);
+    } else {
+        letter.generation = letter.generation.saturating_add(1);
+        letter.escalations = 1;
+    }
+    letter.history = run.history;
+    letter.attempts = run.attempts;
+    letter.crashes = run.crashes;
+    letter.died_at = now;
+    take_last_failure(letter);
+    letter.state.status = Status::Retrying;
+    letter.state.due = Some(run.due);
+    letter.state.updated_at = now;
+}
+
+/// A run of a letter that failed and may be retried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retried {
+    /// Whether the letter was a record before.
+    pub continues: bool,
+    /// Crashes that its claim showed.
+    pub crashes: u32,
+    /// When the next attempt may run.
+    pub due: Timestamp,
+    /// Every attempt so far.
+    pub history: History,
+    /// Handler runs so far in this generation.
+    pub attempts: u32,
+}
+
+/// The crashes that a claim shows: for a record those before it was written and the leases that ended unfinished since
+/// (`lapses`); for a letter that begins a new generation only the latter.
+#[must_use]
+pub fn crashes_shown(letter: &DeadLetter, continues: bool, lapses: u32) -> u32 {
+    if continues { letter.crashes.saturating_add(lapses) } else { lapses }
+}
+
+/// `letter` is sent back by an operation: due now, and counted.
+pub fn release(letter: &mut DeadLetter, now: Timestamp) {
+    let state = &mut letter.state;
+    state.due = Some(now);
+    state.retry_count = state.retry_count.saturating_add(1);
+    state.replays = state.replays.saturating_add(1);
+    state.updated_at = now;
+}
+
+/// `letter` is sent back by the automatic schedule: due now, and counted.
+pub fn schedule(letter: &mut DeadLetter, now: Timestamp) {
+    letter.state.due = Some(now);
+    letter.state.retry_count = letter.state.retry_count.saturating_add(1);
+    letter.state.updated_at = now;
+}
+
+/// `letter` was sent back too often and is set aside.
+pub fn set_aside(letter: &mut DeadLetter, now: Timestamp) {
+    put_back(letter, Status::Quarantined, now);
+    letter.reason = Reason::MaxReplays;
+}
+
+/// The original message of a letter, where its producer names it: stores that deduplicate keep one letter for each.
+///
+/// The event it reports (or, without one, the subject it was addressed to), the producer's id and the consumer. A
+/// message whose id is absent or empty is the same as no other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DedupKey {
+    /// Whether `name` is an event; a subject otherwise.
+    pub is_event: bool,
+    /// The event or the subject.
+    pub name: String,
+    /// The producer's id.
+    pub message_id: String,
+    /// Whose death it was.
+    pub consumer: String,
+}
+
+impl DedupKey {
+    /// The key of `letter`; `None` when its producer's id is absent or empty.
+    #[must_use]
+    pub fn of(letter: &DeadLetter) -> Option<Self> {
+        let message = &letter.message;
+        let message_id = message.id().filter(|id| !id.is_empty())?;
+        let (is_event, name) =
+            message.event().map_or((false, message.subject()), |event| (true, event));
+        Some(Self {
+            is_event,
+            name: name.to_owned(),
+            message_id: message_id.to_owned(),
+            consumer: letter.consumer.clone(),
+        })
+    }
+}
+
+fn take_last_failure(letter: &mut DeadLetter) {
+    if let Some(failure) = letter.history.last() {
+        letter.class = failure.class;
+        letter.cause = Some(failure.cause);
+    }
+    letter.fingerprint = Fingerprint::of(&letter.consumer, letter.reason, letter.history.last());
+}
+
+fn take(letter: &mut DeadLetter, news: DeadLetter) {
+    let (id, state) = (letter.id, letter.state.clone());
+    *letter = DeadLetter { id, state, ..news };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Delivery, Origin, Position};
+
+    fn nowhere() -> Origin {
+        Origin::new("memory", "nowhere", Position::Offset(0))
+    }
+
+    fn standing(generation: u32, is_record: bool, is_claimed: bool) -> Option<Standing> {
+        Some(Standing { generation, is_record, is_claimed, attempts: 3, has_same_bytes: true })
+    }
+
+    #[test]
+    fn a_death_is_news_once() {
+        use Arrival::{Conflict, Known, New, News, OutOfDate};
+        assert_eq!(death_arrives(None, 0), New);
+        assert_eq!(death_arrives(standing(1, false, false), 1), Known);
+        assert_eq!(death_arrives(standing(1, false, true), 2), News);
+        assert_eq!(death_arrives(standing(1, false, false), 0), OutOfDate);
+        assert_eq!(death_arrives(standing(1, true, false), 1), News);
+        let other = standing(1, true, false).map(|row| Standing { has_same_bytes: false, ..row });
+        assert_eq!(death_arrives(other, 1), Conflict);
+        assert_eq!(death_arrives(other, 2), News);
+    }
+
+    #[test]
+    fn a_record_never_takes_a_death_back() {
+        use Arrival::{Known, New, News, OutOfDate};
+        assert_eq!(record_arrives(None, 0, 1), New);
+        assert_eq!(record_arrives(standing(0, false, false), 0, 9), Known);
+        assert_eq!(record_arrives(standing(0, false, false), 1, 1), News);
+        assert_eq!(record_arrives(standing(1, false, false), 0, 9), OutOfDate);
+        assert_eq!(record_arrives(standing(0, true, false), 0, 3), Known);
+        assert_eq!(record_arrives(standing(0, true, false), 0, 4), News);
+        assert_eq!(record_arrives(standing(0, true, true), 0, 4), Known);
+    }
+
+    #[test]
+    fn a_replay_that_is_retried_is_a_record_of_its_next_death() {
+        let now = Timestamp::from_millis(5);
+        let escalation = Escalation {
+            delivery: Delivery::new(Message::new("s", "p"), nowhere()).with_consumer("c"),
+            consumer: "c".into(),
+            due: now,
+            history: History::new(),
+            attempts: 2,
+        };
+        let mut letter = retry_record(escalation, now);
+        assert_eq!((letter.generation, letter.escalations), (0, 1));
+        let run = |continues| Retried {
+            continues,
+            crashes: 1,
+            due: now,
+            history: History::new(),
+            attempts: 3,
+        };
+        retry(&mut letter, run(true), now);
+        assert_eq!((letter.generation, letter.escalations, letter.attempts), (0, 2, 3));
+        retry(&mut letter, run(false), now);
+        assert_eq!((letter.generation, letter.escalations, letter.crashes), (1, 1, 1));
+    }
+}
