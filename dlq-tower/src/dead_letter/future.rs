@@ -1,0 +1,93 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use dlq_core::{Delivery, Disposition};
+use pin_project_lite::pin_project;
+
+use super::route::Shared;
+use crate::stage::{Done, IsVerdict, Never, RouteError, Settlement, Verdict};
+
+type Routing = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
+
+pin_project! {
+    /// A message in hand, from its first attempt to the settlement.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ResponseFuture<F> {
+        delivery: Delivery,
+        shared: Arc<Shared>,
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F> {
+        // The stack inside decides.
+        Handling { #[pin] inner: F },
+        // What it decided is being written.
+        Routing { routing: Routing },
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn new(inner: F, delivery: Delivery, shared: Arc<Shared>) -> Self {
+        Self { delivery, shared, state: State::Handling { inner } }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<R, E>>,
+    R: IsVerdict,
+    E: Never,
+{
+    type Output = Result<Settlement, RouteError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let verdict = match this.state.as_mut().project() {
+                StateProj::Routing { routing } => return routing.as_mut().poll(cx),
+                StateProj::Handling { inner } => match ready!(inner.poll(cx)) {
+                    Ok(response) => response.into_verdict(),
+                    Err(error) => error.never(),
+                },
+            };
+            let routing: Routing = match verdict {
+                Verdict::Done(Done::Succeeded) => return settled(Disposition::Succeeded),
+                Verdict::Done(Done::Duplicate) => return settled(Disposition::Duplicate),
+                Verdict::Defer { after, why } => {
+                    tracing::debug!(
+                        subject = this.delivery.message().subject(),
+                        ?after,
+                        why,
+                        "deferred"
+                    );
+                    return settled(Disposition::Deferred { after });
+                }
+                Verdict::Dead(given_up) => {
+                    Box::pin(Arc::clone(this.shared).bury(this.delivery.clone(), *given_up))
+                }
+                Verdict::Retry(postponed) => {
+                    Box::pin(Arc::clone(this.shared).postpone(this.delivery.clone(), *postponed))
+                }
+            };
+            // What the message held while it was handled, such as a hold slot, is given back before the write.
+            this.state.set(State::Routing { routing });
+        }
+    }
+}
+
+fn settled(disposition: Disposition) -> Poll<Result<Settlement, RouteError>> {
+    Poll::Ready(Ok(Settlement::new(disposition)))
+}
+
+impl<F> fmt::Debug for ResponseFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").field("delivery", &self.delivery).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,31 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dlq_core::DeadLetter;
+
+/// Is told of each death once its letter is durable, before the broker is told.
+///
+/// It is called at least once per death: again when the message comes back because the broker was not reached.
+/// [`DeadLetter::death`] tells repetitions apart. It must not block; a panic in it is logged and changes nothing.
+///
+/// Implemented for closures `Fn(&DeadLetter)` and, doing nothing, for `()`.
+pub trait OnDeath: Send + Sync + 'static {
+    /// A message died.
+    fn on_death(&self, letter: &DeadLetter);
+}
+
+impl OnDeath for () {
+    fn on_death(&self, _: &DeadLetter) {}
+}
+
+impl<F: Fn(&DeadLetter) + Send + Sync + 'static> OnDeath for F {
+    fn on_death(&self, letter: &DeadLetter) {
+        self(letter);
+    }
+}
+
+/// Runs what a user gave us; a panic in it is logged, and must not lose the message that it was called for.
+pub(super) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(run))
+        .inspect_err(|_| tracing::error!(what, "a function given to dead-letter routing panicked"))
+        .ok()
+}

@@ -1,0 +1,183 @@
+//! Group commit: letters that arrive while others are being written go together in the next call of the sink.
+//!
+//! There is no task of its own. Whoever waits for its letter leads a write when one may begin, for itself and for those
+//! that wait behind it. A leader that is dropped in the middle leaves its followers unanswered; they queue again, which
+//! is harmless, since writing the same death again changes nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlq_core::store::{BoxSink, Receipt};
+use dlq_core::{DeadLetter, Sink, StoreError, StoreErrorKind};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+/// How letters are written together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch {
+    /// Letters per call at most.
+    pub(super) max: usize,
+    /// How long a call waits for more letters.
+    pub(super) linger: Duration,
+    /// Calls at once.
+    pub(super) writers: usize,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { max: 256, linger: Duration::ZERO, writers: 2 }
+    }
+}
+
+/// A sink, and the letters that wait for it.
+#[derive(Debug)]
+pub(super) struct Writer {
+    sink: BoxSink,
+    batch: Batch,
+    queue: Mutex<Queue>,
+    leaders: Semaphore,
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    letter: DeadLetter,
+    answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Written(Receipt),
+    Failed(StoreError),
+    /// The batch was refused, perhaps for the sake of one letter in it: each is to be written alone.
+    Alone,
+}
+
+impl Writer {
+    pub(super) fn new(sink: BoxSink, batch: Batch) -> Self {
+        let leaders = Semaphore::new(batch.writers.clamp(1, Semaphore::MAX_PERMITS));
+        Self { sink, batch, queue: Mutex::default(), leaders, filled: Notify::new() }
+    }
+
+    /// Writes `letter`, together with others that wait, and returns once it is durable.
+    ///
+    /// Cancel safe: a letter that is not yet being written is forgotten.
+    pub(super) async fn put(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
+        loop {
+            let (number, mut answer) = self.enqueue(letter.clone());
+            let answered = loop {
+                // The answer first: who has it need not lead.
+                tokio::select! {
+                    biased;
+                    answered = &mut answer => break answered,
+                    _leader = self.leaders.acquire(), if self.waits(number) => {
+                        if self.waits(number) {
+                            self.write_batch().await;
+                        }
+                    }
+                }
+            };
+            match answered {
+                Ok(Answer::Written(receipt)) => return Ok(receipt),
+                Ok(Answer::Failed(error)) => return Err(error),
+                Ok(Answer::Alone) => return self.put_alone(letter.clone()).await,
+                Err(_leader_was_dropped) => {}
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue(&self, letter: DeadLetter) -> (u64, oneshot::Receiver<Answer>) {
+        let (answer, receiver) = oneshot::channel();
+        let mut queue = self.queue();
+        let number = queue.next;
+        queue.next += 1;
+        queue.waiting.push_back(Waiting { number, letter, answer });
+        if queue.waiting.len() >= self.batch.max {
+            self.filled.notify_one();
+        }
+        (number, receiver)
+    }
+
+    /// Whether the letter with this number is not yet being written. Numbers grow along the queue.
+    fn waits(&self, number: u64) -> bool {
+        self.queue().waiting.front().is_some_and(|first| first.number <= number)
+    }
+
+    async fn write_batch(&self) {
+        if !self.batch.linger.is_zero() && self.queue().waiting.len() < self.batch.max {
+            let _ = tokio::time::timeout(self.batch.linger, self.filled.notified()).await;
+        }
+        let (letters, answers) = self.take_batch();
+        if letters.is_empty() {
+            return;
+        }
+        match self.sink.put(letters).await {
+            Ok(receipts) if receipts.len() == answers.len() => {
+                for (answer, receipt) in answers.into_iter().zip(receipts) {
+                    let _ = answer.send(Answer::Written(receipt));
+                }
+            }
+            Ok(receipts) => {
+                let error = Arc::new(miscounted(receipts.len(), answers.len()));
+                fail_all(answers, &error);
+            }
+            Err(error) if error.is_transient() => fail_all(answers, &Arc::new(error)),
+            Err(error) => match <[_; 1]>::try_from(answers) {
+                Ok([answer]) => drop(answer.send(Answer::Failed(error))),
+                Err(answers) => {
+                    tracing::warn!(%error, letters = answers.len(), "a batch of letters was refused; each is written alone");
+                    for answer in answers {
+                        let _ = answer.send(Answer::Alone);
+                    }
+                }
+            },
+        }
+    }
+
+    fn take_batch(&self) -> (Vec<DeadLetter>, Vec<oneshot::Sender<Answer>>) {
+        let mut queue = self.queue();
+        let (mut letters, mut answers) = (Vec::new(), Vec::new());
+        while letters.len() < self.batch.max.max(1) {
+            let Some(first) = queue.waiting.pop_front() else { break };
+            // Nobody waits any more for what a dropped caller left behind.
+            if !first.answer.is_closed() {
+                letters.push(first.letter);
+                answers.push(first.answer);
+            }
+        }
+        (letters, answers)
+    }
+
+    async fn put_alone(&self, letter: DeadLetter) -> Result<Receipt, StoreError> {
+        let receipts = self.sink.put(vec![letter]).await?;
+        match receipts.as_slice() {
+            [receipt] => Ok(*receipt),
+            receipts => Err(miscounted(receipts.len(), 1)),
+        }
+    }
+}
+
+fn miscounted(confirmed: usize, written: usize) -> StoreError {
+    StoreError::new(StoreErrorKind::Unexpected, "write dead letters")
+        .with_detail(format!("the sink gave {confirmed} receipts for {written} letters"))
+}
+
+/// Tells everybody of the same error.
+fn fail_all(answers: Vec<oneshot::Sender<Answer>>, error: &Arc<StoreError>) {
+    for answer in answers {
+        let error = StoreError::new(error.kind(), "write a batch of dead letters")
+            .with_source(Arc::clone(error));
+        let _ = answer.send(Answer::Failed(error));
+    }
+}

@@ -1,0 +1,113 @@
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::Delivery;
+use dlq_core::idempotency::BoxIdempotency;
+use tokio_util::task::TaskTracker;
+use tower_layer::Layer;
+
+use super::Idempotency;
+
+type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
+
+/// What every clone of one idempotent service shares.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) store: BoxIdempotency,
+    pub(super) key: Key,
+    pub(super) consumer: Option<Arc<str>>,
+    pub(super) lease: Duration,
+    pub(super) keep: Duration,
+    pub(super) max_crashes: u32,
+    // Gives back the claims of handlers that were dropped midway.
+    pub(super) tasks: TaskTracker,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("store", &self.store)
+            .field("consumer", &self.consumer)
+            .field("lease", &self.lease)
+            .field("keep", &self.keep)
+            .field("max_crashes", &self.max_crashes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Handles a message once per consumer and key. See the [module docs](super).
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it is applied to a service"]
+pub struct IdempotencyLayer {
+    shared: Shared,
+}
+
+impl IdempotencyLayer {
+    /// Claims the key that `key` reads from the delivery in `store`. `None` handles the message without a claim.
+    pub fn new<F>(store: BoxIdempotency, key: F) -> Self
+    where
+        F: Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static,
+    {
+        let tasks = TaskTracker::new();
+        // Closed from the start: it still takes tasks, and waiting for it ends whenever there is none.
+        tasks.close();
+        Self {
+            shared: Shared {
+                store,
+                key: Arc::new(key),
+                consumer: None,
+                lease: Duration::from_secs(60),
+                keep: Duration::from_secs(30 * 24 * 60 * 60),
+                max_crashes: 5,
+                tasks,
+            },
+        }
+    }
+
+    /// Sets the consumer's stable name, under which keys are claimed. Defaults to the name that the delivery carries.
+    pub fn consumer(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.shared.consumer = Some(name.into());
+        self
+    }
+
+    /// Sets how long a claim lasts without a word; it is extended at a third of it while the handler runs. Choose at
+    /// most the transport's own lease. Defaults to 60 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.shared.lease = lease;
+        self
+    }
+
+    /// Sets how long a key stays done. Choose at least as long as letters are kept, or a late replay runs again.
+    /// Defaults to 30 days.
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.shared.keep = keep;
+        self
+    }
+
+    /// Sets after how many claims that ended without a word the message is given up; 0 for never. Defaults to 5.
+    pub fn max_crashes(mut self, crashes: u32) -> Self {
+        self.shared.max_crashes = crashes;
+        self
+    }
+
+    /// Waits until the claims of handlers that were dropped midway have been given back. For an orderly stop.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn drained(&self) -> impl Future<Output = ()> + Send + 'static {
+        let tasks = self.shared.tasks.clone();
+        async move { tasks.wait().await }
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = Idempotency<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Idempotency::new(inner, Arc::new(self.shared.clone()))
+    }
+}

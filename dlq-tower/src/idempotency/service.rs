@@ -1,0 +1,209 @@
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::Delivery;
+use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, Release};
+use tower_service::Service;
+
+use super::ResponseFuture;
+use super::claimed::{Claimed, Owed};
+use super::layer::Shared;
+use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+
+/// How long a message is deferred for when the store does not answer.
+const NO_ANSWER: Duration = Duration::from_secs(1);
+
+/// A service that handles a message once per key. See the [module docs](super).
+#[derive(Clone, Debug)]
+pub struct Idempotency<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> Idempotency<S> {
+    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside, to be changed.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside, without the layer.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S> Service<Delivery> for Idempotency<S>
+where
+    S: Service<Delivery> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    type Response = Done;
+    type Error = Setback;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let Some(key) = (self.shared.key)(&delivery) else {
+            return ResponseFuture::plain(self.inner.call(delivery));
+        };
+        let clone = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::claimed(Box::pin(once(Arc::clone(&self.shared), ready, delivery, key)))
+    }
+}
+
+/// Runs the service inside for whoever holds the claim of `key`.
+async fn once<S>(
+    shared: Arc<Shared>,
+    mut service: S,
+    delivery: Delivery,
+    key: Bytes,
+) -> Result<Done, Setback>
+where
+    S: Service<Delivery>,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    let consumer = shared.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone();
+    let claim = shared.store.claim(Arc::clone(&consumer), key, shared.lease).await;
+    let (token, attempts, crashes) = match claim {
+        Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
+        Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
+        Ok(IdempotencyClaim::InFlight { remaining }) => {
+            return Err(Setback::Deferred { after: remaining, why: "in flight elsewhere" });
+        }
+        Err(error) => {
+            tracing::warn!(consumer = &*consumer, %error, "a key could not be claimed");
+            let why = "the idempotency store does not answer";
+            return Err(Setback::Deferred { after: NO_ANSWER, why });
+        }
+    };
+    let claimed = Claimed::new(Arc::clone(&shared), token);
+    let delivery = match continued(delivery, attempts, crashes, shared.max_crashes) {
+        Ok(delivery) => delivery,
+        Err(setback) => {
+            claimed.settle(Owed::Release(Release::Unused)).await;
+            return Err(setback);
+        }
+    };
+    let outcome = {
+        let mut running = pin!(service.call(delivery));
+        // The handler first: one that is done at once needs no timer.
+        tokio::select! {
+            biased;
+            outcome = &mut running => outcome,
+            never = claimed.keep() => match never {},
+        }
+    };
+    match outcome {
+        Ok(done) => {
+            claimed.settle(Owed::Completion).await;
+            Ok(done.into_done())
+        }
+        Err(error) => {
+            let setback = error.into_setback();
+            let release = match &setback {
+                Setback::Failed(_) => Release::Failed,
+                Setback::Crashed { .. } | Setback::Deferred { .. } => Release::Unused,
+            };
+            claimed.settle(Owed::Release(release)).await;
+            Err(setback)
+        }
+    }
+}
+
+/// The delivery with the counts that the claim remembers, unless it crashed too often to be run.
+fn continued(
+    delivery: Delivery,
+    attempts: u32,
+    crashes: u32,
+    max_crashes: u32,
+) -> Result<Delivery, Setback> {
+    let replayed = delivery.generation() > 0 || delivery.replays() > 0;
+    if !replayed && max_crashes > 0 && crashes >= max_crashes {
+        return Err(Setback::Crashed { crashes });
+    }
+    // The key counts across deaths, the delivery since the last one.
+    let here = attempts.saturating_sub(runs_before(&delivery));
+    let attempt = delivery.attempt().max(here.saturating_add(1));
+    let delivery = delivery.with_attempt(attempt);
+    if replayed || crashes <= delivery.crashes() {
+        return Ok(delivery);
+    }
+    Ok(delivery.with_crashes(crashes))
+}
+
+/// Runs in earlier generations: the highest number in each.
+fn runs_before(delivery: &Delivery) -> u32 {
+    let mut runs = 0_u32;
+    let mut last = (0, 0);
+    for attempt in delivery.history().attempts() {
+        if attempt.generation >= delivery.generation() {
+            break;
+        }
+        if attempt.generation != last.0 {
+            runs = runs.saturating_add(last.1);
+        }
+        last = (attempt.generation, attempt.number);
+    }
+    runs.saturating_add(last.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::{
+        Attempt, Cause, Death, ErrorClass, Failure, History, LetterId, Message, Origin, Position,
+    };
+
+    use super::*;
+
+    fn delivery(runs: &[(u32, u32)], generation: u32) -> Delivery {
+        let mut history = History::new();
+        for &(generation, number) in runs {
+            let failure = Failure::new(ErrorClass::Transient, Cause::Error, "E", "down");
+            history.push(Attempt { number, generation, failure });
+        }
+        let death = Death { letter: LetterId::from_bytes([1; 16]), generation };
+        Delivery::new(Message::new("s", ""), Origin::new("memory", "s", Position::Offset(1)))
+            .with_history(history)
+            .with_death(death)
+    }
+
+    #[test]
+    fn a_claim_continues_the_count_of_this_generation_only() {
+        let attempt = |delivery, attempts| continued(delivery, attempts, 0, 5).unwrap().attempt();
+        assert_eq!(attempt(delivery(&[], 0), 0), 1);
+        assert_eq!(attempt(delivery(&[], 0), 2), 3, "two runs that the broker knows nothing of");
+        let twice_dead = [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)];
+        assert_eq!(attempt(delivery(&twice_dead, 2), 5), 1, "earlier deaths do not count");
+        assert_eq!(attempt(delivery(&twice_dead, 2), 6), 2);
+        assert_eq!(attempt(delivery(&twice_dead, 1), 5), 3);
+    }
+
+    #[test]
+    fn crashes_kill_a_first_life_and_not_a_replay() {
+        assert_eq!(continued(delivery(&[], 0), 0, 4, 5).unwrap().crashes(), 4);
+        let crashed = continued(delivery(&[], 0), 0, 5, 5).unwrap_err();
+        assert_eq!(crashed, Setback::Crashed { crashes: 5 });
+        assert_eq!(continued(delivery(&[], 0), 0, 9, 0).unwrap().crashes(), 9);
+        assert_eq!(continued(delivery(&[(0, 1)], 1), 1, 5, 5).unwrap().crashes(), 0);
+    }
+}

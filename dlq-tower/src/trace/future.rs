@@ -1,0 +1,59 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use dlq_core::Disposition;
+use pin_project_lite::pin_project;
+use tracing::Span;
+
+use crate::stage::{IsSettlement, RouteError, Settlement};
+
+pin_project! {
+    /// One message in hand, in its span.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        span: Span,
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn new(inner: F, span: Span) -> Self {
+        Self { inner, span }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<R, E>>,
+    R: IsSettlement,
+    E: Into<RouteError>,
+{
+    type Output = Result<Settlement, RouteError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let _entered = this.span.enter();
+        let outcome = ready!(this.inner.poll(cx)).map(R::into_settlement).map_err(E::into);
+        let word = match &outcome {
+            Ok(settlement) => match settlement.disposition() {
+                Disposition::Succeeded => "succeeded",
+                Disposition::Duplicate => "duplicate",
+                Disposition::Dead(_) => "dead",
+                Disposition::Escalated { .. } => "escalated",
+                Disposition::Deferred { .. } => "deferred",
+            },
+            Err(_) => "unsettled",
+        };
+        this.span.record("outcome", word);
+        Poll::Ready(outcome)
+    }
+}
+
+impl<F> fmt::Debug for ResponseFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").field("span", &self.span).finish_non_exhaustive()
+    }
+}
