@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::policy::{
-    Backoff, Jitter, Next, PanicPolicy, RetryPolicy, RetryPolicyOverrides, duration,
+    Backoff, Delays, Jitter, Next, PanicPolicy, Place, RetryPolicy, RetryPolicyOverrides, duration,
 };
 use proptest::prelude::*;
 
@@ -103,7 +103,7 @@ fn what_contradicts_itself_is_refused_with_both_values() {
         (RetryPolicy::new().with_max_attempts(0), "max_attempts = 0"),
         (
             RetryPolicy::new().with_backoff(Backoff::exponential(hour)),
-            "`max = 30s` is below the first delay 1h",
+            "`max = 30s` is below the first delay `initial = 1h`",
         ),
         (
             RetryPolicy::new()
@@ -189,4 +189,183 @@ fn policies_are_read_from_configuration() {
         policy
     );
     assert!(serde_json::from_str::<RetryPolicy>(r#"{"max_atempts": 5}"#).is_err());
+}
+
+#[test]
+fn a_policy_that_contradicts_itself_is_not_read() {
+    for (text, expected) in [
+        (r#"{"max_attempts": 0}"#, "`max_attempts = 0`"),
+        (r#"{"max_attempts": 2, "backoff": "ladder(30s, 5m)"}"#, "never reaches stage 2"),
+        (r#"{"backoff": "exponential(0s)"}"#, "would stay at 0s"),
+        (r#"{"hold_limit": 5}"#, "invalid type: integer `5`, expected a string"),
+    ] {
+        let error = serde_json::from_str::<RetryPolicy>(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_backoff_is_read_from_a_table_too() {
+    let second = Duration::from_secs(1);
+    let cases = [
+        (
+            r#"{"kind": "constant", "delay": "1s", "jitter": "equal"}"#,
+            Backoff::constant(second).with_jitter(Jitter::Equal),
+        ),
+        (r#"{"kind": "linear", "initial": "1s"}"#, Backoff::linear(second, second)),
+        (
+            r#"{"kind": "linear", "initial": "1s", "increment": "0s", "max": "1m", "jitter": "full"}"#,
+            Backoff::linear(second, Duration::ZERO).with_max(second * 60).with_jitter(Jitter::Full),
+        ),
+        (r#"{"kind": "exponential", "initial": "1s"}"#, Backoff::exponential(second)),
+        (
+            r#"{"initial": "1s", "factor": 3, "max": "2s", "jitter": "none", "kind": "exponential"}"#,
+            Backoff::exponential(second)
+                .with_factor(3.0)
+                .with_max(second * 2)
+                .with_jitter(Jitter::None),
+        ),
+        (
+            r#"{"kind": "decorrelated", "initial": "1s", "max": "9s"}"#,
+            Backoff::decorrelated(second).with_max(second * 9),
+        ),
+        (r#"{"kind": "ladder", "stages": ["1s", "1m"]}"#, Backoff::ladder([second, second * 60])),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(serde_json::from_str::<Backoff>(text).unwrap(), expected, "{text}");
+    }
+    for (text, expected) in [
+        (r#"{"kind": "fibonacci", "initial": "1s"}"#, "unknown variant `fibonacci`"),
+        (r#"{"kind": "constant", "delay": "1s", "max": "2s"}"#, "unknown field `max`"),
+        (r#"{"kind": "constant", "delay": "10"}"#, "`10` has no unit"),
+        (r#"{"kind": "ladder", "stages": ["2s", "1s"]}"#, "goes down from 2s to 1s"),
+        (r#"{"initial": "1s"}"#, "missing field `kind`"),
+        ("7", "expected a backoff such as"),
+    ] {
+        let error = serde_json::from_str::<Backoff>(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Gives up after the second attempt.
+#[derive(Debug)]
+struct Twice;
+
+impl Delays for Twice {
+    fn delay(&self, attempt: u32, seed: u64) -> Option<Duration> {
+        (attempt < 3).then(|| Duration::from_secs(seed))
+    }
+}
+
+#[test]
+fn a_custom_backoff_may_give_up_and_has_no_text() {
+    let policy = RetryPolicy::new().with_max_attempts(9).with_backoff(Backoff::custom(Twice));
+    let hour = Duration::from_secs(3600);
+    assert_eq!(policy.next(2, None, 7), Next::After(Duration::from_secs(7)));
+    assert_eq!(policy.next(2, Some(hour), 7), Next::After(hour));
+    assert_eq!(policy.next(3, Some(hour), 7), Next::Exhausted);
+    assert_eq!(policy.schedule().total(), None);
+    assert_eq!(policy, policy.clone());
+    let error = serde_json::to_string(&policy).unwrap_err().to_string();
+    assert!(error.contains("a custom backoff has no text form"), "{error}");
+}
+
+#[test]
+fn the_schedule_tells_where_each_delay_is_spent() {
+    let backoff = Backoff::exponential(Duration::from_secs(4)).with_jitter(Jitter::Equal);
+    let policy = RetryPolicy::new().with_backoff(backoff).with_max_attempts(5);
+    let schedule = policy.schedule();
+    let places: Vec<_> = schedule.steps.iter().map(|step| step.place).collect();
+    assert_eq!(places, [Place::Held, Place::ByLength, Place::Escalated, Place::Escalated]);
+    assert_eq!(schedule.total(), Some((Duration::from_secs(29), Duration::from_secs(58))));
+    assert_eq!(
+        schedule.to_string(),
+        "5 attempts\n  \
+           after attempt 1: 2s to 4s, in the process\n  \
+           after attempt 2: 4s to 8s, in the process up to 5s, else escalated\n  \
+           after attempt 3: 8s to 16s, escalated\n  \
+           after attempt 4: 15s to 30s, escalated\n  \
+           waits 29s to 58s in all"
+    );
+    assert_eq!(RetryPolicy::never().schedule().to_string(), "1 attempt");
+    let endless = RetryPolicy::new().with_max_attempts(u32::MAX).schedule();
+    assert_eq!(endless.steps.len(), 50);
+    assert!(endless.to_string().ends_with("and 4294967244 more"), "{endless}");
+}
+
+#[test]
+fn known_walks_of_each_kind() {
+    let second = Duration::from_secs(1);
+    let walk = |backoff: &Backoff| -> Vec<u64> {
+        (1..=6).map(|attempt| backoff.delay(attempt, 1).unwrap().as_secs()).collect()
+    };
+    let plain = Backoff::exponential(second).with_jitter(Jitter::None);
+    assert_eq!(walk(&plain), [1, 2, 4, 8, 16, 30]);
+    assert_eq!(walk(&Backoff::linear(second, second * 2).with_max(second * 6)), [1, 3, 5, 6, 6, 6]);
+    assert_eq!(walk(&Backoff::ladder([second, second * 60])), [1, 60, 60, 60, 60, 60]);
+    assert_eq!(plain.delay(u32::MAX, 0), Some(second * 30));
+    assert_eq!(plain.with_factor(1.0).delay(u32::MAX, 0), Some(second));
+}
+
+#[test]
+fn a_decorrelated_delay_is_at_most_three_times_the_one_before() {
+    let initial = Duration::from_millis(100);
+    let backoff = Backoff::decorrelated(initial).with_max(Duration::from_secs(3600));
+    for seed in 0..50 {
+        let mut before = initial;
+        for attempt in 1..=60 {
+            let delay = backoff.delay(attempt, seed).unwrap();
+            assert!(delay >= initial && delay <= before * 3, "{before:?}, then {delay:?}");
+            before = delay;
+        }
+    }
+}
+
+#[test]
+fn full_jitter_uses_the_whole_range() {
+    let backoff = Backoff::constant(Duration::from_secs(8)).with_jitter(Jitter::Full);
+    let mut eighths = [0; 9];
+    for seed in 0..800 {
+        eighths[backoff.delay(1, seed).unwrap().as_secs() as usize] += 1;
+    }
+    assert!(eighths[..8].iter().all(|count| (50..150).contains(count)), "{eighths:?}");
+}
+
+#[test]
+fn durations_that_cannot_be_read_say_why() {
+    for (text, expected) in [
+        ("", "it is empty"),
+        ("10", "`10` has no unit"),
+        ("1.5s", "fractions are not read"),
+        ("10µs", "`µs` is not a unit"),
+        ("5 minutes", "`minutes` is not a unit"),
+        ("-5s", "expected a whole number at `-5s`"),
+        ("99999999999999999999999999999999999999999s", "too long"),
+        ("999999999999999999999d", "too long"),
+    ] {
+        let error = duration::parse(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(duration::parse(" 1h30m ").unwrap(), Duration::from_secs(5400));
+}
+
+#[cfg(feature = "backoff")]
+#[test]
+fn a_policy_of_the_backoff_crate_is_replayed_from_its_start() {
+    use backoff::ExponentialBackoffBuilder;
+    use dlq_core::policy::adaptor::adapt;
+
+    let adapted = adapt(|| {
+        ExponentialBackoffBuilder::new()
+            .with_initial_interval(Duration::from_millis(100))
+            .with_multiplier(2.0)
+            .with_randomization_factor(0.0)
+            .with_max_interval(Duration::from_secs(1))
+            .build()
+    });
+    // Asked in any order, as often as one likes.
+    for (attempt, millis) in [(3, 400), (1, 100), (3, 400), (9, 1000), (u32::MAX, 1000)] {
+        assert_eq!(adapted.delay(attempt, 0), Some(Duration::from_millis(millis)), "{attempt}");
+    }
+    assert_eq!(adapt(|| backoff::backoff::Stop {}).delay(1, 0), None);
 }

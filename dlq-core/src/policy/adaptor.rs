@@ -14,7 +14,10 @@ const MAX_REPLAYED: u32 = 1000;
 /// Adapts a policy of the `backoff` crate, made afresh for every question.
 ///
 /// These policies are stateful; the delay after attempt *n* is the *n*th answer of a fresh one. Their randomness is
-/// their own, so the seed is not used: make them without randomisation where the delay must be reproducible.
+/// their own, so the seed is not used: make them without randomisation where the delay must be reproducible. A limit on
+/// elapsed time never applies, because a fresh policy has waited for nothing yet; limit the attempts instead.
+///
+/// One question about attempt *n* costs *n* steps, at most a thousand: from there on the delay stays the same.
 ///
 /// ```
 /// use backoff::ExponentialBackoffBuilder;

@@ -41,21 +41,27 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let number = &rest[..digits];
         let after = rest[digits..].trim_start();
-        let letters =
-            after.len() - after.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+        let letters = after.len() - after.trim_start_matches(char::is_alphabetic).len();
         let unit = &after[..letters];
         let count: u128 = match number.parse() {
             Ok(count) => count,
             Err(_) if number.is_empty() => {
-                return Err(invalid(format!("expected a number at `{rest}`")));
+                let found: String = rest.chars().take(20).collect();
+                return Err(invalid(format!("expected a whole number at `{found}`")));
             }
             Err(_) => return Err(invalid("it is too long".to_owned())),
         };
+        if unit.is_empty() && after.starts_with(['.', ',']) {
+            return Err(invalid("fractions are not read, so take a smaller unit".to_owned()));
+        }
         if unit.is_empty() {
             return Err(invalid(format!("`{number}` has no unit")));
         }
         let Some((_, length)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-            return Err(invalid(format!("`{unit}` is not a unit")));
+            return Err(invalid(format!(
+                "`{}` is not a unit (ns, us, ms, s, m, h, d)",
+                unit.chars().take(20).collect::<String>()
+            )));
         };
         nanos = count
             .checked_mul(*length)

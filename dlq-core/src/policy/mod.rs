@@ -29,7 +29,7 @@ pub use backoff::{Backoff, Delays};
 pub use duration::InvalidDuration;
 pub use jitter::Jitter;
 pub use overrides::RetryPolicyOverrides;
-pub use schedule::{Schedule, Step};
+pub use schedule::{Place, Schedule, Step};
 
 use crate::failure::words;
 
@@ -66,8 +66,10 @@ pub enum Next {
 }
 
 /// How often a message is tried, how long is waited in between, and where.
+///
+/// Read from configuration, it has the fields of [`RetryPolicyOverrides`]; one that contradicts itself is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(try_from = "RetryPolicyOverrides")]
 #[must_use]
 pub struct RetryPolicy {
     /// `None`: by the ladder, else 3.
@@ -83,6 +85,15 @@ pub struct RetryPolicy {
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl TryFrom<RetryPolicyOverrides> for RetryPolicy {
+    type Error = InvalidPolicy;
+
+    /// The default policy with these changes.
+    fn try_from(overrides: RetryPolicyOverrides) -> Result<Self, Self::Error> {
+        overrides.apply(&Self::new())
     }
 }
 
@@ -112,7 +123,8 @@ impl RetryPolicy {
         self
     }
 
-    /// Sets how many runs may end with the process before the message is given up. Defaults to 5.
+    /// Sets how many runs may end with the process before the message is given up; 0 means that it never is. Defaults
+    /// to 5.
     pub const fn with_max_crashes(mut self, crashes: u32) -> Self {
         self.max_crashes = crashes;
         self
@@ -148,7 +160,7 @@ impl RetryPolicy {
         })
     }
 
-    /// How many runs may end with the process.
+    /// How many runs may end with the process; 0 means any number.
     #[must_use]
     pub const fn max_crashes(&self) -> u32 {
         self.max_crashes
@@ -173,8 +185,10 @@ impl RetryPolicy {
 
     /// Decides, once, what comes after `attempts` runs of the handler have failed.
     ///
-    /// `retry_after`, what the failing side asked for, wins over the backoff, also above its cap. `seed` decides the
-    /// jitter: the same arguments always give the same answer.
+    /// `retry_after`, what the failing side asked for, wins over the backoff, also above its cap and without jitter: it
+    /// is the provider's word. It grants no further attempt, neither past `max_attempts` nor when a custom backoff has
+    /// given up. `seed` decides the jitter: the same arguments always give the same answer, so that the delay that is
+    /// logged is the delay that is waited.
     #[must_use]
     pub fn next(&self, attempts: u32, retry_after: Option<Duration>, seed: u64) -> Next {
         if attempts >= self.max_attempts() {
@@ -190,8 +204,8 @@ impl RetryPolicy {
     ///
     /// # Errors
     ///
-    /// `max_attempts = 0`, a cap below the first delay, a factor below 1, a ladder that is empty, goes down, or has a
-    /// stage that is never reached.
+    /// `max_attempts = 0`, a cap below the first delay, a first delay of zero that cannot grow, a factor below 1, a
+    /// ladder that is empty, goes down, or has a stage that is never reached.
     pub fn check(&self) -> Result<(), InvalidPolicy> {
         if self.max_attempts() == 0 {
             return Err(InvalidPolicy::new(

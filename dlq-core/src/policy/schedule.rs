@@ -7,6 +7,18 @@ use super::duration::format;
 /// How many attempts a schedule spells out.
 const SHOWN: u32 = 50;
 
+/// Where a delay is waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// In the process: even the longest one is within the hold limit.
+    Held,
+    /// In the transport's retry lane or a store: even the shortest one is beyond the hold limit.
+    Escalated,
+    /// Either: the jitter, or a custom backoff, decides on which side of the hold limit it falls.
+    ByLength,
+}
+
 /// One delay of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -14,32 +26,64 @@ pub struct Step {
     pub after_attempt: u32,
     /// The shortest and the longest it can be; `None` for a custom backoff.
     pub bounds: Option<(Duration, Duration)>,
-    /// Whether the longest is short enough to be waited in the process.
-    pub held: bool,
+    /// Where it is waited.
+    pub place: Place,
 }
 
-/// What a policy comes to. Its `Display` is meant to be read.
+/// What a policy comes to, as long as no error asks for another delay. Its `Display` is meant to be read.
+///
+/// ```
+/// use dlq_core::policy::{Backoff, RetryPolicy};
+/// use std::time::Duration;
+///
+/// let policy = RetryPolicy::new().with_backoff(Backoff::ladder([1, 30].map(Duration::from_secs)));
+/// assert_eq!(
+///     policy.schedule().to_string(),
+///     "3 attempts\n  after attempt 1: 1s, in the process\n  after attempt 2: 30s, escalated\n  waits 31s in all"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Schedule {
     /// How often the handler runs at most.
     pub max_attempts: u32,
-    /// The delays in order; past 50 attempts the rest is left out.
+    /// Up to which delay a message waits in the process.
+    pub hold_limit: Duration,
+    /// The delays in order; past 50 of them the rest is left out.
     pub steps: Vec<Step>,
 }
 
 impl Schedule {
     pub(super) fn of(policy: &RetryPolicy) -> Self {
         let max_attempts = policy.max_attempts();
+        let hold_limit = policy.hold_limit();
         let steps = (1..max_attempts.min(SHOWN + 1))
             .map(|attempt| {
                 let bounds =
                     policy.backoff().shortest(attempt).zip(policy.backoff().longest(attempt));
-                let held = bounds.is_some_and(|(_, longest)| longest <= policy.hold_limit());
-                Step { after_attempt: attempt, bounds, held }
+                let place = match bounds {
+                    Some((_, longest)) if longest <= hold_limit => Place::Held,
+                    Some((shortest, _)) if shortest > hold_limit => Place::Escalated,
+                    _ => Place::ByLength,
+                };
+                Step { after_attempt: attempt, bounds, place }
             })
             .collect();
-        Self { max_attempts, steps }
+        Self { max_attempts, hold_limit, steps }
+    }
+
+    /// The shortest and the longest time that all delays take together, without the runs of the handler; `None` where
+    /// that cannot be told: with a custom backoff, or past 50 delays.
+    #[must_use]
+    pub fn total(&self) -> Option<(Duration, Duration)> {
+        let complete = self.steps.len() as u64 + 1 >= u64::from(self.max_attempts);
+        self.steps
+            .iter()
+            .try_fold((Duration::ZERO, Duration::ZERO), |(low, high), step| {
+                let (shortest, longest) = step.bounds?;
+                Some((low.saturating_add(shortest), high.saturating_add(longest)))
+            })
+            .filter(|_| complete)
     }
 }
 
@@ -47,23 +91,35 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.max_attempts == 1 { "" } else { "s" };
         write!(f, "{} attempt{plural}", self.max_attempts)?;
-        let mut total = (Duration::ZERO, Duration::ZERO);
         for step in &self.steps {
-            let place = if step.held { "in the process" } else { "escalated" };
             write!(f, "\n  after attempt {}: ", step.after_attempt)?;
             match step.bounds {
-                Some((low, high)) if low == high => write!(f, "{}, {place}", format(high))?,
-                Some((low, high)) => write!(f, "{} to {}, {place}", format(low), format(high))?,
-                None => write!(f, "as the custom backoff says")?,
+                Some(bounds) => f.write_str(&range(bounds))?,
+                None => f.write_str("as the custom backoff says")?,
             }
-            let (low, high) = step.bounds.unwrap_or_default();
-            total = (total.0.saturating_add(low), total.1.saturating_add(high));
+            match step.place {
+                Place::Held => f.write_str(", in the process")?,
+                Place::Escalated => f.write_str(", escalated")?,
+                Place::ByLength => {
+                    write!(
+                        f,
+                        ", in the process up to {}, else escalated",
+                        format(self.hold_limit)
+                    )?;
+                }
+            }
         }
-        if self.steps.len() as u64 + 1 < u64::from(self.max_attempts) {
-            write!(f, "\n  and so on")?;
-        } else if !self.steps.is_empty() {
-            write!(f, "\n  waits {} to {} in all", format(total.0), format(total.1))?;
+        let left_out =
+            u64::from(self.max_attempts).saturating_sub(1).saturating_sub(self.steps.len() as u64);
+        if left_out > 0 {
+            write!(f, "\n  and {left_out} more")?;
+        } else if let Some(total) = self.total().filter(|_| !self.steps.is_empty()) {
+            write!(f, "\n  waits {} in all", range(total))?;
         }
         Ok(())
     }
+}
+
+fn range((low, high): (Duration, Duration)) -> String {
+    if low == high { format(high) } else { format!("{} to {}", format(low), format(high)) }
 }

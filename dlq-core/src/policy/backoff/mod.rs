@@ -1,16 +1,20 @@
 //! [`Backoff`]: how long to wait after each attempt.
 
+mod check;
+mod table;
 mod text;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
-use super::InvalidPolicy;
-use super::duration::format;
 use super::jitter::{Jitter, between, mix, nanos};
+
+/// How many steps of a decorrelated walk are taken at most, which bounds the cost of one question. A later attempt
+/// walks the last ones only: by then the walk has forgotten where it started, and 3^64 ns is beyond any duration.
+const WALKED: u32 = 64;
 
 /// Delays of the user's own making.
 pub trait Delays: fmt::Debug + Send + Sync {
@@ -23,6 +27,7 @@ pub trait Delays: fmt::Debug + Send + Sync {
 ///
 /// The text form is that of the attribute: `exponential(200ms, factor = 2, max = 30s, jitter = full)`,
 /// `constant(1s)`, `linear(1s, increment = 1s, max = 10s)`, `decorrelated(100ms, max = 10s)`, `ladder(30s, 5m, 1h)`.
+/// Serde writes that text, and reads it or a table such as `{ kind = "exponential", initial = "200ms", max = "30s" }`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[must_use]
@@ -151,8 +156,7 @@ impl Backoff {
             }
             Self::Decorrelated { initial, max } => {
                 let mut delay = *initial;
-                // Past this many steps the start no longer matters: the walk has long met the cap.
-                let first = attempt.saturating_sub(64).max(1);
+                let first = attempt.saturating_sub(WALKED).max(1);
                 for step in first..=attempt {
                     let high = delay.saturating_mul(3).max(*initial);
                     delay = between(*initial, high, mix(seed, step)).min(*max);
@@ -183,8 +187,11 @@ impl Backoff {
                 }
             }
             Self::Decorrelated { initial, max } => {
-                let growth = 3_u32.saturating_pow(attempt.min(21));
-                initial.saturating_mul(growth).min(*max)
+                let mut high = *initial;
+                for _ in 0..attempt.clamp(1, WALKED) {
+                    high = high.saturating_mul(3);
+                }
+                high.min(*max)
             }
             Self::Ladder { stages } => {
                 let last = stages.len().checked_sub(1)?;
@@ -208,45 +215,6 @@ impl Backoff {
             Self::Custom(_) => None,
         }
     }
-
-    /// Refuses what contradicts itself.
-    pub(super) fn check(&self) -> Result<(), InvalidPolicy> {
-        let below = |max: Duration, initial: Duration| {
-            (max < initial).then(|| {
-                InvalidPolicy::new(format!(
-                    "the cap `max = {}` is below the first delay {}; raise the cap or shorten the delay",
-                    format(max),
-                    format(initial)
-                ))
-            })
-        };
-        let error = match self {
-            Self::Linear { initial, max, .. } | Self::Decorrelated { initial, max } => {
-                below(*max, *initial)
-            }
-            Self::Exponential { initial, factor, max, .. } => below(*max, *initial).or_else(|| {
-                (!factor.is_finite() || *factor < 1.0).then(|| {
-                    InvalidPolicy::new(format!(
-                        "`factor = {factor}` must be a number of at least 1"
-                    ))
-                })
-            }),
-            Self::Ladder { stages } if stages.is_empty() => Some(InvalidPolicy::new(
-                "a ladder needs at least one stage, e.g. `ladder(30s, 5m, 1h)`",
-            )),
-            Self::Ladder { stages } => {
-                stages.windows(2).find(|pair| pair[1] < pair[0]).map(|pair| {
-                    InvalidPolicy::new(format!(
-                        "the ladder goes down from {} to {}; order its stages from short to long",
-                        format(pair[0]),
-                        format(pair[1])
-                    ))
-                })
-            }
-            Self::Constant { .. } | Self::Custom(_) => None,
-        };
-        error.map_or(Ok(()), Err)
-    }
 }
 
 impl PartialEq for Backoff {
@@ -266,11 +234,5 @@ impl Serialize for Backoff {
             return Err(serde::ser::Error::custom("a custom backoff has no text form"));
         }
         serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Backoff {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }

@@ -65,7 +65,11 @@ impl<'a> Arguments<'a> {
         for part in inside.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some((key, value)) => {
-                    arguments.named.push((key.trim(), value.trim().trim_matches('"')))
+                    let key = key.trim();
+                    if arguments.named.iter().any(|(name, _)| *name == key) {
+                        return Err(InvalidPolicy::new(format!("`{key}` is set twice")));
+                    }
+                    arguments.named.push((key, value.trim().trim_matches('"')));
                 }
                 None => arguments.delays.push(read_duration(part)?),
             }
