@@ -4,18 +4,21 @@
 //! their texts carry. It is computed when the letter is written, from the first of these tiers that applies:
 //!
 //! 1. **explicit**: the group that the error itself names;
-//! 2. **structured**: the type of the error, where it arose (file, without the line number) and its
-//!    [normalised](normalize) message, which keeps the variants of one enum apart;
-//! 3. **text**: the type and the normalised message;
+//! 2. **structured**: the type of the error, the file it arose in (without the line number, so that an edit further up
+//!    changes nothing), and the [normalised](normalize) messages of it and its sources, which keep the variants of one
+//!    enum apart and one wrapper's causes too (the types of the sources would, but a `dyn Error` does not tell its own);
+//! 3. **text**: the same without the place, where it is not known;
 //! 4. **reason**: why the message was given up, when no attempt failed.
 //!
-//! The consumer is part of every tier; a *decode* failure never looks at the text of the payload. The tiers and the
-//! order of normalisation follow what Sentry's grouping and ServiceControl's classifiers do.
+//! The consumer is part of every tier, the cause of all but the first and the last. Tiers, as in Sentry's grouping and
+//! ServiceControl's classifiers, let an author's word win over structure and structure over text.
 //!
 //! The identity carries the version of the algorithm. A change of the algorithm is a new version; what is stored keeps
 //! the fingerprint it was given.
 
 mod normalize;
+mod place;
+mod values;
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,19 +59,15 @@ impl Fingerprint {
         if let Some(group) = &failure.group {
             return Self::from_parts(&["explicit", consumer, group]);
         }
-        let error_type = type_path(&failure.error_type);
-        let text = normalize(failure.message());
-        match &failure.location {
-            Some(location) => Self::from_parts(&[
-                "structured",
-                consumer,
-                cause,
-                &error_type,
-                file(location),
-                &text,
-            ]),
-            None => Self::from_parts(&["text", consumer, cause, &error_type, &text]),
-        }
+        let error_type = place::type_path(&failure.error_type);
+        let file = failure.location.as_deref().map(place::file);
+        let texts: Vec<_> = failure.messages.iter().map(|text| normalize(text)).collect();
+        let mut parts = match &file {
+            Some(file) => vec!["structured", consumer, cause, &error_type, file],
+            None => vec!["text", consumer, cause, &error_type],
+        };
+        parts.extend(texts.iter().map(String::as_str));
+        Self::from_parts(&parts)
     }
 
     fn from_parts(parts: &[&str]) -> Self {
@@ -88,42 +87,6 @@ impl Fingerprint {
     pub const fn version(self) -> u16 {
         self.version
     }
-}
-
-/// The path of a type without generic arguments, closure marks and hashes of symbols.
-fn type_path(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    let mut depth = 0_usize;
-    for char in name.chars() {
-        match char {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            char if depth == 0 => out.push(char),
-            _ => {}
-        }
-    }
-    let is_hash = |part: &str| {
-        part.len() == 17
-            && part.starts_with('h')
-            && part[1..].bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let kept: Vec<_> = out
-        .split("::")
-        .filter(|part| !part.is_empty() && *part != "{{closure}}" && !is_hash(part))
-        .collect();
-    kept.join("::")
-}
-
-/// The file of `file:line:column`.
-fn file(location: &str) -> &str {
-    let mut file = location;
-    for _ in 0..2 {
-        match file.rsplit_once(':') {
-            Some((rest, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => file = rest,
-            _ => break,
-        }
-    }
-    file
 }
 
 impl fmt::Display for Fingerprint {

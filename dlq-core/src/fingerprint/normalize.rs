@@ -1,20 +1,43 @@
 //! What varies in an error text without meaning anything is replaced by a placeholder.
+//!
+//! One pass over the words of the text, no regular expressions. The kinds of value are those that Sentry's message
+//! parameterisation knows; all numbers, ids, times and addresses share one placeholder, `<n>`, because telling them
+//! apart would divide groups and tell the reader nothing.
+
+use super::values::{self, Part};
 
 /// How much of a text is read, in bytes.
 const READ: usize = 8 * 1024;
 /// How much of the result is kept, in characters.
 const KEPT: usize = 256;
+/// Words before a quoted name of the program's own: what follows them is kept.
+const NAMED: &[&str] = &["field", "column", "constraint", "relation", "table"];
+/// The longest name that is kept between quotes, in bytes.
+const NAME: usize = 64;
 
 /// An error text without what varies from message to message, in one line, bounded.
 ///
-/// Quoted values, e-mail addresses, URLs, IP addresses, UUIDs, times, durations, hexadecimal and decimal numbers (also
-/// within words such as `order-17`) become placeholders; white space is folded. Linear in the length of the text.
+/// | Found | Becomes |
+/// |---|---|
+/// | a quoted value | `<quoted>` |
+/// | URL | `<url>` |
+/// | e-mail address | `<email>` |
+/// | number, duration, date, time, IP or MAC address, UUID, trace parent, hash, id of mixed letters and digits | `<n>` |
+/// | number at the end of a word, as in `worker7` | `worker<n>` |
+/// | several of these in a row, as in `1m 30s` or `[1, 2, 3]` | one `<n>` |
+/// | `true` or `false` after `=` | `<bool>` |
+///
+/// Kept are names that contain digits (`sha256`, `utf8`, `u64`, `E0308`, `Utf8Error`), and the quoted name after `field`,
+/// `column`, `constraint`, `relation` or `table`, unless it is an unknown one: which field is missing is the error, which
+/// unknown field was found is its producer's fancy. White space is folded. At most 8 KiB of the text are read and 256
+/// characters of the result kept; linear in the length of the text.
 ///
 /// ```
 /// use dlq_core::fingerprint::normalize;
 ///
 /// assert_eq!(normalize("order 17: timed out after 330ms"), "order <n>: timed out after <n>");
-/// assert_eq!(normalize("no user 'ana@example.org'"), "no user <quoted>");
+/// assert_eq!(normalize("no user 'ana' at [fe80::1]:80"), "no user <quoted> at [<n>]:<n>");
+/// assert_eq!(normalize("missing field `amount` at line 1"), "missing field `amount` at line <n>");
 /// ```
 #[must_use]
 pub fn normalize(text: &str) -> String {
@@ -31,8 +54,8 @@ pub fn normalize(text: &str) -> String {
             out.push(' ');
         }
         replace_word(word, &mut out);
-        // Placeholders only shorten, so that what is cut here was beyond what is kept.
-        if out.chars().nth(KEPT).is_some() {
+        // What follows can take back a separator at the end of what is here, nothing before it.
+        if out.chars().nth(KEPT + 8).is_some() {
             break;
         }
     }
@@ -44,152 +67,143 @@ fn unquote(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     let mut before: Option<char> = None;
+    // Once no closing quote of a kind is found, there is none further on: this keeps the search linear.
+    let mut unclosed: Vec<char> = Vec::new();
     while let Some(char) = rest.chars().next() {
         let after = &rest[char.len_utf8()..];
-        let opens = matches!(char, '"' | '\'' | '`') && !before.is_some_and(char::is_alphanumeric);
-        match after.find(char).filter(|_| opens) {
+        let opens = matches!(char, '"' | '\'' | '`')
+            && !before.is_some_and(char::is_alphanumeric)
+            && !unclosed.contains(&char);
+        let close = if opens { closing(after, char) } else { None };
+        before = Some(char);
+        match close {
+            Some(close) if is_own_name(&after[..close], &out) => {
+                out.push(char);
+                out.push_str(&after[..=close]);
+                rest = &after[close + 1..];
+            }
             Some(close) => {
                 out.push_str("<quoted>");
-                rest = &after[close + char.len_utf8()..];
-                before = Some(char);
+                rest = &after[close + 1..];
             }
             None => {
+                if opens {
+                    unclosed.push(char);
+                }
                 out.push(char);
                 rest = after;
-                before = Some(char);
             }
         }
     }
     out
 }
 
+/// Where the quote is closed: at the next one that is not escaped, and that, being an apostrophe, ends a word.
+fn closing(text: &str, quote: char) -> Option<usize> {
+    let mut chars = text.char_indices().peekable();
+    while let Some((index, char)) = chars.next() {
+        let next = chars.peek().map(|(_, next)| *next);
+        if char == '\\' {
+            chars.next();
+        } else if char == quote && !(quote == '\'' && next.is_some_and(char::is_alphanumeric)) {
+            return Some(index);
+        }
+    }
+    None
+}
+
+/// Whether a quoted text is a name that the program gave, judged by the words before it.
+fn is_own_name(name: &str, before: &str) -> bool {
+    let is_name =
+        |char: char| char.is_alphabetic() || char.is_ascii_digit() || matches!(char, '_' | '.');
+    if name.is_empty() || name.len() > NAME || !name.chars().all(is_name) {
+        return false;
+    }
+    let Some(before) = before.strip_suffix(' ') else { return false };
+    let (earlier, word) = before.rsplit_once(' ').unwrap_or(("", before));
+    NAMED.contains(&word) && !earlier.ends_with("unknown")
+}
+
 /// Replaces one word, keeping the punctuation around it.
 fn replace_word(word: &str, out: &mut String) {
-    let is_edge = |c: char| {
-        matches!(
-            c,
-            '(' | ')'
-                | '['
-                | ']'
-                | '{'
-                | '}'
-                | ','
-                | ';'
-                | '.'
-                | ':'
-                | '!'
-                | '?'
-                | '"'
-                | '\''
-                | '`'
-        )
-    };
-    let start = word.len() - word.trim_start_matches(is_edge).len();
-    let inner = word[start..].trim_end_matches(is_edge);
-    out.push_str(&word[..start]);
+    let mut rest = word;
+    if !word.contains("://") {
+        while let Some((from, to)) = values::colon_address(rest) {
+            replace_numbers(&rest[..from], out);
+            push_number(out);
+            rest = &rest[to..];
+        }
+    }
+    let start = rest.len() - rest.trim_start_matches(is_edge).len();
+    let inner = rest[start..].trim_end_matches(is_edge);
+    let mut punctuation = &rest[start + inner.len()..];
+    out.push_str(&rest[..start]);
     if inner.contains("://") {
+        // An empty query is part of the address.
+        punctuation = punctuation.trim_start_matches('?');
         out.push_str("<url>");
-    } else if is_email(inner) {
+    } else if values::is_email(inner) {
         out.push_str("<email>");
     } else {
         replace_numbers(inner, out);
     }
-    out.push_str(&word[start + inner.len()..]);
+    out.push_str(punctuation);
 }
 
-fn is_email(word: &str) -> bool {
-    word.split_once('@')
-        .is_some_and(|(name, host)| !name.is_empty() && host.contains('.') && !host.contains('@'))
+fn is_edge(char: char) -> bool {
+    matches!(
+        char,
+        '(' | ')' | '[' | ']' | '{' | '}' | ',' | ';' | '.' | ':' | '!' | '?' | '"' | '\'' | '`'
+    )
 }
 
-/// Replaces every part of a word that carries a number: decimal or hexadecimal, with the signs, points, colons and
-/// dashes that join numbers to times, addresses and UUIDs, and a unit behind it.
+/// Replaces every part of a word that is a value, with the signs, points, colons and dashes that join numbers to times,
+/// addresses and UUIDs, and a unit behind it.
 fn replace_numbers(word: &str, out: &mut String) {
-    let parts: Vec<&str> = split_parts(word).collect();
+    let parts: Vec<&str> = values::parts(word).collect();
     let mut index = 0;
-    while index < parts.len() {
-        if let Some(length) = dashed_hexadecimal(&parts[index..]) {
-            out.push_str("<n>");
+    while let Some(part) = parts.get(index) {
+        if let Some(length) = values::dashed_hexadecimal(&parts[index..]) {
+            push_number(out);
             index += length;
             continue;
         }
-        if !is_number(parts[index]) {
-            out.push_str(parts[index]);
-            index += 1;
-            continue;
+        match values::judge(part) {
+            Part::Name if out.ends_with('=') && matches!(*part, "true" | "false") => {
+                out.push_str("<bool>");
+            }
+            Part::Name => out.push_str(part),
+            Part::Numbered(name) => {
+                out.push_str(name);
+                out.push_str("<n>");
+            }
+            Part::Value => {
+                // A run of numbers joined by punctuation is one value: 10.0.0.1, 12:30:01, -1.5e3.
+                while let [joiner, next, ..] = parts[index + 1..]
+                    && values::is_joiner(joiner)
+                    && matches!(values::judge(next), Part::Value)
+                {
+                    index += 2;
+                }
+                push_number(out);
+            }
         }
-        // A run of numbers joined by punctuation is one value: 10.0.0.1, 12:30:01, a UUID, -1.5e3.
-        let mut last = index;
-        let mut next = index + 1;
-        while next + 1 < parts.len() && is_joiner(parts[next]) && is_number(parts[next + 1]) {
-            last = next + 1;
-            next = last + 1;
-        }
-        if out.ends_with('-')
-            && (out.len() == 1 || out[..out.len() - 1].ends_with([' ', '=', '(', '<']))
-        {
-            out.pop();
-        }
-        out.push_str("<n>");
-        index = last + 1;
+        index += 1;
     }
 }
 
-/// Splits into runs of letters and digits on the one hand and single other characters on the other.
-fn split_parts(word: &str) -> impl Iterator<Item = &str> {
-    let mut rest = word;
-    std::iter::from_fn(move || {
-        let first = rest.chars().next()?;
-        let length = if first.is_alphanumeric() {
-            rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len())
-        } else {
-            first.len_utf8()
-        };
-        let (part, after) = rest.split_at(length);
-        rest = after;
-        Some(part)
-    })
-}
-
-/// How many parts a UUID, a traceparent or the like takes: hexadecimal groups joined by dashes, at least three of them
-/// and 16 digits in all.
-fn dashed_hexadecimal(parts: &[&str]) -> Option<usize> {
-    let is_hexadecimal = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut length = 0;
-    let mut digits = 0;
-    while parts.get(length).is_some_and(|part| is_hexadecimal(part)) {
-        digits += parts[length].len();
-        length += 1;
-        if parts.get(length) == Some(&"-")
-            && parts.get(length + 1).is_some_and(|part| is_hexadecimal(part))
-        {
-            length += 1;
-        } else {
-            break;
+/// Writes the placeholder of a number: over its sign, and not again after another one.
+fn push_number(out: &mut String) {
+    if let Some(before) = out.strip_suffix('-')
+        && (before.is_empty() || before.ends_with([' ', '=', '(', '[', ',', ':', '<', '-']))
+    {
+        out.pop();
+    }
+    for separator in [" ", ", "] {
+        if out.strip_suffix(separator).is_some_and(|before| before.ends_with("<n>")) {
+            out.truncate(out.len() - separator.len());
+            return;
         }
     }
-    (length >= 5 && digits >= 16).then_some(length)
-}
-
-fn is_joiner(part: &str) -> bool {
-    matches!(part, "." | ":" | "-" | "/" | "+" | ",")
-}
-
-/// Whether a run of letters and digits is a value: anything with a decimal digit in it, save for names such as `utf8`,
-/// `sha256`, `E0308`-like codes, whose digit belongs to the name.
-fn is_number(part: &str) -> bool {
-    let digits = part.bytes().filter(u8::is_ascii_digit).count();
-    if digits == 0 {
-        return part.len() >= 8
-            && part.len().is_multiple_of(4)
-            && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    }
-    if part.starts_with(|c: char| c.is_ascii_digit()) {
-        return true;
-    }
-    let hexadecimal = part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let letters_then_digits =
-        part.trim_end_matches(|c: char| c.is_ascii_digit()).chars().all(char::is_alphabetic);
-    // `a1b2`, `x7f3…` and other mixtures are values; `sha256` and `E0308` are names; `deadbeef01` is a value.
-    (hexadecimal && (part.len() >= 7 || !letters_then_digits)) || !letters_then_digits
+    out.push_str("<n>");
 }

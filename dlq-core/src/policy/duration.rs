@@ -88,7 +88,7 @@ pub fn format(duration: Duration) -> String {
     if parts.is_empty() { "0s".to_owned() } else { parts.join(" ") }
 }
 
-/// Serializes as [`format`] writes it.
+/// Serializes as [`format()`] writes it.
 ///
 /// # Errors
 ///

@@ -1,0 +1,50 @@
+//! Names of types and files without what a build changes.
+
+/// The path of a type or function without generic arguments, marks of closures and `impl` blocks, and the hash that
+/// symbols carry.
+pub(super) fn type_path(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut depth = 0_usize;
+    let mut before = ' ';
+    for char in name.chars() {
+        match char {
+            '<' => depth += 1,
+            // The arrow of a function's type closes nothing.
+            '>' if before != '-' => depth = depth.saturating_sub(1),
+            char if depth == 0 => out.push(char),
+            _ => {}
+        }
+        before = char;
+    }
+    let is_hash = |part: &str| {
+        part.len() == 17
+            && part.starts_with('h')
+            && part.bytes().skip(1).all(|byte| byte.is_ascii_hexdigit())
+    };
+    let kept: Vec<_> = out
+        .split("::")
+        .filter(|part| !part.is_empty() && !part.starts_with('{') && !is_hash(part))
+        .collect();
+    kept.join("::")
+}
+
+/// The file of `file:line:column`, with `/` between its folders. A file of a dependency starts at its crate, without
+/// the version and the registry's folder on the machine that built it.
+pub(super) fn file(location: &str) -> String {
+    let mut file = location;
+    for _ in 0..2 {
+        match file.rsplit_once(':') {
+            Some((rest, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => file = rest,
+            _ => break,
+        }
+    }
+    let file = file.replace('\\', "/");
+    let Some((_, inside)) = file.rsplit_once("/registry/src/") else { return file };
+    let Some((_, inside)) = inside.split_once('/') else { return file };
+    let Some((package, path)) = inside.split_once('/') else { return file };
+    let name = package
+        .match_indices('-')
+        .find(|(at, _)| package[at + 1..].starts_with(|c: char| c.is_ascii_digit()))
+        .map_or(package, |(at, _)| &package[..at]);
+    format!("{name}/{path}")
+}
