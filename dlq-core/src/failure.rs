@@ -177,6 +177,11 @@ pub trait Classify {
 }
 
 /// Judges errors of type `E`. Implemented by closures that return a [`Classification`] or an [`ErrorClass`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not judge errors of type `{E}`",
+    label = "the errors of this handler are not classified",
+    note = "derive it with `#[derive(Classify)]` on `{E}`, or name a classifier: `ClassifyLayer::new(|error: &{E}| …)`, which returns an `ErrorClass` or a `Classification`"
+)]
 pub trait Classifier<E: ?Sized> {
     /// Judges one error.
     fn classify(&self, error: &E) -> Classification;

@@ -113,7 +113,7 @@ impl From<BoxError> for Setback {
 
 /// Errors of a classified service: [`Setback`], or a [`BoxError`] of a foreign layer around one.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is the error of a stage that has not been classified",
+    message = "`{Self}` is not the error of a classified attempt",
     label = "this layer needs a classified service inside it",
     note = "put `ClassifyLayer` directly around the handler: `ClassifyLayer::derived()` for an error with `#[derive(Classify)]`, or `ClassifyLayer::new(|error: &YourError| …)`"
 )]
@@ -146,10 +146,11 @@ impl IsHandled for () {}
 
 /// The response of a classified service.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is the response of a stage that has not been classified",
+    message = "`{Self}` is not the response of a classified attempt",
     label = "this layer needs a classified service inside it",
     note = "the order is, outermost first: trace, metrics, `DeadLetterLayer`, `RetryLayer`, permit, idempotency, timeout, panic guard, `ClassifyLayer`, handler",
-    note = "`ClassifyLayer` is missing between this layer and the handler"
+    note = "if it is `()`: `ClassifyLayer` is missing between this layer and the handler",
+    note = "if it is `Verdict` or `Settlement`: this layer stands outside `RetryLayer` or `DeadLetterLayer`; move it inside"
 )]
 pub trait IsDone: sealed::Sealed + Send + 'static {
     /// The response.
@@ -348,6 +349,23 @@ impl std::error::Error for RouteError {
     }
 }
 
+/// The error of a complete stack: [`RouteError`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the error of a complete stack",
+    label = "this layer needs a complete stack inside it",
+    note = "`DeadLetterLayer` is missing between this layer and the service it wraps"
+)]
+pub trait IsRouteError: sealed::Sealed + Send + 'static {
+    /// The error.
+    fn into_route_error(self) -> RouteError;
+}
+
+impl IsRouteError for RouteError {
+    fn into_route_error(self) -> RouteError {
+        self
+    }
+}
+
 mod sealed {
     /// Keeps stage markers ours, so that a stage cannot be claimed without its layer.
     #[allow(unreachable_pub, reason = "named in the bounds of public traits")]
@@ -356,4 +374,5 @@ mod sealed {
     impl Sealed for super::Done {}
     impl Sealed for super::Verdict {}
     impl Sealed for super::Settlement {}
+    impl Sealed for super::RouteError {}
 }

@@ -115,8 +115,13 @@ impl Writer {
     }
 
     async fn write_batch(&self) {
-        if !self.batch.linger.is_zero() && self.queue().waiting.len() < self.batch.max {
-            let _ = tokio::time::timeout(self.batch.linger, self.filled.notified()).await;
+        if !self.batch.linger.is_zero() {
+            let full = async {
+                while self.queue().waiting.len() < self.batch.max {
+                    self.filled.notified().await;
+                }
+            };
+            let _ = tokio::time::timeout(self.batch.linger, full).await;
         }
         let (letters, answers) = self.take_batch();
         if letters.is_empty() {

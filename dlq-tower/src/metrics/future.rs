@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::recorder::Handles;
-use crate::stage::{IsSettlement, RouteError, Settlement};
+use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
 
 pin_project! {
     /// One message in hand, counted when it is settled.
@@ -32,7 +32,7 @@ impl<F, R, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<R, E>>,
     R: IsSettlement,
-    E: Into<RouteError>,
+    E: IsRouteError,
 {
     type Output = Result<Settlement, RouteError>;
 
@@ -51,7 +51,7 @@ where
                 }
                 Ok(settlement)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error.into_route_error()),
         })
     }
 }

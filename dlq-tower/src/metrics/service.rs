@@ -4,7 +4,7 @@ use dlq_core::Delivery;
 use tower_service::Service;
 
 use super::{Recorder, ResponseFuture};
-use crate::stage::{IsSettlement, RouteError, Settlement};
+use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
 
 /// A stack whose messages are counted. See the [module docs](super).
 #[derive(Clone, Debug)]
@@ -39,14 +39,14 @@ impl<S> Service<Delivery> for Metrics<S>
 where
     S: Service<Delivery>,
     S::Response: IsSettlement,
-    S::Error: Into<RouteError>,
+    S::Error: IsRouteError,
 {
     type Response = Settlement;
     type Error = RouteError;
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
+        self.inner.poll_ready(cx).map_err(IsRouteError::into_route_error)
     }
 
     fn call(&mut self, delivery: Delivery) -> Self::Future {

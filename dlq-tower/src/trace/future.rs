@@ -7,7 +7,7 @@ use dlq_core::Disposition;
 use pin_project_lite::pin_project;
 use tracing::Span;
 
-use crate::stage::{IsSettlement, RouteError, Settlement};
+use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
 
 pin_project! {
     /// One message in hand, in its span.
@@ -29,14 +29,15 @@ impl<F, R, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<R, E>>,
     R: IsSettlement,
-    E: Into<RouteError>,
+    E: IsRouteError,
 {
     type Output = Result<Settlement, RouteError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let _entered = this.span.enter();
-        let outcome = ready!(this.inner.poll(cx)).map(R::into_settlement).map_err(E::into);
+        let outcome =
+            ready!(this.inner.poll(cx)).map(R::into_settlement).map_err(E::into_route_error);
         let word = match &outcome {
             Ok(settlement) => match settlement.disposition() {
                 Disposition::Succeeded => "succeeded",

@@ -6,7 +6,7 @@ use tracing::Span;
 use tracing::field::{Empty, display};
 
 use super::{ResponseFuture, TraceContext};
-use crate::stage::{IsSettlement, RouteError, Settlement};
+use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
 
 /// A stack whose messages are traced. See the [module docs](super).
 #[derive(Clone, Debug)]
@@ -40,14 +40,14 @@ impl<S> Service<Delivery> for Trace<S>
 where
     S: Service<Delivery>,
     S::Response: IsSettlement,
-    S::Error: Into<RouteError>,
+    S::Error: IsRouteError,
 {
     type Response = Settlement;
     type Error = RouteError;
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
+        self.inner.poll_ready(cx).map_err(IsRouteError::into_route_error)
     }
 
     fn call(&mut self, delivery: Delivery) -> Self::Future {

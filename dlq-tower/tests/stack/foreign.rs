@@ -1,0 +1,75 @@
+//! Layers of others between ours.
+
+use dlq_core::{BoxError, Cause, ErrorClass, Reason};
+use dlq_tower::classify::ClassifyLayer;
+use dlq_tower::idempotency::IdempotencyLayer;
+use dlq_tower::retry::RetryLayer;
+use dlq_tower::stage::{Done, Setback, Verdict};
+use dlq_tower::timeout::TimeoutLayer;
+use tower::ServiceBuilder;
+use tower::limit::ConcurrencyLimitLayer;
+
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_timeout_counts_as_a_transient_failure_of_this_attempt() {
+    let handler = Handler::new([Act::Take(secs(60)), Act::Take(secs(60))]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new(policy(4, secs(1))).with_clock(clock()))
+        .layer(tower::timeout::TimeoutLayer::new(secs(10)))
+        .layer(ClassifyLayer::new(judge))
+        .service(handler.clone());
+    let Verdict::Dead(dead) = verdict(&service, delivery(1).with_attempt(3)).await else {
+        panic!("it has two attempts left")
+    };
+    assert_eq!(
+        (dead.reason, dead.class, dead.attempts),
+        (Reason::Exhausted, ErrorClass::Transient, 4)
+    );
+    let numbers: Vec<_> = dead.history.attempts().iter().map(|a| a.number).collect();
+    assert_eq!(numbers, [3, 4]);
+    assert_eq!(dead.history.first().unwrap().at, start().after(secs(10)));
+    assert_eq!(dead.cause, Some(Cause::Error));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_classified_failure_passes_through_a_foreign_box() {
+    let handler = Handler::new([Act::Fail(bad())]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new(policy(4, secs(1))))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .layer(tower::timeout::TimeoutLayer::new(secs(10)))
+        .layer(ClassifyLayer::new(judge))
+        .service(handler);
+    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it is bad") };
+    assert_eq!((dead.reason, dead.class), (Reason::Permanent, ErrorClass::Permanent));
+    assert_eq!(dead.history.last().unwrap().message(), "bad amount");
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_layers_fit_between_any_of_ours() {
+    let store = dlq_core::idempotency::memory::MemoryIdempotency::new().with_clock(clock());
+    let store = dlq_core::idempotency::BoxIdempotency::new(store);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::never())
+        .layer(tower::timeout::TimeoutLayer::new(secs(10)))
+        .layer(IdempotencyLayer::new(store, |delivery| delivery.message().key().cloned()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .layer(tower::timeout::TimeoutLayer::new(secs(10)))
+        .layer(TimeoutLayer::new(secs(1)))
+        .layer(tower::timeout::TimeoutLayer::new(secs(10)))
+        .layer(ClassifyLayer::new(judge))
+        .service(Handler::default());
+    assert_eq!(verdict(&service, delivery(1)).await, Verdict::Done(Done::Succeeded));
+    assert_eq!(verdict(&service, delivery(1)).await, Verdict::Done(Done::Duplicate));
+}
+
+#[test]
+fn a_setback_survives_the_box() {
+    let deferred = Setback::Deferred { after: secs(1), why: "outage" };
+    let boxed: BoxError = Box::new(deferred.clone());
+    assert_eq!(Setback::from(boxed), deferred);
+    let attempt = failed(Setback::from(BoxError::from("overloaded")));
+    assert_eq!(attempt.failure.message(), "overloaded");
+    assert_eq!(attempt.failure.class, ErrorClass::Transient);
+}

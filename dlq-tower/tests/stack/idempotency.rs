@@ -1,0 +1,247 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::idempotency::memory::MemoryIdempotency;
+use dlq_core::idempotency::{
+    BoxIdempotency, Idempotency, IdempotencyClaim, IdempotencyToken, Release,
+};
+use dlq_core::{Reason, StoreError, StoreErrorKind};
+use dlq_tower::classify::{Classify, ClassifyLayer};
+use dlq_tower::idempotency::IdempotencyLayer;
+use dlq_tower::retry::RetryLayer;
+use dlq_tower::stage::{Done, Setback, Verdict};
+use tower::{Layer, ServiceBuilder};
+
+use crate::support::*;
+
+type Once =
+    dlq_tower::idempotency::Idempotency<Classify<Handler, fn(&Fail) -> dlq_core::Classification>>;
+
+fn keyed<I: Idempotency + Clone>(store: &I) -> IdempotencyLayer {
+    IdempotencyLayer::new(BoxIdempotency::new(store.clone()), |d| d.message().key().cloned())
+        .lease(secs(30))
+}
+
+fn once(layer: &IdempotencyLayer, handler: &Handler) -> Once {
+    let judge: fn(&Fail) -> dlq_core::Classification = judge;
+    layer.layer(ClassifyLayer::new(judge).layer(handler.clone()))
+}
+
+fn memory() -> MemoryIdempotency {
+    MemoryIdempotency::new().with_clock(clock())
+}
+
+async fn claim(store: &impl Idempotency) -> IdempotencyClaim {
+    store.claim(Arc::from(CONSUMER), Bytes::from("payment-1"), secs(30)).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_is_handled_once() {
+    let (store, handler) = (memory(), Handler::default());
+    let service = once(&keyed(&store), &handler);
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Duplicate);
+    assert_eq!(call(&service, delivery(2)).await.unwrap(), Done::Succeeded);
+    let other = delivery(1).with_consumer("mail.send");
+    assert_eq!(call(&service, other).await.unwrap(), Done::Succeeded, "another consumer's own");
+    assert_eq!(handler.runs(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_without_a_key_is_just_handled() {
+    let handler = Handler::default();
+    let layer = IdempotencyLayer::new(BoxIdempotency::new(Broken), |_| None);
+    let service = once(&layer, &handler);
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(handler.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_flight_elsewhere_is_deferred_for_the_rest_of_the_lease() {
+    let (store, handler) = (memory(), Handler::default());
+    let service = once(&keyed(&store), &handler);
+    let _theirs = claim(&store).await;
+    tokio::time::advance(secs(10)).await;
+    let deferred = Setback::Deferred { after: secs(20), why: "in flight elsewhere" };
+    assert_eq!(call(&service, delivery(1)).await.unwrap_err(), deferred);
+    assert_eq!(handler.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_frees_the_key_and_is_counted() {
+    let store = memory();
+    let handler = Handler::new([Act::Fail(down()), Act::Fail(down())]);
+    let service = once(&keyed(&store), &handler);
+    failed(call(&service, delivery(1)).await.unwrap_err());
+    let attempt = failed(call(&service, delivery(1)).await.unwrap_err());
+    assert_eq!(attempt.number, 2, "the broker says 1, the claim remembers one more");
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    let attempts: Vec<_> = handler.seen().iter().map(|seen| seen.attempt).collect();
+    assert_eq!(attempts, [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_claim_anew_and_count_alike() {
+    let store = memory();
+    let handler = Handler::always(down());
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new(policy(3, secs(1))))
+        .layer(keyed(&store))
+        .layer(ClassifyLayer::new(judge))
+        .service(handler.clone());
+    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it is down") };
+    assert_eq!((dead.reason, dead.attempts, handler.runs()), (Reason::Exhausted, 3, 3));
+    let IdempotencyClaim::New { attempts, .. } = claim(&store).await else { panic!("free") };
+    assert_eq!(attempts, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_claim_is_extended_while_the_handler_runs() {
+    let store = memory();
+    let handler = Handler::new([Act::Take(secs(300))]);
+    let service = once(&keyed(&store), &handler);
+    let mut slow = Box::pin(call(&service, delivery(1)));
+    assert!(futures_util::poll!(slow.as_mut()).is_pending());
+    let watch = async {
+        for _ in 0..29 {
+            tokio::time::sleep(secs(10)).await;
+            assert!(matches!(claim(&store).await, IdempotencyClaim::InFlight { .. }));
+        }
+    };
+    let (outcome, ()) = tokio::join!(slow, watch);
+    assert_eq!(outcome.unwrap(), Done::Succeeded);
+    assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_dropped_midway_gives_its_claim_back_uncounted() {
+    let store = memory();
+    let handler = Handler::new([Act::Take(secs(300))]);
+    let layer = keyed(&store);
+    let service = once(&layer, &handler);
+    assert!(tokio::time::timeout(secs(1), call(&service, delivery(1))).await.is_err());
+    layer.drained().await;
+    let free = claim(&store).await;
+    assert!(matches!(free, IdempotencyClaim::New { attempts: 0, crashes: 0, .. }), "{free:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_ended_without_a_word_are_crashes() {
+    let (store, handler) = (memory(), Handler::default());
+    let layer = keyed(&store).max_crashes(2);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new(policy(3, secs(1))))
+        .layer(layer)
+        .layer(ClassifyLayer::new(judge))
+        .service(handler.clone());
+    let _crash = claim(&store).await;
+    tokio::time::advance(secs(31)).await;
+    let _crash = claim(&store).await;
+    tokio::time::advance(secs(31)).await;
+    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it kills") };
+    assert_eq!((dead.reason, dead.crashes), (Reason::MaxCrashes, 2));
+    assert_eq!(handler.runs(), 0);
+    let replayed = delivery(1).with_death(dlq_core::Death {
+        letter: dlq_core::LetterId::from_bytes([3; 16]),
+        generation: 1,
+    });
+    let again = verdict(&service, replayed).await;
+    assert_eq!(again, Verdict::Done(Done::Succeeded), "a replay has its chance");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_sees_how_often_it_crashed() {
+    let (store, handler) = (memory(), Handler::default());
+    let service = once(&keyed(&store), &handler);
+    let _crash = claim(&store).await;
+    tokio::time::advance(secs(31)).await;
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(handler.seen()[0].crashes, 1);
+}
+
+/// Answers nothing.
+#[derive(Clone, Debug)]
+struct Broken;
+
+fn no_answer<T>() -> Result<T, StoreError> {
+    Err(StoreError::new(StoreErrorKind::Unavailable, "answer"))
+}
+
+impl Idempotency for Broken {
+    async fn claim(
+        &self,
+        _: Arc<str>,
+        _: Bytes,
+        _: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        no_answer()
+    }
+    async fn extend(&self, _: IdempotencyToken, _: Duration) -> Result<bool, StoreError> {
+        no_answer()
+    }
+    async fn complete(&self, _: IdempotencyToken, _: Duration) -> Result<bool, StoreError> {
+        no_answer()
+    }
+    async fn release(&self, _: IdempotencyToken, _: Release) -> Result<bool, StoreError> {
+        no_answer()
+    }
+    async fn purge(&self, _: u32) -> Result<u64, StoreError> {
+        no_answer()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_defers_the_message() {
+    let handler = Handler::default();
+    let service = once(&keyed(&Broken), &handler);
+    let outcome = call(&service, delivery(1)).await.unwrap_err();
+    assert!(matches!(outcome, Setback::Deferred { .. }), "{outcome}");
+    assert_eq!(handler.runs(), 0);
+}
+
+/// Claims, and then answers no more; counts what it was asked.
+#[derive(Clone, Debug)]
+struct Forgetful {
+    memory: MemoryIdempotency,
+    extended: Arc<AtomicU32>,
+    completed: Arc<AtomicU32>,
+}
+
+impl Idempotency for Forgetful {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        self.memory.claim(consumer, key, lease).await
+    }
+    async fn extend(&self, _: IdempotencyToken, _: Duration) -> Result<bool, StoreError> {
+        self.extended.fetch_add(1, SeqCst);
+        no_answer()
+    }
+    async fn complete(&self, _: IdempotencyToken, _: Duration) -> Result<bool, StoreError> {
+        self.completed.fetch_add(1, SeqCst);
+        no_answer()
+    }
+    async fn release(&self, _: IdempotencyToken, _: Release) -> Result<bool, StoreError> {
+        no_answer()
+    }
+    async fn purge(&self, _: u32) -> Result<u64, StoreError> {
+        no_answer()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_stays_a_success_when_its_mark_cannot_be_written() {
+    let store = Forgetful { memory: memory(), extended: Arc::default(), completed: Arc::default() };
+    let handler = Handler::new([Act::Take(secs(25)), Act::Fail(down())]);
+    let service = once(&keyed(&store), &handler);
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(store.extended.load(SeqCst), 2, "tried again after a failed extension");
+    assert_eq!(store.completed.load(SeqCst), 1);
+    failed(call(&service, delivery(2)).await.unwrap_err());
+}

@@ -1,0 +1,13 @@
+//! Each layer by itself, and all of them together, under paused time.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+mod attempts;
+mod dead_letter;
+mod foreign;
+mod idempotency;
+mod metrics;
+mod retry;
+mod support;
+mod trace;
+mod whole;

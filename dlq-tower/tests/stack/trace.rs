@@ -1,0 +1,103 @@
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use dlq_core::{Delivery, Message, Origin, Position};
+use dlq_tower::classify::ClassifyLayer;
+use dlq_tower::dead_letter::DeadLetterLayer;
+use dlq_tower::retry::RetryLayer;
+use dlq_tower::trace::TraceLayer;
+use tower::{ServiceBuilder, service_fn};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::support::*;
+
+/// Keeps the fields of the one span it sees, and counts what is logged in it.
+#[derive(Clone, Default)]
+struct Listener(Arc<Mutex<Heard>>);
+
+#[derive(Default)]
+struct Heard {
+    fields: BTreeMap<String, String>,
+    entered: u32,
+    events_inside: u32,
+}
+
+impl Visit for Heard {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name().to_owned(), value.to_owned());
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("dlq_tower") || metadata.target().starts_with("stack")
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        span.record(&mut *self.0.lock().unwrap());
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        values.record(&mut *self.0.lock().unwrap());
+    }
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        let mut heard = self.0.lock().unwrap();
+        if heard.entered > 0 {
+            heard.events_inside += 1;
+        }
+    }
+    fn enter(&self, _: &Id) {
+        self.0.lock().unwrap().entered += 1;
+    }
+    fn exit(&self, _: &Id) {
+        self.0.lock().unwrap().entered -= 1;
+    }
+}
+
+#[test]
+fn a_span_says_what_is_in_hand_and_what_became_of_it() {
+    let listener = Listener::default();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    tracing::subscriber::with_default(listener.clone(), || {
+        runtime.unwrap().block_on(async {
+            let service = ServiceBuilder::new()
+                .layer(TraceLayer::new())
+                .layer(DeadLetterLayer::new(TestSink::default()))
+                .layer(RetryLayer::never())
+                .layer(ClassifyLayer::new(judge))
+                .service(service_fn(|_: Delivery| async {
+                    tracing::info!("before a wait");
+                    tokio::time::sleep(secs(1)).await;
+                    tracing::info!("after it");
+                    Err::<(), _>(bad())
+                }));
+            let message = Message::new("payments.created", "{}").with_id("evt-7").with_header(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            );
+            let origin = Origin::new("memory", "payments", Position::Offset(7));
+            let delivery = Delivery::new(message, origin).with_consumer(CONSUMER).with_attempt(2);
+            assert!(call(&service, delivery).await.is_ok());
+        });
+    });
+    let heard = listener.0.lock().unwrap();
+    let field = |name: &str| heard.fields.get(name).map(String::as_str);
+    assert_eq!(field("consumer"), Some(CONSUMER));
+    assert_eq!(field("subject"), Some("payments.created"));
+    assert_eq!(field("message_id"), Some("evt-7"));
+    assert_eq!(field("event"), None);
+    assert_eq!(field("attempt"), Some("2"));
+    assert_eq!(field("trace_id"), Some("0af7651916cd43dd8448eb211c80319c"));
+    assert_eq!(field("parent_id"), Some("b7ad6b7169203331"));
+    assert_eq!(field("outcome"), Some("dead"));
+    assert!(field("origin").unwrap().contains("payments"), "{:?}", field("origin"));
+    assert_eq!(heard.entered, 0);
+    assert!(heard.events_inside >= 4, "the handler's own and ours: {}", heard.events_inside);
+}

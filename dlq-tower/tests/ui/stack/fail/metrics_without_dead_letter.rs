@@ -1,0 +1,19 @@
+use dlq_core::{Delivery, ErrorClass};
+use dlq_tower::classify::ClassifyLayer;
+use dlq_tower::metrics::MetricsLayer;
+use dlq_tower::retry::RetryLayer;
+use tower::{Service, ServiceBuilder, service_fn};
+
+async fn handle(_: Delivery) -> Result<(), std::io::Error> {
+    Ok(())
+}
+
+fn run(_: impl Service<Delivery>) {}
+
+fn main() {
+    run(ServiceBuilder::new()
+        .layer(MetricsLayer::new())
+        .layer(RetryLayer::never())
+        .layer(ClassifyLayer::new(|_: &std::io::Error| ErrorClass::Transient))
+        .service(service_fn(handle)));
+}

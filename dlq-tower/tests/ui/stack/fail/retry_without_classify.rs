@@ -1,0 +1,13 @@
+use dlq_core::Delivery;
+use dlq_tower::retry::RetryLayer;
+use tower::{Service, ServiceBuilder, service_fn};
+
+async fn handle(_: Delivery) -> Result<(), std::io::Error> {
+    Ok(())
+}
+
+fn run(_: impl Service<Delivery>) {}
+
+fn main() {
+    run(ServiceBuilder::new().layer(RetryLayer::never()).service(service_fn(handle)));
+}
