@@ -1,0 +1,99 @@
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+
+use super::world::Handed;
+use super::{MemoryBroker, MemorySettle};
+use crate::{Capabilities, Delivery, Ordering, Source, TransportError};
+
+/// The messages of a stream for one consumer group, and its retry records when they are due. Made by
+/// [`MemoryBroker::source`].
+///
+/// Messages come in the order in which they were published. What comes again comes first.
+#[derive(Debug)]
+pub struct MemorySource {
+    broker: MemoryBroker,
+    group: Arc<str>,
+    prefetch: usize,
+    fetched: VecDeque<Handed>,
+    closed: bool,
+}
+
+impl MemorySource {
+    pub(super) fn new(broker: MemoryBroker, group: Arc<str>) -> Self {
+        Self { broker, group, prefetch: 16, fetched: VecDeque::new(), closed: false }
+    }
+
+    /// Sets how many messages are fetched at once, and so held at most without having been yielded; at least 1. They
+    /// count as delivered. Defaults to 16.
+    #[must_use]
+    pub fn with_prefetch(mut self, prefetch: usize) -> Self {
+        self.prefetch = prefetch.max(1);
+        self
+    }
+
+    /// The next message that is available now.
+    fn take(&mut self) -> Option<(Delivery, MemorySettle)> {
+        let (now, until) = (self.broker.now(), self.broker.lease_end());
+        let stream = self.broker.stream();
+        let mut world = self.broker.world();
+        loop {
+            if self.fetched.is_empty() {
+                let handed = world.hand_out(stream, &self.group, self.prefetch, now, until);
+                self.fetched = handed.into();
+            }
+            let Handed { key, fence, delivery } = self.fetched.pop_front()?;
+            // The lease begins when it is yielded; one that ended meanwhile and was given to another is not ours.
+            if world.extend((stream, &self.group), key, fence, until).is_ok() {
+                let group = Arc::clone(&self.group);
+                return Some((delivery, MemorySettle::new(self.broker.clone(), group, key, fence)));
+            }
+        }
+    }
+}
+
+impl Source for MemorySource {
+    type Settle = MemorySettle;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none()
+            .with_ordering(Ordering::Process)
+            .with_counts_deliveries(true)
+            .with_delayed_release(true)
+    }
+
+    async fn next(&mut self) -> Result<Option<(Delivery, MemorySettle)>, TransportError> {
+        let broker = self.broker.clone();
+        loop {
+            if self.closed {
+                return Ok(None);
+            }
+            // Listened to before looking, so that no change falls in between.
+            let mut changed = pin!(broker.changed().notified());
+            changed.as_mut().enable();
+            if let Some(next) = self.take() {
+                return Ok(Some(next));
+            }
+            let due = broker.world().next_due(broker.stream(), &self.group);
+            match due {
+                Some(due) => {
+                    let _ = tokio::time::timeout(due.since(broker.now()), changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        self.closed = true;
+        let now = self.broker.now();
+        {
+            let mut world = self.broker.world();
+            for Handed { key, fence, .. } in self.fetched.drain(..) {
+                // One that is no longer ours needs nothing.
+                let _ = world.release((self.broker.stream(), &self.group), key, fence, now);
+            }
+        }
+        self.broker.notify();
+    }
+}

@@ -1,0 +1,310 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::{Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp};
+
+/// Everything the broker holds. Pure: the callers bring the time.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    streams: BTreeMap<Arc<str>, Stream>,
+    /// The last proof of a hand-out.
+    fence: u64,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    log: Vec<Message>,
+    groups: BTreeMap<Arc<str>, Group>,
+}
+
+/// A consumer group: its place in the stream, and what it has not settled.
+#[derive(Debug, Default)]
+struct Group {
+    /// How many messages of the log were handed out.
+    taken: usize,
+    entries: BTreeMap<Key, Entry>,
+    /// When each entry can be handed out: when it is due, or when its lease ends.
+    line: BTreeSet<(Timestamp, Key)>,
+    records: Records,
+}
+
+/// Every retry record that was ever written, settled ones included.
+#[derive(Debug, Default)]
+struct Records {
+    known: HashMap<(Death, u32), u64>,
+    last: u64,
+}
+
+/// An unsettled message of a group. Main messages are named by their place in the log, records by their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Main(usize),
+    Record(u64),
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Timestamp,
+    /// Proof of the hand-out, while it is out.
+    out: Option<u64>,
+    deliveries: u32,
+    record: Option<Record>,
+}
+
+#[derive(Debug)]
+struct Record {
+    delivery: Delivery,
+    death: Death,
+    history: History,
+    attempts: u32,
+}
+
+/// A message that was handed out.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub(super) key: Key,
+    pub(super) fence: u64,
+    pub(super) delivery: Delivery,
+}
+
+/// A message that is no longer in the hands of whoever speaks of it.
+#[derive(Debug)]
+pub(super) struct Lost;
+
+impl World {
+    pub(super) fn publish(&mut self, stream: &Arc<str>, message: Message) -> Position {
+        let log = &mut self.stream(stream).log;
+        log.push(message);
+        position(log.len() - 1)
+    }
+
+    pub(super) fn messages(&self, stream: &str) -> Vec<Message> {
+        self.streams.get(stream).map(|stream| stream.log.clone()).unwrap_or_default()
+    }
+
+    fn stream(&mut self, name: &Arc<str>) -> &mut Stream {
+        self.streams.entry(Arc::clone(name)).or_default()
+    }
+
+    fn group(&mut self, stream: &Arc<str>, group: &Arc<str>) -> &mut Group {
+        self.stream(stream).groups.entry(Arc::clone(group)).or_default()
+    }
+
+    fn existing(&self, stream: &str, group: &str) -> Option<&Group> {
+        self.streams.get(stream)?.groups.get(group)
+    }
+
+    /// Moves a group to a place in the log; `None` is its end.
+    pub(super) fn seek(&mut self, stream: &Arc<str>, group: &Arc<str>, to: Option<u64>) {
+        let end = self.stream(stream).log.len();
+        let first = |to: u64| usize::try_from(to.saturating_sub(1)).unwrap_or(usize::MAX);
+        self.group(stream, group).taken = to.map_or(end, first).min(end);
+    }
+
+    /// Hands out up to `limit` messages: first those that come again, then new ones.
+    pub(super) fn hand_out(
+        &mut self,
+        stream: &Arc<str>,
+        group: &Arc<str>,
+        limit: usize,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Vec<Handed> {
+        let mut fence = self.fence;
+        let Stream { log, groups } = self.streams.entry(Arc::clone(stream)).or_default();
+        let place = groups.entry(Arc::clone(group)).or_default();
+        let due: Vec<_> =
+            place.line.iter().take_while(|(at, _)| *at <= now).take(limit).copied().collect();
+        let mut handed = Vec::new();
+        for (_, key) in due {
+            place.change(key, |entry| {
+                fence += 1;
+                entry.out = Some(fence);
+                entry.at = until;
+                entry.deliveries = entry.deliveries.saturating_add(1);
+            });
+            handed.push((key, fence));
+        }
+        while handed.len() < limit && place.taken < log.len() {
+            fence += 1;
+            let entry = Entry { at: until, out: Some(fence), deliveries: 1, record: None };
+            let key = Key::Main(place.taken);
+            place.insert(key, entry);
+            handed.push((key, fence));
+            place.taken += 1;
+        }
+        self.fence = fence;
+        handed
+            .into_iter()
+            .filter_map(|(key, fence)| {
+                let entry = self.existing(stream, group)?.entries.get(&key)?;
+                let delivery = self.delivery(stream, group, key, entry)?;
+                Some(Handed { key, fence, delivery })
+            })
+            .collect()
+    }
+
+    fn delivery(
+        &self,
+        stream: &Arc<str>,
+        group: &Arc<str>,
+        key: Key,
+        entry: &Entry,
+    ) -> Option<Delivery> {
+        let delivery = match (key, &entry.record) {
+            (Key::Main(index), _) => {
+                let message = self.streams.get(stream)?.log.get(index)?.clone();
+                let origin = Origin::new("memory", Arc::clone(stream), position(index));
+                Delivery::new(message, origin)
+            }
+            (Key::Record(_), Some(record)) => {
+                let escalations = record.delivery.escalations().saturating_add(1);
+                record
+                    .delivery
+                    .clone()
+                    .with_lane(Lane::Retry)
+                    .with_death(record.death)
+                    .with_history(record.history.clone())
+                    .with_attempt(record.attempts.saturating_add(1))
+                    .with_escalations(escalations)
+            }
+            (Key::Record(_), None) => return None,
+        };
+        Some(delivery.with_consumer(Arc::clone(group)).with_deliveries(entry.deliveries))
+    }
+
+    /// When the next message of a group can be handed out.
+    pub(super) fn next_due(&self, stream: &str, group: &str) -> Option<Timestamp> {
+        self.existing(stream, group)?.line.first().map(|(at, _)| *at)
+    }
+
+    /// Changes what somebody holds, if they still do.
+    fn held<T>(
+        &mut self,
+        stream: &Arc<str>,
+        group: &Arc<str>,
+        key: Key,
+        fence: u64,
+        change: impl FnOnce(&mut Group) -> T,
+    ) -> Result<T, Lost> {
+        let group = self.group(stream, group);
+        let held = group.entries.get(&key).is_some_and(|entry| entry.out == Some(fence));
+        if held { Ok(change(group)) } else { Err(Lost) }
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        (stream, group): (&Arc<str>, &Arc<str>),
+        key: Key,
+        fence: u64,
+        until: Timestamp,
+    ) -> Result<(), Lost> {
+        self.held(stream, group, key, fence, |group| group.change(key, |entry| entry.at = until))
+    }
+
+    /// Ends a hand-out for good.
+    pub(super) fn acknowledge(
+        &mut self,
+        (stream, group): (&Arc<str>, &Arc<str>),
+        key: Key,
+        fence: u64,
+    ) -> Result<(), Lost> {
+        self.held(stream, group, key, fence, |group| group.remove(key))
+    }
+
+    /// Gives a message back, to be handed out again at `at`.
+    pub(super) fn release(
+        &mut self,
+        (stream, group): (&Arc<str>, &Arc<str>),
+        key: Key,
+        fence: u64,
+        at: Timestamp,
+    ) -> Result<(), Lost> {
+        self.held(stream, group, key, fence, |group| {
+            group.change(key, |entry| (entry.at, entry.out) = (at, None));
+        })
+    }
+
+    /// Ends every lease of a group.
+    pub(super) fn crash(&mut self, stream: &Arc<str>, group: &Arc<str>, now: Timestamp) {
+        let group = self.group(stream, group);
+        let out: Vec<_> =
+            group.entries.iter().filter(|(_, e)| e.out.is_some()).map(|(key, _)| *key).collect();
+        for key in out {
+            group.change(key, |entry| (entry.at, entry.out) = (now, None));
+        }
+    }
+
+    pub(super) fn escalate(&mut self, stream: &Arc<str>, escalation: Escalation) {
+        let Escalation { delivery, consumer, due, history, attempts } = escalation;
+        let death = delivery.death(&consumer);
+        let group = self.group(stream, &consumer);
+        let identity = (death, delivery.escalations().saturating_add(1));
+        let record = Record { delivery, death, history, attempts };
+        if let Some(number) = group.records.known.get(&identity) {
+            let key = Key::Record(*number);
+            let knows_less = |entry: &Entry| {
+                let known = entry.record.as_ref().map_or(0, |record| record.attempts);
+                entry.out.is_none() && known < record.attempts
+            };
+            if group.entries.get(&key).is_some_and(knows_less) {
+                group.change(key, |entry| (entry.at, entry.record) = (due, Some(record)));
+            }
+            return;
+        }
+        group.records.last += 1;
+        group.records.known.insert(identity, group.records.last);
+        let entry = Entry { at: due, out: None, deliveries: 0, record: Some(record) };
+        group.insert(Key::Record(group.records.last), entry);
+    }
+
+    /// Everything a group has not settled, what it has not been handed yet included.
+    pub(super) fn pending(&self, stream: &str, group: &str) -> usize {
+        let Some(stream) = self.streams.get(stream) else { return 0 };
+        match stream.groups.get(group) {
+            Some(group) => group.entries.len() + stream.log.len().saturating_sub(group.taken),
+            None => stream.log.len(),
+        }
+    }
+
+    /// What a group has not settled: the place in the log where it was born, and the lane by which it comes.
+    pub(super) fn unsettled(&self, stream: &str, group: &str) -> Vec<(Position, Lane)> {
+        let Some(stream) = self.streams.get(stream) else { return Vec::new() };
+        let none = Group::default();
+        let group = stream.groups.get(group).unwrap_or(&none);
+        let entry = |(key, entry): (&Key, &Entry)| match (key, &entry.record) {
+            (Key::Main(index), _) => Some((position(*index), Lane::Main)),
+            (Key::Record(_), record) => {
+                record.as_ref().map(|record| (record.delivery.origin().position(), Lane::Retry))
+            }
+        };
+        let fresh = (group.taken..stream.log.len()).map(|index| (position(index), Lane::Main));
+        group.entries.iter().filter_map(entry).chain(fresh).collect()
+    }
+}
+
+impl Group {
+    fn insert(&mut self, key: Key, entry: Entry) {
+        self.line.insert((entry.at, key));
+        self.entries.insert(key, entry);
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.line.remove(&(entry.at, key));
+        }
+    }
+
+    fn change(&mut self, key: Key, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            self.line.remove(&(entry.at, key));
+            change(entry);
+            self.line.insert((entry.at, key));
+        }
+    }
+}
+
+/// Positions count from 1.
+fn position(index: usize) -> Position {
+    Position::Offset(index as u64 + 1)
+}
