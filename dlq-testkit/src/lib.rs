@@ -1,1 +1,20 @@
-//! Placeholder.
+//! What a store or a transport has to pass: conformance suites, and doubles that fail on purpose.
+//!
+//! | module | for |
+//! |---|---|
+//! | [`store`] | checks for stores ([`store_conformance!`]) |
+//! | [`idempotency`] | checks for idempotency stores ([`idempotency_conformance!`]) |
+//! | [`fixtures`] | messages, letters and a clock that tests move |
+//! | [`faulty`] | stores that lose, forget or repeat, by which the checks themselves are checked |
+//!
+//! A dependency of tests only.
+
+pub mod faulty;
+pub mod fixtures;
+pub mod idempotency;
+pub mod store;
+
+mod run;
+
+#[doc(hidden)]
+pub use run::run;

@@ -1,0 +1,282 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlq_core::store::{
+    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Finish, Finished,
+    Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
+    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
+};
+use dlq_core::{
+    CrashMarks, DeadLetter, Escalation, Filter, LetterId, OperationId, Page, PageRequest,
+    RetryLane, Store, StoreError, StoreErrorKind, Timestamp,
+};
+
+/// The promise that is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Every n-th letter is confirmed and not written.
+    LosesEveryNth(u64),
+    /// Deaths of a known letter are taken for the one that is known.
+    HidesNewDeaths,
+    /// Whoever has ever claimed a letter may end the claim that somebody else has.
+    ForgetsFences,
+    /// What one has claimed is handed to the next one too.
+    HandsOutTwice,
+    /// Letters with a NUL in payload or error are refused.
+    RefusesNul,
+    /// A page begins after the time, not after the letter, that the one before ended with.
+    PagesByTime,
+    /// No count exceeds this.
+    CapsCounts(u64),
+    /// A cancelled operation says so and goes on.
+    IgnoresCancel,
+    /// Success is confirmed and not recorded.
+    ForgetsSuccess,
+    /// Retry records are confirmed and not written.
+    LosesRecords,
+}
+
+/// A store that breaks one promise; see [`Fault`]. Clones share what is remembered of earlier calls.
+#[derive(Clone, Debug)]
+pub struct FaultyStore<S> {
+    inner: S,
+    fault: Fault,
+    memory: Arc<Mutex<Memory>>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    letters: u64,
+    tokens: HashMap<LetterId, ClaimToken>,
+    claims: Vec<Claim>,
+}
+
+impl<S> FaultyStore<S> {
+    /// Breaks one promise of `inner`.
+    #[must_use]
+    pub fn new(inner: S, fault: Fault) -> Self {
+        Self { inner, fault, memory: Arc::default() }
+    }
+
+    /// The store underneath.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn loses(&self) -> bool {
+        let Fault::LosesEveryNth(n) = self.fault else { return false };
+        let mut memory = self.memory();
+        memory.letters += 1;
+        n != 0 && memory.letters.is_multiple_of(n)
+    }
+
+    /// The token that was given out last for the letter, whoever asks.
+    fn latest(&self, token: ClaimToken) -> ClaimToken {
+        if self.fault != Fault::ForgetsFences {
+            return token;
+        }
+        self.memory().tokens.get(&token.letter).copied().unwrap_or(token)
+    }
+}
+
+fn has_nul(letter: &DeadLetter) -> bool {
+    letter.message.payload().is_some_and(|payload| payload.contains(&0))
+        || letter.error().contains('\0')
+}
+
+impl<S: Store> Sink for FaultyStore<S> {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        let mut receipts = Vec::new();
+        for letter in letters {
+            if self.fault == Fault::RefusesNul && has_nul(&letter) {
+                return Err(StoreError::new(StoreErrorKind::Refused, "write the letter"));
+            }
+            let hidden =
+                self.fault == Fault::HidesNewDeaths && self.inner.get(letter.id).await?.is_some();
+            if hidden {
+                receipts.push(Receipt::Unchanged);
+            } else if self.loses() {
+                receipts.push(Receipt::Stored);
+            } else {
+                receipts.extend(self.inner.put(vec![letter]).await?);
+            }
+        }
+        Ok(receipts)
+    }
+}
+
+impl<S: Store> RetryLane for FaultyStore<S> {
+    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+        if self.fault == Fault::LosesRecords {
+            return Ok(());
+        }
+        self.inner.escalate(escalation).await
+    }
+}
+
+impl<S: Store> Letters for FaultyStore<S> {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        self.inner.get(id).await
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        self.inner.with_prefix(digits, limit).await
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        let mut found = self.inner.list(filter, page).await?;
+        if let Some(after) = page.after.filter(|_| self.fault == Fault::PagesByTime) {
+            found.letters.retain(|letter| letter.state.created_at != after.created_at);
+        }
+        Ok(found)
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        let count = self.inner.count(filter).await?;
+        Ok(if let Fault::CapsCounts(cap) = self.fault { count.min(cap) } else { count })
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        self.inner.groups(filter, limit).await
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        self.inner.stats(filter).await
+    }
+}
+
+impl<S: Store> Claims for FaultyStore<S> {
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+        let mut claims = self.inner.claim(request).await?;
+        let mut memory = self.memory();
+        for claim in &claims {
+            memory.tokens.insert(claim.token.letter, claim.token);
+        }
+        if self.fault == Fault::HandsOutTwice {
+            let again = std::mem::replace(&mut memory.claims, claims.clone());
+            claims.extend(again);
+        }
+        Ok(claims)
+    }
+
+    async fn extend(
+        &self,
+        tokens: Vec<ClaimToken>,
+        lease: Duration,
+    ) -> Result<Vec<bool>, StoreError> {
+        let tokens = tokens.into_iter().map(|token| self.latest(token)).collect();
+        self.inner.extend(tokens, lease).await
+    }
+
+    async fn finish(
+        &self,
+        finishes: Vec<(ClaimToken, Finish)>,
+    ) -> Result<Vec<Finished>, StoreError> {
+        let mut finished = Vec::new();
+        for (token, finish) in finishes {
+            if self.fault == Fault::ForgetsSuccess && matches!(finish, Finish::Resolved(_)) {
+                finished.push(Finished::Applied);
+            } else {
+                finished.extend(self.inner.finish(vec![(self.latest(token), finish)]).await?);
+            }
+        }
+        Ok(finished)
+    }
+
+    async fn next_due(&self, consumers: Vec<String>) -> Result<Option<Timestamp>, StoreError> {
+        self.inner.next_due(consumers).await
+    }
+
+    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Timestamp), StoreError> {
+        self.inner.run_schedule(run).await
+    }
+}
+
+impl<S: Store> Operations for FaultyStore<S> {
+    async fn plan(&self, spec: OperationSpec) -> Result<Plan, StoreError> {
+        self.inner.plan(spec).await
+    }
+
+    async fn start(&self, spec: OperationSpec, by: Actor) -> Result<Operation, StoreError> {
+        self.inner.start(spec, by).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>, StoreError> {
+        self.inner.operation(id).await
+    }
+
+    async fn operations(&self, limit: u32) -> Result<Vec<Operation>, StoreError> {
+        self.inner.operations(limit).await
+    }
+
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Result<ItemPage, StoreError> {
+        self.inner.items(id, after, limit).await
+    }
+
+    async fn control(
+        &self,
+        id: OperationId,
+        control: Control,
+        by: Actor,
+    ) -> Result<Operation, StoreError> {
+        if self.fault == Fault::IgnoresCancel
+            && control == Control::Cancel
+            && let Some(mut operation) = self.inner.operation(id).await?
+        {
+            operation.state = dlq_core::store::OperationState::Cancelled;
+            return Ok(operation);
+        }
+        self.inner.control(id, control, by).await
+    }
+}
+
+impl<S: Store> Upkeep for FaultyStore<S> {
+    async fn mark(
+        &self,
+        selection: Selection,
+        mark: Mark,
+        by: Actor,
+    ) -> Result<Marked, StoreError> {
+        self.inner.mark(selection, mark, by).await
+    }
+
+    async fn delete(&self, selection: Selection, by: Actor) -> Result<Marked, StoreError> {
+        self.inner.delete(selection, by).await
+    }
+
+    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
+        self.inner.cleanup(cleanup, by).await
+    }
+
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        self.inner.audit(limit).await
+    }
+
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Result<(), StoreError> {
+        self.inner.record_processed(events).await
+    }
+
+    async fn processed(&self, limit: u32) -> Result<Vec<ProcessedEvent>, StoreError> {
+        self.inner.processed(limit).await
+    }
+
+    async fn deduplicate(&self, force: bool) -> Result<u64, StoreError> {
+        self.inner.deduplicate(force).await
+    }
+}
+
+impl<S: CrashMarks> CrashMarks for FaultyStore<S> {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        self.inner.begin(letter).await
+    }
+
+    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+        self.inner.end(letter).await
+    }
+}

@@ -1,0 +1,128 @@
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::idempotency::memory::MemoryIdempotency;
+use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, Release};
+
+use crate::fixtures::ManualClock;
+
+/// A place where an idempotency store can be opened.
+pub trait IdempotencyFixture: Send + Sync + 'static {
+    /// The store.
+    type Store: Idempotency + Clone;
+
+    /// An empty place of its own for the check of this name. Checks run side by side.
+    fn fresh(check: &'static str) -> impl Future<Output = Self> + Send
+    where
+        Self: Sized;
+
+    /// Opens the store at this place, as another process would.
+    fn open(&self) -> impl Future<Output = Self::Store> + Send;
+
+    /// The clock that every store opened here tells the time by; `None` where the store has a time of its own.
+    fn clock(&self) -> Option<&ManualClock>;
+}
+
+/// Idempotency in memory.
+#[derive(Debug)]
+pub struct MemoryIdempotencyFixture {
+    store: MemoryIdempotency,
+    clock: ManualClock,
+}
+
+impl IdempotencyFixture for MemoryIdempotencyFixture {
+    type Store = MemoryIdempotency;
+
+    async fn fresh(_check: &'static str) -> Self {
+        let clock = ManualClock::new();
+        Self { store: MemoryIdempotency::new().with_clock(clock.shared()), clock }
+    }
+
+    async fn open(&self) -> MemoryIdempotency {
+        self.store.clone()
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        Some(&self.clock)
+    }
+}
+
+/// What a check works with: a store of its own, and shorthands that panic when the store does not answer.
+#[derive(Debug)]
+pub struct IdempotencyCheck<F: IdempotencyFixture> {
+    pub(super) fixture: F,
+    /// The store.
+    pub store: F::Store,
+}
+
+/// Runs one check against a fresh store.
+///
+/// # Panics
+///
+/// When the store breaks the promise that the check is about.
+pub fn run<F: IdempotencyFixture, R: Future<Output = ()>>(
+    name: &'static str,
+    check: impl FnOnce(IdempotencyCheck<F>) -> R,
+) {
+    crate::run(name, async {
+        let fixture = F::fresh(name).await;
+        let store = fixture.open().await;
+        check(IdempotencyCheck { fixture, store }).await;
+    });
+}
+
+impl<F: IdempotencyFixture> IdempotencyCheck<F> {
+    pub(super) fn controls_time(&self) -> bool {
+        self.fixture.clock().is_some()
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        if self.controls_time() { Duration::from_secs(30) } else { Duration::from_millis(400) }
+    }
+
+    pub(super) async fn pass(&self, time: Duration) {
+        match self.fixture.clock() {
+            Some(clock) => clock.advance(time),
+            None => tokio::time::sleep(time).await,
+        }
+    }
+
+    pub(super) async fn outlast_leases(&self) {
+        self.pass(self.lease() + Duration::from_millis(50)).await;
+    }
+
+    pub(super) async fn claim_as(&self, consumer: &str, key: &[u8]) -> IdempotencyClaim {
+        let (consumer, key) = (Arc::from(consumer), Bytes::copy_from_slice(key));
+        self.store.claim(consumer, key, self.lease()).await.expect("claim answers")
+    }
+
+    pub(super) async fn claim(&self, key: &str) -> IdempotencyClaim {
+        self.claim_as("orders.handle", key.as_bytes()).await
+    }
+
+    /// Claims a key that must be new, and returns the token, the attempts and the crashes.
+    pub(super) async fn take(&self, key: &str) -> (IdempotencyToken, u32, u32) {
+        match self.claim(key).await {
+            IdempotencyClaim::New { token, attempts, crashes } => (token, attempts, crashes),
+            other => panic!("`{key}` is not new: {other:?}"),
+        }
+    }
+
+    pub(super) async fn complete(&self, token: &IdempotencyToken, keep: Duration) -> bool {
+        self.store.complete(token.clone(), keep).await.expect("complete answers")
+    }
+
+    pub(super) async fn release(&self, token: &IdempotencyToken, release: Release) -> bool {
+        self.store.release(token.clone(), release).await.expect("release answers")
+    }
+
+    pub(super) async fn extend(&self, token: &IdempotencyToken) -> bool {
+        self.store.extend(token.clone(), self.lease()).await.expect("extend answers")
+    }
+
+    pub(super) async fn purge(&self, limit: u32) -> u64 {
+        self.store.purge(limit).await.expect("purge answers")
+    }
+}

@@ -1,0 +1,20 @@
+use std::future::Future;
+use std::time::Duration;
+
+/// How long one check may take before it counts as hung.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Runs one check on a runtime of its own, with two threads, so that what runs side by side really does.
+///
+/// # Panics
+///
+/// When the check panics, or has not ended after two minutes.
+pub fn run(check: &str, future: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("the machine can start two threads");
+    let ended = runtime.block_on(async { tokio::time::timeout(DEADLINE, future).await });
+    assert!(ended.is_ok(), "`{check}` has not ended after {DEADLINE:?}");
+}

@@ -1,0 +1,49 @@
+use std::future::Future;
+
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::{CrashMarks, Store};
+
+use crate::fixtures::ManualClock;
+
+/// A place where a store can be opened: a file, a schema, a key prefix.
+pub trait StoreFixture: Send + Sync + 'static {
+    /// The store.
+    type Store: Store + CrashMarks + Clone;
+
+    /// An empty place of its own for the check of this name. Checks run side by side.
+    fn fresh(check: &'static str) -> impl Future<Output = Self> + Send
+    where
+        Self: Sized;
+
+    /// Opens the store at this place, as another process would, with deduplication switched on or not. The handles
+    /// opened before go on working.
+    fn open(&self, dedup: bool) -> impl Future<Output = Self::Store> + Send;
+
+    /// The clock that every store opened here tells the time by; `None` where the store has a time of its own. Checks
+    /// then wait with short leases in real time, and leave out what is exact to the nanosecond.
+    fn clock(&self) -> Option<&ManualClock>;
+}
+
+/// The store in memory.
+#[derive(Debug)]
+pub struct MemoryFixture {
+    store: MemoryStore,
+    clock: ManualClock,
+}
+
+impl StoreFixture for MemoryFixture {
+    type Store = MemoryStore;
+
+    async fn fresh(_check: &'static str) -> Self {
+        let clock = ManualClock::new();
+        Self { store: MemoryStore::new().with_clock(clock.shared()), clock }
+    }
+
+    async fn open(&self, dedup: bool) -> MemoryStore {
+        self.store.clone().with_dedup(dedup)
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        Some(&self.clock)
+    }
+}

@@ -1,0 +1,355 @@
+//! Any store against the one in memory: whatever is done to both, in whatever order, they answer alike.
+
+use std::time::Duration;
+
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::store::{
+    AuditEntry, Claim, ClaimRequest, Cleanup, Control, Finish, Mark, Operation, OperationSpec,
+    Pace, Schedule, ScheduleRun, Selection,
+};
+use dlq_core::{
+    Attempt, Clock, DeadLetter, Escalation, Filter, LetterId, Message, OperationId, Order,
+    PageRequest, Resolution, Status, Store,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::StoreFixture;
+use super::check::by;
+use crate::fixtures::{ManualClock, died_again, escalation, failure, letter_of};
+
+const CONSUMERS: [&str; 2] = ["orders.handle", "audit.write"];
+
+/// One thing that is done to both stores.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Step {
+    /// Puts deaths of messages, each a number, a generation and whether its bytes are other ones.
+    Put(Vec<(u8, u8, bool)>),
+    /// Escalates a message of a generation after so many attempts, due in so many seconds.
+    Escalate(u8, u8, u8, u8),
+    /// Claims so many letters of one consumer, or of all.
+    Claim(u8, Option<bool>),
+    /// Extends the n-th claim so far.
+    Extend(u8),
+    /// Finishes the n-th claim so far in one of several ways.
+    Finish(u8, u8),
+    /// Marks the letter of a message, or those of a consumer.
+    Mark(u8, u8),
+    /// Deletes the letter of a message, or those of a consumer.
+    Delete(u8),
+    /// Cleans up what is so many seconds old.
+    Cleanup(u8, bool),
+    /// Starts an operation: consumer, limit, canary, letters a second, cap.
+    Start(Option<bool>, Option<u8>, u8, u8, u8),
+    /// Steers the n-th operation.
+    Control(u8, u8),
+    /// Runs the schedule of one consumer with a batch.
+    Schedule(bool, u8),
+    /// Collapses duplicates.
+    Deduplicate(bool),
+    /// Lets so many tenths of a second pass.
+    Pass(u8),
+}
+
+/// Arbitrary steps, those that happen often more often.
+pub fn any_step() -> impl Strategy<Value = Step> {
+    let n = 0..8_u8;
+    prop_oneof![
+        6 => vec((n.clone(), 0..3_u8, prop::bool::weighted(0.1)), 1..4).prop_map(Step::Put),
+        3 => (n.clone(), 0..3_u8, 1..4_u8, 0..9_u8).prop_map(|(n, g, a, d)| Step::Escalate(n, g, a, d)),
+        6 => (0..5_u8, any::<Option<bool>>()).prop_map(|(limit, who)| Step::Claim(limit, who)),
+        1 => any::<u8>().prop_map(Step::Extend),
+        8 => (any::<u8>(), any::<u8>()).prop_map(|(claim, how)| Step::Finish(claim, how)),
+        2 => (0..10_u8, 0..3_u8).prop_map(|(which, mark)| Step::Mark(which, mark)),
+        1 => (0..10_u8).prop_map(Step::Delete),
+        1 => (0..9_u8, any::<bool>()).prop_map(|(age, all)| Step::Cleanup(age, all)),
+        4 => (any::<Option<bool>>(), prop::option::of(0..5_u8), 0..3_u8, 0..3_u8, 0..4_u8)
+            .prop_map(|(who, limit, canary, pace, cap)| Step::Start(who, limit, canary, pace, cap)),
+        2 => (any::<u8>(), 0..3_u8).prop_map(|(which, how)| Step::Control(which, how)),
+        2 => (any::<bool>(), 0..4_u8).prop_map(|(who, batch)| Step::Schedule(who, batch)),
+        1 => any::<bool>().prop_map(Step::Deduplicate),
+        4 => (0..60_u8).prop_map(Step::Pass),
+    ]
+}
+
+/// Compares a store with the one in memory over `cases` random sequences of steps, with and without deduplication.
+///
+/// # Panics
+///
+/// When the two answer differently, with the shortest sequence found that makes them; and when the store does not take
+/// a clock.
+pub fn compare<F: StoreFixture>(cases: u32) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let steps = (any::<bool>(), vec(any_step(), 1..40));
+    let ended = TestRunner::new(config).run(&steps, |(dedup, steps)| {
+        crate::run("agrees with the model", async {
+            let fixture = F::fresh("agrees_with_the_model").await;
+            let store = fixture.open(dedup).await;
+            let clock = fixture.clock().expect("the comparison needs a store that takes a clock");
+            agrees_with_model(&store, clock, dedup, &steps).await;
+        });
+        Ok(())
+    });
+    if let Err(error) = ended {
+        panic!("{error}");
+    }
+}
+
+/// Makes the comparison of a store with the one in memory a test.
+///
+/// Takes a type that implements [`StoreFixture`] and the number of sequences to try.
+#[macro_export]
+macro_rules! store_model {
+    ($fixture:ty, $cases:expr) => {
+        #[test]
+        fn agrees_with_the_model() {
+            $crate::store::model::compare::<$fixture>($cases);
+        }
+    };
+}
+
+/// Does `steps` to `store`, which must be empty and tell the time by `clock`, and to a store in memory.
+///
+/// # Panics
+///
+/// When the two answer differently.
+pub async fn agrees_with_model<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    dedup: bool,
+    steps: &[Step],
+) {
+    let model = MemoryStore::new().with_clock(clock.shared()).with_dedup(dedup);
+    let mut one = Side { store: &model, claims: Vec::new(), operations: Vec::new() };
+    let mut other = Side { store, claims: Vec::new(), operations: Vec::new() };
+    for (number, step) in steps.iter().enumerate() {
+        if let Step::Pass(tenths) = step {
+            clock.advance(Duration::from_millis(u64::from(*tenths) * 100));
+        }
+        let expected = one.answer(clock, step).await;
+        let found = other.answer(clock, step).await;
+        assert_eq!(found, expected, "step {number}: {step:?}");
+        let expected = one.everything().await;
+        let found = other.everything().await;
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found, expected, "after step {number}: {step:?}");
+        }
+        assert_eq!(found.len(), expected.len(), "after step {number}: {step:?}");
+    }
+}
+
+fn death(n: u8, generation: u8, other_bytes: bool) -> DeadLetter {
+    let payload = if other_bytes { "other" } else { "payload" };
+    let original = if n == 7 { String::new() } else { format!("evt-{}", n / 3) };
+    let mut letter =
+        letter_of(Message::new("orders.created", payload).with_id(original), u64::from(n));
+    letter.consumer = CONSUMERS[usize::from(n % 2)].to_owned();
+    (0..generation).fold(letter, |letter, _| died_again(&letter))
+}
+
+fn consumer(which: bool) -> String {
+    CONSUMERS[usize::from(which)].to_owned()
+}
+
+fn selection(which: u8) -> Selection {
+    let filter = match which {
+        8 | 9 => Filter::new().with_consumer(consumer(which == 9)),
+        n => Filter::new().with_id(death(n, 0, false).id),
+    };
+    Selection::matching(filter).expect("it says something")
+}
+
+/// One store, the claims it has given out and the operations it has started, in order.
+struct Side<'a, S> {
+    store: &'a S,
+    claims: Vec<Claim>,
+    operations: Vec<OperationId>,
+}
+
+impl<S: Store> Side<'_, S> {
+    /// Does one step and returns the answer as text, without what may differ: fences and ids of operations.
+    async fn answer(&mut self, clock: &ManualClock, step: &Step) -> String {
+        let now = clock.now();
+        let lease = Duration::from_secs(2);
+        match step {
+            Step::Put(deaths) => {
+                let letters = deaths.iter().map(|(n, g, other)| death(*n, *g, *other)).collect();
+                format!("{:?}", self.store.put(letters).await.expect("put answers"))
+            }
+            Step::Escalate(n, generation, attempts, seconds) => {
+                let due = now.after(Duration::from_secs(u64::from(*seconds)));
+                let record: Escalation =
+                    escalation(&death(*n, *generation, false), u32::from(*attempts), due);
+                format!("{:?}", self.store.escalate(record).await.expect("escalate answers"))
+            }
+            Step::Claim(limit, who) => {
+                let names = who.map(consumer);
+                let request = ClaimRequest::due(names, u32::from(*limit), lease);
+                let claims = self.store.claim(request).await.expect("claim answers");
+                let shown: Vec<_> = claims
+                    .iter()
+                    .map(|claim| {
+                        let letter = self.plain(claim.letter.clone());
+                        (letter, claim.token.generation, claim.continues, claim.lease_until)
+                    })
+                    .collect();
+                self.claims.extend(claims);
+                format!("{shown:#?}")
+            }
+            Step::Extend(which) => {
+                let Some(claim) = self.claim(*which) else { return String::new() };
+                let extended = self.store.extend(vec![claim.token], lease).await;
+                format!("{:?}", extended.expect("extend answers"))
+            }
+            Step::Finish(which, how) => {
+                let Some(claim) = self.claim(*which) else { return String::new() };
+                let finish = finish(claim, *how, now);
+                let finished = self.store.finish(vec![(claim.token, finish)]).await;
+                format!("{:?}", finished.expect("finish answers"))
+            }
+            Step::Mark(which, mark) => {
+                let mark = [Mark::Quarantined, Mark::Pending, Mark::Resolved][usize::from(*mark)];
+                let marked = self.store.mark(selection(*which), mark, by()).await;
+                format!("{:?}", marked.expect("mark answers"))
+            }
+            Step::Delete(which) => {
+                let deleted = self.store.delete(selection(*which), by()).await;
+                format!("{:?}", deleted.expect("delete answers"))
+            }
+            Step::Cleanup(age, all) => {
+                let mut cleanup = Cleanup::older_than(Duration::from_secs(u64::from(*age)));
+                cleanup.include_unresolved = *all;
+                format!("{:?}", self.store.cleanup(cleanup, by()).await.expect("cleanup answers"))
+            }
+            Step::Start(who, limit, canary, pace, cap) => {
+                let mut spec = OperationSpec::replay(Filter::new())
+                    .with_canary(u32::from(*canary))
+                    .with_max_replays(u32::from(*cap));
+                spec.filter.consumers.extend(who.map(consumer));
+                spec.limit = limit.map(u64::from);
+                spec.pace = Pace::per_second(u32::from(*pace));
+                let plan = self.store.plan(spec.clone()).await.expect("plan answers");
+                let operation = self.store.start(spec, by()).await.expect("start answers");
+                self.operations.push(operation.id);
+                let planned = (plan.count, plan.past_cap, plan.ineligible, plan.sample.len());
+                format!("{planned:?} {:?}", self.plain_operation(operation))
+            }
+            Step::Control(which, how) => {
+                if self.operations.is_empty() {
+                    return String::new();
+                }
+                let id = self.operations[usize::from(*which) % self.operations.len()];
+                let control = Control::ALL[usize::from(*how)];
+                match self.store.control(id, control, by()).await {
+                    Ok(operation) => format!("{:?}", self.plain_operation(operation)),
+                    Err(error) => format!("{:?}", error.kind()),
+                }
+            }
+            Step::Schedule(who, batch) => {
+                let schedule = Schedule::enabled()
+                    .with_every(Duration::from_secs(1))
+                    .with_batch(u32::from(*batch))
+                    .with_max_retries(3);
+                let run = ScheduleRun { consumer: consumer(*who), schedule };
+                format!("{:?}", self.store.run_schedule(run).await.expect("run_schedule answers"))
+            }
+            Step::Deduplicate(force) => {
+                let removed = self.store.deduplicate(*force).await;
+                format!("{:?}", removed.map_err(|error| error.kind()))
+            }
+            Step::Pass(_) => String::new(),
+        }
+    }
+
+    fn claim(&self, which: u8) -> Option<&Claim> {
+        let latest = self.claims.len().checked_sub(1)?;
+        self.claims.get(latest - usize::from(which) % self.claims.len().min(6))
+    }
+
+    /// Everything that can be asked for, each as text.
+    async fn everything(&self) -> Vec<String> {
+        let request = PageRequest::new().with_order(Order::OldestFirst).with_limit(1_000);
+        let page = self.store.list(Filter::new(), request).await.expect("list answers");
+        let mut all = Vec::new();
+        for summary in page.letters {
+            let letter = self.store.get(summary.id).await.expect("get answers");
+            let letter = letter.expect("what is listed is there");
+            assert_eq!(summary, letter.summary());
+            all.push(format!("{:#?}", self.plain(letter)));
+        }
+        for id in &self.operations {
+            let operation = self.store.operation(*id).await.expect("operation answers");
+            let operation = operation.expect("what was started is there");
+            let items = self.store.items(*id, 0, 1_000).await.expect("items answers");
+            all.push(format!("{:#?} {items:#?}", self.plain_operation(operation)));
+        }
+        let stats = self.store.stats(Filter::new()).await.expect("stats answers");
+        let pending = Filter::new().with_status(Status::Pending);
+        let count = self.store.count(pending).await.expect("count answers");
+        let groups = self.store.groups(Filter::new(), 100).await.expect("groups answers");
+        let groups: Vec<_> =
+            groups.iter().map(|g| (g.fingerprint, &g.consumer, g.count, g.sample.id)).collect();
+        all.push(format!("{stats:#?} {count} {groups:#?}"));
+        for names in [Vec::new(), vec![consumer(false)], vec![consumer(true)]] {
+            all.push(format!("{:?}", self.store.next_due(names).await.expect("next_due answers")));
+        }
+        let audit = self.store.audit(1_000).await.expect("audit answers");
+        let audit = audit.into_iter().map(|entry| self.plain_entry(entry));
+        all.push(format!("{:#?}", audit.collect::<Vec<_>>()));
+        all
+    }
+
+    fn number(&self, id: OperationId) -> OperationId {
+        let number = self.operations.iter().position(|known| *known == id);
+        let number = number.expect("the operation was started here");
+        OperationId::from_bytes([u8::try_from(number).unwrap_or(u8::MAX); 16])
+    }
+
+    fn plain(&self, mut letter: DeadLetter) -> (LetterId, DeadLetter) {
+        letter.state.operation = letter.state.operation.map(|id| self.number(id));
+        (letter.id, letter)
+    }
+
+    fn plain_operation(&self, mut operation: Operation) -> Operation {
+        operation.id = self.number(operation.id);
+        operation
+    }
+
+    fn plain_entry(&self, mut entry: AuditEntry) -> AuditEntry {
+        if let Some(id) = entry.operation {
+            let number = self.number(id);
+            entry.subject = entry.subject.replace(&id.to_string(), &number.to_string());
+            entry.operation = Some(number);
+        }
+        entry
+    }
+}
+
+fn finish(claim: &Claim, how: u8, now: dlq_core::Timestamp) -> Finish {
+    match how % 6 {
+        0 | 1 => Finish::Resolved(Resolution::ALL[usize::from(how / 6) % 3]),
+        2 => Finish::Released { after: Duration::from_secs(u64::from(how / 60)) },
+        3 => {
+            let generation = claim.next_death().generation;
+            let attempts = if claim.continues { claim.letter.attempts + 1 } else { 1 };
+            let mut history = claim.letter.history.clone();
+            history.push(Attempt {
+                number: attempts,
+                generation,
+                failure: failure(u64::from(how)),
+            });
+            Finish::Retry {
+                due: now.after(Duration::from_secs(u64::from(how / 60))),
+                history,
+                attempts,
+            }
+        }
+        _ => {
+            let mut death = died_again(&claim.letter);
+            death.generation = claim.next_death().generation;
+            Finish::Dead(Box::new(death))
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What another process finds when it opens the same place.
+
+use dlq_core::store::{Claims, ItemOutcome, Letters, Mark, OperationState, Operations, Upkeep};
+use dlq_core::{CrashMarks, Filter, Order, Resolution};
+
+use super::{Check, StoreFixture};
+use crate::fixtures::{escalation, letter};
+
+/// What was confirmed is there, letter for letter.
+pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
+    let letters = check.bury(5).await;
+    check.mark(letters[1].id, Mark::Quarantined).await;
+    check.escalate(escalation(&letter(9), 2, check.now())).await;
+    let before = check.list(&Filter::new(), Order::OldestFirst, 10).await;
+    let whole = check.get(letters[3].id).await;
+    let mut other = check;
+    other.store = other.reopened().await;
+    assert_eq!(other.list(&Filter::new(), Order::OldestFirst, 10).await, before);
+    assert_eq!(other.get(letters[3].id).await, whole);
+    assert_eq!(other.store.audit(10).await.expect("audit answers").len(), 1);
+}
+
+/// Claims, their tokens and running operations go on.
+pub async fn operations_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
+    check.bury(4).await;
+    let operation = check.replay().await;
+    let claims = check.claim(2).await;
+    check.succeed(&claims[0]).await;
+    let mut other = check;
+    other.store = other.reopened().await;
+    assert_eq!(other.claim(10).await.len(), 2, "the claimed one is still claimed");
+    other.succeed(&claims[1]).await;
+    use ItemOutcome::{Released, Succeeded};
+    let outcomes = [Succeeded, Succeeded, Released, Released];
+    assert_eq!(other.outcomes(&operation).await, outcomes);
+    assert_eq!(other.operation(&operation).await.state, OperationState::Running);
+}
+
+/// Two handles see what the other does, at once.
+pub async fn two_handles_see_the_same<F: StoreFixture>(check: Check<F>) {
+    let other = check.reopened().await;
+    let letters = check.bury(2).await;
+    let found = other.get(letters[0].id).await.expect("get answers");
+    assert_eq!(found, Some(check.get(letters[0].id).await));
+    assert_eq!(other.count(Filter::new()).await.expect("count answers"), 2);
+    let spec = dlq_core::store::OperationSpec::replay(Filter::new());
+    let operation = other.start(spec, super::check::by()).await.expect("start answers");
+    let claim = check.claim_one().await;
+    let finish = dlq_core::store::Finish::Resolved(Resolution::Succeeded);
+    let finished = other.finish(vec![(claim.token, finish)]).await.expect("finish answers");
+    assert_eq!(finished, [dlq_core::store::Finished::Applied]);
+    assert_eq!(check.outcomes(&operation).await, [ItemOutcome::Succeeded, ItemOutcome::Queued]);
+}
+
+/// Crash marks are found by whoever comes next.
+pub async fn crash_marks_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
+    CrashMarks::begin(&check.store, letter(1).id).await.expect("begin answers");
+    let other = check.reopened().await;
+    assert_eq!(CrashMarks::begin(&other, letter(1).id).await.expect("begin answers"), 1);
+}

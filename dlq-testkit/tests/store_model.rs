@@ -1,0 +1,32 @@
+//! The comparison with the model: the store in memory agrees with itself, and a store that forgets does not.
+
+use dlq_core::store::memory::MemoryStore;
+use dlq_testkit::faulty::{Fault, FaultyStore};
+use dlq_testkit::fixtures::ManualClock;
+use dlq_testkit::store::{MemoryFixture, StoreFixture};
+
+dlq_testkit::store_model!(MemoryFixture, 200);
+
+struct Forgetful(MemoryFixture);
+
+impl StoreFixture for Forgetful {
+    type Store = FaultyStore<MemoryStore>;
+
+    async fn fresh(check: &'static str) -> Self {
+        Self(MemoryFixture::fresh(check).await)
+    }
+
+    async fn open(&self, dedup: bool) -> Self::Store {
+        FaultyStore::new(self.0.open(dedup).await, Fault::ForgetsSuccess)
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        self.0.clock()
+    }
+}
+
+#[test]
+#[should_panic(expected = "after step")]
+fn a_difference_is_found() {
+    dlq_testkit::store::model::compare::<Forgetful>(500);
+}
