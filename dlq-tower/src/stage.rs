@@ -9,14 +9,15 @@
 //! | retry | [`Verdict`] | none |
 //! | dead-letter routing | [`Settlement`] | [`RouteError`] |
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::{
-    Attempt, BoxError, Cause, Classification, Delivery, Disposition, ErrorClass, Failure, History,
-    Reason, SharedClock, StoreError,
+    Attempt, BoxError, Cause, Classification, Clock, Delivery, Disposition, ErrorClass, Failure,
+    History, Reason, SharedClock, StoreError, SystemClock, Timestamp,
 };
 use tokio::time::Instant;
 
@@ -74,24 +75,49 @@ pub(crate) struct Run {
     began: Instant,
 }
 
+thread_local! {
+    /// When the run began that was started last on this thread, so that layers around it need not read the clock again.
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
 impl Run {
     /// The run of `delivery` that begins now.
     pub(crate) fn begin(delivery: &Delivery) -> Self {
-        Self {
-            number: delivery.attempt(),
-            generation: delivery.generation(),
-            began: Instant::now(),
-        }
+        let began = Instant::now();
+        BEGAN.set(Some(began));
+        Self { number: delivery.attempt(), generation: delivery.generation(), began }
+    }
+
+    /// The run of `delivery` that `start` begins, if it does so at once, or else begins now.
+    pub(crate) fn around<T>(delivery: Delivery, start: impl FnOnce(Delivery) -> T) -> (Self, T) {
+        let (number, generation) = (delivery.attempt(), delivery.generation());
+        BEGAN.set(None);
+        let started = start(delivery);
+        let began = BEGAN.take().unwrap_or_else(Instant::now);
+        (Self { number, generation, began }, started)
     }
 
     /// The run ended now, and failed.
-    pub(crate) fn failed(self, failure: Failure, clock: &SharedClock) -> Setback {
-        let failure = failure.timed(clock.now(), self.began.elapsed());
-        Setback::Failed(Box::new(Attempt {
-            number: self.number,
-            generation: self.generation,
-            failure,
-        }))
+    pub(crate) fn failed(self, failure: Failure, now: Timestamp) -> Setback {
+        let failure = failure.timed(now, self.began.elapsed());
+        let Self { number, generation, .. } = self;
+        Setback::Failed(Box::new(Attempt { number, generation, failure }))
+    }
+}
+
+/// The clock of a layer, which costs nothing to clone where it is the machine's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LayerClock(Option<SharedClock>);
+
+impl LayerClock {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.as_deref().map_or_else(|| SystemClock.now(), Clock::now)
+    }
+}
+
+impl From<SharedClock> for LayerClock {
+    fn from(clock: SharedClock) -> Self {
+        Self(Some(clock))
     }
 }
 

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use dlq_core::{Cause, ErrorClass, Failure, SharedClock};
+use dlq_core::{Cause, ErrorClass, Failure};
 use pin_project_lite::pin_project;
 
-use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback};
 
 type Payload = Box<dyn Any + Send>;
 
@@ -20,7 +20,7 @@ pin_project! {
         state: State<F>,
         run: Run,
         class: ErrorClass,
-        clock: SharedClock,
+        clock: LayerClock,
     }
 }
 
@@ -41,7 +41,7 @@ impl<F> ResponseFuture<F> {
         called: Result<F, Payload>,
         run: Run,
         class: ErrorClass,
-        clock: SharedClock,
+        clock: LayerClock,
     ) -> Self {
         let state = match called {
             Ok(inner) => State::Running { inner },
@@ -83,7 +83,7 @@ where
         let message = text_of(&*payload);
         discard(move || drop(payload));
         let failure = Failure::new(*this.class, Cause::Panic, "panic", &message);
-        Poll::Ready(Err(this.run.failed(failure, this.clock)))
+        Poll::Ready(Err(this.run.failed(failure, this.clock.now())))
     }
 }
 

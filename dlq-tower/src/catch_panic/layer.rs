@@ -1,21 +1,22 @@
+use dlq_core::SharedClock;
 use dlq_core::policy::PanicPolicy;
-use dlq_core::{SharedClock, SystemClock};
 use tower_layer::Layer;
 
 use super::CatchPanic;
+use crate::stage::LayerClock;
 
 /// Turns panics into failures. See the [module docs](super).
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct CatchPanicLayer {
     policy: PanicPolicy,
-    clock: SharedClock,
+    clock: LayerClock,
 }
 
 impl CatchPanicLayer {
     /// Catches panics, as permanent failures.
     pub fn new() -> Self {
-        Self { policy: PanicPolicy::Permanent, clock: SystemClock::shared() }
+        Self { policy: PanicPolicy::Permanent, clock: LayerClock::default() }
     }
 
     /// Sets whether a panic is retried. Defaults to [`PanicPolicy::Permanent`].
@@ -26,7 +27,7 @@ impl CatchPanicLayer {
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
     pub fn with_clock(mut self, clock: SharedClock) -> Self {
-        self.clock = clock;
+        self.clock = clock.into();
         self
     }
 }

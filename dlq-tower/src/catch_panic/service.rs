@@ -2,22 +2,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 
 use dlq_core::policy::PanicPolicy;
-use dlq_core::{Delivery, ErrorClass, SharedClock};
+use dlq_core::{Delivery, ErrorClass};
 use tower_service::Service;
 
 use super::ResponseFuture;
-use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback};
 
 /// A service whose panics are failures. See the [module docs](super).
 #[derive(Clone, Debug)]
 pub struct CatchPanic<S> {
     inner: S,
     class: ErrorClass,
-    clock: SharedClock,
+    clock: LayerClock,
 }
 
 impl<S> CatchPanic<S> {
-    pub(super) fn new(inner: S, policy: PanicPolicy, clock: SharedClock) -> Self {
+    pub(super) fn new(inner: S, policy: PanicPolicy, clock: LayerClock) -> Self {
         let class = match policy {
             PanicPolicy::Retry => ErrorClass::Transient,
             _ => ErrorClass::Permanent,
@@ -57,8 +57,9 @@ where
     }
 
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let run = Run::begin(&delivery);
-        let called = catch_unwind(AssertUnwindSafe(|| self.inner.call(delivery)));
+        let (run, called) = Run::around(delivery, |delivery| {
+            catch_unwind(AssertUnwindSafe(|| self.inner.call(delivery)))
+        });
         ResponseFuture::new(called, run, self.class, self.clock.clone())
     }
 }

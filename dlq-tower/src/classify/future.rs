@@ -40,7 +40,7 @@ where
         let this = self.project();
         Poll::Ready(match ready!(this.handler.poll(cx)) {
             Ok(_) => Ok(Done::Succeeded),
-            Err(error) => Err(this.run.failed(this.shared.failure(error), &this.shared.clock)),
+            Err(error) => Err(this.run.failed(this.shared.failure(error), this.shared.clock.now())),
         })
     }
 }

@@ -1,10 +1,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use dlq_core::{Classification, Classifier, SharedClock, SystemClock};
+use dlq_core::{Classification, Classifier, SharedClock};
 use tower_layer::Layer;
 
 use super::Classify;
+use crate::stage::LayerClock;
 
 /// Judges errors by their own [`Classify`](dlq_core::Classify) implementation, as `#[derive(Classify)]` writes it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +24,7 @@ impl<E: dlq_core::Classify + ?Sized> Classifier<E> for Derived {
 /// What every clone of one classifying service shares.
 pub(super) struct Shared<C> {
     pub(super) classifier: C,
-    pub(super) clock: SharedClock,
+    pub(super) clock: LayerClock,
     pub(super) location: Option<&'static str>,
 }
 
@@ -31,7 +32,7 @@ pub(super) struct Shared<C> {
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct ClassifyLayer<C> {
     classifier: C,
-    clock: SharedClock,
+    clock: LayerClock,
     location: Option<&'static str>,
 }
 
@@ -39,12 +40,12 @@ impl<C> ClassifyLayer<C> {
     /// Judges errors by `classifier`: a closure that returns a [`Classification`] or an
     /// [`ErrorClass`](dlq_core::ErrorClass), or any [`Classifier`].
     pub fn new(classifier: C) -> Self {
-        Self { classifier, clock: SystemClock::shared(), location: None }
+        Self { classifier, clock: LayerClock::default(), location: None }
     }
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
     pub fn with_clock(mut self, clock: SharedClock) -> Self {
-        self.clock = clock;
+        self.clock = clock.into();
         self
     }
 

@@ -53,15 +53,14 @@ impl Shared {
         let death = letter.death();
         // Part 0 is the authoritative sink, the feeds follow.
         let mut confirmed = self.confirmed.take(death, 1 + self.feeds.len());
-        if delivery.lane() == Lane::Store {
-            // The record is the claimed row; settling writes it.
-            confirmed[0] = true;
-            self.recorder.letter_written(letter.message.subject_shared(), letter.class);
-        }
         if !confirmed[0] {
-            let receipt =
-                self.sink.put(&letter).await.map_err(|error| unwritten(&letter, error))?;
-            self.received(&letter, receipt);
+            if delivery.lane() == Lane::Store {
+                // The record is the claimed row; settling writes it.
+                self.recorder.letter_written(letter.message.subject_shared(), letter.class);
+            } else {
+                let put = self.sink.put(&letter).await;
+                self.received(&letter, put.map_err(|error| unwritten(&letter, error))?);
+            }
             confirmed[0] = true;
         }
         let feeds = self.feeds.iter().zip(&mut confirmed[1..]).filter(|(_, done)| !**done).map(

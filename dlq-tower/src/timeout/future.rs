@@ -4,12 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use dlq_core::{Attempt, Cause, ErrorClass, Failure, SharedClock};
+use dlq_core::{Attempt, Cause, ErrorClass, Failure};
 use pin_project_lite::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
 
-use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback};
 
 pin_project! {
     /// One run, cut off in time.
@@ -25,7 +25,7 @@ pin_project! {
         limit: Duration,
         number: u32,
         generation: u32,
-        clock: SharedClock,
+        clock: LayerClock,
     }
 }
 
@@ -35,7 +35,7 @@ impl<F> ResponseFuture<F> {
         limit: Duration,
         number: u32,
         generation: u32,
-        clock: SharedClock,
+        clock: LayerClock,
     ) -> Self {
         Self { inner: Some(inner), timer: None, limit, number, generation, clock }
     }

@@ -1,27 +1,28 @@
 use std::time::Duration;
 
-use dlq_core::{SharedClock, SystemClock};
+use dlq_core::SharedClock;
 use tower_layer::Layer;
 
 use super::Timeout;
+use crate::stage::LayerClock;
 
 /// Limits how long an attempt may take. See the [module docs](super).
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct TimeoutLayer {
     limit: Duration,
-    clock: SharedClock,
+    clock: LayerClock,
 }
 
 impl TimeoutLayer {
     /// Each attempt may take `limit`, counted from when it first waits.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, clock: SystemClock::shared() }
+        Self { limit, clock: LayerClock::default() }
     }
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
     pub fn with_clock(mut self, clock: SharedClock) -> Self {
-        self.clock = clock;
+        self.clock = clock.into();
         self
     }
 }

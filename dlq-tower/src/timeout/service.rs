@@ -1,22 +1,22 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dlq_core::{Delivery, SharedClock};
+use dlq_core::Delivery;
 use tower_service::Service;
 
 use super::ResponseFuture;
-use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback};
 
 /// A service whose attempts are cut off in time. See the [module docs](super).
 #[derive(Clone, Debug)]
 pub struct Timeout<S> {
     inner: S,
     limit: Duration,
-    clock: SharedClock,
+    clock: LayerClock,
 }
 
 impl<S> Timeout<S> {
-    pub(super) fn new(inner: S, limit: Duration, clock: SharedClock) -> Self {
+    pub(super) fn new(inner: S, limit: Duration, clock: LayerClock) -> Self {
         Self { inner, limit, clock }
     }
 

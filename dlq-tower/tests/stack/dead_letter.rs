@@ -9,6 +9,7 @@ use dlq_tower::dead_letter::DeadLetterLayer;
 use dlq_tower::retry::{Retry, RetryLayer};
 use dlq_tower::stage::{RouteError, Settlement};
 use futures_util::future::join_all;
+use proptest::prelude::*;
 use tower::{Layer, Service};
 
 use crate::support::*;
@@ -299,5 +300,62 @@ async fn a_stack_can_be_used_again_after_every_outcome() {
     for offset in 0..3 {
         std::future::poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
         let _ = letter(service.call(delivery(offset)).await);
+    }
+}
+
+fn any_put() -> impl Strategy<Value = Put> {
+    prop_oneof![
+        Just(Put::Write),
+        Just(Put::WriteThenFail),
+        Just(Put::Refuse(StoreErrorKind::Unavailable)),
+        Just(Put::Refuse(StoreErrorKind::Refused)),
+        Just(Put::Hang),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// G1: whatever the sinks do, and whoever is dropped while it waits, nothing is settled as dead before it is
+    /// durable in all of them, and every message is settled in the end.
+    #[test]
+    fn nothing_is_settled_before_it_is_durable(
+        script in prop::collection::vec(any_put(), 0..30),
+        feed_script in prop::collection::vec(any_put(), 0..10),
+        max in 1_usize..6,
+        writers in 1_usize..4,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let slow = |script| TestSink { slow: Some(secs(1)), ..TestSink::new(script) };
+            let (sink, feed) = (slow(script), slow(feed_script));
+            let layer = DeadLetterLayer::new(sink.clone())
+                .feed("feed", feed.clone())
+                .batch(max, secs(0))
+                .writers(writers);
+            let service = dying(layer);
+            join_all((0..12).map(|offset| {
+                let (service, sink, feed) = (&service, &sink, &feed);
+                async move {
+                    loop {
+                        let routed = call(service, delivery(offset));
+                        let Ok(Ok(settlement)) = tokio::time::timeout(secs(20 + offset), routed).await
+                        else {
+                            continue;
+                        };
+                        let death = letter(Ok(settlement)).death();
+                        assert!(sink.letters.lock().unwrap().contains_key(&death));
+                        assert!(feed.letters.lock().unwrap().contains_key(&death));
+                        break;
+                    }
+                }
+            }))
+            .await;
+            assert_eq!((sink.held(), feed.held()), (12, 12));
+        });
     }
 }

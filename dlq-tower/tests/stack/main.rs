@@ -9,5 +9,4 @@ mod idempotency;
 mod metrics;
 mod retry;
 mod support;
-mod trace;
 mod whole;
