@@ -1,0 +1,271 @@
+use std::collections::HashMap;
+
+use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::{
+    Cause, Cursor, DeadLetter, ErrorClass, Filter, Fingerprint, LetterId, LetterSummary, Order,
+    Page, PageRequest, Reason, Status, StoreError, Timestamp,
+};
+use rusqlite::Connection;
+
+use super::SqliteStore;
+use super::codec::{self, Fields};
+use super::columns::{read_summary, read_whole};
+use super::error::{During, Result};
+use super::filter::is_counted;
+use super::names::Names;
+use super::query::Query;
+
+impl Letters for SqliteStore {
+    async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {
+        let get = move |conn: &Connection, names: &Names| {
+            let query = Query::new(&names.select_whole).push(" WHERE t.letter_id = ").bind(id);
+            Ok(query.first(conn, read_whole)?.map(|row| row.letter))
+        };
+        self.read(get).await.during("read the letter")
+    }
+
+    async fn with_prefix(
+        &self,
+        digits: String,
+        limit: u32,
+    ) -> std::result::Result<Vec<LetterId>, StoreError> {
+        let bound = |fill: char| -> Option<LetterId> {
+            let is_prefix =
+                digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let rest = 32_usize.checked_sub(digits.len()).filter(|_| is_prefix)?;
+            format!("{digits}{}", fill.to_string().repeat(rest)).parse().ok()
+        };
+        let (Some(first), Some(last)) = (bound('0'), bound('f')) else { return Ok(Vec::new()) };
+        let find = move |conn: &Connection, names: &Names| {
+            Query::new(format!("SELECT letter_id FROM {} WHERE letter_id BETWEEN ", names.letters))
+                .bind(first)
+                .push(" AND ")
+                .bind(last)
+                .push(" ORDER BY letter_id LIMIT ")
+                .bind(limit)
+                .all(conn, |row| Ok(LetterId::from_bytes(row.get(0)?)))
+        };
+        self.read(find).await.during("find letters by id")
+    }
+
+    async fn list(
+        &self,
+        filter: Filter,
+        page: PageRequest,
+    ) -> std::result::Result<Page, StoreError> {
+        let list = move |conn: &Connection, names: &Names| list(conn, names, &filter, page);
+        self.read(list).await.during("list letters")
+    }
+
+    async fn count(&self, filter: Filter) -> std::result::Result<u64, StoreError> {
+        let count = move |conn: &Connection, names: &Names| {
+            let query = if is_counted(&filter) {
+                Query::new(format!("SELECT coalesce(sum(t.n), 0) FROM {} t WHERE ", names.counts))
+            } else {
+                Query::new(format!("SELECT count(*) FROM {} t WHERE ", names.letters))
+            };
+            let count = query.filter(&filter).first(conn, |row| Fields::after(row, 0).next())?;
+            Ok(codec::unsigned(count.unwrap_or(0)))
+        };
+        self.read(count).await.during("count letters")
+    }
+
+    async fn groups(
+        &self,
+        filter: Filter,
+        limit: u32,
+    ) -> std::result::Result<Vec<Group>, StoreError> {
+        let groups = move |conn: &Connection, names: &Names| groups(conn, names, &filter, limit);
+        self.read(groups).await.during("group letters")
+    }
+
+    async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
+        let stats = move |conn: &Connection, names: &Names| stats(conn, names, &filter);
+        self.read(stats).await.during("count letters")
+    }
+}
+
+fn list(conn: &Connection, names: &Names, filter: &Filter, page: PageRequest) -> Result<Page> {
+    let limit = page.limit.max(1);
+    let (after, order) = match page.order {
+        Order::NewestFirst => ("<", " ORDER BY t.created_at DESC, t.letter_id DESC LIMIT "),
+        Order::OldestFirst => (">", " ORDER BY t.created_at, t.letter_id LIMIT "),
+    };
+    let mut query = Query::new(&names.select_head).push(" WHERE ").filter(filter);
+    if let Some(cursor) = page.after {
+        query = query
+            .push(&format!(" AND (t.created_at, t.letter_id) {after} ("))
+            .bind(cursor.created_at)
+            .push(", ")
+            .bind(cursor.id)
+            .push(")");
+    }
+    // One more than asked for tells whether there is another page.
+    let query = query.push(order).bind(i64::from(limit) + 1);
+    let mut letters: Vec<LetterSummary> = query.all(conn, read_summary)?;
+    let has_more = letters.len() > limit as usize;
+    letters.truncate(limit as usize);
+    let next = letters
+        .last()
+        .filter(|_| has_more)
+        .map(|last| Cursor { created_at: last.state.created_at, id: last.id });
+    Ok(Page { letters, next })
+}
+
+struct Seen {
+    fingerprint: Fingerprint,
+    count: u64,
+    first: Timestamp,
+    last: (Timestamp, LetterId),
+}
+
+fn groups(conn: &Connection, names: &Names, filter: &Filter, limit: u32) -> Result<Vec<Group>> {
+    let query = Query::new(format!(
+        "SELECT t.fingerprint, t.consumer, t.created_at, t.letter_id FROM {} t WHERE ",
+        names.letters
+    ));
+    let query = query.filter(filter);
+    let mut statement = query.prepare(conn)?;
+    let mut rows = statement.raw_query();
+    // By the fingerprint's text and the consumer, as they are stored.
+    let mut seen: HashMap<(String, String), Seen> = HashMap::new();
+    let mut key = (String::new(), String::new());
+    while let Some(row) = rows.next()? {
+        let mut fields = Fields::after(row, 2);
+        let place = (fields.time()?, LetterId::from_bytes(fields.next()?));
+        for (part, column) in [(&mut key.0, 0), (&mut key.1, 1)] {
+            part.clear();
+            part.push_str(row.get_ref(column)?.as_str().map_err(rusqlite::Error::from)?);
+        }
+        match seen.get_mut(&key) {
+            Some(group) => {
+                group.count += 1;
+                group.first = group.first.min(place.0);
+                group.last = group.last.max(place);
+            }
+            None => {
+                let fingerprint = Fields::after(row, 0).word("fingerprint")?;
+                let group = Seen { fingerprint, count: 1, first: place.0, last: place };
+                seen.insert(key.clone(), group);
+            }
+        }
+    }
+    let mut all: Vec<_> =
+        seen.into_iter().map(|((_, consumer), group)| (group, consumer)).collect();
+    all.sort_unstable_by(|(one, one_consumer), (other, other_consumer)| {
+        other
+            .count
+            .cmp(&one.count)
+            .then_with(|| one.fingerprint.cmp(&other.fingerprint))
+            .then_with(|| one_consumer.cmp(other_consumer))
+    });
+    all.truncate(limit as usize);
+    let mut groups = Vec::with_capacity(all.len());
+    for (group, consumer) in all {
+        let sample =
+            Query::new(&names.select_head).push(" WHERE t.letter_id = ").bind(group.last.1);
+        let Some(sample) = sample.first(conn, read_summary)? else { continue };
+        groups.push(Group {
+            fingerprint: group.fingerprint,
+            consumer,
+            count: group.count,
+            first_seen: group.first,
+            last_seen: group.last.0,
+            sample,
+        });
+    }
+    Ok(groups)
+}
+
+/// Adds `n` letters of one kind, as [`Stats::add`] adds one.
+fn add(stats: &mut Stats, kind: Kind, n: u64) {
+    stats.total += n;
+    *stats.by_status.entry(kind.status).or_default() += n;
+    if kind.status.is_unresolved() {
+        *stats.by_subject.entry(kind.subject).or_default() += n;
+        *stats.by_reason.entry(kind.reason).or_default() += n;
+        *stats.by_class.entry(kind.class).or_default() += n;
+        *stats.by_consumer.entry(kind.consumer).or_default() += n;
+        if let Some(cause) = kind.cause {
+            *stats.by_cause.entry(cause).or_default() += n;
+        }
+    }
+}
+
+struct Kind {
+    status: Status,
+    reason: Reason,
+    cause: Option<Cause>,
+    class: ErrorClass,
+    consumer: String,
+    subject: String,
+}
+
+fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
+    let columns = "t.status, t.reason, nullif(t.cause, ''), t.class, t.consumer, t.subject";
+    let is_counted = is_counted(filter);
+    let query = if is_counted {
+        Query::new(format!("SELECT {columns}, t.n, NULL, NULL FROM {} t WHERE ", names.counts))
+            .filter(filter)
+    } else {
+        Query::new(format!(
+            "SELECT {columns}, count(*), min(t.created_at), max(t.created_at) FROM {} t WHERE ",
+            names.letters
+        ))
+        .filter(filter)
+        .push(" GROUP BY t.status, t.reason, t.cause, t.class, t.consumer, t.subject")
+    };
+    let mut stats = Stats::default();
+    let mut statement = query.prepare(conn)?;
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next()? {
+        let mut fields = Fields::after(row, 0);
+        let kind = Kind {
+            status: fields.word("status")?,
+            reason: fields.word("reason")?,
+            cause: fields.word_or_none("cause")?,
+            class: fields.word("class")?,
+            consumer: fields.next()?,
+            subject: fields.next()?,
+        };
+        let n = codec::unsigned(fields.next()?);
+        let status = kind.status;
+        if n > 0 {
+            add(&mut stats, kind, n);
+            span(&mut stats, status, fields.time_or_none()?, fields.time_or_none()?);
+        }
+    }
+    drop(rows);
+    if is_counted {
+        for status in stats.by_status.keys().copied().collect::<Vec<_>>() {
+            let oldest = edge(conn, names, filter, status, "")?;
+            let newest = edge(conn, names, filter, status, " DESC")?;
+            span(&mut stats, status, oldest, newest);
+        }
+    }
+    Ok(stats)
+}
+
+fn span(stats: &mut Stats, status: Status, oldest: Option<Timestamp>, newest: Option<Timestamp>) {
+    stats.oldest = stats.oldest.into_iter().chain(oldest).min();
+    stats.newest = stats.newest.into_iter().chain(newest).max();
+    if status.is_unresolved() {
+        stats.oldest_unresolved = stats.oldest_unresolved.into_iter().chain(oldest).min();
+    }
+}
+
+/// When the first letter of this status that matches was stored, in ascending or descending order.
+fn edge(
+    conn: &Connection,
+    names: &Names,
+    filter: &Filter,
+    status: Status,
+    direction: &str,
+) -> Result<Option<Timestamp>> {
+    let mut filter = filter.clone();
+    filter.statuses = vec![status];
+    Query::new(format!("SELECT t.created_at FROM {} t WHERE ", names.letters))
+        .filter(&filter)
+        .push(&format!(" ORDER BY t.created_at{direction}, t.letter_id{direction} LIMIT 1"))
+        .first(conn, |row| Fields::after(row, 0).time())
+}

@@ -1,0 +1,29 @@
+use dlq_core::{CrashMarks, LetterId, StoreError};
+
+use super::SqliteStore;
+use super::error::During;
+use super::query::Query;
+use super::unit::Unit;
+
+impl CrashMarks for SqliteStore {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        let begin = move |unit: &mut Unit<'_>| {
+            let sql = format!(
+                "INSERT INTO {} AS m (letter_id, begun) VALUES (?1, 1) ON CONFLICT DO UPDATE \
+                 SET begun = min(m.begun + 1, 4294967295) RETURNING begun - 1",
+                unit.names().marks
+            );
+            let mut statement = unit.conn().prepare_cached(&sql)?;
+            Ok(statement.query_row([letter.as_bytes()], |row| row.get(0))?)
+        };
+        self.write(begin).await.during("mark the beginning of a run")
+    }
+
+    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+        let end = move |unit: &mut Unit<'_>| {
+            let sql = format!("DELETE FROM {} WHERE letter_id = ", unit.names().marks);
+            Query::new(sql).bind(letter).run(unit.conn()).map(|_| ())
+        };
+        self.write(end).await.during("mark the end of a run")
+    }
+}

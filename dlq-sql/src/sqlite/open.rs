@@ -1,0 +1,128 @@
+//! How a connection is opened: what is refused, what is set, which functions SQL may call.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dlq_core::{StoreErrorKind, SubjectPattern};
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{Connection, OpenFlags};
+
+use super::error::{Fault, Result};
+use super::filter::SUBJECT_FUNCTION;
+use super::names::Names;
+use super::schema;
+
+/// Where the letters are.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    File { path: PathBuf, create: bool },
+    Memory,
+}
+
+/// How a connection behaves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning {
+    pub(super) busy_timeout: Duration,
+    /// A bound on the file's size, in pages.
+    pub(super) max_pages: Option<u32>,
+}
+
+/// Opens the connection that writes, and brings the schema up to date.
+pub(super) fn writer(place: &Place, tuning: Tuning, names: &Names) -> Result<Connection> {
+    let mut conn = match place {
+        Place::Memory => Connection::open_in_memory()?,
+        Place::File { path, create } => file(path, *create, tuning)?,
+    };
+    prepare(&conn, tuning)?;
+    schema::recognise(&conn)?;
+    if conn.is_readonly(rusqlite::MAIN_DB)? {
+        return Err(Fault::new(
+            StoreErrorKind::Unavailable,
+            "the file is read-only; make it writable for this user",
+        ));
+    }
+    if matches!(place, Place::File { .. }) {
+        write_ahead(&conn, tuning)?;
+    }
+    // Durable before it is confirmed: every commit is flushed to the disk.
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
+    conn.pragma_update(None, "cache_size", -16 * 1024)?;
+    if let Some(pages) = tuning.max_pages {
+        conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+    }
+    schema::ensure(&mut conn, names)?;
+    Ok(conn)
+}
+
+/// Opens a connection that only reads. The writer has been opened before.
+pub(super) fn reader(place: &Place, tuning: Tuning) -> Result<Connection> {
+    let conn = match place {
+        Place::Memory => Connection::open_in_memory()?,
+        Place::File { path, .. } => file(path, false, tuning)?,
+    };
+    prepare(&conn, tuning)?;
+    conn.pragma_update(None, "query_only", true)?;
+    Ok(conn)
+}
+
+fn file(path: &Path, create: bool, tuning: Tuning) -> Result<Connection> {
+    if !create && !path.exists() {
+        return Err(Fault::new(
+            StoreErrorKind::NotFound,
+            format!("there is no file `{}`; check the path, or let it be created", path.display()),
+        ));
+    }
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(tuning.busy_timeout)?;
+    Ok(conn)
+}
+
+fn prepare(conn: &Connection, tuning: Tuning) -> Result<()> {
+    conn.busy_timeout(tuning.busy_timeout)?;
+    conn.set_prepared_statement_cache_capacity(128);
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    rusqlite::vtab::array::load_module(conn)?;
+    let flags = FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_UTF8;
+    conn.create_scalar_function(SUBJECT_FUNCTION, 2, flags, |context| {
+        let pattern = context.get_or_create_aux(0, |value| {
+            value
+                .as_str()
+                .map_err(|error| error.to_string())?
+                .parse::<SubjectPattern>()
+                .map_err(|error| error.to_string())
+        })?;
+        Ok(pattern.matches(context.get_raw(1).as_str()?))
+    })?;
+    Ok(())
+}
+
+/// Switches to the write-ahead log. Of several that switch at once SQLite refuses some without waiting.
+fn write_ahead(conn: &Connection, tuning: Tuning) -> Result<()> {
+    let deadline = Instant::now() + tuning.busy_timeout;
+    loop {
+        let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
+        match mode.map_err(Fault::from) {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => {
+                return Err(Fault::new(
+                    StoreErrorKind::InvalidConfig,
+                    format!(
+                        "the file system cannot keep a write-ahead log (the journal stays `{mode}`); \
+                         put the file on a local disk"
+                    ),
+                ));
+            }
+            Err(fault)
+                if fault.kind() == StoreErrorKind::Unavailable && Instant::now() < deadline =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+use std::sync::Arc;
+
+use dlq_core::store::{
+    Actor, AuditEntry, Cleanup, ItemOutcome, Mark, Marked, ProcessedEvent, Selection, Upkeep, rules,
+};
+use dlq_core::{Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp};
+use rusqlite::Connection;
+
+use super::SqliteStore;
+use super::codec::{self, Fields};
+use super::columns::{Binder, read_head};
+use super::error::{During, Result};
+use super::names::Names;
+use super::query::Query;
+use super::row::{Changed, Row};
+use super::unit::Unit;
+
+/// How many letters are deleted in one transaction.
+const BATCH: usize = 1000;
+
+impl Upkeep for SqliteStore {
+    async fn mark(
+        &self,
+        selection: Selection,
+        mark: Mark,
+        by: Actor,
+    ) -> std::result::Result<Marked, StoreError> {
+        let now = self.now();
+        let work = move |unit: &mut Unit<'_>| unit.mark(&selection, mark, &by, now);
+        self.write(work).await.during("mark letters")
+    }
+
+    async fn delete(
+        &self,
+        selection: Selection,
+        by: Actor,
+    ) -> std::result::Result<Marked, StoreError> {
+        let now = self.now();
+        let subject = codec::json(selection.filter());
+        let meant = Meant { filter: selection.filter().clone(), old: None };
+        let delete = async {
+            let marked =
+                self.delete_in_batches(meant, BATCH, "deleted by an operator", now).await?;
+            let note = move |unit: &mut Unit<'_>| {
+                unit.note_action(&by, "delete", subject.clone(), marked.changed, now)
+            };
+            self.write(note).await?;
+            Ok(marked)
+        };
+        delete.await.during("delete letters")
+    }
+
+    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> std::result::Result<u64, StoreError> {
+        let now = self.now();
+        let subject = serde_json::json!({
+            "older_than_seconds": cleanup.older_than.as_secs_f64(),
+            "filter": cleanup.filter,
+            "include_unresolved": cleanup.include_unresolved,
+        });
+        let old = Old {
+            latest: now.before(cleanup.older_than),
+            include_unresolved: cleanup.include_unresolved,
+        };
+        let meant = Meant { filter: cleanup.filter, old: Some(old) };
+        let batch = cleanup.batch.max(1) as usize;
+        let clean = async {
+            let deleted = self.delete_in_batches(meant, batch, "deleted by a cleanup", now).await?;
+            let note = move |unit: &mut Unit<'_>| {
+                unit.note_action(&by, "cleanup", subject.to_string(), deleted.changed, now)
+            };
+            self.write(note).await?;
+            Ok(deleted.changed)
+        };
+        clean.await.during("clean up")
+    }
+
+    async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
+        let audit = move |conn: &Connection, names: &Names| {
+            Query::new(format!(
+                "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
+                names.audit
+            ))
+            .bind(limit)
+            .all(conn, read_entry)
+        };
+        self.read(audit).await.during("read the audit")
+    }
+
+    async fn record_processed(
+        &self,
+        events: Vec<ProcessedEvent>,
+    ) -> std::result::Result<(), StoreError> {
+        let record = move |unit: &mut Unit<'_>| unit.record_processed(&events);
+        self.write(record).await.during("write the processing audit")
+    }
+
+    async fn processed(&self, limit: u32) -> std::result::Result<Vec<ProcessedEvent>, StoreError> {
+        let processed = move |conn: &Connection, names: &Names| {
+            Query::new(format!(
+                "SELECT event_id, subject, consumer, status, attempt, duration_ns, at, error \
+                 FROM {} ORDER BY seq DESC LIMIT ",
+                names.processed
+            ))
+            .bind(limit)
+            .all(conn, read_processed)
+        };
+        self.read(processed).await.during("read the processing audit")
+    }
+
+    async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
+        let now = self.now();
+        self.write(move |unit| unit.deduplicate(force, now)).await.during("deduplicate")
+    }
+}
+
+/// Which letters are deleted.
+struct Meant {
+    filter: Filter,
+    old: Option<Old>,
+}
+
+struct Old {
+    latest: Timestamp,
+    include_unresolved: bool,
+}
+
+impl Meant {
+    fn condition(&self, query: Query) -> Query {
+        let query = query.filter(&self.filter);
+        match &self.old {
+            Some(old) if old.include_unresolved => {
+                query.push(" AND t.updated_at <= ").bind(old.latest)
+            }
+            Some(old) => {
+                query.push(" AND t.status = 'resolved' AND t.updated_at <= ").bind(old.latest)
+            }
+            None => query,
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Deletes in several transactions, so that others can work in between.
+    async fn delete_in_batches(
+        &self,
+        meant: Meant,
+        batch: usize,
+        why: &'static str,
+        now: Timestamp,
+    ) -> Result<Marked> {
+        let meant = Arc::new(meant);
+        let selecting = Arc::clone(&meant);
+        let select = move |conn: &Connection, names: &Names| {
+            let query = Query::new(format!("SELECT t.letter_id FROM {} t WHERE ", names.letters));
+            selecting
+                .condition(query)
+                .push(" ORDER BY t.created_at, t.letter_id")
+                .all(conn, |row| Ok(LetterId::from_bytes(row.get(0)?)))
+        };
+        let selected = self.read(select).await?;
+        let mut marked = Marked::default();
+        for ids in selected.chunks(batch) {
+            let (ids, meant) = (ids.to_vec(), Arc::clone(&meant));
+            let step = self.write(move |unit| unit.delete(&ids, &meant, why, now)).await?;
+            marked.changed += step.changed;
+            marked.skipped += step.skipped;
+        }
+        Ok(marked)
+    }
+}
+
+impl Unit<'_> {
+    fn delete(
+        &mut self,
+        ids: &[LetterId],
+        meant: &Meant,
+        why: &str,
+        now: Timestamp,
+    ) -> Result<Marked> {
+        let mut marked = Marked::default();
+        for id in ids {
+            let query =
+                Query::new(&self.names().select_head).push(" WHERE t.letter_id = ").bind(*id);
+            // Others may have worked in between.
+            let row = meant.condition(query.push(" AND ")).first(self.conn(), read_head)?;
+            let Some(mut row) = row else { continue };
+            if row.is_held(now) {
+                marked.skipped += 1;
+            } else {
+                self.end_item(&mut row, ItemOutcome::Skipped, Some(why), now)?;
+                self.remove(row)?;
+                marked.changed += 1;
+            }
+        }
+        Ok(marked)
+    }
+
+    fn mark(
+        &mut self,
+        selection: &Selection,
+        mark: Mark,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Marked> {
+        let selected =
+            Query::new(format!("SELECT t.letter_id FROM {} t WHERE ", self.names().letters))
+                .filter(selection.filter())
+                .push(" ORDER BY t.created_at, t.letter_id")
+                .all(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))?;
+        let mut marked = Marked::default();
+        for id in selected {
+            let Some(mut row) = self.head(id)? else { continue };
+            if row.is_held(now) {
+                marked.skipped += 1;
+            } else if !is_so(&row, mark) {
+                marked.changed += 1;
+                self.mark_one(&mut row, mark, now)?;
+            }
+        }
+        let action = match mark {
+            Mark::Pending => "release",
+            Mark::Resolved => "resolve",
+            _ => "quarantine",
+        };
+        self.note_action(by, action, codec::json(selection), marked.changed, now)?;
+        Ok(marked)
+    }
+
+    fn mark_one(&mut self, row: &mut Row, mark: Mark, now: Timestamp) -> Result<()> {
+        let why = match mark {
+            Mark::Pending => "put back by an operator",
+            Mark::Resolved => "resolved by an operator",
+            _ => "quarantined by an operator",
+        };
+        self.end_item(row, ItemOutcome::Skipped, Some(why), now)?;
+        row.void();
+        let letter = &mut row.letter;
+        match mark {
+            Mark::Resolved => rules::resolve(letter, Resolution::Dismissed, now),
+            Mark::Pending => {
+                rules::put_back(letter, Status::Pending, now);
+                letter.state.replays = 0;
+            }
+            _ => rules::put_back(letter, Status::Quarantined, now),
+        }
+        self.update(row, Changed::State)
+    }
+
+    fn record_processed(&self, events: &[ProcessedEvent]) -> Result<()> {
+        let sql = format!(
+            "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, error) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            self.names().processed
+        );
+        let mut statement = self.conn().prepare_cached(&sql)?;
+        for event in events {
+            let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);
+            Binder::new(&mut statement)
+                .put(&event.event_id)?
+                .put(&event.subject)?
+                .put(&event.consumer)?
+                .put(event.status.as_str())?
+                .put(event.attempt)?
+                .put(codec::signed(nanos))?
+                .put(event.at.as_nanos())?
+                .put(event.error.as_deref())?;
+            statement.raw_execute()?;
+        }
+        Ok(())
+    }
+}
+
+fn is_so(row: &Row, mark: Mark) -> bool {
+    let state = &row.letter.state;
+    match mark {
+        Mark::Resolved => state.status == Status::Resolved,
+        Mark::Pending => {
+            state.status == Status::Pending
+                && state.due.is_none()
+                && state.operation.is_none()
+                && state.replays == 0
+        }
+        _ => state.status == Status::Quarantined,
+    }
+}
+
+fn read_entry(record: &rusqlite::Row<'_>) -> Result<AuditEntry> {
+    let mut fields = Fields::after(record, 0);
+    Ok(AuditEntry {
+        at: fields.time()?,
+        by: Actor { who: fields.next()?, note: fields.next()? },
+        action: fields.next()?,
+        subject: fields.next()?,
+        affected: codec::unsigned(fields.next()?),
+        operation: fields.next::<Option<[u8; 16]>>()?.map(OperationId::from_bytes),
+    })
+}
+
+fn read_processed(record: &rusqlite::Row<'_>) -> Result<ProcessedEvent> {
+    let mut fields = Fields::after(record, 0);
+    Ok(ProcessedEvent {
+        event_id: fields.next()?,
+        subject: fields.next()?,
+        consumer: fields.next()?,
+        status: fields.word("processing status")?,
+        attempt: fields.next()?,
+        duration: std::time::Duration::from_nanos(codec::unsigned(fields.next()?)),
+        at: fields.time()?,
+        error: fields.next()?,
+    })
+}
