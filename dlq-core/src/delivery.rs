@@ -32,6 +32,7 @@ pub struct Delivery {
     shared: Arc<Shared>,
     consumer: Arc<str>,
     attempt: u32,
+    max_attempts: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -68,6 +69,7 @@ impl Delivery {
             }),
             consumer: unnamed(),
             attempt: 1,
+            max_attempts: None,
         }
     }
 
@@ -85,6 +87,12 @@ impl Delivery {
     /// Sets which run of the handler comes next, counted from 1. Defaults to 1.
     pub fn with_attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
+        self
+    }
+
+    /// Sets how many runs of the handler its policy grants. Defaults to unknown.
+    pub fn with_max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
         self
     }
 
@@ -152,6 +160,12 @@ impl Delivery {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// How many runs of the handler its policy grants, where a handler's stack has said so.
+    #[must_use]
+    pub fn max_attempts(&self) -> Option<u32> {
+        self.max_attempts
     }
 
     /// By which way it came.

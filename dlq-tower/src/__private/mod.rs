@@ -1,1 +1,38 @@
-//! Placeholder.
+//! What expansions of the macros call. Not part of the interface: it changes with the macros, which are pinned to it.
+
+mod classify;
+mod payload;
+mod state;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::classify::{
+    ClassProbe, RetryAfter, ViaClassify, ViaHandlerError, ViaNothing, classifier, closure, pattern,
+};
+pub use self::payload::{
+    IsPayload, PayloadProbe, ViaOther, ViaPayload, idempotency_key, key, order_by,
+};
+pub use self::state::{Annotated, AnyState, is_extractor, is_output};
+pub use crate::handler::BoxClassifier;
+use crate::handler::HandlerBuilder;
+pub use dlq_core::policy::{Backoff, Jitter, PanicPolicy, RetryPolicy};
+pub use dlq_core::{Classification, Classify, ErrorClass};
+
+/// A duration that was checked when the attribute was read.
+#[must_use]
+pub const fn duration(seconds: u64, nanos: u32) -> Duration {
+    Duration::new(seconds, nanos)
+}
+
+/// The builder of an annotated function.
+pub fn annotated<H, E>(
+    name: &'static str,
+    aliases: &[&'static str],
+    location: &'static str,
+    function: H,
+    classifier: BoxClassifier<E>,
+) -> HandlerBuilder<H, (), BoxClassifier<E>> {
+    let builder = HandlerBuilder::new(Arc::from(name), function, classifier).location(location);
+    aliases.iter().fold(builder, |builder, alias| builder.alias(*alias))
+}

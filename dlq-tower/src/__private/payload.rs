@@ -1,0 +1,113 @@
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use dlq_core::Delivery;
+
+use crate::extract::{Payload, Rejection, by_payload};
+use crate::handler::HandlerBuilder;
+
+/// Asks whether the argument `A` is the payload. Method look-up answers: `first` is [`ViaPayload`]'s where it is, else
+/// [`ViaOther`]'s, which asks the rest.
+pub struct PayloadProbe<A>(PhantomData<fn() -> A>);
+
+impl<A> PayloadProbe<A> {
+    /// Asks.
+    pub const NEW: Self = Self(PhantomData);
+}
+
+impl<A> fmt::Debug for PayloadProbe<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PayloadProbe")
+    }
+}
+
+/// The payload extractor that was found.
+#[derive(Debug)]
+pub struct Found<P>(PhantomData<fn() -> P>);
+
+/// It is the payload, or may be.
+pub trait ViaPayload {
+    /// The payload extractor.
+    type Payload;
+
+    /// This one, whatever the rest.
+    fn first<R>(&self, rest: R) -> Found<Self::Payload>;
+}
+
+impl<P: Payload> ViaPayload for PayloadProbe<P> {
+    type Payload = P;
+
+    fn first<R>(&self, _: R) -> Found<P> {
+        Found(PhantomData)
+    }
+}
+
+impl<P: Payload> ViaPayload for PayloadProbe<Option<P>> {
+    type Payload = P;
+
+    fn first<R>(&self, _: R) -> Found<P> {
+        Found(PhantomData)
+    }
+}
+
+impl<P: Payload> ViaPayload for PayloadProbe<Result<P, Rejection>> {
+    type Payload = P;
+
+    fn first<R>(&self, _: R) -> Found<P> {
+        Found(PhantomData)
+    }
+}
+
+/// It is something else.
+pub trait ViaOther {
+    /// What the rest says.
+    fn first<R>(&self, rest: R) -> R;
+}
+
+impl<A> ViaOther for &PayloadProbe<A> {
+    fn first<R>(&self, rest: R) -> R {
+        rest
+    }
+}
+
+/// What was found among the arguments of a handler: its payload extractor.
+#[diagnostic::on_unimplemented(
+    message = "a key closure needs a payload, and this handler takes none",
+    label = "no argument is the payload",
+    note = "add the payload to the handler's arguments, e.g. `Json(order): Json<Order>`",
+    note = "a key of something else is set in code: `.idempotency_key(|delivery: &Delivery| …)` on the handler"
+)]
+pub trait IsPayload {
+    /// The payload extractor.
+    type Payload: Payload;
+}
+
+impl<P: Payload> IsPayload for Found<P> {
+    type Payload = P;
+}
+
+/// The key that `key` reads from the payload that was found.
+pub fn key<F, K>(_: F, key: K) -> impl Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static
+where
+    F: IsPayload,
+    K: Fn(&<F::Payload as Payload>::Value) -> Option<Bytes> + Send + Sync + 'static,
+{
+    by_payload::<F::Payload, _, _>(key)
+}
+
+/// Sets the key by which a message is handled once.
+pub fn idempotency_key<H, S, C>(
+    builder: HandlerBuilder<H, S, C>,
+    key: impl Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static,
+) -> HandlerBuilder<H, S, C> {
+    builder.idempotency_key(key)
+}
+
+/// Sets the key by which messages keep their order.
+pub fn order_by<H, S, C>(
+    builder: HandlerBuilder<H, S, C>,
+    key: impl Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static,
+) -> HandlerBuilder<H, S, C> {
+    builder.order_by(key)
+}

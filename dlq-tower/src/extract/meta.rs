@@ -1,0 +1,49 @@
+use std::sync::Arc;
+
+use dlq_core::{Delivery, Lane, Origin, Timestamp};
+
+use super::{FromDelivery, Rejection};
+use crate::trace::TraceContext;
+
+/// Everything known about a delivery besides what the producer sent.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Meta {
+    /// The name of the consumer that it was handed to.
+    pub consumer: Arc<str>,
+    /// Where the message stood at its broker.
+    pub origin: Origin,
+    /// By which way it came.
+    pub lane: Lane,
+    /// When the message was published.
+    pub published_at: Option<Timestamp>,
+    /// How often the broker has handed it out, this time included.
+    pub deliveries: u32,
+    /// How many runs are known to have ended with the process.
+    pub crashes: u32,
+    /// Hops to a slower retry stage so far.
+    pub escalations: u32,
+    /// Times it was sent back from the dead letters.
+    pub replays: u32,
+    /// Deaths before this delivery.
+    pub generation: u32,
+    /// The trace in which it was published.
+    pub trace: TraceContext,
+}
+
+impl<S> FromDelivery<S> for Meta {
+    fn from_delivery(delivery: &Delivery, _: &S) -> Result<Self, Rejection> {
+        Ok(Self {
+            consumer: Arc::clone(delivery.consumer_shared()),
+            origin: delivery.origin().clone(),
+            lane: delivery.lane(),
+            published_at: delivery.message().published_at(),
+            deliveries: delivery.deliveries(),
+            crashes: delivery.crashes(),
+            escalations: delivery.escalations(),
+            replays: delivery.replays(),
+            generation: delivery.generation(),
+            trace: TraceContext::from_headers(delivery.message().headers()),
+        })
+    }
+}

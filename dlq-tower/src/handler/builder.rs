@@ -1,0 +1,374 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::idempotency::{BoxIdempotency, Idempotency};
+use dlq_core::policy::RetryPolicy;
+use dlq_core::{Classifier, Delivery, SharedClock, SystemClock};
+use tower_layer::Layer;
+
+use super::either::optional;
+use super::failed::Judge;
+use super::stack::{Composed, KeyFn, Shared};
+use super::{
+    HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig, ToKey,
+    Unclassified, env, service,
+};
+use crate::catch_panic::CatchPanicLayer;
+use crate::classify::{ClassifyLayer, Derived};
+use crate::concurrency::ConcurrencyLayer;
+use crate::idempotency::IdempotencyLayer;
+use crate::metrics::Recorder;
+use crate::retry::{HoldSlots, RetryLayer};
+use crate::timeout::TimeoutLayer;
+
+/// A handler without the attribute: `function` under a stable name, with the default policy. Its errors are transient
+/// until [`derived`](HandlerBuilder::derived) or [`classify`](HandlerBuilder::classify) says how to judge them.
+///
+/// ```
+/// use dlq_tower::core::{ErrorClass, RetryPolicy};
+/// use dlq_tower::extract::{Attempt, Key};
+/// use dlq_tower::handler::handler;
+///
+/// async fn count(key: Key, attempt: Attempt) -> Result<(), std::io::Error> {
+///     println!("{key:?}, run {}", attempt.number());
+///     Ok(())
+/// }
+///
+/// let stack = handler("inventory.count", count)
+///     .policy(RetryPolicy::new().with_max_attempts(5))
+///     .classify(|error: &std::io::Error| match error.kind() {
+///         std::io::ErrorKind::InvalidData => ErrorClass::Permanent,
+///         _ => ErrorClass::Transient,
+///     })
+///     .build()?;
+/// assert_eq!(stack.policy().max_attempts(), 5);
+/// # Ok::<(), dlq_tower::handler::InvalidConfig>(())
+/// ```
+pub fn handler<F>(name: impl Into<Arc<str>>, function: F) -> HandlerBuilder<F> {
+    HandlerBuilder::new(name.into(), function, Unclassified)
+}
+
+type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// A handler whose settings are being made. See the [module docs](super) for which setting wins.
+#[derive(Clone)]
+#[must_use = "a handler does nothing until it is built"]
+pub struct HandlerBuilder<H, S = (), C = Unclassified> {
+    function: H,
+    state: Arc<S>,
+    classifier: C,
+    settings: Settings,
+}
+
+#[derive(Clone)]
+struct Settings {
+    name: Arc<str>,
+    aliases: Vec<Arc<str>>,
+    policy: RetryPolicy,
+    timeout: Option<Duration>,
+    concurrency: Option<usize>,
+    idempotency: Option<BoxIdempotency>,
+    idempotency_key: Option<KeyFn>,
+    lease: Duration,
+    keep: Duration,
+    order_by: Option<KeyFn>,
+    config: HandlerConfig,
+    env: Option<(String, Lookup)>,
+    clock: SharedClock,
+    recorder: Recorder,
+    hold_slots: HoldSlots,
+    location: Option<&'static str>,
+}
+
+impl<H, C> HandlerBuilder<H, (), C> {
+    pub(crate) fn new(name: Arc<str>, function: H, classifier: C) -> Self {
+        let settings = Settings {
+            name,
+            aliases: Vec::new(),
+            policy: RetryPolicy::new(),
+            timeout: None,
+            concurrency: None,
+            idempotency: None,
+            idempotency_key: None,
+            lease: Duration::from_secs(60),
+            keep: Duration::from_secs(30 * 24 * 60 * 60),
+            order_by: None,
+            config: HandlerConfig::new(),
+            env: None,
+            clock: SystemClock::shared(),
+            recorder: Recorder::new(),
+            hold_slots: HoldSlots::default(),
+            location: None,
+        };
+        Self { function, state: Arc::new(()), classifier, settings }
+    }
+}
+
+impl<H, S, C> HandlerBuilder<H, S, C> {
+    /// Sets what [`State`](crate::extract::State) is taken from. Defaults to nothing.
+    pub fn with_state<S2: Send + Sync + 'static>(self, state: S2) -> HandlerBuilder<H, S2, C> {
+        let Self { function, classifier, settings, .. } = self;
+        HandlerBuilder { function, state: Arc::new(state), classifier, settings }
+    }
+
+    /// Sets how errors are judged: by a closure that returns a [`Classification`](dlq_core::Classification) or an
+    /// [`ErrorClass`](dlq_core::ErrorClass), or any [`Classifier`]. Replaces what the attribute says of it.
+    pub fn classify<C2>(self, classifier: C2) -> HandlerBuilder<H, S, C2> {
+        let Self { function, state, settings, .. } = self;
+        HandlerBuilder { function, state, classifier, settings }
+    }
+
+    /// Errors are judged by their own [`Classify`](dlq_core::Classify) implementation.
+    pub fn derived(self) -> HandlerBuilder<H, S, Derived> {
+        self.classify(Derived)
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(&mut self.settings);
+        self
+    }
+
+    /// Sets the stable name, under which letters, claims and retry records are kept. Defaults to that of the attribute.
+    ///
+    /// Whoever renames a handler gives the former name as an [alias](Self::alias), or its letters stay behind.
+    pub fn name(self, name: impl Into<Arc<str>>) -> Self {
+        self.set(|settings| settings.name = name.into())
+    }
+
+    /// Adds a name that the handler had before, and whose letters it takes back. Defaults to none.
+    pub fn alias(self, alias: impl Into<Arc<str>>) -> Self {
+        self.set(|settings| settings.aliases.push(alias.into()))
+    }
+
+    /// Sets how it is retried. Defaults to [`RetryPolicy::new`].
+    pub fn policy(self, policy: RetryPolicy) -> Self {
+        self.set(|settings| settings.policy = policy)
+    }
+
+    /// Sets how long an attempt may take; `None` for as long as it likes. Defaults to `None`.
+    pub fn timeout(self, limit: impl Into<Option<Duration>>) -> Self {
+        self.set(|settings| settings.timeout = limit.into())
+    }
+
+    /// Sets how many attempts run at once; `None` for as many as the consumer has in hand. Defaults to `None`.
+    pub fn concurrency(self, limit: impl Into<Option<usize>>) -> Self {
+        self.set(|settings| settings.concurrency = limit.into())
+    }
+
+    /// Sets where it is kept which messages were handled. Needs an [`idempotency_key`](Self::idempotency_key).
+    /// Defaults to none.
+    pub fn idempotency(self, store: impl Idempotency) -> Self {
+        self.set(|settings| settings.idempotency = Some(BoxIdempotency::new(store)))
+    }
+
+    /// Sets by which key a message is handled once; a message without one is handled as often as it comes. Needs a
+    /// store for [`idempotency`](Self::idempotency). Defaults to none.
+    ///
+    /// The closure must not panic; [`by_payload`](crate::extract::by_payload) makes one that guards yours.
+    pub fn idempotency_key<F, K>(self, key: F) -> Self
+    where
+        F: Fn(&Delivery) -> K + Send + Sync + 'static,
+        K: ToKey,
+    {
+        let key: KeyFn = Arc::new(move |delivery| key(delivery).to_key());
+        self.set(|settings| settings.idempotency_key = Some(key))
+    }
+
+    /// Sets how long a claim lasts without a word. Choose at most the transport's own lease. Defaults to 60 s.
+    pub fn idempotency_lease(self, lease: Duration) -> Self {
+        self.set(|settings| settings.lease = lease)
+    }
+
+    /// Sets how long it is kept that a message was handled. Choose at least as long as letters are kept. Defaults to
+    /// 30 days.
+    pub fn idempotency_keep(self, keep: Duration) -> Self {
+        self.set(|settings| settings.keep = keep)
+    }
+
+    /// Sets by which key messages run one after another, in the order of their source; a message without one needs no
+    /// order. Defaults to none.
+    ///
+    /// The closure must not panic; [`by_payload`](crate::extract::by_payload) makes one that guards yours.
+    pub fn order_by<F, K>(self, key: F) -> Self
+    where
+        F: Fn(&Delivery) -> K + Send + Sync + 'static,
+        K: ToKey,
+    {
+        let key: KeyFn = Arc::new(move |delivery| key(delivery).to_key());
+        self.set(|settings| settings.order_by = Some(key))
+    }
+
+    /// Applies what the configuration says of the handler. Wins over code. Defaults to nothing.
+    pub fn configure(self, config: &HandlerConfig) -> Self {
+        self.set(|settings| settings.config = config.clone())
+    }
+
+    /// Applies what the environment says of the handler. Wins over code and configuration. Defaults to nothing.
+    ///
+    /// With the prefix `DLQ`, the handler `payments.charge` reads `DLQ_PAYMENTS_CHARGE_MAX_ATTEMPTS`, else
+    /// `DLQ_MAX_ATTEMPTS`; so for `MAX_RETRIES` (the same under another name), `MAX_CRASHES`, `BACKOFF`, `HOLD_LIMIT`,
+    /// `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable.
+    pub fn env(self, prefix: impl Into<String>) -> Self {
+        // A value that is not UTF-8 is refused when it is read, like any other that makes no sense.
+        self.env_from(prefix, |name| {
+            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+        })
+    }
+
+    /// The same as [`env`](Self::env), with variables from elsewhere: a file of them, or a test.
+    pub fn env_from<F>(self, prefix: impl Into<String>, lookup: F) -> Self
+    where
+        F: Fn(&str) -> Option<String> + Send + Sync + 'static,
+    {
+        self.set(|settings| settings.env = Some((prefix.into(), Arc::new(lookup))))
+    }
+
+    /// Sets the clock that failures are timed by. Defaults to the machine's.
+    pub fn clock(self, clock: SharedClock) -> Self {
+        self.set(|settings| settings.clock = clock)
+    }
+
+    /// Sets what counts failed attempts. Defaults to a recorder of its own.
+    pub fn recorder(self, recorder: Recorder) -> Self {
+        self.set(|settings| settings.recorder = recorder)
+    }
+
+    /// Sets how many messages may wait in the process for their next attempt, or whose slots to use. Defaults to 128 of
+    /// its own.
+    pub fn hold_slots(self, slots: impl Into<HoldSlots>) -> Self {
+        self.set(|settings| settings.hold_slots = slots.into())
+    }
+
+    /// Sets where the function stands in the source.
+    pub(crate) fn location(self, location: &'static str) -> Self {
+        self.set(|settings| settings.location = Some(location))
+    }
+
+    /// Composes the layers.
+    ///
+    /// # Errors
+    ///
+    /// When settings contradict each other or cannot be read; the error names them.
+    pub fn build<Args>(self) -> Result<HandlerStack, InvalidConfig>
+    where
+        H: HandlerFn<S, Args>,
+        S: Send + Sync + 'static,
+        C: Classifier<H::Error> + Clone + Send + Sync + 'static,
+        Args: 'static,
+    {
+        let Self { function, state, classifier, settings } = self;
+        let settings = settings.check()?;
+        let Settings { name, aliases, policy, timeout, concurrency, order_by, clock, .. } =
+            settings.clone();
+
+        let mut classify = ClassifyLayer::new(Judge(classifier)).with_clock(clock.clone());
+        if let Some(location) = settings.location {
+            classify = classify.with_location(location);
+        }
+        let guard = CatchPanicLayer::new().policy(policy.panic()).with_clock(clock.clone());
+        let limit = timeout.map(|limit| TimeoutLayer::new(limit).with_clock(clock.clone()));
+        let retry = RetryLayer::new(policy.clone())
+            .consumer(Arc::clone(&name))
+            .hold_slots(settings.hold_slots.clone())
+            .with_clock(clock)
+            .with_recorder(settings.recorder.clone());
+
+        let service = classify.layer(service::function(function, state));
+        let service = optional(limit, guard.layer(service));
+        let service = optional(settings.once(), service);
+        let service = optional(concurrency.map(ConcurrencyLayer::new), service);
+        let service = Box::new(Composed(retry.layer(service)));
+
+        let shared = Shared { name, aliases, policy, timeout, concurrency, order_by, service };
+        Ok(HandlerStack::new(shared))
+    }
+}
+
+impl Settings {
+    /// The settings with all overrides applied.
+    fn check(mut self) -> Result<Self, InvalidConfig> {
+        for name in std::iter::once(&self.name).chain(&self.aliases) {
+            check_name(name)?;
+        }
+        let name = Arc::clone(&self.name);
+        let mut overrides = self.config.overrides(&name);
+        if let Some((prefix, lookup)) = &self.env {
+            overrides = env::overrides(prefix, &name, &**lookup)?.or(overrides);
+        }
+        let HandlerOverrides { timeout, concurrency, .. } = overrides;
+        let policy = overrides.policy().apply(&self.policy);
+        self.policy = policy.map_err(|error| InvalidConfig::policy(&name, error))?;
+        self.timeout = timeout.or(self.timeout);
+        self.concurrency = concurrency.or(self.concurrency);
+
+        let wrong =
+            |what: &str| Err(InvalidConfig::new(format!("the handler `{name}` has {what}")));
+        match (&self.idempotency, &self.idempotency_key) {
+            (None, Some(_)) => wrong(
+                "`idempotency_key` but no store to keep its keys in; call `.idempotency(store)`",
+            ),
+            (Some(_), None) => wrong(
+                "a store for idempotency but no `idempotency_key`; set one, e.g. the id of the event",
+            ),
+            _ if self.idempotency.is_some() && self.lease.is_zero() => {
+                wrong("`idempotency_lease = 0s`, by which every claim has ended at once")
+            }
+            _ if self.timeout.is_some_and(|limit| limit.is_zero()) => {
+                wrong("`timeout = 0s`, in which no attempt can succeed")
+            }
+            _ if self.concurrency == Some(0) => {
+                wrong("`concurrency = 0`, by which nothing would ever run")
+            }
+            _ => Ok(self),
+        }
+    }
+
+    fn once(&self) -> Option<IdempotencyLayer> {
+        let (store, key) = self.idempotency.clone().zip(self.idempotency_key.clone())?;
+        let key = move |delivery: &Delivery| -> Option<Bytes> { key(delivery) };
+        let layer = IdempotencyLayer::new(store, key)
+            .consumer(Arc::clone(&self.name))
+            .lease(self.lease)
+            .keep(self.keep)
+            .max_crashes(self.policy.max_crashes());
+        Some(layer)
+    }
+}
+
+/// A name stands in subjects, topics, headers and commands.
+pub(crate) fn check_name(name: &str) -> Result<(), InvalidConfig> {
+    let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
+    if name.is_empty() || name.len() > 200 || name.contains(bad) {
+        return Err(InvalidConfig::new(format!(
+            "`{}` is not a name for a handler; write at most 200 letters, digits, `.`, `-` and `_`",
+            name.chars().take(80).collect::<String>().escape_debug()
+        )));
+    }
+    Ok(())
+}
+
+impl<H, S, C, Args> IntoStack<(Args,)> for HandlerBuilder<H, S, C>
+where
+    H: HandlerFn<S, Args>,
+    S: Send + Sync + 'static,
+    C: Classifier<H::Error> + Clone + Send + Sync + 'static,
+    Args: 'static,
+{
+    fn into_stack(self) -> Result<HandlerStack, InvalidConfig> {
+        self.build()
+    }
+}
+
+impl<H, S, C> fmt::Debug for HandlerBuilder<H, S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerBuilder")
+            .field("name", &self.settings.name)
+            .field("aliases", &self.settings.aliases)
+            .field("policy", &self.settings.policy)
+            .field("timeout", &self.settings.timeout)
+            .field("concurrency", &self.settings.concurrency)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dlq_core::policy::{Backoff, PanicPolicy, RetryPolicyOverrides, duration};
+use serde::{Deserialize, Serialize};
+
+/// Changes to one handler, from a file or the environment. What is absent stays as it was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HandlerOverrides {
+    /// How often the handler runs at most. Also read as `max_retries`.
+    #[serde(alias = "max_retries", skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// How many runs may end with the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_crashes: Option<u32>,
+    /// How long to wait after each attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Backoff>,
+    /// Up to which delay a message waits in the process.
+    #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
+    pub hold_limit: Option<Duration>,
+    /// What a panic means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub panic: Option<PanicPolicy>,
+    /// How long an attempt may take.
+    #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// How many attempts run at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<usize>,
+}
+
+impl HandlerOverrides {
+    /// These, and where they say nothing, those of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            max_attempts: self.max_attempts.or(other.max_attempts),
+            max_crashes: self.max_crashes.or(other.max_crashes),
+            backoff: self.backoff.or(other.backoff),
+            hold_limit: self.hold_limit.or(other.hold_limit),
+            panic: self.panic.or(other.panic),
+            timeout: self.timeout.or(other.timeout),
+            concurrency: self.concurrency.or(other.concurrency),
+        }
+    }
+
+    /// What they change of the policy.
+    pub(super) fn policy(&self) -> RetryPolicyOverrides {
+        let mut overrides = RetryPolicyOverrides::default();
+        overrides.max_attempts = self.max_attempts;
+        overrides.max_crashes = self.max_crashes;
+        overrides.backoff.clone_from(&self.backoff);
+        overrides.hold_limit = self.hold_limit;
+        overrides.panic = self.panic;
+        overrides
+    }
+}
+
+impl From<RetryPolicyOverrides> for HandlerOverrides {
+    fn from(policy: RetryPolicyOverrides) -> Self {
+        Self {
+            max_attempts: policy.max_attempts,
+            max_crashes: policy.max_crashes,
+            backoff: policy.backoff,
+            hold_limit: policy.hold_limit,
+            panic: policy.panic,
+            ..Self::default()
+        }
+    }
+}
+
+/// Changes to handlers by their names; those under `*` apply to every handler.
+///
+/// ```
+/// use dlq_tower::handler::HandlerConfig;
+///
+/// let config: HandlerConfig = serde_json::from_str(
+///     r#"{ "*": { "max_attempts": 5 }, "payments.charge": { "timeout": "10s", "backoff": "ladder(30s, 5m)" } }"#,
+/// )?;
+/// let charge = config.overrides("payments.charge");
+/// assert_eq!((charge.max_attempts, charge.timeout.unwrap().as_secs()), (Some(5), 10));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HandlerConfig(BTreeMap<String, HandlerOverrides>);
+
+impl HandlerConfig {
+    /// No changes.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Adds changes to the handler `name`, or to all for `*`; in place of those it has.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, overrides: HandlerOverrides) -> Self {
+        self.0.insert(name.into(), overrides);
+        self
+    }
+
+    /// What changes for the handler `name`: its own, and where they say nothing, those for all.
+    #[must_use]
+    pub fn overrides(&self, name: &str) -> HandlerOverrides {
+        let of = |name: &str| self.0.get(name).cloned().unwrap_or_default();
+        of(name).or(of("*"))
+    }
+
+    /// Names that none of the handlers has: most likely misspelt.
+    pub fn unknown<'a>(&'a self, names: &[impl AsRef<str>]) -> Vec<&'a str> {
+        let known = |name: &str| name == "*" || names.iter().any(|known| known.as_ref() == name);
+        self.0.keys().map(String::as_str).filter(|name| !known(name)).collect()
+    }
+}

@@ -1,0 +1,29 @@
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dlq_core::Delivery;
+use tower_service::Service;
+
+use crate::stage::Verdict;
+
+/// What a consumer runs: one handler, or a router over several.
+pub trait Handles:
+    Service<Delivery, Response = Verdict, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+    /// The names whose letters it takes back: its own, and those it had before. The first is its own.
+    fn names(&self) -> Vec<Arc<str>>;
+
+    /// The name of the consumer that `delivery` is for.
+    fn name_for(&self, delivery: &Delivery) -> Arc<str>;
+
+    /// Messages of one key run one after another, in the order of the source; `None` for one that needs no order.
+    fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
+
+    /// Whether any message has an order key.
+    fn is_ordered(&self) -> bool;
+}

@@ -1,0 +1,196 @@
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::Delivery;
+use dlq_core::policy::RetryPolicy;
+use futures_util::future::poll_fn;
+use tower_service::Service;
+
+use super::{Handles, InvalidConfig};
+use crate::stage::Verdict;
+
+/// Reads a key from a delivery.
+pub(super) type KeyFn = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
+
+/// A handler with its policy: from the function to the retry stage, ready for a router or a consumer. Cheap to clone.
+///
+/// See the [module docs](super).
+#[derive(Clone)]
+#[must_use = "a handler does nothing until a consumer runs it"]
+pub struct HandlerStack {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) name: Arc<str>,
+    pub(super) aliases: Vec<Arc<str>>,
+    pub(super) policy: RetryPolicy,
+    pub(super) timeout: Option<Duration>,
+    pub(super) concurrency: Option<usize>,
+    pub(super) order_by: Option<KeyFn>,
+    pub(super) service: Box<dyn Run>,
+}
+
+/// The composed layers, erased.
+pub(super) trait Run: Send + Sync {
+    fn run(&self, delivery: Delivery) -> StackFuture;
+}
+
+/// A composed service, to be cloned for each message.
+pub(super) struct Composed<S>(pub(super) S);
+
+impl<S> Run for Composed<S>
+where
+    S: Service<Delivery, Response = Verdict, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    fn run(&self, delivery: Delivery) -> StackFuture {
+        let mut service = self.0.clone();
+        StackFuture(Box::pin(async move {
+            // A handler at its limit makes its own message wait, not those behind it (G4).
+            let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
+            let Ok(verdict) = service.call(delivery).await;
+            verdict
+        }))
+    }
+}
+
+impl HandlerStack {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The handler's stable name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The names it had before.
+    #[must_use]
+    pub fn aliases(&self) -> &[Arc<str>] {
+        &self.shared.aliases
+    }
+
+    /// How it is retried, all overrides applied.
+    pub fn policy(&self) -> &RetryPolicy {
+        &self.shared.policy
+    }
+
+    /// How long an attempt may take.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.shared.timeout
+    }
+
+    /// How many attempts run at once.
+    #[must_use]
+    pub fn concurrency(&self) -> Option<usize> {
+        self.shared.concurrency
+    }
+
+    /// Whether both are clones of one handler.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Service<Delivery> for HandlerStack {
+    type Response = Verdict;
+    type Error = Infallible;
+    type Future = StackFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> StackFuture {
+        let Shared { name, policy, service, .. } = &*self.shared;
+        let delivery = delivery.with_max_attempts(policy.max_attempts());
+        // A letter that died under a former name is handled, and if need be dies, under the present one.
+        let delivery = match delivery.consumer() {
+            known if known == &**name => delivery,
+            _ => delivery.with_consumer(Arc::clone(name)),
+        };
+        service.run(delivery)
+    }
+}
+
+impl Handles for HandlerStack {
+    fn names(&self) -> Vec<Arc<str>> {
+        std::iter::once(&self.shared.name).chain(&self.shared.aliases).cloned().collect()
+    }
+
+    fn name_for(&self, _: &Delivery) -> Arc<str> {
+        Arc::clone(&self.shared.name)
+    }
+
+    fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
+        self.shared.order_by.as_ref().and_then(|key| key(delivery))
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shared.order_by.is_some()
+    }
+}
+
+impl fmt::Debug for HandlerStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerStack")
+            .field("name", &self.shared.name)
+            .field("aliases", &self.shared.aliases)
+            .field("policy", &self.shared.policy)
+            .field("timeout", &self.shared.timeout)
+            .field("concurrency", &self.shared.concurrency)
+            .field("is_ordered", &self.is_ordered())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A message on its way through a handler's stack, from its first attempt to the verdict.
+#[must_use = "a future does nothing until it is polled"]
+pub struct StackFuture(Pin<Box<dyn Future<Output = Verdict> + Send>>);
+
+impl Future for StackFuture {
+    type Output = Result<Verdict, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
+impl fmt::Debug for StackFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StackFuture").finish_non_exhaustive()
+    }
+}
+
+/// What a router takes: a [`HandlerStack`], or a [`HandlerBuilder`](super::HandlerBuilder) to be built.
+pub trait IntoStack<Args> {
+    /// The stack.
+    ///
+    /// # Errors
+    ///
+    /// When the builder's settings contradict each other.
+    fn into_stack(self) -> Result<HandlerStack, InvalidConfig>;
+}
+
+impl IntoStack<()> for HandlerStack {
+    fn into_stack(self) -> Result<HandlerStack, InvalidConfig> {
+        Ok(self)
+    }
+}
+
+const _: () = {
+    const fn send_sync<T: Send + Sync>() {}
+    send_sync::<HandlerStack>();
+};

@@ -1,0 +1,102 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::service::Shared;
+use super::table::Table;
+use super::{Matcher, Router};
+use crate::handler::{HandlerStack, Handles, IntoStack, InvalidConfig, check_name};
+
+/// A router whose routes are being declared. See the [module docs](super).
+#[derive(Debug)]
+#[must_use = "a router does nothing until it is built"]
+pub struct RouterBuilder {
+    name: Arc<str>,
+    routes: Vec<(Matcher, Result<HandlerStack, InvalidConfig>)>,
+    fallback: Option<Result<HandlerStack, InvalidConfig>>,
+}
+
+impl RouterBuilder {
+    pub(super) fn new() -> Self {
+        Self { name: Arc::from("router"), routes: Vec::new(), fallback: None }
+    }
+
+    /// Sets the name under which messages that no handler takes are kept. Defaults to `router`: choose another where
+    /// several programs share a store.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Hands messages of a subject, or of an [`event`](super::event), to `handler`.
+    pub fn route<Args>(
+        mut self,
+        messages: impl Into<Matcher>,
+        handler: impl IntoStack<Args>,
+    ) -> Self {
+        self.routes.push((messages.into(), handler.into_stack()));
+        self
+    }
+
+    /// Hands messages that no route takes to `handler`. Defaults to none: they are rejected.
+    pub fn fallback<Args>(mut self, handler: impl IntoStack<Args>) -> Self {
+        self.fallback = Some(handler.into_stack());
+        self
+    }
+
+    /// Checks the routes.
+    ///
+    /// # Errors
+    ///
+    /// When a pattern cannot be read, two routes are in conflict, two handlers have one name, or a handler that was
+    /// given as a builder could not be built. The error names them.
+    pub fn build(self) -> Result<Router, InvalidConfig> {
+        check_name(&self.name)?;
+        let mut handlers = Handlers::default();
+        let (mut events, mut subjects) = (Table::default(), Table::default());
+        for (matcher, handler) in self.routes {
+            let handler = handlers.add(handler?)?;
+            match matcher {
+                Matcher::Subject(pattern) => subjects.add("subject", &pattern, handler)?,
+                Matcher::Event(pattern) => events.add("event", &pattern, handler)?,
+            }
+        }
+        let fallback = match self.fallback {
+            Some(handler) => Some(handlers.add(handler?)?),
+            None => None,
+        };
+        let Handlers { all, by_name } = handlers;
+        if by_name.contains_key(&self.name) {
+            return Err(InvalidConfig::new(format!(
+                "the router and one of its handlers are both called `{}`; give the router another name",
+                self.name
+            )));
+        }
+        let name = self.name;
+        Ok(Router::of(Shared { name, handlers: all, by_name, events, subjects, fallback }))
+    }
+}
+
+#[derive(Default)]
+struct Handlers {
+    all: Vec<HandlerStack>,
+    by_name: HashMap<Arc<str>, usize>,
+}
+
+impl Handlers {
+    /// The number of `handler`, which may serve several routes.
+    fn add(&mut self, handler: HandlerStack) -> Result<usize, InvalidConfig> {
+        if let Some(known) = self.all.iter().position(|known| known.is(&handler)) {
+            return Ok(known);
+        }
+        let number = self.all.len();
+        for name in handler.names() {
+            if self.by_name.insert(Arc::clone(&name), number).is_some() {
+                return Err(InvalidConfig::new(format!(
+                    "two handlers are called `{name}`; give one another name, or clone one built handler for both routes"
+                )));
+            }
+        }
+        self.all.push(handler);
+        Ok(number)
+    }
+}

@@ -1,0 +1,153 @@
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::{Delivery, Lane, Reason};
+use tower_service::Service;
+
+use super::table::Table;
+use super::{RouteFuture, RouterBuilder};
+use crate::handler::{HandlerStack, Handles};
+use crate::stage::{GivenUp, Verdict};
+
+/// How long a letter of a handler that is not here is left alone.
+const ELSEWHERE: Duration = Duration::from_secs(60);
+
+/// Hands each message to the handler that takes it. Cheap to clone. See the [module docs](super).
+#[derive(Clone, Debug)]
+#[must_use = "a router does nothing until a consumer runs it"]
+pub struct Router {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) name: Arc<str>,
+    pub(super) handlers: Vec<HandlerStack>,
+    pub(super) by_name: HashMap<Arc<str>, usize>,
+    pub(super) events: Table,
+    pub(super) subjects: Table,
+    pub(super) fallback: Option<usize>,
+}
+
+/// Who takes a message.
+enum Taker<'a> {
+    Handler(&'a HandlerStack),
+    /// Nobody: it is rejected.
+    Nobody,
+    /// A handler that is not here.
+    Elsewhere,
+}
+
+impl Router {
+    pub(super) fn of(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Begins a router, without routes.
+    #[expect(clippy::new_ret_no_self, reason = "routes are checked once, together, by `build`")]
+    pub fn new() -> RouterBuilder {
+        RouterBuilder::new()
+    }
+
+    /// The name under which messages that no handler takes are kept.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The handlers, each once, in order of declaration.
+    pub fn handlers(&self) -> impl Iterator<Item = &HandlerStack> {
+        self.shared.handlers.iter()
+    }
+}
+
+impl Shared {
+    fn taker(&self, delivery: &Delivery) -> Taker<'_> {
+        let handler = |number: usize| Taker::Handler(&self.handlers[number]);
+        if matches!(delivery.lane(), Lane::Store | Lane::Retry) {
+            if let Some(&number) = self.by_name.get(delivery.consumer()) {
+                return handler(number);
+            }
+            // What the router itself gave up is routed anew; a letter of anybody else's is not ours to run.
+            if delivery.lane() == Lane::Store && delivery.consumer() != &*self.name {
+                return Taker::Elsewhere;
+            }
+        }
+        let message = delivery.message();
+        let by_event = message.event().and_then(|event| self.events.find(event));
+        let found = by_event.or_else(|| self.subjects.find(message.subject())).or(self.fallback);
+        found.map_or(Taker::Nobody, handler)
+    }
+}
+
+impl Service<Delivery> for Router {
+    type Response = Verdict;
+    type Error = Infallible;
+    type Future = RouteFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // Handlers are always ready: one at its limit makes its own messages wait, not those of others (G4).
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> RouteFuture {
+        match self.shared.taker(&delivery) {
+            Taker::Handler(handler) => RouteFuture::handled(handler.clone().call(delivery)),
+            Taker::Nobody => {
+                let name = Arc::clone(&self.shared.name);
+                tracing::error!(
+                    router = &*name,
+                    subject = delivery.message().subject(),
+                    event = delivery.message().event(),
+                    "no route takes a message; it is rejected"
+                );
+                let given_up = GivenUp::unattempted(&delivery, name, Reason::Rejected);
+                RouteFuture::decided(Verdict::Dead(Box::new(given_up)))
+            }
+            Taker::Elsewhere => {
+                tracing::warn!(
+                    router = &*self.shared.name,
+                    consumer = delivery.consumer(),
+                    "no handler here has the name of a letter's consumer; it is left alone"
+                );
+                let why = "its handler is not here";
+                RouteFuture::decided(Verdict::Defer { after: ELSEWHERE, why })
+            }
+        }
+    }
+}
+
+impl Handles for Router {
+    fn names(&self) -> Vec<Arc<str>> {
+        let own = std::iter::once(Arc::clone(&self.shared.name));
+        own.chain(self.shared.handlers.iter().flat_map(Handles::names)).collect()
+    }
+
+    fn name_for(&self, delivery: &Delivery) -> Arc<str> {
+        match self.shared.taker(delivery) {
+            Taker::Handler(handler) => handler.name_for(delivery),
+            Taker::Nobody => Arc::clone(&self.shared.name),
+            Taker::Elsewhere => Arc::clone(delivery.consumer_shared()),
+        }
+    }
+
+    fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
+        match self.shared.taker(delivery) {
+            Taker::Handler(handler) => handler.order_key(delivery),
+            Taker::Nobody | Taker::Elsewhere => None,
+        }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shared.handlers.iter().any(Handles::is_ordered)
+    }
+}
+
+const _: () = {
+    const fn send_sync<T: Send + Sync>() {}
+    send_sync::<Router>();
+};
