@@ -31,28 +31,38 @@ where
     tasks.join_all().await
 }
 
-async fn work<S: Claims>(store: S, lease: std::time::Duration) -> Vec<LetterId> {
-    let mut done = Vec::new();
+/// Claims and finishes until nothing is left, and returns what it finished and what was taken from it meanwhile.
+async fn work<S: Claims>(store: S) -> (Vec<LetterId>, Vec<LetterId>) {
+    let (mut done, mut lost) = (Vec::new(), Vec::new());
     loop {
-        let request = ClaimRequest::due([CONSUMER], 7, lease);
+        let request = ClaimRequest::due([CONSUMER], 7, std::time::Duration::from_secs(60));
         let claims = store.claim(request).await.expect("claim answers");
         if claims.is_empty() {
-            return done;
+            return (done, lost);
         }
         let success = || Finish::Resolved(Resolution::Succeeded);
         let finishes: Vec<_> = claims.iter().map(|claim| (claim.token, success())).collect();
         let finished = store.finish(finishes).await.expect("finish answers");
-        assert!(finished.iter().all(|finished| *finished == Finished::Applied), "{finished:?}");
-        done.extend(claims.iter().map(|claim| claim.letter.id));
+        assert_eq!(finished.len(), claims.len());
+        for (claim, finished) in claims.iter().zip(finished) {
+            let ours = finished == Finished::Applied;
+            if ours { &mut done } else { &mut lost }.push(claim.letter.id);
+        }
     }
+}
+
+/// Works where nobody else writes, so that nothing may be taken away.
+async fn work_undisturbed<S: Claims>(store: S) -> Vec<LetterId> {
+    let (done, lost) = work(store).await;
+    assert!(lost.is_empty(), "{lost:?} were claimed and taken away");
+    done
 }
 
 /// Eight claimers at once are given each letter once.
 pub async fn eight_claimers_get_each_letter_once<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury_at_once(300).await;
     let operation = check.replay().await;
-    let lease = std::time::Duration::from_secs(60);
-    let done = side_by_side(&check, 8, |store, _| work(store, lease)).await;
+    let done = side_by_side(&check, 8, |store, _| work_undisturbed(store)).await;
     let done: Vec<_> = done.into_iter().flatten().collect();
     assert_eq!(done.len(), 300, "nobody ran a letter that another ran");
     assert_eq!(done.iter().collect::<BTreeSet<_>>().len(), letters.len());
@@ -64,16 +74,15 @@ pub async fn eight_claimers_get_each_letter_once<F: StoreFixture>(check: Check<F
 /// Four replays of the same 200 letters at once run 200.
 pub async fn four_replays_run_each_letter_once<F: StoreFixture>(check: Check<F>) {
     check.bury_at_once(200).await;
-    let lease = std::time::Duration::from_secs(60);
     let runs = side_by_side(&check, 4, |store, _| async move {
         let spec = OperationSpec::replay(Filter::new());
         let operation = store.start(spec, by()).await.expect("start answers");
-        (operation.progress.total, work(store, lease).await)
+        (operation.progress.total, work_undisturbed(store).await)
     })
     .await;
     assert_eq!(runs.iter().map(|(frozen, _)| frozen).sum::<u64>(), 200);
     let done: Vec<_> = runs.into_iter().flat_map(|(_, done)| done).collect();
-    let rest = work(check.store.clone(), lease).await;
+    let rest = work_undisturbed(check.store.clone()).await;
     assert_eq!(done.len() + rest.len(), 200);
     assert_eq!(done.iter().chain(&rest).collect::<BTreeSet<_>>().len(), 200);
     for operation in check.store.operations(10).await.expect("operations answers") {
@@ -127,10 +136,9 @@ pub async fn the_latest_death_wins_in_any_order<F: StoreFixture>(check: Check<F>
 pub async fn writing_and_claiming_do_not_disturb_each_other<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury_at_once(60).await;
     check.replay().await;
-    let lease = std::time::Duration::from_secs(60);
     side_by_side(&check, 6, |store, n| async move {
         if n % 2 == 0 {
-            work(store, lease).await;
+            work(store).await;
             return;
         }
         for m in 0..30 {

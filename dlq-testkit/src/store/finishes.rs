@@ -5,8 +5,8 @@ use std::time::Duration;
 use dlq_core::store::{Claim, Finish, Finished, ItemOutcome, Operation};
 use dlq_core::{Attempt, DeadLetter, Filter, History, Resolution, Status};
 
-use super::check::{in_ms, written};
 use super::check::powers::*;
+use super::check::{in_ms, written};
 use super::{Check, StoreFixture};
 use crate::fixtures::{died_again, escalation, failure, letter};
 

@@ -15,9 +15,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::StoreFixture;
-use super::check::by;
-use crate::fixtures::{ManualClock, died_again, escalation, failure, letter_of};
+use super::check::{by, written};
+use super::{Check, StoreFixture};
+use crate::fixtures::{ManualClock, any_letter, died_again, escalation, failure, letter_of};
 
 const CONSUMERS: [&str; 2] = ["orders.handle", "audit.write"];
 
@@ -97,15 +97,50 @@ pub fn compare<F: StoreFixture>(cases: u32) {
     }
 }
 
-/// Makes the comparison of a store with the one in memory a test.
+/// Puts arbitrary letters, `cases` times, and reads them back.
 ///
-/// Takes a type that implements [`StoreFixture`] and the number of sequences to try.
+/// # Panics
+///
+/// When a letter does not come back as it was written, with the simplest letters found that do not.
+pub fn keeps_any_letter<F: StoreFixture>(cases: u32) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let ended = TestRunner::new(config).run(&vec(any_letter(), 1..8), |letters| {
+        crate::run("keeps any letter", async {
+            let check = Check::<F>::new("keeps_any_letter").await;
+            check.put(letters.clone()).await;
+            for (n, letter) in letters.iter().enumerate() {
+                // Letters may be at odds with one another; those that are alone must come back.
+                if letters.iter().enumerate().all(|(m, other)| m == n || other.id != letter.id) {
+                    let found = check.get(letter.id).await;
+                    assert_eq!(written(&found), written(letter));
+                    let alone = Filter::new().with_id(letter.id).with_error(letter.error());
+                    let listed = check.list(&alone, Order::NewestFirst, 2).await;
+                    assert_eq!(listed, [found.summary()]);
+                }
+            }
+        });
+        Ok(())
+    });
+    if let Err(error) = ended {
+        panic!("{error}");
+    }
+}
+
+/// Makes two tests with random input: that a store agrees with the one in memory whatever is done to it, and that it
+/// keeps any letter.
+///
+/// Takes a type that implements [`StoreFixture`] and how many inputs to try in each.
 #[macro_export]
 macro_rules! store_model {
     ($fixture:ty, $cases:expr) => {
         #[test]
         fn agrees_with_the_model() {
             $crate::store::model::compare::<$fixture>($cases);
+        }
+
+        #[test]
+        fn keeps_any_letter() {
+            $crate::store::model::keeps_any_letter::<$fixture>($cases);
         }
     };
 }

@@ -3,8 +3,8 @@
 use dlq_core::store::{Mark, Receipt};
 use dlq_core::{DeadLetter, Filter, Message, Resolution, Status};
 
-use super::check::written;
 use super::check::powers::*;
+use super::check::written;
 use super::{Check, StoreFixture};
 use crate::fixtures::{died_again, letter, letter_of};
 

@@ -1,0 +1,173 @@
+use std::future::Future;
+use std::time::Duration;
+
+use dlq_core::{
+    Attempt, Cause, Delivery, Disposition, ErrorClass, Escalation, Failure, History, Message,
+    RetryLane, Settle, Source, Timestamp,
+};
+use tokio::time::{Instant, timeout};
+
+use super::TransportFixture;
+
+/// The consumer that most checks are about.
+pub(super) const CONSUMER: &str = "billing";
+
+/// The settle handle of a fixture's source.
+pub(super) type SettleOf<F> = <<F as TransportFixture>::Source as Source>::Settle;
+
+/// What a check works with: a place of its own, and shorthands that panic when the transport does not answer.
+#[derive(Debug)]
+pub struct Check<F: TransportFixture> {
+    name: &'static str,
+    /// The place.
+    pub fixture: F,
+}
+
+/// Runs one check at a fresh place.
+///
+/// # Panics
+///
+/// When the transport breaks the promise that the check is about.
+pub fn run<F: TransportFixture, R: Future<Output = ()>>(
+    name: &'static str,
+    check: impl FnOnce(Check<F>) -> R,
+) {
+    let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
+    if F::PAUSED {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without threads can be built");
+        runtime.block_on(checked);
+    } else {
+        crate::run(name, checked);
+    }
+}
+
+impl<F: TransportFixture> Check<F> {
+    /// Says that the check is left out.
+    pub(super) fn left_out(&self, why: &str) {
+        println!("`{}` is left out: {why}", self.name);
+    }
+
+    pub(super) async fn source(&self) -> F::Source {
+        self.fixture.source(CONSUMER).await
+    }
+
+    /// Publishes messages 1 to `count`, whose payloads are their numbers.
+    pub(super) async fn publish(&self, count: u32) {
+        for number in 1..=count {
+            assert!(self.fixture.publish(numbered(number)).await, "a plain message is accepted");
+        }
+    }
+
+    /// How long something may take that the broker does by itself, the end of a lease included.
+    pub(super) fn patience(&self) -> Duration {
+        self.fixture.lease() * 2 + Duration::from_secs(10)
+    }
+
+    /// The next delivery.
+    pub(super) async fn next(&self, source: &mut F::Source) -> (Delivery, SettleOf<F>) {
+        let patience = self.patience();
+        match timeout(patience, source.next()).await {
+            Ok(Ok(Some(next))) => next,
+            Ok(Ok(None)) => panic!("the source has ended where a delivery was expected"),
+            Ok(Err(error)) => panic!("the source failed where a delivery was expected: {error}"),
+            Err(_) => panic!("no delivery within {patience:?}"),
+        }
+    }
+
+    /// Takes the next delivery and acknowledges it.
+    pub(super) async fn handle(&self, source: &mut F::Source) -> Delivery {
+        let (delivery, settle) = self.next(source).await;
+        settle.settle(Disposition::Succeeded).await.expect("an acknowledgement is confirmed");
+        delivery
+    }
+
+    /// Makes sure that nothing comes for so long.
+    pub(super) async fn nothing(&self, source: &mut F::Source, time: Duration) {
+        if let Ok(next) = timeout(time, source.next()).await {
+            let next = next.map(|next| next.map(|(delivery, _)| delivery));
+            panic!("nothing was expected, but there came {next:?}");
+        }
+    }
+
+    /// Makes sure that nothing comes although every lease has ended.
+    pub(super) async fn nothing_more(&self, source: &mut F::Source) {
+        self.nothing(source, self.fixture.lease() + Duration::from_secs(2)).await;
+    }
+
+    pub(super) async fn lane(&self) -> Option<F::Lane> {
+        let lane = self.fixture.retry_lane().await;
+        if lane.is_none() {
+            self.left_out("the transport has no retry lane");
+        }
+        lane
+    }
+
+    /// When something is due that shall wait for so long.
+    pub(super) fn due_in(&self, time: Duration) -> Timestamp {
+        self.fixture.clock().now().after(time)
+    }
+
+    /// Publishes message 1, takes it as [`CONSUMER`], escalates it after one failed attempt, and acknowledges it.
+    pub(super) async fn escalate_one(
+        &self,
+        source: &mut F::Source,
+        lane: &F::Lane,
+        wait: Duration,
+    ) -> Escalation {
+        self.publish(1).await;
+        let (delivery, settle) = self.next(source).await;
+        let escalation = escalation(delivery, self.due_in(wait), 1);
+        lane.escalate(escalation.clone()).await.expect("a retry record is taken");
+        let settled = settle.settle(escalated(&escalation)).await;
+        settled.expect("an acknowledgement is confirmed");
+        escalation
+    }
+}
+
+/// The `number`-th message: key, header and id go with it.
+pub(super) fn numbered(number: u32) -> Message {
+    Message::new("orders.created", number.to_string())
+        .with_id(format!("evt-{number}"))
+        .with_key("customer-7")
+        .with_header("trace", format!("t-{number}"))
+}
+
+/// Which of the [`numbered`] messages it is.
+pub(super) fn number(delivery: &Delivery) -> u32 {
+    let payload = delivery.message().payload().expect("a numbered message has a payload");
+    let text = std::str::from_utf8(payload).expect("a numbered message is text");
+    text.parse().expect("a numbered message is a number")
+}
+
+/// `delivery` after `attempts` failed attempts in all.
+pub(super) fn escalation(delivery: Delivery, due: Timestamp, attempts: u32) -> Escalation {
+    let mut history: History = delivery.history().clone();
+    let known = u32::try_from(history.len()).unwrap_or(u32::MAX);
+    for number in known + 1..=attempts {
+        let text = format!("attempt {number} failed");
+        let failure = Failure::new(ErrorClass::Transient, Cause::Error, "tests::Refused", &text)
+            .timed(Timestamp::from_millis(1_780_000_000_000), Duration::from_millis(3));
+        history.push(Attempt { number, generation: delivery.generation(), failure });
+    }
+    Escalation { delivery, consumer: CONSUMER.into(), due, history, attempts }
+}
+
+/// What the original of an escalated message is settled with.
+pub(super) fn escalated(escalation: &Escalation) -> Disposition {
+    Disposition::Escalated {
+        due: escalation.due,
+        history: escalation.history.clone(),
+        attempts: escalation.attempts,
+    }
+}
+
+/// Runs a future and says how long it took, by tokio's time.
+pub(super) async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let start = Instant::now();
+    let output = future.await;
+    (output, start.elapsed())
+}

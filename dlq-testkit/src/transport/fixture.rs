@@ -1,0 +1,86 @@
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use dlq_core::memory::{MemoryBroker, MemoryRetryLane, MemorySource};
+use dlq_core::{Message, RetryLane, SharedClock, Source, Timestamp, TokioClock};
+
+/// A place at a broker: a stream or topic of its own, with everything that belongs to it.
+pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
+    /// Yields the messages.
+    type Source: Source;
+    /// Where messages wait for an attempt that is far away.
+    type Lane: RetryLane;
+
+    /// Whether it lives in this process and follows tokio's time. Checks then run under paused time.
+    const PAUSED: bool;
+
+    /// An empty place of its own for the check of this name. Checks run side by side.
+    fn fresh(check: &'static str) -> impl Future<Output = Self> + Send;
+
+    /// Publishes a message and returns once the broker has it; `false` when this broker cannot carry such a message at
+    /// all (e.g. a header without a name), and has refused it.
+    fn publish(&self, message: Message) -> impl Future<Output = bool> + Send;
+
+    /// A source for the consumer of this name, as another process would open it. Sources of one consumer share the
+    /// messages; a new consumer begins with the first message.
+    fn source(&self, consumer: &str) -> impl Future<Output = Self::Source> + Send;
+
+    /// The retry lane; `None` where the transport has none.
+    fn retry_lane(&self) -> impl Future<Output = Option<Self::Lane>> + Send;
+
+    /// How long the broker waits for a process that has died before it hands its messages out again.
+    fn lease(&self) -> Duration;
+
+    /// The clock that due times of retry records are compared with.
+    fn clock(&self) -> SharedClock;
+}
+
+/// The broker in memory.
+#[derive(Debug)]
+pub struct MemoryFixture {
+    broker: MemoryBroker,
+    clock: SharedClock,
+}
+
+impl MemoryFixture {
+    /// The broker.
+    pub fn broker(&self) -> &MemoryBroker {
+        &self.broker
+    }
+}
+
+impl TransportFixture for MemoryFixture {
+    type Source = MemorySource;
+    type Lane = MemoryRetryLane;
+
+    const PAUSED: bool = true;
+
+    async fn fresh(check: &'static str) -> Self {
+        let start = Timestamp::from_millis(1_790_000_000_000);
+        let clock: SharedClock = std::sync::Arc::new(TokioClock::starting_at(start));
+        let broker = MemoryBroker::new().with_stream(check).with_clock(clock.clone());
+        Self { broker, clock }
+    }
+
+    async fn publish(&self, message: Message) -> bool {
+        self.broker.publish(message);
+        true
+    }
+
+    async fn source(&self, consumer: &str) -> MemorySource {
+        self.broker.source(consumer)
+    }
+
+    async fn retry_lane(&self) -> Option<MemoryRetryLane> {
+        Some(self.broker.retry_lane())
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    fn clock(&self) -> SharedClock {
+        self.clock.clone()
+    }
+}

@@ -1,0 +1,168 @@
+//! The retry lane. Every check is left out where the transport has none.
+
+use std::time::Duration;
+
+use dlq_core::{Lane, RetryLane, Settle};
+
+use super::check::{CONSUMER, escalated, escalation, number, timed};
+use super::{Check, TransportFixture};
+
+const WAIT: Duration = Duration::from_secs(3);
+
+/// A record comes when it is due, not before, and long before it would be missed.
+pub async fn a_record_comes_when_it_is_due<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    check.escalate_one(&mut source, &lane, WAIT).await;
+    let (delivery, took) = timed(check.handle(&mut source)).await;
+    // Escalating and settling took some of the wait where time is real.
+    let least = if F::PAUSED { WAIT } else { WAIT - Duration::from_secs(1) };
+    assert!(took >= least, "due in {WAIT:?}, came after {took:?}");
+    assert_eq!(number(&delivery), 1);
+    check.nothing_more(&mut source).await;
+}
+
+/// A record that waits does not hold up what comes after it (G4).
+pub async fn a_record_does_not_block_others<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    check.escalate_one(&mut source, &lane, Duration::from_secs(20)).await;
+    assert!(check.fixture.publish(super::check::numbered(2)).await);
+    let (delivery, took) = timed(check.handle(&mut source)).await;
+    assert_eq!(number(&delivery), 2);
+    assert!(took < Duration::from_secs(15), "a healthy message waited for {took:?}");
+    assert_eq!(number(&check.handle(&mut source).await), 1);
+}
+
+/// Attempts, history, hops, origin and identity go on where they stood (G2, G3).
+pub async fn a_record_continues_the_count<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    let escalation = check.escalate_one(&mut source, &lane, WAIT).await;
+    let record = check.handle(&mut source).await;
+    let original = &escalation.delivery;
+    assert_eq!(record.lane(), Lane::Retry);
+    assert_eq!(record.attempt(), 2, "one attempt was made before");
+    assert_eq!(record.history(), &escalation.history);
+    assert_eq!(record.escalations(), 1);
+    assert_eq!(record.origin(), original.origin(), "where it was born does not change");
+    assert_eq!(record.message().published_at(), original.message().published_at());
+    assert_eq!(record.death(CONSUMER), original.death(CONSUMER));
+    assert_eq!(record.generation(), 0);
+}
+
+/// The producer's part of a record is untouched (G8).
+pub async fn a_record_keeps_the_message<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    for (what, hostile) in crate::fixtures::hostile_messages() {
+        let mut sent = dlq_core::Message::tombstone("orders.created")
+            .with_payload(hostile.payload().cloned())
+            .with_headers(hostile.headers().clone());
+        if let Some(key) = hostile.key() {
+            sent = sent.with_key(key.clone());
+        }
+        if !check.fixture.publish(sent).await {
+            continue;
+        }
+        let (delivery, settle) = check.next(&mut source).await;
+        let message = delivery.message().clone();
+        let hop = escalation(delivery, check.due_in(Duration::ZERO), 1);
+        lane.escalate(hop.clone()).await.expect("a retry record is taken");
+        settle.settle(escalated(&hop)).await.expect("an acknowledgement is confirmed");
+        let record = check.handle(&mut source).await;
+        assert_eq!(record.message().payload(), message.payload(), "payload of {what}");
+        assert_eq!(record.message().key(), message.key(), "key of {what}");
+        assert_eq!(record.message().headers(), message.headers(), "headers of {what}");
+    }
+}
+
+/// A second hop counts one more, and remembers everything of the first.
+pub async fn a_second_hop_counts_on<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    check.escalate_one(&mut source, &lane, WAIT).await;
+    let (record, settle) = check.next(&mut source).await;
+    let origin = record.origin().clone();
+    let hop = escalation(record, check.due_in(WAIT), 2);
+    lane.escalate(hop.clone()).await.expect("a retry record is taken");
+    settle.settle(escalated(&hop)).await.expect("an acknowledgement is confirmed");
+    let record = check.handle(&mut source).await;
+    assert_eq!((record.escalations(), record.attempt()), (2, 3));
+    assert_eq!(record.history(), &hop.history);
+    assert_eq!(record.origin(), &origin);
+    check.nothing_more(&mut source).await;
+}
+
+/// Nobody but the consumer that failed hears of a record.
+pub async fn a_record_is_heard_by_its_consumer_only<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    let mut other = check.fixture.source("shipping").await;
+    check.escalate_one(&mut source, &lane, WAIT).await;
+    assert_eq!(check.handle(&mut other).await.lane(), Lane::Main, "the message itself");
+    check.nothing(&mut other, WAIT * 2).await;
+    assert_eq!(check.handle(&mut source).await.lane(), Lane::Retry);
+}
+
+/// A record is durable when `escalate` returns: it survives the process that wrote it (G1).
+pub async fn a_record_survives_a_crash<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    check.escalate_one(&mut source, &lane, WAIT).await;
+    drop((source, lane));
+    let mut source = check.source().await;
+    let record = check.handle(&mut source).await;
+    assert_eq!((record.lane(), number(&record)), (Lane::Retry, 1));
+}
+
+/// A record in hand when a process dies comes again.
+pub async fn an_unsettled_record_comes_again<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    check.escalate_one(&mut source, &lane, Duration::ZERO).await;
+    let (record, settle) = check.next(&mut source).await;
+    drop((settle, source));
+    let mut source = check.source().await;
+    let again = check.handle(&mut source).await;
+    assert_eq!((again.lane(), again.attempt()), (Lane::Retry, record.attempt()));
+    check.nothing_more(&mut source).await;
+}
+
+/// Writing the same hop twice makes one record: a process may die between writing and settling.
+pub async fn a_hop_written_twice_is_one_record<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    let hop = check.escalate_one(&mut source, &lane, WAIT).await;
+    lane.escalate(hop).await.expect("writing it again is fine");
+    check.handle(&mut source).await;
+    check.nothing(&mut source, WAIT + check.fixture.lease()).await;
+}
+
+/// Of the same hop, written again by a process that made another attempt, one record is left (G3).
+pub async fn a_hop_tried_again_is_one_record<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    check.publish(1).await;
+    let mut source = check.source().await;
+    let (delivery, settle) = check.next(&mut source).await;
+    let hop = escalation(delivery, check.due_in(WAIT), 1);
+    lane.escalate(hop).await.expect("a retry record is taken");
+    // The process dies before it settles, so that the original comes again.
+    drop((settle, source));
+    let mut source = check.source().await;
+    let mut lanes = Vec::new();
+    for _ in 0..2 {
+        let (delivery, settle) = check.next(&mut source).await;
+        lanes.push(delivery.lane());
+        if delivery.lane() == Lane::Main {
+            let hop = escalation(delivery, check.due_in(WAIT), 1);
+            lane.escalate(hop.clone()).await.expect("a retry record is taken");
+            settle.settle(escalated(&hop)).await.expect("an acknowledgement is confirmed");
+        } else {
+            let done = settle.settle(dlq_core::Disposition::Succeeded).await;
+            done.expect("an acknowledgement is confirmed");
+        }
+    }
+    assert!(lanes.contains(&Lane::Main) && lanes.contains(&Lane::Retry), "{lanes:?}");
+    check.nothing(&mut source, WAIT + check.fixture.lease()).await;
+}
