@@ -82,6 +82,7 @@ thread_local! {
 
 impl Run {
     /// The run of `delivery` that begins now.
+    #[inline]
     pub(crate) fn begin(delivery: &Delivery) -> Self {
         let began = Instant::now();
         BEGAN.set(Some(began));
@@ -89,6 +90,7 @@ impl Run {
     }
 
     /// The run of `delivery` that `start` begins, if it does so at once, or else begins now.
+    #[inline]
     pub(crate) fn around<T>(delivery: Delivery, start: impl FnOnce(Delivery) -> T) -> (Self, T) {
         let (number, generation) = (delivery.attempt(), delivery.generation());
         BEGAN.set(None);

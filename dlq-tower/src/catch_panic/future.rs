@@ -37,6 +37,7 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn new(
         called: Result<F, Payload>,
         run: Run,
@@ -59,6 +60,7 @@ where
 {
     type Output = Result<Done, Setback>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let payload = match this.state.as_mut().project() {

@@ -17,6 +17,7 @@ pub struct CatchPanic<S> {
 }
 
 impl<S> CatchPanic<S> {
+    #[inline]
     pub(super) fn new(inner: S, policy: PanicPolicy, clock: LayerClock) -> Self {
         let class = match policy {
             PanicPolicy::Retry => ErrorClass::Transient,
@@ -52,10 +53,12 @@ where
     type Error = Setback;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let (run, called) = Run::around(delivery, |delivery| {
             catch_unwind(AssertUnwindSafe(|| self.inner.call(delivery)))

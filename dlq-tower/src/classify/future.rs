@@ -22,6 +22,7 @@ pin_project! {
 }
 
 impl<F, C> ResponseFuture<F, C> {
+    #[inline]
     pub(super) fn new(handler: F, shared: Arc<Shared<C>>, run: Run) -> Self {
         Self { handler, shared, run }
     }
@@ -36,6 +37,7 @@ where
 {
     type Output = Result<Done, Setback>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         Poll::Ready(match ready!(this.handler.poll(cx)) {

@@ -16,6 +16,7 @@ pub struct Classify<S, C> {
 }
 
 impl<S, C> Classify<S, C> {
+    #[inline]
     pub(super) fn new(inner: S, shared: Arc<Shared<C>>) -> Self {
         Self { inner, shared }
     }
@@ -69,6 +70,7 @@ where
     type Error = Setback;
     type Future = ResponseFuture<S::Future, C>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(|error| {
             // Attempt 0: there is no message yet, the handler itself is out of order.
@@ -77,6 +79,7 @@ where
         })
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let run = Run::begin(&delivery);
         ResponseFuture::new(self.inner.call(delivery), Arc::clone(&self.shared), run)

@@ -19,6 +19,7 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn new(inner: F, permit: OwnedSemaphorePermit) -> Self {
         Self { inner, permit: Some(permit) }
     }
@@ -32,6 +33,7 @@ where
 {
     type Output = Result<Done, Setback>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let outcome = ready!(this.inner.poll(cx));

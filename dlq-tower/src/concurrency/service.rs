@@ -23,6 +23,7 @@ pub struct Concurrency<S> {
 }
 
 impl<S> Concurrency<S> {
+    #[inline]
     pub(super) fn new(inner: S, permits: Arc<Semaphore>) -> Self {
         Self { inner, permits: PollSemaphore::new(permits), permit: None }
     }
@@ -54,6 +55,7 @@ where
     type Error = Setback;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if self.permit.is_none() {
             let Some(permit) = ready!(self.permits.poll_acquire(cx)) else {
@@ -65,6 +67,7 @@ where
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let permit = self.permit.take().expect("a service is polled ready before it is called");
         ResponseFuture::new(self.inner.call(delivery), permit)

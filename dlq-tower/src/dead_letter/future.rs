@@ -34,6 +34,7 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn new(inner: F, delivery: Delivery, shared: Arc<Shared>) -> Self {
         Self { delivery, shared, state: State::Handling { inner } }
     }
@@ -47,6 +48,7 @@ where
 {
     type Output = Result<Settlement, RouteError>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {

@@ -16,6 +16,7 @@ pub struct DeadLetter<S> {
 }
 
 impl<S> DeadLetter<S> {
+    #[inline]
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
         Self { inner, shared }
     }
@@ -47,10 +48,12 @@ where
     type Error = RouteError;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(Never::never)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let inner = self.inner.call(delivery.clone());
         ResponseFuture::new(inner, delivery, Arc::clone(&self.shared))

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use dlq_core::{Delivery, History};
 use pin_project_lite::pin_project;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower_service::Service;
 
 use super::decide::{Shared, Step};
-use super::hold::stopped;
+use super::hold::{HoldSlot, stopped};
 use super::service::unready;
 use crate::stage::{ClassifiedError, IsDone, Verdict};
 
@@ -31,9 +30,8 @@ pin_project! {
         shared: Arc<Shared>,
         // None until an attempt has failed here.
         history: Option<History>,
-        // Listened to while the message waits.
-        #[pin]
-        stop: Option<WaitForCancellationFutureOwned>,
+        // Listened to while the message waits. Boxed, since most messages never wait.
+        stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
         #[pin]
         state: State<S::Future>,
     }
@@ -47,9 +45,9 @@ pin_project! {
         // An attempt runs.
         Running { #[pin] attempt: F },
         // Between two attempts: holds a slot, and no permit.
-        Holding { #[pin] delay: Sleep, slot: Option<OwnedSemaphorePermit> },
+        Holding { #[pin] delay: Sleep, slot: Option<HoldSlot> },
         // The delay is over; the service has to become ready.
-        Waiting { slot: Option<OwnedSemaphorePermit> },
+        Waiting { slot: Option<HoldSlot> },
     }
 }
 
@@ -64,6 +62,7 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
         Self { service, delivery, shared, history: None, stop: None, state }
     }
 
+    #[inline]
     pub(super) fn running(mut service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
         let state = State::Running { attempt: service.call(delivery.clone()) };
         Self { service, delivery, shared, history: None, stop: None, state }
@@ -78,6 +77,7 @@ where
 {
     type Output = Result<Verdict, Infallible>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
@@ -107,15 +107,15 @@ where
                         return Poll::Ready(Ok(verdict));
                     }
                     if this.stop.is_none() {
-                        this.stop.set(stopped());
+                        *this.stop = stopped().map(Box::pin);
                     }
                     this.state.set(State::Holding { delay: sleep(delay), slot });
                 }
                 StateProj::Holding { delay, slot } => {
                     let left = delay.deadline().saturating_duration_since(Instant::now());
                     if delay.poll(cx).is_pending() {
-                        if let Some(stop) = this.stop.as_mut().as_pin_mut() {
-                            ready!(stop.poll(cx));
+                        if let Some(stop) = this.stop {
+                            ready!(stop.as_mut().poll(cx));
                             let verdict = this.shared.postpone(left, this.delivery, this.history);
                             return Poll::Ready(Ok(verdict));
                         }
@@ -135,8 +135,8 @@ where
                         return Poll::Ready(Ok(verdict));
                     }
                     Poll::Pending => {
-                        if let Some(stop) = this.stop.as_mut().as_pin_mut() {
-                            ready!(stop.poll(cx));
+                        if let Some(stop) = this.stop {
+                            ready!(stop.as_mut().poll(cx));
                             let none = Duration::ZERO;
                             let verdict = this.shared.postpone(none, this.delivery, this.history);
                             return Poll::Ready(Ok(verdict));

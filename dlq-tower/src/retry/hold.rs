@@ -23,9 +23,25 @@ impl HoldSlots {
         self.0.available_permits()
     }
 
-    pub(super) fn take(&self) -> Option<OwnedSemaphorePermit> {
+    /// A slot of these, and one of the run loop's where it has some.
+    pub(super) fn take(&self) -> Option<HoldSlot> {
+        let of_loop = match SLOTS.try_with(Self::one) {
+            Ok(slot) => Some(slot?),
+            Err(_no_loop) => None,
+        };
+        Some(HoldSlot { _own: self.one()?, _of_loop: of_loop })
+    }
+
+    fn one(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_owned().ok()
     }
+}
+
+/// Held while a message waits in the process.
+#[derive(Debug)]
+pub(super) struct HoldSlot {
+    _own: OwnedSemaphorePermit,
+    _of_loop: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for HoldSlots {
@@ -43,6 +59,7 @@ impl From<usize> for HoldSlots {
 
 tokio::task_local! {
     static STOP: CancellationToken;
+    static SLOTS: HoldSlots;
 }
 
 /// Runs `future`, and lets messages in it that wait for their next attempt end as soon as `stop` is cancelled.
@@ -52,6 +69,16 @@ tokio::task_local! {
 /// stopped. For run loops, which wrap the handling of each message in it.
 pub fn until<F: Future>(stop: CancellationToken, future: F) -> impl Future<Output = F::Output> {
     STOP.scope(stop, future)
+}
+
+/// Like [`until`], and lets no more messages wait than there are `slots`, whatever the slots of their handlers: those of
+/// a run loop, so that waiting messages cannot take all the room that it has.
+pub fn until_within<F: Future>(
+    stop: CancellationToken,
+    slots: HoldSlots,
+    future: F,
+) -> impl Future<Output = F::Output> {
+    SLOTS.scope(slots, until(stop, future))
 }
 
 /// What a waiting message listens to, where its run loop has said so.

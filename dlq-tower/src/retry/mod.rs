@@ -71,6 +71,6 @@ mod layer;
 mod service;
 
 pub use future::ResponseFuture;
-pub use hold::{HoldSlots, until};
+pub use hold::{HoldSlots, until, until_within};
 pub use layer::RetryLayer;
 pub use service::Retry;

@@ -23,6 +23,7 @@ pub struct Retry<S> {
 }
 
 impl<S> Retry<S> {
+    #[inline]
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
         Self { inner, shared, unready: None }
     }
@@ -63,6 +64,7 @@ where
     type Error = Infallible;
     type Future = ResponseFuture<S>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if let Err(error) = ready!(self.inner.poll_ready(cx)) {
             let (after, why) = unready(&error.into_setback());
@@ -71,14 +73,16 @@ where
         Poll::Ready(Ok(()))
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
+        // The one that is ready goes, with the permit it may hold; the clone may have to become ready first.
         let clone = self.inner.clone();
-        if let Some(verdict) = self.unready.take().or_else(|| self.shared.refuse(&delivery)) {
-            return ResponseFuture::decided(verdict, clone, delivery, Arc::clone(&self.shared));
-        }
-        // The one that is ready goes; the clone may have to become so first.
         let ready = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::running(ready, delivery, Arc::clone(&self.shared))
+        let shared = Arc::clone(&self.shared);
+        match self.unready.take().or_else(|| shared.refuse(&delivery)) {
+            Some(verdict) => ResponseFuture::decided(verdict, ready, delivery, shared),
+            None => ResponseFuture::running(ready, delivery, shared),
+        }
     }
 }
 

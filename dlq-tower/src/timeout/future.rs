@@ -30,6 +30,7 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn new(
         inner: F,
         limit: Duration,
@@ -49,6 +50,7 @@ where
 {
     type Output = Result<Done, Setback>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let inner = this.inner.as_mut().as_pin_mut();

@@ -16,6 +16,7 @@ pub struct Timeout<S> {
 }
 
 impl<S> Timeout<S> {
+    #[inline]
     pub(super) fn new(inner: S, limit: Duration, clock: LayerClock) -> Self {
         Self { inner, limit, clock }
     }
@@ -47,10 +48,12 @@ where
     type Error = Setback;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let (number, generation) = (delivery.attempt(), delivery.generation());
         let inner = self.inner.call(delivery);

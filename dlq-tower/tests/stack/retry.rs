@@ -201,6 +201,20 @@ async fn retrying_never_blocks_the_healthy() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_is_not_run_keeps_no_permit() {
+    let mut service = ServiceBuilder::new()
+        .layer(RetryLayer::new(policy(2, secs(3)).with_max_crashes(1)))
+        .layer(ConcurrencyLayer::new(1))
+        .layer(ClassifyLayer::new(judge))
+        .service(Handler::default());
+    let other = service.clone();
+    let Ok(()) = std::future::poll_fn(|cx| service.poll_ready(cx)).await;
+    let Ok(refused) = service.call(delivery(1).with_crashes(1)).await;
+    assert_eq!(dead(refused).reason, Reason::MaxCrashes);
+    assert_eq!(verdict(&other, delivery(2)).await, Verdict::Done(Done::Succeeded));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_next_attempt_waits_for_a_permit_again() {
     let handler = Handler::new([Act::Fail(down()), Act::Take(secs(10))]);
     let service = ServiceBuilder::new()
