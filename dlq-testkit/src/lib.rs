@@ -2,17 +2,21 @@
 //!
 //! | module | for |
 //! |---|---|
+//! | [`transport`] | checks for transports ([`transport_conformance!`]) |
 //! | [`store`] | checks for stores ([`store_conformance!`]) |
 //! | [`idempotency`] | checks for idempotency stores ([`idempotency_conformance!`]) |
 //! | [`fixtures`] | messages, letters and a clock that tests move |
 //! | [`faulty`] | stores that lose, forget or repeat, by which the checks themselves are checked |
+//! | [`doubles`] | transports that do |
 //!
 //! A dependency of tests only.
 
+pub mod doubles;
 pub mod faulty;
 pub mod fixtures;
 pub mod idempotency;
 pub mod store;
+pub mod transport;
 
 mod run;
 

@@ -99,11 +99,13 @@ impl MemoryBroker {
 
     /// A source of the stream's messages for a consumer group. Sources of the same group share them; every group gets
     /// them all.
+    #[must_use]
     pub fn source(&self, group: impl Into<Arc<str>>) -> MemorySource {
         MemorySource::new(self.clone(), group.into())
     }
 
     /// The retry lane beside the stream.
+    #[must_use]
     pub fn retry_lane(&self) -> MemoryRetryLane {
         MemoryRetryLane::new(self.clone())
     }

@@ -29,7 +29,7 @@ pub async fn closing_gives_back<F: TransportFixture>(check: Check<F>) {
 pub async fn a_closed_source_has_ended<F: TransportFixture>(check: Check<F>) {
     check.publish(2).await;
     let mut source = check.source().await;
-    check.handle(&mut source).await;
+    let _ = check.handle(&mut source).await;
     source.close().await;
     source.close().await;
     let next = source.next().await;

@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_secs(3);
 pub async fn a_record_comes_when_it_is_due<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
-    check.escalate_one(&mut source, &lane, WAIT).await;
+    let _ = check.escalate_one(&mut source, &lane, WAIT).await;
     let (delivery, took) = timed(check.handle(&mut source)).await;
     // Escalating and settling took some of the wait where time is real.
     let least = if F::PAUSED { WAIT } else { WAIT - Duration::from_secs(1) };
@@ -26,7 +26,7 @@ pub async fn a_record_comes_when_it_is_due<F: TransportFixture>(check: Check<F>)
 pub async fn a_record_does_not_block_others<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
-    check.escalate_one(&mut source, &lane, Duration::from_secs(20)).await;
+    let _ = check.escalate_one(&mut source, &lane, Duration::from_secs(20)).await;
     assert!(check.fixture.publish(super::check::numbered(2)).await);
     let (delivery, took) = timed(check.handle(&mut source)).await;
     assert_eq!(number(&delivery), 2);
@@ -81,7 +81,7 @@ pub async fn a_record_keeps_the_message<F: TransportFixture>(check: Check<F>) {
 pub async fn a_second_hop_counts_on<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
-    check.escalate_one(&mut source, &lane, WAIT).await;
+    let _ = check.escalate_one(&mut source, &lane, WAIT).await;
     let (record, settle) = check.next(&mut source).await;
     let origin = record.origin().clone();
     let hop = escalation(record, check.due_in(WAIT), 2);
@@ -99,7 +99,7 @@ pub async fn a_record_is_heard_by_its_consumer_only<F: TransportFixture>(check: 
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
     let mut other = check.fixture.source("shipping").await;
-    check.escalate_one(&mut source, &lane, WAIT).await;
+    let _ = check.escalate_one(&mut source, &lane, WAIT).await;
     assert_eq!(check.handle(&mut other).await.lane(), Lane::Main, "the message itself");
     check.nothing(&mut other, WAIT * 2).await;
     assert_eq!(check.handle(&mut source).await.lane(), Lane::Retry);
@@ -109,7 +109,7 @@ pub async fn a_record_is_heard_by_its_consumer_only<F: TransportFixture>(check: 
 pub async fn a_record_survives_a_crash<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
-    check.escalate_one(&mut source, &lane, WAIT).await;
+    let _ = check.escalate_one(&mut source, &lane, WAIT).await;
     drop((source, lane));
     let mut source = check.source().await;
     let record = check.handle(&mut source).await;
@@ -120,7 +120,7 @@ pub async fn a_record_survives_a_crash<F: TransportFixture>(check: Check<F>) {
 pub async fn an_unsettled_record_comes_again<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
-    check.escalate_one(&mut source, &lane, Duration::ZERO).await;
+    let _ = check.escalate_one(&mut source, &lane, Duration::ZERO).await;
     let (record, settle) = check.next(&mut source).await;
     drop((settle, source));
     let mut source = check.source().await;
@@ -135,7 +135,7 @@ pub async fn a_hop_written_twice_is_one_record<F: TransportFixture>(check: Check
     let mut source = check.source().await;
     let hop = check.escalate_one(&mut source, &lane, WAIT).await;
     lane.escalate(hop).await.expect("writing it again is fine");
-    check.handle(&mut source).await;
+    let _ = check.handle(&mut source).await;
     check.nothing(&mut source, WAIT + check.fixture.lease()).await;
 }
 

@@ -12,7 +12,7 @@ pub async fn what_is_settled_does_not_come_again<F: TransportFixture>(check: Che
     check.publish(5).await;
     let mut source = check.source().await;
     for _ in 0..5 {
-        check.handle(&mut source).await;
+        let _ = check.handle(&mut source).await;
     }
     check.nothing_more(&mut source).await;
     drop(source);
