@@ -36,9 +36,12 @@ pub(crate) fn confirm(change: &ChangeArgs, verb: &str, count: u64) -> Result<(),
 /// Who is at the keyboard.
 pub(crate) fn actor(note: Option<&str>) -> Actor {
     let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let user = variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
+    let user =
+        variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
     let host = variable("HOSTNAME")
-        .or_else(|| std::fs::read_to_string("/etc/hostname").ok().map(|text| text.trim().to_owned()))
+        .or_else(|| {
+            std::fs::read_to_string("/etc/hostname").ok().map(|text| text.trim().to_owned())
+        })
         .filter(|text| !text.is_empty());
     let actor = Actor::new(host.map_or_else(|| user.clone(), |host| format!("{user}@{host}")));
     match note {

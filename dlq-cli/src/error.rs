@@ -26,6 +26,15 @@ impl CliError {
         Self::Refused(message.into())
     }
 
+    /// The same, saying first what it is about.
+    pub(crate) fn about(self, subject: &str) -> Self {
+        match self {
+            Self::Failed(message) => Self::Failed(format!("{subject}: {message}")),
+            Self::Refused(message) => Self::Refused(format!("{subject}: {message}")),
+            Self::Closed => Self::Closed,
+        }
+    }
+
     /// Says it on standard error and yields the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (message, code) = match self {

@@ -5,7 +5,9 @@ use std::str::FromStr;
 use clap::Args;
 use dlq_core::policy::duration;
 use dlq_core::store::{BoxStore, Letters as _};
-use dlq_core::{Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, OperationId, Reason, Status};
+use dlq_core::{
+    Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, OperationId, Reason, Status,
+};
 use dlq_core::{SubjectPattern, SystemClock, Timestamp};
 
 use crate::error::CliError;
@@ -86,9 +88,9 @@ impl FromStr for When {
         if let Ok(at) = text.parse() {
             return Ok(Self(at));
         }
-        duration::parse(text)
-            .map(|age| Self(SystemClock.now().before(age)))
-            .map_err(|_| "write a time such as 2026-11-21T03:00:00Z, or an age such as 30m or 2h".to_owned())
+        duration::parse(text).map(|age| Self(SystemClock.now().before(age))).map_err(|_| {
+            "write a time such as 2026-11-21T03:00:00Z, or an age such as 30m or 2h".to_owned()
+        })
     }
 }
 
@@ -129,7 +131,8 @@ impl FilterArgs {
         filter.min_retries = self.min_retries;
         filter.max_retries = self.max_retries;
         filter.operation = self.operation;
-        filter.attributes = self.attr.into_iter().map(|Attribute(name, value)| (name, value)).collect();
+        filter.attributes =
+            self.attr.into_iter().map(|Attribute(name, value)| (name, value)).collect();
         Ok(filter)
     }
 }

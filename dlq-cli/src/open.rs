@@ -12,14 +12,16 @@ pub(crate) async fn open(from: Option<&str>) -> Result<DeadLetters, CliError> {
     })?;
     match url.split_once("://") {
         Some(("sqlite", path)) if !path.is_empty() => {
-            let store = SqliteStore::builder(path).create(false).open().await?;
+            let opened = SqliteStore::builder().path(path).create(false).open().await;
+            let store = opened.map_err(|error| CliError::from(error).about(url))?;
             Ok(DeadLetters::new(store))
         }
-        Some((scheme @ ("postgres" | "postgresql" | "redis" | "mongodb" | "nats" | "kafka"), _)) => {
-            Err(CliError::refused(format!(
-                "this build of dlq cannot read `{scheme}://`; it reads sqlite://PATH"
-            )))
-        }
+        Some((
+            scheme @ ("postgres" | "postgresql" | "redis" | "mongodb" | "nats" | "kafka"),
+            _,
+        )) => Err(CliError::refused(format!(
+            "this build of dlq cannot read `{scheme}://`; it reads sqlite://PATH"
+        ))),
         _ => Err(CliError::refused(format!(
             "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db",
             without_password(url)

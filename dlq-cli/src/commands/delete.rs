@@ -9,6 +9,7 @@ pub(super) async fn run(context: &mut Context, args: DeleteArgs) -> Result<ExitC
     let Some(selection) = mark::select(context, args.filter, &args.change, "delete").await? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let deleted = context.letters.delete(selection, ask::actor(args.change.note.as_deref())).await?;
+    let deleted =
+        context.letters.delete(selection, ask::actor(args.change.note.as_deref())).await?;
     mark::finish(context, "deleted", deleted)
 }

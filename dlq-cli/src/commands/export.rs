@@ -25,7 +25,8 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
     let mut exported: u64 = 0;
     let mut after = None;
     loop {
-        let request = PageRequest::new().with_limit(500).with_order(Order::OldestFirst).with_after(after);
+        let request =
+            PageRequest::new().with_limit(500).with_order(Order::OldestFirst).with_after(after);
         let page = context.letters.list(filter.clone(), request).await?;
         for summary in page.letters {
             // A letter may be deleted between the list and here.

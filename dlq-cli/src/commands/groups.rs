@@ -16,7 +16,8 @@ pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitC
         eprintln!("no letters match");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["COUNT", "GROUP", "CONSUMER", "CLASS", "CAUSE", "FIRST", "LAST", "ERROR"]);
+    let mut table =
+        Table::new(&["COUNT", "GROUP", "CONSUMER", "CLASS", "CAUSE", "FIRST", "LAST", "ERROR"]);
     for group in groups {
         let sample = &group.sample;
         table.row([

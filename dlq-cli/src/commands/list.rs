@@ -58,8 +58,9 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
 
 /// The table of letters that `list` and `peek` show.
 pub(super) fn table(letters: &[LetterSummary]) -> Table {
-    let mut table =
-        Table::new(&["ID", "STATUS", "SUBJECT", "CONSUMER", "REASON", "CAUSE", "ATTEMPTS", "AGE", "ERROR"]);
+    let mut table = Table::new(&[
+        "ID", "STATUS", "SUBJECT", "CONSUMER", "REASON", "CAUSE", "ATTEMPTS", "AGE", "ERROR",
+    ]);
     for letter in letters {
         table.row([
             short(&letter.id),

@@ -28,8 +28,11 @@ pub(super) async fn select(
     verb: &str,
 ) -> Result<Option<Selection>, CliError> {
     let filter = filter.resolve(context.letters.store()).await?;
-    let selection =
-        if change.all && filter.is_empty() { Selection::all() } else { Selection::matching(filter.clone())? };
+    let selection = if change.all && filter.is_empty() {
+        Selection::all()
+    } else {
+        Selection::matching(filter.clone())?
+    };
     let count = context.letters.count(filter.clone()).await?;
     eprintln!("{count} letters match in {}", context.target);
     if change.dry_run {
@@ -53,7 +56,11 @@ pub(super) async fn select(
 }
 
 /// Says what was done; exit code 3 when letters were skipped.
-pub(super) fn finish(context: &mut Context, done: &str, marked: Marked) -> Result<ExitCode, CliError> {
+pub(super) fn finish(
+    context: &mut Context,
+    done: &str,
+    marked: Marked,
+) -> Result<ExitCode, CliError> {
     if context.out.is_table() {
         context.out.line(format_args!("{done}: {}", marked.changed))?;
     } else {

@@ -45,7 +45,17 @@ async fn show_all(context: &mut Context, limit: u32) -> Result<ExitCode, CliErro
         eprintln!("no operations");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["ID", "STATE", "DONE", "SUCCEEDED", "FAILED AGAIN", "SKIPPED", "AGE", "BY", "NOTE"]);
+    let mut table = Table::new(&[
+        "ID",
+        "STATE",
+        "DONE",
+        "SUCCEEDED",
+        "FAILED AGAIN",
+        "SKIPPED",
+        "AGE",
+        "BY",
+        "NOTE",
+    ]);
     for operation in &operations {
         let progress = &operation.progress;
         table.row([
@@ -86,7 +96,11 @@ async fn show(context: &mut Context, id: OperationId) -> Result<ExitCode, CliErr
         }
         Format::Table => {
             context.out.line(one_line(&operation))?;
-            let note = operation.by.note.as_deref().map_or_else(String::new, |note| format!(": {}", escape(note)));
+            let note = operation
+                .by
+                .note
+                .as_deref()
+                .map_or_else(String::new, |note| format!(": {}", escape(note)));
             context.out.line(format_args!("by {}{note}", escape(&operation.by.who)))?;
             let mut table = Table::new(&["#", "LETTER", "GENERATION", "OUTCOME", "AGE", "WHY"]);
             for item in &items {
@@ -105,8 +119,13 @@ async fn show(context: &mut Context, id: OperationId) -> Result<ExitCode, CliErr
     Ok(ExitCode::SUCCESS)
 }
 
-async fn steer(context: &mut Context, args: SteerArgs, control: Control) -> Result<ExitCode, CliError> {
-    let operation = context.letters.control(args.id, control, ask::actor(args.note.as_deref())).await?;
+async fn steer(
+    context: &mut Context,
+    args: SteerArgs,
+    control: Control,
+) -> Result<ExitCode, CliError> {
+    let operation =
+        context.letters.control(args.id, control, ask::actor(args.note.as_deref())).await?;
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {
@@ -119,7 +138,9 @@ async fn steer(context: &mut Context, args: SteerArgs, control: Control) -> Resu
 pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Operation, CliError> {
     let first = letters.operation(id).await?;
     let bar = ProgressBar::new(first.progress.total);
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} letters  {per_sec}  {eta} left  {msg}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{wide_bar} {pos}/{len} letters  {per_sec}  {eta} left  {msg}")
+    {
         bar.set_style(style);
     }
     loop {
@@ -143,7 +164,13 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
 
 fn one_line(operation: &Operation) -> String {
     let progress = &operation.progress;
-    let mut text = format!("{} {}: {} of {} letters done", operation.id, operation.state, progress.done(), progress.total);
+    let mut text = format!(
+        "{} {}: {} of {} letters done",
+        operation.id,
+        operation.state,
+        progress.done(),
+        progress.total
+    );
     for (outcome, count) in &progress.by_outcome {
         text.push_str(&format!(", {count} {outcome}"));
     }

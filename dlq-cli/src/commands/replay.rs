@@ -40,7 +40,8 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     }
     ask::confirm(&args.change, "replay", plan.count)?;
-    let mut operation = context.letters.replay(spec, ask::actor(args.change.note.as_deref())).await?;
+    let mut operation =
+        context.letters.replay(spec, ask::actor(args.change.note.as_deref())).await?;
     eprintln!(
         "operation {} has {} letters; running consumers take them, consumers that start later do too",
         list::short(&operation.id),
@@ -62,8 +63,10 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
 /// 3 when letters were skipped or failed again, or the operation stopped before its end.
 pub(super) fn exit_code(operation: &Operation) -> ExitCode {
     let progress = &operation.progress;
-    let failed = progress.with_outcome(ItemOutcome::Skipped) + progress.with_outcome(ItemOutcome::FailedAgain);
-    if failed > 0 || matches!(operation.state, OperationState::Stopped | OperationState::Cancelled) {
+    let failed = progress.with_outcome(ItemOutcome::Skipped)
+        + progress.with_outcome(ItemOutcome::FailedAgain);
+    if failed > 0 || matches!(operation.state, OperationState::Stopped | OperationState::Cancelled)
+    {
         ExitCode::from(PARTIAL)
     } else {
         ExitCode::SUCCESS
@@ -78,7 +81,9 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
         }
         eprintln!("dry run: nothing was changed");
     } else {
-        context.out.document(&serde_json::json!({ "schema_version": SCHEMA_VERSION, "plan": plan }))?;
+        context
+            .out
+            .document(&serde_json::json!({ "schema_version": SCHEMA_VERSION, "plan": plan }))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -86,7 +91,10 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
 fn explain(plan: &Plan) {
     eprintln!("{} letters would be sent back to their handlers", plan.count);
     if plan.past_cap > 0 {
-        eprintln!("{} of them were replayed too often and would be quarantined instead", plan.past_cap);
+        eprintln!(
+            "{} of them were replayed too often and would be quarantined instead",
+            plan.past_cap
+        );
     }
     for (status, count) in &plan.ineligible {
         eprintln!("{count} more match but are {status} and stay as they are");

@@ -48,7 +48,11 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
         letter.attempts, letter.deliveries, letter.crashes, letter.escalations
     );
     field(out, "counts", counts)?;
-    field(out, "sent back", format!("{} times, {} of them by operators", state.retry_count, state.replays))?;
+    field(
+        out,
+        "sent back",
+        format!("{} times, {} of them by operators", state.retry_count, state.replays),
+    )?;
     field(out, "died", format!("{}  ({} ago)", letter.died_at, age(letter.died_at)))?;
     field(out, "stored", format!("{}, changed {}", state.created_at, state.updated_at))?;
     if !letter.confirmed {
@@ -75,7 +79,8 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
         field(out, "published", at.to_string())?;
     }
     for header in message.headers() {
-        let value = header.value.as_ref().map_or_else(|| "(none)".to_owned(), |value| bytes(value, false));
+        let value =
+            header.value.as_ref().map_or_else(|| "(none)".to_owned(), |value| bytes(value, false));
         field(out, "header", format!("{}: {value}", bytes(&header.name, false)))?;
     }
     match message.payload() {
@@ -83,7 +88,11 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
         Some(payload) => {
             field(out, "payload", format!("{} bytes", payload.len()))?;
             let text = match serde_json::from_slice::<serde_json::Value>(payload) {
-                Ok(value) => serde_json::to_string_pretty(&value)?.split('\n').map(escape).collect::<Vec<_>>().join("\n"),
+                Ok(value) => serde_json::to_string_pretty(&value)?
+                    .split('\n')
+                    .map(escape)
+                    .collect::<Vec<_>>()
+                    .join("\n"),
                 Err(_) => bytes(payload, true),
             };
             text.lines().try_for_each(|line| out.line(format_args!("    {line}")))?;
@@ -93,7 +102,10 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
     out.line(format_args!("\nattempts ({})", letter.history.len()))?;
     letter.history.attempts().iter().try_for_each(|attempt| print_attempt(out, attempt))?;
     if letter.history.omitted() > 0 {
-        out.line(format_args!("  ({} attempts from the middle were not kept)", letter.history.omitted()))?;
+        out.line(format_args!(
+            "  ({} attempts from the middle were not kept)",
+            letter.history.omitted()
+        ))?;
     }
     Ok(())
 }
@@ -110,7 +122,10 @@ fn print_attempt(out: &mut Output, attempt: &Attempt) -> Result<(), CliError> {
         duration::format(failure.duration),
     ))?;
     out.line(format_args!("       {}", escape(&failure.error_type)))?;
-    failure.messages.iter().try_for_each(|message| out.line(format_args!("       {}", escape(message))))?;
+    failure
+        .messages
+        .iter()
+        .try_for_each(|message| out.line(format_args!("       {}", escape(message))))?;
     if let Some(location) = &failure.location {
         out.line(format_args!("       at {}", escape(location)))?;
     }

@@ -31,7 +31,11 @@ pub(super) async fn run(context: &mut Context, args: StatsArgs) -> Result<ExitCo
 }
 
 /// One line a value, the most frequent first.
-fn section<K: ToString + Ord>(out: &mut Output, name: &str, counts: &BTreeMap<K, u64>) -> Result<(), CliError> {
+fn section<K: ToString + Ord>(
+    out: &mut Output,
+    name: &str,
+    counts: &BTreeMap<K, u64>,
+) -> Result<(), CliError> {
     let mut rows: Vec<_> = counts.iter().filter(|(_, count)| **count > 0).collect();
     rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     for (index, (value, count)) in rows.into_iter().enumerate() {

@@ -60,7 +60,11 @@ impl Output {
     }
 
     /// Writes several documents: as `{"schema_version": …, NAME: […]}` for `json`, one a line for `jsonl`.
-    pub(crate) fn documents<T: Serialize>(&mut self, name: &str, values: &[T]) -> Result<(), CliError> {
+    pub(crate) fn documents<T: Serialize>(
+        &mut self,
+        name: &str,
+        values: &[T],
+    ) -> Result<(), CliError> {
         if self.format == Format::Jsonl {
             return values.iter().try_for_each(|value| self.json_line(value));
         }
