@@ -1,1 +1,140 @@
-//! Placeholder.
+//! The consumer: fetches messages, runs them through a stack, and settles them.
+//!
+//! # What it does
+//!
+//! [`Consumer`] owns everything that a run starts: one task per source, one per message in hand, one for the automatic
+//! schedule. It is built once, run once, and when [`run`](Consumer::run) returns nothing of it is alive.
+//!
+//! ```
+//! use dlq_core::store::memory::MemoryStore;
+//! use dlq_core::Source;
+//! use dlq_tower::consumer::{Consumer, InvalidConfig, Report};
+//! use dlq_tower::handler::Handles;
+//!
+//! async fn consume(source: impl Source, handler: impl Handles) -> Result<Report, InvalidConfig> {
+//!     let consumer = Consumer::builder(source)
+//!         .handler(handler)
+//!         .dead_letters(MemoryStore::new())
+//!         .build()?;
+//!     Ok(consumer.run_until_signal().await)
+//! }
+//! ```
+//!
+//! # A message in hand, and the death of the process
+//!
+//! | the message | what was told to others | if the process dies now |
+//! |---|---|---|
+//! | is received | nothing | the broker hands it out again when its lease ends |
+//! | waits for those of its key, or for its turn to run | its lease is extended | the same; no attempt is lost, for none was made |
+//! | is marked (a suspect only) | the mark is durable | it comes again, and the mark counts as a crash (G3) |
+//! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
+//! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
+//! | is dead or postponed, and its record is written | the record is durable | it comes again: the same death writes the same letter (G2), and a retry record that is there already is kept |
+//! | is settled | the broker has confirmed | nothing: it is over |
+//! | is settled, its mark not yet removed | both | nothing comes again that could count the mark |
+//!
+//! At every instant the message is unsettled at the broker, or its handler has succeeded, or its record is durable
+//! (G1). A message that came from a store has its claimed row in place of all this: the outcome is written onto the
+//! row in one step, and a process that dies leaves the claim to end, which counts one crash.
+//!
+//! When the record cannot be written nothing is acknowledged. Both errors are logged, the message is given back, and
+//! fetching pauses: one second at first, twice as long each time, a minute at most.
+//!
+//! # What is in hand is bounded
+//!
+//! At most [`max_in_hand`](ConsumerBuilder::max_in_hand) messages are in hand, and fetching stops there. At most half
+//! of them wait in the process for a retry, whatever their handlers allow, so that the waiting never block the healthy
+//! (G4); further ones wait in the retry lane.
+//!
+//! # Order
+//!
+//! Messages with an [order key](crate::handler::Handles::order_key) run one after another within their key, in the
+//! order of the source (G5), and a message that has to wait holds its key and no other: however long the wait, it is
+//! spent in the process, also when it is a deferral or when its letter cannot be written. When the message dies, the
+//! next one goes on. A handler with an order key on a source that
+//! promises no order is refused when the consumer is built. A stop gives the message back, and those behind it; the
+//! order in which they come again is the source's. Letters that come back from the store run in line with their key,
+//! and behind what was handled since they died.
+//!
+//! # Suspects
+//!
+//! A message that is handed out the third time without explanation may have killed the process. It waits until nothing
+//! else runs, and runs alone; where there are [crash marks](ConsumerBuilder::crash_marks) a durable one is written
+//! before the run and removed after the settlement, so that a run which never ended is counted, and the retry stage
+//! gives the message up past its `max_crashes`. What this process gave back itself explains a delivery; what another
+//! one gave back does not, which costs a run alone and nothing more.
+//!
+//! # Outages
+//!
+//! With an [`OutagePolicy`] fetching pauses when most messages fail of what may pass. Those in hand that fail then are
+//! given back and not buried: no letter is written, no attempt counted (G10). After the pause a few different messages
+//! are tried. One success ends the outage, and a probe that failed beside it has failed by itself; when all fail, the
+//! next pause is twice as long. The automatic schedule waits meanwhile.
+//!
+//! # Stopping
+//!
+//! On a stop the sources are closed, and what has not started or waits for a retry is given back at once, attempts
+//! kept where there is a retry lane. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
+//! then it is cut off and stays unsettled, which the log says. Stopping twice, or before the run, is fine.
+//!
+//! # Health
+//!
+//! A part that ends before it should have, by an error or a panic, makes the consumer unhealthy, is logged and
+//! [reported](HealthHandle) (G9), and the rest goes on; only when the source itself ends does the run end.
+//!
+//! # Metrics
+//!
+//! | name | kind | labels | what |
+//! |---|---|---|---|
+//! | `dlq_consumer_in_hand` | gauge | `consumer` | messages in hand |
+//! | `dlq_consumer_paused` | gauge | `consumer` | 1 while fetching pauses |
+//! | `dlq_consumer_settle_errors_total` | counter | `consumer` | settlements that the broker did not confirm |
+//!
+//! # Cost
+//!
+//! One task and two boxes per message besides the stack's own. A timer for the lease is armed only when a message is
+//! not handled at once.
+
+mod backoff;
+mod builder;
+mod error;
+mod feed;
+mod gate;
+mod guard;
+mod hand;
+mod health;
+mod keys;
+mod lease;
+mod message;
+mod outage;
+mod probation;
+mod report;
+mod run;
+mod schedule;
+mod shutdown;
+mod stack;
+mod window;
+
+pub use builder::ConsumerBuilder;
+pub use error::InvalidConfig;
+pub use health::{ConsumerHealth, HealthHandle, LostPart, Part, RunState};
+pub use outage::OutagePolicy;
+pub use report::{Ended, Report};
+pub use run::Consumer;
+pub use shutdown::{ConsumerHandle, signal};
+
+/// Messages in hand, by consumer: a gauge.
+pub const IN_HAND: &str = "dlq_consumer_in_hand";
+/// Whether fetching pauses, by consumer: a gauge that is 0 or 1.
+pub const PAUSED: &str = "dlq_consumer_paused";
+/// Settlements that the broker did not confirm, by consumer.
+pub const SETTLE_ERRORS_TOTAL: &str = "dlq_consumer_settle_errors_total";
+
+const _: () = {
+    const fn send<T: Send>() {}
+    send::<Consumer>();
+    send::<ConsumerBuilder>();
+    const fn send_sync<T: Send + Sync>() {}
+    send_sync::<ConsumerHandle>();
+    send_sync::<Report>();
+};

@@ -1,1 +1,52 @@
-//! Placeholder.
+//! The store lane: letters and retry records that are due come back from a store, to the consumer that failed.
+//!
+//! # What it does
+//!
+//! [`StoreLane`] is a [`Source`](dlq_core::Source) over [`Claims`](dlq_core::store::Claims). It claims what is due for
+//! the names of one consumer, in batches, and yields it as deliveries of [`Lane::Store`](dlq_core::Lane::Store). Ending
+//! such a delivery records on the claimed row what became of it, in one conditional step:
+//!
+//! | the stack says | the row |
+//! |---|---|
+//! | succeeded, duplicate | is resolved |
+//! | escalated | waits for its next attempt, with its attempts so far |
+//! | dead | is pending again, with this death |
+//! | deferred | is what it was before, due after the delay; nothing is counted |
+//!
+//! A row that waited for a retry goes on with its count of attempts; a letter that was sent back starts at the first.
+//!
+//! # Example
+//!
+//! ```
+//! use dlq_core::store::memory::MemoryStore;
+//! use dlq_core::{Ordering, Source};
+//! use dlq_tower::store_lane::StoreLane;
+//!
+//! let lane = StoreLane::new(MemoryStore::new(), ["payments.charge"]);
+//! assert_eq!(lane.capabilities().ordering, Ordering::None);
+//! ```
+//!
+//! A [`Consumer`](crate::consumer::Consumer) that is given a store makes its own.
+//!
+//! # On failure
+//!
+//! A claim is a lease. A process that dies leaves it to end, and the row is claimed again, which counts one crash. A
+//! store that does not answer is asked again until the lease would have ended: an outcome is not given up for one
+//! refused write. An outcome that comes too late, because somebody else claimed the row meanwhile or an operator
+//! decided otherwise, changes nothing and is logged.
+//!
+//! # Cost
+//!
+//! One call of the store per batch of claims, and one per batch of outcomes: those that come while a call is under way
+//! go together in the next one. When nothing is due the lane asks once per [poll interval](StoreLane::poll), sooner
+//! when the store knows of something due sooner, and at once when [woken](StoreLane::waker).
+
+mod claims;
+mod finish;
+mod settle;
+mod source;
+mod waking;
+
+pub use settle::StoreSettle;
+pub use source::StoreLane;
+pub(crate) use waking::WakingLane;

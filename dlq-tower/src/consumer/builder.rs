@@ -1,0 +1,347 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::store::{BoxSink, BoxStore, Schedule, Store};
+use dlq_core::{
+    BoxCrashMarks, BoxRetryLane, CrashMarks, Ordering, RetryLane, SharedClock, Sink, Source,
+    SystemClock,
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::error::InvalidConfig;
+use super::feed::{Feed, Main};
+use super::guard::Guard;
+use super::outage::OutagePolicy;
+use super::run::Consumer;
+use super::stack::{HandlerNames, Naming, OneName, Program};
+use crate::dead_letter::DeadLetterLayer;
+use crate::handler::Handles;
+use crate::metrics::{MetricsLayer, Recorder};
+use crate::stage::{IsSettlement, RouteError};
+use crate::store_lane::{StoreLane, WakingLane};
+use crate::trace::TraceLayer;
+
+type Complete = Box<dyn FnOnce(DeadLetterLayer, Recorder) -> Program + Send>;
+type Routing = Box<dyn FnOnce(DeadLetterLayer) -> DeadLetterLayer + Send>;
+
+enum Work {
+    None,
+    /// Dead-letter routing is still to be put around it.
+    Handler {
+        naming: Arc<dyn Naming>,
+        complete: Complete,
+    },
+    Stack(Program),
+}
+
+/// Settings that the run loop reads.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) max_in_hand: usize,
+    pub(super) shutdown_deadline: Duration,
+    pub(super) outage: Option<OutagePolicy>,
+    pub(super) suspect_after: u32,
+    pub(super) marks: Option<BoxCrashMarks>,
+    pub(super) schedule: Option<Schedule>,
+    pub(super) clock: SharedClock,
+}
+
+/// Builds a [`Consumer`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct ConsumerBuilder {
+    feed: Box<dyn Feed>,
+    ordering: Ordering,
+    work: Work,
+    store: Option<BoxStore>,
+    sink: Option<BoxSink>,
+    retry_lane: Option<BoxRetryLane>,
+    routing: Option<Routing>,
+    recorder: Recorder,
+    claim_lease: Duration,
+    poll: Duration,
+    owner: String,
+    settings: Settings,
+}
+
+impl ConsumerBuilder {
+    pub(super) fn new(source: impl Source) -> Self {
+        let ordering = source.capabilities().ordering;
+        Self {
+            feed: Box::new(Main(source)),
+            ordering,
+            work: Work::None,
+            store: None,
+            sink: None,
+            retry_lane: None,
+            routing: None,
+            recorder: Recorder::new(),
+            claim_lease: Duration::from_secs(30),
+            poll: Duration::from_secs(1),
+            owner: String::new(),
+            settings: Settings {
+                max_in_hand: 256,
+                shutdown_deadline: Duration::from_secs(25),
+                outage: None,
+                suspect_after: 3,
+                marks: None,
+                schedule: None,
+                clock: SystemClock::shared(),
+            },
+        }
+    }
+
+    /// Sets what handles the messages: one handler, or a router. Dead-letter routing, metrics and trace are put around
+    /// it.
+    pub fn handler(mut self, handler: impl Handles) -> Self {
+        let naming: Arc<dyn Naming> = Arc::new(HandlerNames(handler.clone()));
+        let names = Arc::clone(&naming);
+        let complete = move |routing: DeadLetterLayer, recorder: Recorder| {
+            let routed = routing.with_recorder(recorder.clone()).layer(Guard::new(handler));
+            let counted = MetricsLayer::new().with_recorder(recorder).layer(routed);
+            let stack = TraceLayer::new().layer(counted);
+            Program { stack: Arc::new(stack), naming: names }
+        };
+        self.work = Work::Handler { naming, complete: Box::new(complete) };
+        self
+    }
+
+    /// Sets a complete stack, composed by hand, which handles all messages under one name. What
+    /// [`sink`](Self::sink) and [`retry_lane`](Self::retry_lane) would say is in the stack already.
+    ///
+    /// The outage protection sees how messages of such a stack ended, but cannot keep those that were in hand when it
+    /// opened from being written.
+    pub fn stack<S>(mut self, stack: S, name: impl Into<Arc<str>>) -> Self
+    where
+        S: Service<dlq_core::Delivery, Error = RouteError> + Clone + Send + Sync + 'static,
+        S::Response: IsSettlement,
+        S::Future: Send,
+    {
+        let naming = Arc::new(OneName(name.into()));
+        self.work = Work::Stack(Program { stack: Arc::new(stack), naming });
+        self
+    }
+
+    /// Sets the store: it takes the dead letters, keeps messages that wait long for a retry unless there is another
+    /// [retry lane](Self::retry_lane), and what is due in it comes back to the handler.
+    pub fn dead_letters(mut self, store: impl Store + Clone) -> Self {
+        self.store = Some(BoxStore::new(store));
+        self
+    }
+
+    /// Sets where dead letters go, when that is not the store.
+    pub fn sink(mut self, sink: impl Sink) -> Self {
+        self.sink = Some(BoxSink::new(sink));
+        self
+    }
+
+    /// Sets where messages wait for an attempt that is too far away to be waited for in the process. Defaults to the
+    /// store; without one, to the broker, which forgets the attempts.
+    pub fn retry_lane(mut self, lane: impl RetryLane) -> Self {
+        self.retry_lane = Some(BoxRetryLane::new(lane));
+        self
+    }
+
+    /// Adjusts dead-letter routing: feeds, hooks, attributes, the name of the program.
+    pub fn routing(
+        mut self,
+        adjust: impl FnOnce(DeadLetterLayer) -> DeadLetterLayer + Send + 'static,
+    ) -> Self {
+        self.routing = Some(Box::new(adjust));
+        self
+    }
+
+    /// Sets where it is noted durably that a suspect runs. Defaults to nowhere: suspects run alone, and what kills the
+    /// process without end is not found out.
+    pub fn crash_marks(mut self, marks: impl CrashMarks) -> Self {
+        self.settings.marks = Some(BoxCrashMarks::new(marks));
+        self
+    }
+
+    /// Sets at which delivery without explanation a message becomes a suspect. Defaults to the third.
+    pub fn suspect_after(mut self, deliveries: u32) -> Self {
+        self.settings.suspect_after = deliveries;
+        self
+    }
+
+    /// Sets the automatic schedule. Defaults to none. Needs a store.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.settings.schedule = Some(schedule);
+        self
+    }
+
+    /// Sets how many messages are in hand at most, those that wait for a retry included; these take half of it at most.
+    /// Defaults to 256.
+    ///
+    /// How many attempts run at once is said per handler, by a permit inside retry: see
+    /// [`concurrency`](crate::concurrency).
+    pub fn max_in_hand(mut self, messages: usize) -> Self {
+        self.settings.max_in_hand = messages;
+        self
+    }
+
+    /// Sets when fetching pauses because what the handlers depend on is down. Defaults to never.
+    pub fn outage(mut self, policy: OutagePolicy) -> Self {
+        self.settings.outage = Some(policy);
+        self
+    }
+
+    /// Sets how long a stop waits for what runs. Defaults to 25 s, which leaves some of the 30 s that orchestrators
+    /// usually give.
+    pub fn shutdown_deadline(mut self, deadline: Duration) -> Self {
+        self.settings.shutdown_deadline = deadline;
+        self
+    }
+
+    /// Sets how long a claim in the store lasts without being extended. Defaults to 30 s.
+    pub fn claim_lease(mut self, lease: Duration) -> Self {
+        self.claim_lease = lease;
+        self
+    }
+
+    /// Sets how often the store is asked for what is due, at least. Defaults to every second.
+    pub fn poll(mut self, interval: Duration) -> Self {
+        self.poll = interval;
+        self
+    }
+
+    /// Sets the name under which letters are claimed, for operators to see. Defaults to none.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+
+    /// Sets what counts messages. Defaults to a recorder of its own.
+    pub fn recorder(mut self, recorder: Recorder) -> Self {
+        self.recorder = recorder;
+        self
+    }
+
+    /// Sets the clock for times of death and due times. Defaults to the machine's.
+    pub fn clock(mut self, clock: SharedClock) -> Self {
+        self.settings.clock = clock;
+        self
+    }
+
+    /// Builds the consumer.
+    ///
+    /// # Errors
+    ///
+    /// When a setting is missing, or two contradict each other: an ordered handler on a source that keeps no order, a
+    /// handler without a place for its dead letters, a schedule without a store.
+    pub fn build(self) -> Result<Consumer, InvalidConfig> {
+        self.check()?;
+        let Self { feed, work, store, sink, retry_lane, routing, settings, .. } = self;
+        let clock = settings.clock.clone();
+        let lane_of = |naming: &dyn Naming| {
+            let names = naming.names();
+            let lane = |store: &BoxStore| {
+                StoreLane::new(store.clone(), names.iter().map(|name| &**name))
+                    .lease(self.claim_lease)
+                    .poll(self.poll)
+                    .owner(self.owner)
+                    .clock(clock.clone())
+            };
+            store.as_ref().map(lane)
+        };
+        let (program, lane) = match work {
+            Work::None => return Err(missing_handler()),
+            Work::Stack(program) => {
+                let lane = lane_of(&*program.naming);
+                (program, lane)
+            }
+            Work::Handler { naming, complete } => {
+                let lane = lane_of(&*naming);
+                let Some(sink) = sink.or_else(|| store.clone().map(BoxSink::new)) else {
+                    return Err(missing_sink());
+                };
+                let mut layer = DeadLetterLayer::new(sink).with_clock(clock);
+                if let Some(retry_lane) = retry_lane {
+                    layer = layer.retry_lane(retry_lane);
+                } else if let (Some(store), Some(lane)) = (&store, &lane) {
+                    layer = layer.retry_lane(WakingLane::new(store.clone(), lane.waker()));
+                }
+                if let Some(adjust) = routing {
+                    layer = adjust(layer);
+                }
+                (complete(layer, self.recorder), lane)
+            }
+        };
+        Ok(Consumer::new(feed, program, lane, store, settings))
+    }
+
+    fn check(&self) -> Result<(), InvalidConfig> {
+        let settings = &self.settings;
+        if settings.max_in_hand == 0 {
+            return Err(InvalidConfig::new("max_in_hand is 0; it must be at least 1"));
+        }
+        if settings.suspect_after < 2 {
+            let found = settings.suspect_after;
+            return Err(InvalidConfig::new(format!(
+                "suspect_after is {found}, which suspects every first delivery; it must be at least 2"
+            )));
+        }
+        if let Some(outage) = &settings.outage {
+            outage.check()?;
+        }
+        if settings.schedule.as_ref().is_some_and(|schedule| schedule.enabled)
+            && self.store.is_none()
+        {
+            return Err(InvalidConfig::new(
+                "the schedule is enabled, and there is no store whose letters it could send back; add `dead_letters(store)`",
+            ));
+        }
+        let naming = match &self.work {
+            Work::None => return Err(missing_handler()),
+            Work::Stack(program) => {
+                if self.sink.is_some() || self.retry_lane.is_some() || self.routing.is_some() {
+                    return Err(InvalidConfig::new(
+                        "`stack` has its own dead-letter routing; `sink`, `retry_lane` and `routing` go with `handler`",
+                    ));
+                }
+                &program.naming
+            }
+            Work::Handler { naming, .. } => {
+                if self.sink.is_none() && self.store.is_none() {
+                    return Err(missing_sink());
+                }
+                naming
+            }
+        };
+        let names = naming.names();
+        let Some(first) = names.first() else {
+            return Err(InvalidConfig::new("the handler has no name"));
+        };
+        if names.iter().any(|name| name.is_empty()) {
+            return Err(InvalidConfig::new(
+                "a handler's name is empty; its letters could not be told from those of others",
+            ));
+        }
+        if naming.is_ordered() && self.ordering == Ordering::None {
+            return Err(InvalidConfig::new(format!(
+                "`{first}` is ordered (order_by), and the source promises no order (ordering = none); take a source that keeps it, or drop order_by"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn missing_handler() -> InvalidConfig {
+    InvalidConfig::new("there is nothing to run; add `handler(…)` or `stack(…)`")
+}
+
+fn missing_sink() -> InvalidConfig {
+    InvalidConfig::new("there is no place for dead letters; add `dead_letters(store)` or `sink(…)`")
+}
+
+impl fmt::Debug for ConsumerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerBuilder")
+            .field("feed", &self.feed)
+            .field("store", &self.store)
+            .field("sink", &self.sink)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,210 @@
+//! Fetching: one task per source. A panic in a source ends its task and nothing else.
+
+use std::fmt;
+use std::future::{Future, pending, ready};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::store::Claims;
+use dlq_core::{Delivery, SettleOnce, Source, TransportError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::Growing;
+use super::gate::Gate;
+use super::health::{Reporter, report};
+use super::outage::Ticket;
+use crate::store_lane::StoreLane;
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+type Fetched = Result<Option<(Delivery, SettleOnce)>, TransportError>;
+
+/// Between two questions to a source that fails.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A source, erased.
+pub(super) trait Feed: fmt::Debug + Send {
+    fn next(&mut self) -> BoxFuture<'_, Fetched>;
+    fn close(&mut self) -> BoxFuture<'_, ()>;
+
+    /// How long it may go without being asked before it had better give back what it holds.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Gives back what it has fetched and not yielded.
+    fn give_back(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+}
+
+/// The source of a consumer.
+#[derive(Debug)]
+pub(super) struct Main<S>(pub(super) S);
+
+impl<S: Source> Feed for Main<S> {
+    fn next(&mut self) -> BoxFuture<'_, Fetched> {
+        Box::pin(async {
+            let next = self.0.next().await?;
+            Ok(next.map(|(delivery, settle)| {
+                let settle = SettleOnce::new(settle, &delivery);
+                (delivery, settle)
+            }))
+        })
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.close())
+    }
+}
+
+/// What is due in the store.
+#[derive(Debug)]
+pub(super) struct Lane<C>(pub(super) StoreLane<C>);
+
+impl<C: Claims + Clone> Feed for Lane<C> {
+    fn next(&mut self) -> BoxFuture<'_, Fetched> {
+        Box::pin(async {
+            let next = self.0.next().await?;
+            Ok(next.map(|(delivery, settle)| {
+                let settle = SettleOnce::new(settle, &delivery);
+                (delivery, settle)
+            }))
+        })
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.close())
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        // A lease that ended in our hands would count as a crash.
+        Some(self.0.patience())
+    }
+
+    fn give_back(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.give_back())
+    }
+}
+
+/// A message that was fetched.
+pub(super) struct Received {
+    pub(super) delivery: Delivery,
+    pub(super) settle: SettleOnce,
+    pub(super) ticket: Ticket,
+    pub(super) room: OwnedSemaphorePermit,
+}
+
+/// Fetches from `feed` while there is room and the gate is open, until told to stop.
+pub(super) struct Fetching {
+    pub(super) feed: Box<dyn Feed>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) room: Arc<Semaphore>,
+    pub(super) received: mpsc::UnboundedSender<Received>,
+    pub(super) stop: CancellationToken,
+    /// Where errors are reported, for the main source.
+    pub(super) health: Option<Reporter>,
+}
+
+/// How fetching ended.
+pub(super) struct Fetch {
+    /// Kept until everything it handed out is settled.
+    pub(super) feed: Box<dyn Feed>,
+    pub(super) end: End,
+}
+
+#[derive(Debug)]
+pub(super) enum End {
+    Stopped,
+    Exhausted,
+    Failed(TransportError),
+}
+
+impl Fetching {
+    pub(super) async fn run(mut self) -> Fetch {
+        let end = self.fetch().await;
+        self.feed.close().await;
+        Fetch { feed: self.feed, end }
+    }
+
+    async fn fetch(&mut self) -> End {
+        let Self { feed, gate, room, received, stop, health } = self;
+        let mut pause = Growing::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut failing = false;
+        let mut stopped = pin!(stop.cancelled());
+        loop {
+            let admitted = async {
+                let room = Arc::clone(room).acquire_owned().await;
+                gate.admit().await;
+                room
+            };
+            let patience = feed.patience();
+            let room = tokio::select! {
+                biased;
+                () = &mut stopped => return End::Stopped,
+                room = admitted => room,
+                () = maybe(patience) => {
+                    feed.give_back().await;
+                    continue;
+                }
+            };
+            // It is never closed.
+            let Ok(room) = room else { return End::Stopped };
+            let next = tokio::select! {
+                biased;
+                () = &mut stopped => return End::Stopped,
+                () = gate.closed() => continue,
+                next = feed.next() => next,
+                // A source that waits for messages as long as this works again.
+                () = sleep(LONGEST_PAUSE), if failing => {
+                    failing = false;
+                    works(health.as_ref());
+                    continue;
+                }
+            };
+            match next {
+                Ok(Some((delivery, settle))) => {
+                    pause.reset();
+                    if std::mem::take(&mut failing) {
+                        works(health.as_ref());
+                    }
+                    let ticket = gate.ticket();
+                    if received.send(Received { delivery, settle, ticket, room }).is_err() {
+                        return End::Stopped;
+                    }
+                }
+                Ok(None) => return End::Exhausted,
+                Err(error) if error.is_transient() => {
+                    failing = true;
+                    let wait = pause.next();
+                    tracing::error!(error = report(&error), retry_in = ?wait, "a source cannot be asked");
+                    if let Some(health) = health {
+                        health.source_failed(report(&error));
+                    }
+                    drop(room);
+                    tokio::select! {
+                        () = &mut stopped => return End::Stopped,
+                        () = sleep(wait) => {}
+                    }
+                }
+                Err(error) => return End::Failed(error),
+            }
+        }
+    }
+}
+
+fn works(health: Option<&Reporter>) {
+    if let Some(health) = health {
+        health.source_works();
+    }
+}
+
+async fn maybe(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => sleep(wait).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,83 @@
+//! Stands between dead-letter routing and the handler, and decides before anything is written: whether a failure is an
+//! outage's, and whether a postponed message has to wait here for the sake of order.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use dlq_core::Delivery;
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::hand::{HAND, Hand};
+use crate::stage::Verdict;
+
+/// A handler whose verdicts are looked at before they are carried out.
+#[derive(Clone, Debug)]
+pub(super) struct Guard<H>(H);
+
+impl<H> Guard<H> {
+    pub(super) fn new(handler: H) -> Self {
+        Self(handler)
+    }
+}
+
+impl<H> Service<Delivery> for Guard<H>
+where
+    H: Service<Delivery, Response = Verdict, Error = Infallible>,
+{
+    type Response = Verdict;
+    type Error = Infallible;
+    type Future = ResponseFuture<H::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        ResponseFuture {
+            hand: HAND.try_with(Arc::clone).ok(),
+            state: State::Handling { inner: self.0.call(delivery) },
+        }
+    }
+}
+
+pin_project! {
+    pub(super) struct ResponseFuture<F> {
+        hand: Option<Arc<Hand>>,
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F> {
+        // The handler decides.
+        Handling { #[pin] inner: F },
+        // It failed of what may pass; whether that counts is being decided.
+        Ruling { ruling: Pin<Box<dyn Future<Output = Verdict> + Send>> },
+    }
+}
+
+impl<F: Future<Output = Result<Verdict, Infallible>>> Future for ResponseFuture<F> {
+    type Output = Result<Verdict, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let Ok(verdict) = match this.state.as_mut().project() {
+                StateProj::Ruling { ruling } => return ruling.as_mut().poll(cx).map(Ok),
+                StateProj::Handling { inner } => ready!(inner.poll(cx)),
+            };
+            let Some(hand) = this.hand.as_ref().filter(|hand| !hand.passes(&verdict)) else {
+                return Poll::Ready(Ok(verdict));
+            };
+            let ruling = Box::pin(Arc::clone(hand).rule(verdict));
+            // What the message held while it was handled is given back before anything is waited for.
+            this.state.set(State::Ruling { ruling });
+        }
+    }
+}

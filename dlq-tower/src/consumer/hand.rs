@@ -1,0 +1,98 @@
+//! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dlq_core::{Delivery, Disposition, ErrorClass, History};
+use tokio_util::sync::CancellationToken;
+
+use super::outage::{Ruling, Signal, Ticket};
+use crate::stage::{Done, Postponed, Verdict};
+
+tokio::task_local! {
+    pub(super) static HAND: Arc<Hand>;
+}
+
+/// One run of the stack for one message.
+#[derive(Debug)]
+pub(super) struct Hand {
+    /// Given up by whoever judges first.
+    ticket: Mutex<Option<Ticket>>,
+    /// Whether later messages of its key wait for it.
+    ordered: bool,
+    /// Attempts made in this run, when it goes on here.
+    held: Mutex<Option<(History, u32)>>,
+    stop: CancellationToken,
+}
+
+impl Hand {
+    pub(super) fn new(ticket: Ticket, ordered: bool, stop: CancellationToken) -> Arc<Self> {
+        let ticket = Mutex::new(Some(ticket));
+        Arc::new(Self { ticket, ordered, held: Mutex::new(None), stop })
+    }
+
+    fn ticket(&self) -> Option<Ticket> {
+        self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Judges what became of the message, when no guard inside the stack has.
+    pub(super) fn judge(&self, disposition: &Disposition) {
+        let Some(ticket) = self.ticket() else { return };
+        ticket.passed(match disposition {
+            Disposition::Succeeded | Disposition::Duplicate => Signal::Success,
+            Disposition::Dead(letter) if letter.class == ErrorClass::Transient => Signal::Failure,
+            Disposition::Escalated { .. } => Signal::Failure,
+            Disposition::Dead(_) | Disposition::Deferred { .. } => Signal::Neutral,
+        });
+    }
+
+    /// The delivery that goes on where this run of `delivery` stopped.
+    pub(super) fn continued(&self, delivery: Delivery) -> Delivery {
+        match self.held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            None => delivery,
+            Some((history, attempts)) => {
+                delivery.with_history(history).with_attempt(attempts.saturating_add(1))
+            }
+        }
+    }
+
+    /// Whether the verdict can be passed on at once. Judges it if so.
+    pub(super) fn passes(&self, verdict: &Verdict) -> bool {
+        let signal = match verdict {
+            Verdict::Done(Done::Succeeded | Done::Duplicate) => Signal::Success,
+            Verdict::Defer { .. } => Signal::Neutral,
+            Verdict::Dead(dead) if dead.class == ErrorClass::Permanent => Signal::Neutral,
+            Verdict::Dead(_) | Verdict::Retry(_) => return false,
+        };
+        if let Some(ticket) = self.ticket() {
+            ticket.passed(signal);
+        }
+        true
+    }
+
+    /// What is to become of a message that failed of what may pass.
+    pub(super) async fn rule(self: Arc<Self>, verdict: Verdict) -> Verdict {
+        let ruling = match self.ticket() {
+            None => Ruling::Stands,
+            Some(ticket) => {
+                // A stop does not wait for other probes.
+                tokio::select! {
+                    biased;
+                    ruling = ticket.failed() => ruling,
+                    () = self.stop.cancelled() => Ruling::Stands,
+                }
+            }
+        };
+        match (ruling, verdict) {
+            (Ruling::Defer(after), _) => Verdict::Defer { after, why: "outage" },
+            (Ruling::Stands, Verdict::Retry(postponed)) if self.ordered => self.hold(*postponed),
+            (Ruling::Stands, verdict) => verdict,
+        }
+    }
+
+    /// Later messages of the key must not overtake: the wait is spent here, however long it is.
+    fn hold(&self, postponed: Postponed) -> Verdict {
+        let Postponed { after, history, attempts, .. } = postponed;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some((history, attempts));
+        Verdict::Defer { after, why: "later messages of its key wait" }
+    }
+}

@@ -1,0 +1,367 @@
+//! Outage protection: when most messages fail of what may pass, stop fetching instead of burying the backlog.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::backoff::Growing;
+use super::error::InvalidConfig;
+use super::health::Reporter;
+use super::window::Window;
+
+/// When a consumer stops fetching because what its handlers depend on is down. See the [module docs](super).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[must_use]
+pub struct OutagePolicy {
+    /// The share of messages that end in a transient failure from which on it is an outage; above 0, at most 1.
+    pub ratio: f64,
+    /// How many messages must have ended within the window for the share to mean anything.
+    pub minimum: u32,
+    /// How far back is looked.
+    pub window: Duration,
+    /// How long fetching pauses before the first probes; doubles while probes fail.
+    pub pause: Duration,
+    /// How long fetching pauses at most.
+    pub max_pause: Duration,
+    /// How many different messages are tried after a pause before it is an outage still.
+    pub probes: u32,
+}
+
+impl Default for OutagePolicy {
+    /// 80 % of at least 20 messages within 30 s; pauses of 5 s to 5 min; 3 probes.
+    fn default() -> Self {
+        Self {
+            ratio: 0.8,
+            minimum: 20,
+            window: Duration::from_secs(30),
+            pause: Duration::from_secs(5),
+            max_pause: Duration::from_secs(300),
+            probes: 3,
+        }
+    }
+}
+
+impl OutagePolicy {
+    /// The policy with its defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets from which share of transient failures on it is an outage. Defaults to 0.8.
+    pub const fn with_ratio(mut self, ratio: f64) -> Self {
+        self.ratio = ratio;
+        self
+    }
+
+    /// Sets how many messages must have ended within the window. Defaults to 20.
+    pub const fn with_minimum(mut self, minimum: u32) -> Self {
+        self.minimum = minimum;
+        self
+    }
+
+    /// Sets how far back is looked. Defaults to 30 s.
+    pub const fn with_window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Sets the first pause and the longest one. Defaults to 5 s and 5 min.
+    pub const fn with_pause(mut self, first: Duration, longest: Duration) -> Self {
+        self.pause = first;
+        self.max_pause = longest;
+        self
+    }
+
+    /// Sets how many different messages are tried after a pause. Defaults to 3.
+    pub const fn with_probes(mut self, probes: u32) -> Self {
+        self.probes = probes;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidConfig> {
+        if !(self.ratio > 0.0 && self.ratio <= 1.0) {
+            let text = format!("outage.ratio is {}; it must be above 0 and at most 1", self.ratio);
+            return Err(InvalidConfig::new(text));
+        }
+        let zero = [
+            ("minimum", self.minimum == 0),
+            ("window", self.window.is_zero()),
+            ("pause", self.pause.is_zero()),
+            ("probes", self.probes == 0),
+        ];
+        if let Some((name, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
+            return Err(InvalidConfig::new(format!("outage.{name} is 0; it must be more")));
+        }
+        if self.max_pause < self.pause {
+            return Err(InvalidConfig::new(format!(
+                "outage.max_pause ({:?}) is below outage.pause ({:?})",
+                self.max_pause, self.pause
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// How a message ended, as far as an outage is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// What it depends on works.
+    Success,
+    /// It failed of what may pass.
+    Failure,
+    /// It says nothing: deferred, or at fault itself.
+    Neutral,
+}
+
+/// What is to become of a message that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ruling {
+    /// Its own fault: let the verdict stand.
+    Stands,
+    /// An outage: not now, nothing is counted.
+    Defer(Duration),
+}
+
+#[derive(Debug)]
+enum State {
+    /// Everything is fetched, and counted.
+    Closed { window: Window },
+    /// Nothing is fetched.
+    Open { until: Instant },
+    /// Single messages are fetched, to see.
+    HalfOpen {
+        /// Probes that are out.
+        out: u32,
+        failed: u32,
+        /// When the round is lost without further probes; set by the first one that failed.
+        deadline: Option<Instant>,
+    },
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    /// Grows with each change of state, so that what began before is told apart.
+    round: u64,
+    pause: Growing,
+}
+
+/// The circuit of one consumer.
+#[derive(Debug)]
+pub(super) struct Outage {
+    policy: Option<OutagePolicy>,
+    inner: Mutex<Inner>,
+    changed: Arc<watch::Sender<()>>,
+    health: Reporter,
+}
+
+impl Outage {
+    pub(super) fn new(
+        policy: Option<OutagePolicy>,
+        changed: Arc<watch::Sender<()>>,
+        health: Reporter,
+    ) -> Self {
+        let like = policy.clone().unwrap_or_default();
+        let state = State::Closed { window: Window::new(like.window) };
+        let pause = Growing::new(like.pause, like.max_pause);
+        Self { policy, inner: Mutex::new(Inner { state, round: 0, pause }), changed, health }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, inner: &mut Inner, state: State) {
+        let open = !matches!(state, State::Closed { .. });
+        inner.state = state;
+        inner.round += 1;
+        self.health.outage(open);
+        self.changed.send_replace(());
+    }
+
+    fn open(&self, inner: &mut Inner) -> Duration {
+        let pause = inner.pause.next();
+        tracing::error!(?pause, "an outage: most messages fail of what may pass; fetching pauses");
+        self.turn(inner, State::Open { until: Instant::now() + pause });
+        pause
+    }
+
+    fn close(&self, inner: &mut Inner, window: Duration) {
+        tracing::info!("the outage is over: a probe succeeded");
+        inner.pause.reset();
+        self.turn(inner, State::Closed { window: Window::new(window) });
+    }
+
+    /// Whether it is not certain that what the handlers depend on works.
+    pub(super) fn is_active(&self) -> bool {
+        !matches!(self.lock().state, State::Closed { .. })
+    }
+
+    /// Whether a message may be fetched now; if not, the time before which it may not, or nothing when something else
+    /// has to happen first.
+    pub(super) fn may_fetch(&self) -> Result<(), Option<Instant>> {
+        let Some(policy) = &self.policy else { return Ok(()) };
+        let mut inner = self.lock();
+        match &inner.state {
+            State::Closed { .. } => Ok(()),
+            State::HalfOpen { out, failed, .. } if *out + *failed < policy.probes => Ok(()),
+            State::HalfOpen { .. } => Err(None),
+            State::Open { until } if Instant::now() < *until => Err(Some(*until)),
+            State::Open { .. } => {
+                self.turn(&mut inner, State::HalfOpen { out: 0, failed: 0, deadline: None });
+                Ok(())
+            }
+        }
+    }
+
+    /// A ticket for a message that was fetched. Two sources that fetch at once may make one probe too many.
+    pub(super) fn ticket(self: &Arc<Self>) -> Ticket {
+        let (mut round, mut probe) = (0, false);
+        if self.policy.is_some() {
+            let mut inner = self.lock();
+            round = inner.round;
+            if let State::HalfOpen { out, .. } = &mut inner.state {
+                *out += 1;
+                probe = true;
+                self.changed.send_replace(());
+            }
+        }
+        Ticket { outage: Arc::clone(self), round, probe, judged: false }
+    }
+
+    /// The ticket comes back without having been used.
+    fn give_back(&self, ticket: &Ticket) {
+        if !ticket.probe {
+            return;
+        }
+        let mut inner = self.lock();
+        if inner.round == ticket.round
+            && let State::HalfOpen { out, .. } = &mut inner.state
+        {
+            *out = out.saturating_sub(1);
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Takes note of how a message ended. A probe that failed is told later, when the others have ended.
+    fn note(&self, ticket: &Ticket, signal: Signal) -> Noted {
+        let Some(policy) = &self.policy else { return Noted::Ruled(Ruling::Stands) };
+        let failed = signal == Signal::Failure;
+        let mut inner = self.lock();
+        let ours = inner.round == ticket.round;
+        match &mut inner.state {
+            State::Closed { window } => {
+                if !ours || signal == Signal::Neutral {
+                    return Noted::Ruled(Ruling::Stands);
+                }
+                let (failures, total) = window.record(failed, Instant::now());
+                let share = f64::from(failures) / f64::from(total.max(1));
+                if failed && total >= policy.minimum && share >= policy.ratio {
+                    return Noted::Ruled(Ruling::Defer(self.open(&mut inner)));
+                }
+                Noted::Ruled(Ruling::Stands)
+            }
+            State::Open { until } => {
+                let left = until.saturating_duration_since(Instant::now());
+                Noted::Ruled(if failed { Ruling::Defer(left) } else { Ruling::Stands })
+            }
+            State::HalfOpen { out, failed: lost, deadline } if ours && ticket.probe => {
+                *out = out.saturating_sub(1);
+                match signal {
+                    Signal::Success => self.close(&mut inner, policy.window),
+                    Signal::Neutral => {
+                        self.changed.send_replace(());
+                    }
+                    Signal::Failure => {
+                        *lost += 1;
+                        if *lost >= policy.probes {
+                            return Noted::Ruled(Ruling::Defer(self.open(&mut inner)));
+                        }
+                        let by = *deadline.get_or_insert(Instant::now() + policy.pause);
+                        self.changed.send_replace(());
+                        return Noted::Undecided(by);
+                    }
+                }
+                Noted::Ruled(Ruling::Stands)
+            }
+            State::HalfOpen { .. } => Noted::Ruled(match failed {
+                true => Ruling::Defer(policy.pause),
+                false => Ruling::Stands,
+            }),
+        }
+    }
+
+    /// What became of the round of a failed probe, once it is decided.
+    fn ruling_on(&self, round: u64) -> Option<Ruling> {
+        let mut inner = self.lock();
+        match &inner.state {
+            State::HalfOpen { deadline: Some(by), .. } if inner.round == round => {
+                if Instant::now() < *by {
+                    return None;
+                }
+                Some(Ruling::Defer(self.open(&mut inner)))
+            }
+            // Another message succeeded: this one failed by itself.
+            State::Closed { .. } => Some(Ruling::Stands),
+            State::Open { until } => {
+                Some(Ruling::Defer(until.saturating_duration_since(Instant::now())))
+            }
+            State::HalfOpen { .. } => Some(Ruling::Defer(Duration::ZERO)),
+        }
+    }
+}
+
+enum Noted {
+    Ruled(Ruling),
+    /// Known by then.
+    Undecided(Instant),
+}
+
+/// Stands for one message that was let in.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    outage: Arc<Outage>,
+    round: u64,
+    probe: bool,
+    judged: bool,
+}
+
+impl Ticket {
+    /// Reports a message that did not fail.
+    pub(super) fn passed(mut self, signal: Signal) {
+        self.judged = true;
+        let _ = self.outage.note(&self, signal);
+    }
+
+    /// Reports a message that failed of what may pass, and says what is to become of it. For a probe the answer waits
+    /// until other probes have ended: one that fails while another succeeds is at fault itself.
+    pub(super) async fn failed(mut self) -> Ruling {
+        self.judged = true;
+        let mut changed = self.outage.changed.subscribe();
+        let by = match self.outage.note(&self, Signal::Failure) {
+            Noted::Ruled(ruling) => return ruling,
+            Noted::Undecided(by) => by,
+        };
+        loop {
+            changed.borrow_and_update();
+            if let Some(ruling) = self.outage.ruling_on(self.round) {
+                return ruling;
+            }
+            tokio::select! {
+                () = sleep_until(by) => {}
+                _ = changed.changed() => {}
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.judged {
+            self.outage.give_back(self);
+        }
+    }
+}

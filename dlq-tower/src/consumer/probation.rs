@@ -1,0 +1,152 @@
+//! Probation: a message that may have killed the process runs alone, with a durable mark (G3).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dlq_core::{Delivery, Lane, LetterId};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+/// How many messages that we gave back ourselves are remembered.
+const REMEMBERED: usize = 16 * 1024;
+
+/// Whether a message is let run beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    None,
+    /// It runs alone.
+    Alone,
+    /// It runs alone, and a mark is written before.
+    Marked(LetterId),
+}
+
+/// Who may run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
+#[derive(Debug)]
+pub(super) struct Probation {
+    runs: Arc<RwLock<()>>,
+    suspect_after: u32,
+    has_marks: bool,
+    explained: Mutex<Explained>,
+}
+
+/// The right to run. Dropping it ends it.
+#[derive(Debug)]
+pub(super) enum Turn {
+    Beside { _guard: OwnedRwLockReadGuard<()> },
+    Alone { _guard: OwnedRwLockWriteGuard<()> },
+}
+
+/// Deliveries that need no crash to explain them: those that this process gave back itself.
+#[derive(Debug, Default)]
+struct Explained {
+    given_back: HashMap<LetterId, u32>,
+    order: VecDeque<LetterId>,
+}
+
+impl Probation {
+    pub(super) fn new(suspect_after: u32, has_marks: bool) -> Self {
+        Self { runs: Arc::default(), suspect_after, has_marks, explained: Mutex::default() }
+    }
+
+    pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
+        if delivery.lane() == Lane::Store {
+            // The store counts leases that ended unfinished; they are the marks.
+            return if delivery.crashes() > 0 { Suspicion::Alone } else { Suspicion::None };
+        }
+        if delivery.deliveries() < self.suspect_after {
+            return Suspicion::None;
+        }
+        let letter = letter_of(delivery);
+        if delivery.deliveries().saturating_sub(self.explained(letter)) < self.suspect_after {
+            return Suspicion::None;
+        }
+        tracing::warn!(
+            origin = %delivery.origin(),
+            deliveries = delivery.deliveries(),
+            marked = self.has_marks,
+            "a message was handed out again and again without explanation: it runs alone"
+        );
+        if self.has_marks { Suspicion::Marked(letter) } else { Suspicion::Alone }
+    }
+
+    /// Waits for the right to run.
+    pub(super) async fn turn(&self, suspicion: Suspicion) -> Turn {
+        let runs = Arc::clone(&self.runs);
+        // The lock is fair: what comes after a suspect waits behind it.
+        match suspicion {
+            Suspicion::None => Turn::Beside { _guard: runs.read_owned().await },
+            _ => Turn::Alone { _guard: runs.write_owned().await },
+        }
+    }
+
+    fn explained(&self, letter: LetterId) -> u32 {
+        let explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
+        explained.given_back.get(&letter).copied().unwrap_or(0)
+    }
+
+    /// We gave `delivery` back; that it comes again is no sign of a crash.
+    pub(super) fn gave_back(&self, delivery: &Delivery) {
+        if delivery.lane() == Lane::Store {
+            return;
+        }
+        let letter = letter_of(delivery);
+        let mut explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = explained.given_back.get_mut(&letter) {
+            *times = times.saturating_add(1);
+            return;
+        }
+        explained.given_back.insert(letter, 1);
+        explained.order.push_back(letter);
+        if explained.order.len() > REMEMBERED
+            && let Some(oldest) = explained.order.pop_front()
+        {
+            explained.given_back.remove(&oldest);
+        }
+    }
+}
+
+fn letter_of(delivery: &Delivery) -> LetterId {
+    delivery.death(delivery.consumer()).letter
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::{Message, Origin, Position};
+
+    use super::*;
+
+    fn delivery(deliveries: u32) -> Delivery {
+        let origin = Origin::new("memory", "orders", Position::Offset(1));
+        Delivery::new(Message::new("orders", ""), origin).with_deliveries(deliveries)
+    }
+
+    #[test]
+    fn only_deliveries_without_explanation_are_suspect() {
+        let probation = Probation::new(3, true);
+        assert_eq!(probation.suspect(&delivery(2)), Suspicion::None);
+        assert!(matches!(probation.suspect(&delivery(3)), Suspicion::Marked(_)));
+        probation.gave_back(&delivery(1));
+        assert_eq!(probation.suspect(&delivery(3)), Suspicion::None, "one is explained");
+        assert!(matches!(probation.suspect(&delivery(4)), Suspicion::Marked(_)));
+        let unmarked = Probation::new(3, false);
+        assert_eq!(unmarked.suspect(&delivery(3)), Suspicion::Alone);
+    }
+
+    #[test]
+    fn in_the_store_a_lost_lease_is_the_sign() {
+        let probation = Probation::new(3, true);
+        let stored = |crashes| delivery(9).with_lane(Lane::Store).with_crashes(crashes);
+        assert_eq!(probation.suspect(&stored(0)), Suspicion::None);
+        assert_eq!(probation.suspect(&stored(1)), Suspicion::Alone);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let probation = Probation::new(3, true);
+        for position in 0..(REMEMBERED as u64 + 10) {
+            let origin = Origin::new("memory", "orders", Position::Offset(position));
+            probation.gave_back(&Delivery::new(Message::new("orders", ""), origin));
+        }
+        let explained = probation.explained.lock().unwrap();
+        assert_eq!((explained.given_back.len(), explained.order.len()), (REMEMBERED, REMEMBERED));
+    }
+}

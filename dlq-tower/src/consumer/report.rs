@@ -1,0 +1,116 @@
+use std::fmt;
+
+use dlq_core::Disposition;
+
+/// Why a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// It was asked to stop.
+    Stopped,
+    /// The source said that there will never be another message.
+    SourceEnded,
+    /// The source failed for good, or panicked; the text says how.
+    SourceFailed(String),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => f.write_str("stopped"),
+            Self::SourceEnded => f.write_str("the source ended"),
+            Self::SourceFailed(why) => write!(f, "the source failed: {why}"),
+        }
+    }
+}
+
+/// What a run of a consumer did. Each message that was handed out is counted once, by how it was ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "the report says whether the source failed"]
+pub struct Report {
+    /// Handled, now or before (duplicates).
+    pub handled: u64,
+    /// Dead, with a letter.
+    pub dead: u64,
+    /// Waiting elsewhere for another attempt.
+    pub retried: u64,
+    /// Given back uncounted.
+    pub deferred: u64,
+    /// Not ended: the settlement failed, the deadline of the stop passed, or the task panicked. They come again.
+    pub unsettled: u64,
+    /// Times that dead-letter routing could not write.
+    pub route_errors: u64,
+    /// Background tasks that ended before they should have.
+    pub lost_tasks: u64,
+    /// Why the run ended.
+    pub ended: Ended,
+}
+
+impl Report {
+    pub(super) fn new() -> Self {
+        Self {
+            handled: 0,
+            dead: 0,
+            retried: 0,
+            deferred: 0,
+            unsettled: 0,
+            route_errors: 0,
+            lost_tasks: 0,
+            ended: Ended::Stopped,
+        }
+    }
+
+    pub(super) fn count(&mut self, fate: Fate) {
+        self.route_errors += u64::from(fate.route_errors);
+        *match fate.outcome {
+            Outcome::Handled => &mut self.handled,
+            Outcome::Dead => &mut self.dead,
+            Outcome::Retried => &mut self.retried,
+            Outcome::Deferred => &mut self.deferred,
+            Outcome::Unsettled => &mut self.unsettled,
+        } += 1;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} handled, {} dead, {} retried, {} deferred, {} unsettled",
+            self.ended, self.handled, self.dead, self.retried, self.deferred, self.unsettled
+        )
+    }
+}
+
+/// How one message left our hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Handled,
+    Dead,
+    Retried,
+    Deferred,
+    Unsettled,
+}
+
+impl Outcome {
+    pub(super) fn of(disposition: &Disposition) -> Self {
+        match disposition {
+            Disposition::Succeeded | Disposition::Duplicate => Self::Handled,
+            Disposition::Dead(_) => Self::Dead,
+            Disposition::Escalated { .. } => Self::Retried,
+            Disposition::Deferred { .. } => Self::Deferred,
+        }
+    }
+}
+
+/// How one message left our hands, and what went wrong on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fate {
+    pub(super) outcome: Outcome,
+    pub(super) route_errors: u32,
+}
+
+impl Fate {
+    pub(super) const UNSETTLED: Self = Self { outcome: Outcome::Unsettled, route_errors: 0 };
+}

@@ -1,0 +1,331 @@
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::store::BoxStore;
+use dlq_core::{Source, StoreError};
+use metrics::{Gauge, counter, gauge};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::builder::{ConsumerBuilder, Settings};
+use super::feed::{End, Feed, Fetch, Fetching, Lane, Received};
+use super::gate::Gate;
+use super::health::{HealthHandle, Part, Reporter, RunState, report};
+use super::keys::Keys;
+use super::message::{Counted, InHand, Shared, handle};
+use super::probation::Probation;
+use super::report::{Ended, Fate, Report};
+use super::schedule::Scheduling;
+use super::shutdown::{ConsumerHandle, signal};
+use super::stack::Program;
+use super::{IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL};
+use crate::retry::HoldSlots;
+use crate::store_lane::StoreLane;
+
+/// Between the deadline of a stop, when what runs is cut off, and the end of tasks that do not listen.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Fetches messages, runs them through a stack and settles them. See the [module docs](super).
+#[derive(Debug)]
+#[must_use = "a consumer does nothing until it is run"]
+pub struct Consumer {
+    feed: Box<dyn Feed>,
+    program: Program,
+    lane: Option<StoreLane<BoxStore>>,
+    store: Option<BoxStore>,
+    settings: Settings,
+    stop: CancellationToken,
+    health: Reporter,
+}
+
+impl Consumer {
+    /// A consumer of what `source` yields.
+    pub fn builder(source: impl Source) -> ConsumerBuilder {
+        ConsumerBuilder::new(source)
+    }
+
+    pub(super) fn new(
+        feed: Box<dyn Feed>,
+        program: Program,
+        lane: Option<StoreLane<BoxStore>>,
+        store: Option<BoxStore>,
+        settings: Settings,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        Self { feed, program, lane, store, settings, stop, health: Reporter::new() }
+    }
+
+    /// A handle to stop it and to see how it is.
+    #[must_use]
+    pub fn handle(&self) -> ConsumerHandle {
+        ConsumerHandle::new(self.stop.clone(), self.health.handle())
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn health(&self) -> HealthHandle {
+        self.health.handle()
+    }
+
+    /// Runs until `shutdown` is done, a handle says stop, or the source has ended; then finishes what is in hand. For a
+    /// `CancellationToken` give its `cancelled()`.
+    ///
+    /// When the source ends by itself, what is in hand is finished without a deadline, unless a stop is asked for.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future is like the death of the process: what is in hand stays unsettled and comes again. To end
+    /// orderly, use `shutdown` or the handle.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Report {
+        let stop = self.stop.clone();
+        let asked = async move {
+            let mut shutdown = pin!(shutdown);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = &mut shutdown => stop.cancel(),
+            }
+        };
+        Run::start(self).until(asked).await
+    }
+
+    /// Runs until `SIGTERM` or `SIGINT`. See [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`run`](Self::run).
+    pub async fn run_until_signal(self) -> Report {
+        self.run(signal()).await
+    }
+}
+
+/// What a background task ends with.
+enum Ending {
+    Fetch(Fetch),
+    Schedule(Result<(), StoreError>),
+}
+
+/// The owner of everything that a run has started. Dropping it aborts all of it.
+struct Run {
+    shared: Arc<Shared>,
+    keys: Keys,
+    received: mpsc::UnboundedReceiver<Received>,
+    parts: JoinSet<Ending>,
+    part_of: HashMap<Id, Part>,
+    messages: JoinSet<Fate>,
+    /// Feeds that have ended, kept until all they handed out is settled.
+    ended: Vec<Box<dyn Feed>>,
+    stop_fetching: CancellationToken,
+    stopping: bool,
+    deadline: Duration,
+    in_hand: Gauge,
+    health: Reporter,
+    report: Report,
+}
+
+impl Run {
+    fn start(consumer: Consumer) -> Self {
+        let Consumer { feed, program, lane, store, settings, stop: _, health } = consumer;
+        let names = program.naming.names();
+        let label = names.first().cloned().unwrap_or_default();
+        let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
+        let gate = Arc::new(Gate::new(settings.outage, health.clone(), paused));
+        let room = Arc::new(Semaphore::new(settings.max_in_hand.min(Semaphore::MAX_PERMITS)));
+        let (sender, received) = mpsc::unbounded_channel();
+        let shared = Shared {
+            program,
+            gate: Arc::clone(&gate),
+            probation: Probation::new(settings.suspect_after, settings.marks.is_some()),
+            marks: settings.marks,
+            slots: HoldSlots::new(settings.max_in_hand.div_ceil(2)),
+            stop: CancellationToken::new(),
+            abort: CancellationToken::new(),
+            settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
+        };
+        let mut run = Self {
+            shared: Arc::new(shared),
+            keys: Keys::default(),
+            received,
+            parts: JoinSet::new(),
+            part_of: HashMap::new(),
+            messages: JoinSet::new(),
+            ended: Vec::new(),
+            stop_fetching: CancellationToken::new(),
+            stopping: false,
+            deadline: settings.shutdown_deadline,
+            in_hand: gauge!(IN_HAND, "consumer" => label),
+            health,
+            report: Report::new(),
+        };
+        let fetching = |feed, health| Fetching {
+            feed,
+            gate: Arc::clone(&gate),
+            room: Arc::clone(&room),
+            received: sender.clone(),
+            stop: run.stop_fetching.clone(),
+            health,
+        };
+        let main = fetching(feed, Some(run.health.clone()));
+        let waker = lane.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreLane::waker);
+        let lane = lane.map(|lane| fetching(Box::new(Lane(lane.room(Arc::clone(&room)))), None));
+        let stop = run.stop_fetching.clone();
+        let schedule = settings.schedule.filter(|schedule| schedule.enabled).zip(store).map(
+            |(schedule, claims)| {
+                let names = names.iter().map(|name| name.to_string()).collect();
+                let clock = settings.clock;
+                Scheduling { claims, names, schedule, clock, gate, waker, stop }
+            },
+        );
+        drop(sender);
+        run.spawn(Part::Source, async { Ending::Fetch(main.run().await) });
+        if let Some(lane) = lane {
+            run.spawn(Part::StoreLane, async { Ending::Fetch(lane.run().await) });
+        }
+        if let Some(schedule) = schedule {
+            run.spawn(Part::Schedule, async { Ending::Schedule(schedule.run().await) });
+        }
+        run.health.state(RunState::Running);
+        run
+    }
+
+    fn spawn(&mut self, part: Part, task: impl Future<Output = Ending> + Send + 'static) {
+        let id = self.parts.spawn(task).id();
+        self.part_of.insert(id, part);
+    }
+
+    async fn until(mut self, asked: impl Future<Output = ()>) -> Report {
+        let mut asked = pin!(asked);
+        // Set when the stop begins, and again when the deadline has passed.
+        let mut patience: Option<Pin<Box<tokio::time::Sleep>>> = None;
+        let mut fetching = true;
+        while fetching || !self.parts.is_empty() || !self.messages.is_empty() {
+            // What has ended before what begins, so that both are bounded.
+            tokio::select! {
+                biased;
+                () = &mut asked, if !self.stopping => {
+                    self.stop();
+                    patience = Some(Box::pin(sleep_until(Instant::now() + self.deadline)));
+                }
+                () = passed(&mut patience), if patience.is_some() => {
+                    patience = self.cut_off().map(|grace| Box::pin(sleep_until(grace)));
+                }
+                Some(message) = self.messages.join_next() => self.message_ended(message),
+                Some(part) = self.parts.join_next_with_id() => self.part_ended(part),
+                received = self.received.recv(), if fetching => match received {
+                    Some(received) => self.begin(received),
+                    None => fetching = false,
+                },
+            }
+        }
+        self.health.state(RunState::Stopped);
+        tracing::info!(report = %self.report, "the consumer has ended");
+        self.report
+    }
+
+    /// Fetches no more, and gives back what has not started or waits.
+    fn stop(&mut self) {
+        tracing::info!(in_hand = self.messages.len(), "the consumer stops");
+        self.stopping = true;
+        self.stop_fetching.cancel();
+        self.shared.stop.cancel();
+        self.health.state(RunState::Draining);
+    }
+
+    /// The deadline has passed: cuts off what runs. Returns when to end what does not listen even to that.
+    fn cut_off(&mut self) -> Option<Instant> {
+        if self.shared.abort.is_cancelled() {
+            self.messages.abort_all();
+            self.parts.abort_all();
+            return None;
+        }
+        tracing::warn!(
+            in_hand = self.messages.len(),
+            "the deadline of the stop has passed: what still runs is cut off, and comes again"
+        );
+        self.shared.abort.cancel();
+        Some(Instant::now() + GRACE)
+    }
+
+    fn begin(&mut self, received: Received) {
+        let Received { delivery, settle, ticket, room } = received;
+        let delivery = self.shared.program.address(delivery);
+        // Here, in the order of receipt; the tasks begin in any.
+        let key = self.shared.program.naming.order_key(&delivery).map(|key| self.keys.enter(key));
+        let counted = Counted::new(&self.in_hand);
+        let message = InHand { delivery, settle, ticket, key, _room: room, _counted: counted };
+        self.messages.spawn(handle(Arc::clone(&self.shared), message));
+    }
+
+    fn message_ended(&mut self, ended: Result<Fate, JoinError>) {
+        let fate = ended.unwrap_or_else(|error| {
+            if error.is_panic() {
+                tracing::error!(
+                    panic = panic_text(error),
+                    "a stack panicked outside its panic guard; the message is unsettled"
+                );
+            }
+            Fate::UNSETTLED
+        });
+        self.report.count(fate);
+    }
+
+    fn part_ended(&mut self, ended: Result<(Id, Ending), JoinError>) {
+        let (id, ending) = match ended {
+            Ok((id, ending)) => (id, Ok(ending)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        let Some(part) = self.part_of.remove(&id) else { return };
+        let why = match ending {
+            Err(error) if error.is_cancelled() => None,
+            Err(error) => Some(format!("panicked: {}", panic_text(error))),
+            Ok(Ending::Schedule(Ok(()))) => None,
+            Ok(Ending::Schedule(Err(error))) => Some(report(&error)),
+            Ok(Ending::Fetch(Fetch { feed, end })) => {
+                self.ended.push(feed);
+                match end {
+                    End::Stopped => None,
+                    End::Failed(error) => Some(report(&error)),
+                    End::Exhausted if part == Part::Source => {
+                        self.source_ended(Ended::SourceEnded);
+                        None
+                    }
+                    End::Exhausted => Some("ended".to_owned()),
+                }
+            }
+        };
+        let Some(why) = why else { return };
+        self.report.lost_tasks += 1;
+        self.health.lost(part, why.clone());
+        if part == Part::Source {
+            self.source_ended(Ended::SourceFailed(why));
+        }
+    }
+
+    /// Nothing more to consume: the other parts end, what is in hand is finished.
+    fn source_ended(&mut self, ended: Ended) {
+        self.report.ended = ended;
+        self.stop_fetching.cancel();
+        if !self.stopping {
+            self.health.state(RunState::Draining);
+        }
+    }
+}
+
+async fn passed(patience: &mut Option<Pin<Box<tokio::time::Sleep>>>) {
+    match patience {
+        Some(patience) => patience.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn panic_text(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else { return "cancelled".to_owned() };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    dlq_core::bounded(&text.unwrap_or_else(|| "a value that is not text".to_owned()))
+}

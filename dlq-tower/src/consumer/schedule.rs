@@ -1,0 +1,78 @@
+//! The automatic schedule: letters come back by themselves, a few at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::store::{Claims, Schedule, ScheduleRun};
+use dlq_core::{SharedClock, StoreError, Timestamp};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::Growing;
+use super::gate::Gate;
+use super::health::report;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The store is asked at least this often: another process may have a shorter interval.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// And not more often than this.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+
+pub(super) struct Scheduling<C> {
+    pub(super) claims: C,
+    pub(super) names: Vec<String>,
+    pub(super) schedule: Schedule,
+    pub(super) clock: SharedClock,
+    pub(super) gate: Arc<Gate>,
+    pub(super) waker: Arc<Notify>,
+    pub(super) stop: CancellationToken,
+}
+
+impl<C: Claims> Scheduling<C> {
+    /// Runs until it is stopped, or the store refuses for good.
+    pub(super) async fn run(self) -> Result<(), StoreError> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Ok(()),
+            ended = self.repeat() => ended,
+        }
+    }
+
+    async fn repeat(&self) -> Result<(), StoreError> {
+        let mut pause = Growing::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            // Letters that come back during an outage would only die again.
+            self.gate.no_outage().await;
+            match self.once().await {
+                Ok(next) => {
+                    pause.reset();
+                    let wait = next.since(self.clock.now());
+                    sleep(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await;
+                }
+                Err(error) if error.is_transient() => {
+                    let wait = pause.next();
+                    tracing::error!(error = report(&error), retry_in = ?wait, "the automatic schedule could not be run");
+                    sleep(wait).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs what is to be run, and says when to look again.
+    async fn once(&self) -> Result<Timestamp, StoreError> {
+        let mut next = Timestamp::MAX;
+        for consumer in &self.names {
+            let run = ScheduleRun { consumer: consumer.clone(), schedule: self.schedule.clone() };
+            let (letters, again) = self.claims.run_schedule(run).await?;
+            if letters > 0 {
+                tracing::info!(consumer, letters, "the automatic schedule sent letters back");
+                self.waker.notify_one();
+            }
+            next = next.min(again);
+        }
+        Ok(next)
+    }
+}

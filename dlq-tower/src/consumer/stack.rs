@@ -1,0 +1,109 @@
+//! The stack and the names of its handlers, erased.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dlq_core::{Delivery, Lane};
+use tower_service::Service;
+
+use crate::handler::Handles;
+use crate::stage::{IsSettlement, RouteError, Settlement};
+
+type Settling = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
+
+/// A complete stack: one box per message.
+pub(super) trait Stack: Send + Sync {
+    fn run(&self, delivery: Delivery) -> Settling;
+}
+
+impl<S> Stack for S
+where
+    S: Service<Delivery, Error = RouteError> + Clone + Send + Sync + 'static,
+    S::Response: IsSettlement,
+    S::Future: Send,
+{
+    fn run(&self, delivery: Delivery) -> Settling {
+        let mut service = self.clone();
+        Box::pin(async move {
+            poll_fn(|cx| service.poll_ready(cx)).await?;
+            service.call(delivery).await.map(IsSettlement::into_settlement)
+        })
+    }
+}
+
+/// Whose messages these are, and in which order.
+pub(super) trait Naming: Send + Sync {
+    fn names(&self) -> Vec<Arc<str>>;
+    fn name_for(&self, delivery: &Delivery) -> Arc<str>;
+    fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
+    fn is_ordered(&self) -> bool;
+}
+
+/// Names of a [`Handles`].
+pub(super) struct HandlerNames<H>(pub(super) H);
+
+impl<H: Handles> Naming for HandlerNames<H> {
+    fn names(&self) -> Vec<Arc<str>> {
+        self.0.names()
+    }
+
+    fn name_for(&self, delivery: &Delivery) -> Arc<str> {
+        self.0.name_for(delivery)
+    }
+
+    fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
+        self.0.order_key(delivery)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.0.is_ordered()
+    }
+}
+
+/// One name for everything, and no order.
+pub(super) struct OneName(pub(super) Arc<str>);
+
+impl Naming for OneName {
+    fn names(&self) -> Vec<Arc<str>> {
+        vec![Arc::clone(&self.0)]
+    }
+
+    fn name_for(&self, _: &Delivery) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
+    fn order_key(&self, _: &Delivery) -> Option<Bytes> {
+        None
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+}
+
+/// What a consumer runs.
+#[derive(Clone)]
+pub(super) struct Program {
+    pub(super) stack: Arc<dyn Stack>,
+    pub(super) naming: Arc<dyn Naming>,
+}
+
+impl Program {
+    /// The delivery as its consumer is to see it. A letter keeps the name it died under, by which it is dispatched.
+    pub(super) fn address(&self, delivery: Delivery) -> Delivery {
+        if delivery.lane() == Lane::Store {
+            return delivery;
+        }
+        let name = self.naming.name_for(&delivery);
+        delivery.with_consumer(name)
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("names", &self.naming.names()).finish_non_exhaustive()
+    }
+}
