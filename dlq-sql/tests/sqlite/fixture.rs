@@ -5,6 +5,7 @@ use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::idempotency::IdempotencyFixture;
 use dlq_testkit::store::StoreFixture;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 pub(crate) struct SqliteFixture {
     directory: TempDir,
@@ -48,6 +49,29 @@ impl IdempotencyFixture for SqliteFixture {
 
     async fn open(&self) -> SqliteIdempotency {
         self.opened(false).await.idempotency()
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        Some(&self.clock)
+    }
+}
+
+/// A database in memory, whose one connection also reads. The first to open it says whether it deduplicates.
+pub(crate) struct InMemoryFixture {
+    store: OnceCell<SqliteStore>,
+    clock: ManualClock,
+}
+
+impl StoreFixture for InMemoryFixture {
+    type Store = SqliteStore;
+
+    async fn fresh(_check: &'static str) -> Self {
+        Self { store: OnceCell::new(), clock: ManualClock::new() }
+    }
+
+    async fn open(&self, dedup: bool) -> SqliteStore {
+        let open = || SqliteStore::builder().clock(self.clock.shared()).dedup(dedup).open();
+        self.store.get_or_try_init(open).await.unwrap().clone()
     }
 
     fn clock(&self) -> Option<&ManualClock> {

@@ -1,0 +1,129 @@
+//! What happens when the file cannot be written: nothing is lost, nothing hangs, and the error says why.
+
+use std::time::Duration;
+
+use dlq_core::store::{Letters, Receipt, Sink};
+use dlq_core::{DeadLetter, Filter, Message, StoreErrorKind};
+use dlq_sql::sqlite::SqliteStore;
+use dlq_testkit::fixtures::{letter, letter_of};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+fn place() -> (TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dlq.db");
+    (directory, path)
+}
+
+fn large(n: u64, bytes: usize) -> DeadLetter {
+    letter_of(Message::new("orders.created", vec![b'x'; bytes]), n)
+}
+
+#[tokio::test]
+async fn a_lock_is_waited_for_and_then_reported() {
+    let (_directory, path) = place();
+    let builder = SqliteStore::builder().path(&path).busy_timeout(Duration::from_millis(50));
+    let store = builder.open().await.unwrap();
+    store.put(vec![letter(1)]).await.unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE; DELETE FROM dlq_events").unwrap();
+    let error = store.put(vec![letter(2)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.is_transient());
+    assert!(error.to_string().contains("another connection holds the lock"), "{error}");
+    // Reading goes on, and sees what was committed.
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 1);
+    assert!(store.get(letter(1).id).await.unwrap().is_some());
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(store.put(vec![letter(2)]).await.unwrap(), [Receipt::Stored]);
+}
+
+#[tokio::test]
+async fn a_lock_delays_opening_no_longer_than_allowed() {
+    let (_directory, path) = place();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let builder = SqliteStore::builder().path(&path).busy_timeout(Duration::from_millis(50));
+    let error = builder.clone().open().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    other.execute_batch("ROLLBACK").unwrap();
+    builder.open().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_that_was_confirmed() {
+    let (_directory, path) = place();
+    let store = SqliteStore::builder().path(&path).max_size(1024 * 1024).open().await.unwrap();
+    let mut confirmed = Vec::new();
+    let error = loop {
+        let letters: Vec<_> = (0..5).map(|n| large(confirmed.len() as u64 + n, 10_000)).collect();
+        let ids: Vec<_> = letters.iter().map(|letter| letter.id).collect();
+        match store.put(letters).await {
+            Ok(_) => confirmed.extend(ids),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("full"), "{error}");
+    assert!(confirmed.len() > 20);
+    assert_eq!(store.count(Filter::new()).await.unwrap(), confirmed.len() as u64);
+    for id in confirmed {
+        assert!(store.get(id).await.unwrap().is_some());
+    }
+    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    drop(store);
+    // With more room it goes on.
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(store.put(vec![large(1_000, 10_000)]).await.unwrap(), [Receipt::Stored]);
+}
+
+#[tokio::test]
+async fn a_write_that_does_not_fit_does_not_fail_those_that_do() {
+    let (_directory, path) = place();
+    let store = SqliteStore::builder().path(&path).max_size(1024 * 1024).open().await.unwrap();
+    let put = |letter| store.put(vec![letter]);
+    let (one, huge, two) = tokio::join!(put(letter(1)), put(large(2, 2_000_000)), put(letter(3)));
+    assert_eq!(one.unwrap(), [Receipt::Stored]);
+    assert_eq!(huge.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    assert_eq!(two.unwrap(), [Receipt::Stored]);
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 2);
+    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_reported() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let (directory, path) = place();
+    let allow = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(directory.path(), permissions).unwrap();
+    };
+    allow(0o555);
+    if std::fs::write(directory.path().join("probe"), "x").is_ok() {
+        eprintln!("skipped: this user may write everywhere, so no directory is read-only");
+        return;
+    }
+    let error = SqliteStore::open(&path).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    allow(0o755);
+    SqliteStore::open(&path).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_leaves_the_store_usable() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).await.unwrap();
+    for n in 0..50 {
+        // Asked for, and never waited for.
+        let mut put = std::pin::pin!(store.put(vec![letter(n)]));
+        let waker = std::task::Waker::noop();
+        let _ = put.as_mut().poll(&mut std::task::Context::from_waker(waker));
+    }
+    store.put(vec![letter(50)]).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 51);
+    drop(store);
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 51);
+}
