@@ -17,23 +17,29 @@ async fn replay_and_list(count: u64) -> Duration {
         letter.consumer = "audit.write".to_owned();
     }
     let began = Instant::now();
-    store.put(letters).await.unwrap();
-    store.start(OperationSpec::replay(Filter::new()), Actor::new("test")).await.unwrap();
+    store.put(letters).await.expect("the store answers");
+    store
+        .start(OperationSpec::replay(Filter::new()), Actor::new("test"))
+        .await
+        .expect("the store answers");
     let mut done = 0;
     loop {
         let request = ClaimRequest::due([CONSUMER], 20, Duration::from_secs(60));
-        let claims = store.claim(request).await.unwrap();
+        let claims = store.claim(request).await.expect("the store answers");
         if claims.is_empty() {
             break;
         }
         done += claims.len() as u64;
         let success = || Finish::Resolved(Resolution::Succeeded);
-        store.finish(claims.iter().map(|c| (c.token, success())).collect()).await.unwrap();
-        store.next_due(vec![CONSUMER.to_owned()]).await.unwrap();
+        store
+            .finish(claims.iter().map(|c| (c.token, success())).collect())
+            .await
+            .expect("the store answers");
+        store.next_due(vec![CONSUMER.to_owned()]).await.expect("the store answers");
     }
     assert_eq!(done, count / 2);
     let mut page = PageRequest::new();
-    while let Some(next) = store.list(Filter::new(), page).await.unwrap().next {
+    while let Some(next) = store.list(Filter::new(), page).await.expect("the store answers").next {
         page = page.with_after(Some(next));
     }
     began.elapsed()

@@ -84,6 +84,23 @@ pub async fn equally_due_letters_come_oldest_first<F: StoreFixture>(check: Check
     assert_eq!(claimed, letters.iter().map(|letter| letter.id).collect::<Vec<_>>());
 }
 
+/// What was due first is handed out first, whichever consumer it belongs to.
+pub async fn the_longest_due_of_all_consumers_comes_first<F: StoreFixture>(check: Check<F>) {
+    let now = check.now();
+    for n in 0..6 {
+        let mut letter = letter(n);
+        letter.consumer = ["b", "a"][n as usize % 2].to_owned();
+        check.escalate(escalation(&letter, 1, in_ms(now, n * 10))).await;
+    }
+    check.pass(Duration::from_millis(100)).await;
+    for names in [vec!["a", "b"], Vec::new()] {
+        let claims = check.claim_by(ClaimRequest::due(names, 3, check.lease())).await;
+        let due: Vec<_> = claims.iter().map(|claim| claim.letter.origin.position()).collect();
+        assert_eq!(due.len(), 3);
+        assert!(due.is_sorted(), "{due:?}");
+    }
+}
+
 /// A consumer is given its own letters and nobody else's.
 pub async fn a_consumer_is_given_its_own_letters<F: StoreFixture>(check: Check<F>) {
     check.bury(2).await;

@@ -1,8 +1,9 @@
 //! Deduplication by original id, where it is switched on.
 
-use dlq_core::store::{ItemOutcome, Mark, OperationState, Receipt, Upkeep};
+use dlq_core::store::{ItemOutcome, Mark, OperationState, Receipt};
 use dlq_core::{DeadLetter, Filter, Message, Status, StoreErrorKind};
 
+use super::check::powers::*;
 use super::{Check, StoreFixture};
 use crate::fixtures::{died_again, escalation, failed, letter_of};
 
@@ -192,4 +193,38 @@ pub async fn a_large_collapse_must_be_forced<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.count(Filter::new()).await, 1);
     let found = check.operation(&operation).await;
     assert_eq!(found.state, OperationState::Completed, "its letters were skipped");
+}
+
+/// A record of a death that was merged is out of date; one of a later death waits as any other.
+pub async fn a_merged_death_is_not_retried<F: StoreFixture>(check: Check<F>) {
+    let check = check.with_dedup().await;
+    check.put(vec![copy("a", 1), copy("a", 2)]).await;
+    check.escalate(escalation(&copy("a", 2), 1, check.now())).await;
+    assert_eq!(check.count(Filter::new()).await, 1);
+    let later = died_again(&copy("a", 2));
+    check.escalate(escalation(&later, 1, check.now())).await;
+    assert_eq!(check.status(later.id).await, Status::Retrying);
+}
+
+/// Letters that are being retried or that somebody holds are not collapsed.
+pub async fn what_is_under_way_is_not_collapsed<F: StoreFixture>(check: Check<F>) {
+    check.escalate(escalation(&copy("a", 1), 1, check.now())).await;
+    check.tick().await;
+    check.put_one(&copy("a", 2)).await;
+    check.replay().await;
+    let claims = check.claim(9).await;
+    let finish = dlq_core::store::Finish::Retry {
+        due: check.now(),
+        history: claims[0].letter.history.clone(),
+        attempts: 2,
+    };
+    check.finish(claims[0].token, finish).await;
+    check.tick().await;
+    check.put(vec![copy("a", 3), copy("b", 4), copy("c", 5)]).await;
+    assert_eq!(check.store.deduplicate(false).await.expect("deduplicate answers"), 0);
+    assert_eq!(check.status(copy("a", 1).id).await, Status::Retrying);
+    check.succeed(&claims[1]).await;
+    assert_eq!(check.store.deduplicate(false).await.expect("deduplicate answers"), 1);
+    assert_eq!(check.status(copy("a", 1).id).await, Status::Retrying);
+    assert_eq!(check.status(copy("a", 3).id).await, Status::Pending);
 }

@@ -64,6 +64,8 @@ pub async fn finishes_are_answered_one_by_one<F: StoreFixture>(check: Check<F>) 
     let claims = check.claim(3).await;
     let mut forged = claims[1].token;
     forged.fence += 1_000;
+    let mut other = claims[1].token;
+    other.generation += 1;
     let mut unknown = claims[1].token;
     unknown.letter = letter(99).id;
     let success = || Finish::Resolved(Resolution::Succeeded);
@@ -71,12 +73,13 @@ pub async fn finishes_are_answered_one_by_one<F: StoreFixture>(check: Check<F>) 
         (claims[0].token, success()),
         (forged, success()),
         (unknown, success()),
+        (other, success()),
         (claims[2].token, success()),
         (claims[0].token, success()),
     ];
     let finished = check.store.finish(finishes).await.expect("finish answers");
     use Finished::{Applied, Stale};
-    assert_eq!(finished, [Applied, Stale, Stale, Applied, Applied]);
+    assert_eq!(finished, [Applied, Stale, Stale, Stale, Applied, Applied]);
     assert_eq!(check.status(claims[1].letter.id).await, Status::Replaying);
     assert_eq!(check.count(Filter::new().with_status(Status::Resolved)).await, 2);
 }

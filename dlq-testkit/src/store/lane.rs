@@ -147,3 +147,17 @@ pub async fn a_conflicting_record_is_kept<F: StoreFixture>(check: Check<F>) {
     let death = DeadLetter { id: second.id, ..other };
     assert_eq!(check.put_one(&death).await, Receipt::Reopened);
 }
+
+/// A record of a later generation takes the letter out of its owner's hands and out of its operation.
+pub async fn a_later_record_voids_a_claim<F: StoreFixture>(check: Check<F>) {
+    let letter = check.bury(1).await.remove(0);
+    let operation = check.replay().await;
+    let claim = check.claim_one().await;
+    let due = in_ms(check.now(), 60_000);
+    check.escalate(escalation(&died_again(&letter), 1, due)).await;
+    let state = check.state(letter.id).await;
+    assert_eq!((state.status, state.operation), (Status::Retrying, None));
+    let finish = Finish::Resolved(Resolution::Succeeded);
+    assert_eq!(check.finish(claim.token, finish).await, Finished::Stale);
+    assert!(check.operation(&operation).await.state.is_final());
+}

@@ -85,6 +85,7 @@ macro_rules! store_conformance {
                 no_more_are_claimed_than_asked_for,
                 the_longest_due_comes_first,
                 equally_due_letters_come_oldest_first,
+                the_longest_due_of_all_consumers_comes_first,
                 a_consumer_is_given_its_own_letters,
                 a_claim_is_narrowed_by_its_filter,
                 an_ended_lease_is_claimed_again,
@@ -122,7 +123,8 @@ macro_rules! store_conformance {
                 a_record_never_takes_a_death_back,
                 a_later_record_takes_the_letter_over,
                 an_earlier_record_is_ignored,
-                a_conflicting_record_is_kept;
+                a_conflicting_record_is_kept,
+                a_later_record_voids_a_claim;
             operations:
                 a_plan_changes_nothing,
                 a_plan_and_its_operation_agree,
@@ -131,6 +133,8 @@ macro_rules! store_conformance {
                 two_operations_never_share_a_letter,
                 an_empty_operation_is_complete,
                 letters_are_released_to_claimers_only,
+                due_letters_come_before_released_ones,
+                two_operations_share_the_room,
                 each_consumer_takes_its_own_part,
                 an_operation_completes_with_its_last_letter,
                 a_letter_can_be_replayed_again,
@@ -156,6 +160,7 @@ macro_rules! store_conformance {
                 a_large_canary_is_the_whole_operation,
                 a_rate_is_kept,
                 a_rate_does_not_save_up,
+                a_rate_is_not_used_up_in_vain,
                 the_next_release_can_be_waited_for;
             schedules:
                 a_disabled_schedule_never_runs,
@@ -188,7 +193,8 @@ macro_rules! store_conformance {
                 an_idle_action_is_audited,
                 an_actor_is_kept_as_given,
                 processed_events_are_kept,
-                crash_marks_count_unended_runs;
+                crash_marks_count_unended_runs,
+                a_mark_forgets_crashes;
             hostile:
                 any_message_comes_back,
                 any_message_can_be_replayed,
@@ -219,7 +225,9 @@ macro_rules! store_conformance {
                 records_are_not_merged,
                 copies_written_at_once_are_one_letter,
                 old_duplicates_are_collapsed,
-                a_large_collapse_must_be_forced;
+                a_large_collapse_must_be_forced,
+                a_merged_death_is_not_retried,
+                what_is_under_way_is_not_collapsed;
             restarts:
                 letters_outlive_a_handle,
                 operations_outlive_a_handle,

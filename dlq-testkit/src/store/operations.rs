@@ -112,6 +112,31 @@ pub async fn letters_are_released_to_claimers_only<F: StoreFixture>(check: Check
     assert_eq!(found.state, OperationState::Running);
 }
 
+/// Letters that are due come first; an operation fills the room that they leave, and no more.
+pub async fn due_letters_come_before_released_ones<F: StoreFixture>(check: Check<F>) {
+    check.bury(5).await;
+    for n in 10..12 {
+        check.escalate(crate::fixtures::escalation(&letter(n), 1, check.now())).await;
+    }
+    let operation = check.replay().await;
+    check.tick().await;
+    let claims = check.claim(3).await;
+    assert_eq!(claims.iter().filter(|claim| claim.continues).count(), 2);
+    assert_eq!(check.operation(&operation).await.progress.with_outcome(ItemOutcome::Released), 1);
+}
+
+/// Two operations together release no more than a claimer can take; the one started first goes first.
+pub async fn two_operations_share_the_room<F: StoreFixture>(check: Check<F>) {
+    check.bury(6).await;
+    let first = check.start(all().with_limit(3)).await;
+    let second = check.replay().await;
+    assert_eq!(check.claim(4).await.len(), 4);
+    let released = async |operation: &Operation| {
+        check.operation(operation).await.progress.with_outcome(ItemOutcome::Released)
+    };
+    assert_eq!((released(&first).await, released(&second).await), (3, 1));
+}
+
 /// Letters of another consumer wait for it, whatever their place in the order.
 pub async fn each_consumer_takes_its_own_part<F: StoreFixture>(check: Check<F>) {
     for n in 0..6 {

@@ -117,6 +117,27 @@ pub async fn a_rate_does_not_save_up<F: StoreFixture>(check: Check<F>) {
     assert_eq!(claimed, 10);
 }
 
+/// A consumer that takes only part of what the rate allows leaves the rest to the others.
+pub async fn a_rate_is_not_used_up_in_vain<F: StoreFixture>(check: Check<F>) {
+    if !check.controls_time() {
+        return;
+    }
+    for n in 0..30 {
+        let mut letter = crate::fixtures::letter(n);
+        if n >= 3 {
+            letter.consumer = "audit.write".to_owned();
+        }
+        check.put_one(&letter).await;
+    }
+    let pace = Pace::per_second(10).expect("it is above zero");
+    check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
+    check.pass(Duration::from_secs(60)).await;
+    assert_eq!(check.claim(100).await.len(), 3);
+    let audit = || dlq_core::store::ClaimRequest::due(["audit.write"], 100, check.lease());
+    assert_eq!(check.claim_by(audit()).await.len(), 7);
+    assert!(check.claim_by(audit()).await.is_empty());
+}
+
 /// A claimer is told when the rate allows the next letter.
 pub async fn the_next_release_can_be_waited_for<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;

@@ -299,3 +299,17 @@ pub async fn crash_marks_count_unended_runs<F: StoreFixture>(check: Check<F>) {
     assert_eq!(begin(one).await, 0);
     assert_eq!(begin(other).await, 1);
 }
+
+/// What an operator puts in order begins afresh: crashes of earlier runs are forgotten.
+pub async fn a_mark_forgets_crashes<F: StoreFixture>(check: Check<F>) {
+    let id = check.bury(1).await[0].id;
+    check.replay().await;
+    for crashes in 0..2 {
+        assert_eq!(check.claim_one().await.letter.crashes, crashes);
+        check.outlast_leases().await;
+    }
+    check.mark(id, Mark::Quarantined).await;
+    check.mark(id, Mark::Pending).await;
+    check.replay().await;
+    assert_eq!(check.claim_one().await.letter.crashes, 0);
+}
