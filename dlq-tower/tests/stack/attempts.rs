@@ -133,7 +133,7 @@ async fn an_attempt_is_cut_off_in_time() {
 async fn what_is_cut_off_is_dropped_before_the_failure_is_reported() {
     let alive = Arc::new(());
     let inside = Arc::clone(&alive);
-    let service = ServiceBuilder::new()
+    let mut service = ServiceBuilder::new()
         .layer(TimeoutLayer::new(secs(1)))
         .layer(ClassifyLayer::new(judge))
         .service(service_fn(move |_: Delivery| {
@@ -144,7 +144,7 @@ async fn what_is_cut_off_is_dropped_before_the_failure_is_reported() {
                 Ok::<(), Fail>(())
             }
         }));
-    let mut running = Box::pin(call(&service, delivery(1)));
+    let mut running = Box::pin(service.ready().await.unwrap().call(delivery(1)));
     let outcome = (&mut running).await;
     assert!(outcome.is_err());
     assert_eq!(Arc::strong_count(&alive), 2, "the handler keeps one, its future none");

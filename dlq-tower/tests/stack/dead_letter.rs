@@ -273,7 +273,8 @@ async fn a_leader_that_is_dropped_does_not_strand_its_followers() {
     assert!(hung.is_err());
     assert_eq!(sink.calls(), [1, 2]);
     drop(leader);
-    let _ = letter(follower.await);
+    let follower = tokio::time::timeout(secs(60), follower).await;
+    let _ = letter(follower.expect("the follower writes for itself"));
     assert_eq!((sink.calls(), sink.held()), (vec![1, 2, 1], 2));
 }
 

@@ -1,7 +1,7 @@
 use std::task::{Context, Poll};
 
 use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
-use dlq_core::{Attempt, Cause, Delivery, ErrorClass, Failure, History, Reason};
+use dlq_core::{Attempt, Cause, Death, Delivery, ErrorClass, Failure, History, Reason};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
 use dlq_tower::retry::{HoldSlots, Retry, RetryLayer, until};
@@ -138,16 +138,19 @@ async fn the_delay_is_decided_by_policy_attempt_and_message_alone() {
     let backoff = Backoff::exponential(secs(1)).with_max(secs(4)).with_jitter(Jitter::Full);
     let policy = RetryPolicy::new().with_max_attempts(6).with_backoff(backoff);
     let mut pauses = Vec::new();
-    for offset in [1, 1, 2] {
+    let again = delivery(1).death(CONSUMER);
+    let again = delivery(1).with_death(Death { generation: 1, ..again });
+    for message in [delivery(1), delivery(1), delivery(2), again] {
         let handler = Handler::always(down());
         let service = retried(RetryLayer::new(policy.clone()), &handler);
-        let _ = dead(verdict(&service, delivery(offset)).await);
+        let _ = dead(verdict(&service, message).await);
         assert_eq!(handler.pauses().len(), 5);
         assert!(handler.pauses().iter().all(|pause| *pause <= secs(5)));
         pauses.push(handler.pauses());
     }
     assert_eq!(pauses[0], pauses[1], "the same message waits the same in whichever process");
     assert_ne!(pauses[0], pauses[2], "messages do not wait in step");
+    assert_ne!(pauses[0], pauses[3], "nor do its lives");
 }
 
 #[tokio::test(start_paused = true)]
