@@ -64,6 +64,17 @@ pub async fn a_copy_makes_a_letter_pending_again<F: StoreFixture>(check: Check<F
     assert_eq!((state.status, state.seen), (Status::Quarantined, 3));
 }
 
+/// A letter that took over an earlier death of another copy keeps its own generation.
+pub async fn a_merged_letter_keeps_its_generation<F: StoreFixture>(check: Check<F>) {
+    let check = check.with_dedup().await;
+    let again = died_again(&copy("a", 1));
+    check.put_one(&again).await;
+    assert_eq!(check.put_one(&copy("a", 2)).await, Receipt::Merged(again.id));
+    let found = check.get(again.id).await;
+    assert_eq!((found.generation, found.error()), (1, copy("a", 2).error()));
+    assert_eq!(check.put_one(&copy("a", 1)).await, Receipt::Superseded);
+}
+
 /// Letters without an original id are distinct.
 pub async fn letters_without_an_id_are_distinct<F: StoreFixture>(check: Check<F>) {
     let check = check.with_dedup().await;

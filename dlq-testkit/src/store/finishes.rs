@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use dlq_core::store::{Claim, Finish, Finished, ItemOutcome, Operation};
-use dlq_core::{Attempt, DeadLetter, Filter, History, Resolution, Status};
+use dlq_core::{
+    Attempt, Cause, DeadLetter, ErrorClass, Filter, Fingerprint, History, Resolution, Status,
+};
 
 use super::check::powers::*;
 use super::check::{in_ms, written};
@@ -116,13 +118,18 @@ pub async fn a_replay_may_be_retried<F: StoreFixture>(check: Check<F>) {
     let (operation, claim) = claimed(&check).await;
     let due = in_ms(check.now(), 5_000);
     let mut attempts = claim.letter.history.clone();
-    attempts.push(Attempt { number: 1, generation: 1, failure: failure(77) });
+    let mut latest = failure(77);
+    (latest.class, latest.cause) = (ErrorClass::Permanent, Cause::Timeout);
+    attempts.push(Attempt { number: 1, generation: 1, failure: latest.clone() });
     let finish = Finish::Retry { due, history: attempts.clone(), attempts: 1 };
     assert_eq!(check.finish(claim.token, finish).await, Finished::Applied);
     let found = check.get(claim.letter.id).await;
     assert_eq!((found.state.status, found.state.due), (Status::Retrying, Some(due)));
     assert_eq!((found.generation, found.attempts, found.escalations), (1, 1, 1));
     assert_eq!(found.history, attempts);
+    assert_eq!((found.class, found.cause), (latest.class, Some(latest.cause)));
+    let group = Fingerprint::of(&found.consumer, found.reason, Some(&latest));
+    assert_eq!(found.fingerprint, group);
     assert_eq!(found.state.operation, Some(operation.id));
     assert_eq!(check.outcomes(&operation).await, [ItemOutcome::Released]);
     assert!(check.claim(1).await.is_empty(), "not before it is due");

@@ -217,6 +217,7 @@ macro_rules! store_conformance {
                 a_second_copy_is_merged,
                 a_merged_death_is_counted_once,
                 a_copy_makes_a_letter_pending_again,
+                a_merged_letter_keeps_its_generation,
                 letters_without_an_id_are_distinct,
                 keys_are_not_mixed_up,
                 a_copy_voids_a_claim,
