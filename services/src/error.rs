@@ -1,20 +1,18 @@
-use std::fmt;
-
-use crate::Service;
-
 /// What a program may want to know about a server that could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// It is not installed and cannot be installed here; the text says what to run.
     NotInstalled,
-    /// There is no recipe for this server here; a URL in the environment is the only way.
+    /// There is no recipe for this here; for a server, a URL in the environment is the only way.
     Unsupported,
     /// It was started and did not become ready, or ended; the text has the end of its log.
     NotReady,
-    /// It did not answer a ping.
+    /// Another program listens on the port that it was given.
+    PortTaken,
+    /// It did not answer, or not as it should.
     NoAnswer,
-    /// It is not ours (its URL came from the environment), so it cannot be killed, paused or restarted.
+    /// It is not ours (its URL was given), so it cannot be killed, paused or restarted.
     External,
     /// Something else about files or processes.
     System,
@@ -22,31 +20,29 @@ pub enum ErrorKind {
 
 /// A server that could not be installed, started or asked.
 #[derive(Debug, thiserror::Error)]
-#[error("{service}: {detail}")]
+#[error("{subject}: {detail}")]
 pub struct Error {
     kind: ErrorKind,
-    service: Name,
+    subject: &'static str,
     detail: String,
 }
 
-#[derive(Debug)]
-struct Name(Service);
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, service: Service, detail: impl Into<String>) -> Self {
-        Self { kind, service: Name(service), detail: detail.into() }
+    pub(crate) fn new(
+        kind: ErrorKind,
+        subject: impl Into<&'static str>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self { kind, subject: subject.into(), detail: detail.into() }
     }
 
     /// For the many calls that fail for reasons of the system.
-    pub(crate) fn system(service: Service, what: &str) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn system<S: Into<&'static str>>(
+        subject: S,
+        what: &str,
+    ) -> impl FnOnce(std::io::Error) -> Self + use<S> {
         let what = what.to_owned();
-        move |error| Self::new(ErrorKind::System, service, format!("cannot {what}: {error}"))
+        move |error| Self::new(ErrorKind::System, subject, format!("cannot {what}: {error}"))
     }
 
     /// What kind of error it is.

@@ -1,121 +1,78 @@
-//! Installs servers from ordinary package sources. Doing it twice, or from many processes at once, is fine.
+//! Installs servers from ordinary package sources. Doing it twice, or from many processes at once,
+//! is fine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::Once;
 
 use crate::folder::cache;
-use crate::{Error, ErrorKind, Service};
+use crate::{Error, ErrorKind, Service, kafka, nats, postgres, redis};
 
-/// The version of nats-server that is installed.
-pub const NATS_VERSION: &str = "2.15.2";
-/// The version of Apache Kafka that is installed.
-pub const KAFKA_VERSION: &str = "4.3.0";
-
-/// Installs what is missing and returns where the server's programs are: a program, or for Kafka the folder of jars.
+/// Installs what is missing and returns where the server is: its program, or for Kafka the folder
+/// of its jars. Says on standard error what it runs.
 ///
 /// # Errors
 ///
-/// `NotInstalled` when a tool is missing or we may not install; the text says what to run. `Unsupported` for MongoDB.
+/// `NotInstalled` when a tool is missing, when we may not install, or when installing fails; the
+/// text says what to run. `Unsupported` for MongoDB.
 pub fn ensure_installed(service: Service) -> Result<PathBuf, Error> {
     match service {
-        Service::Nats => nats(),
-        Service::Kafka => kafka(),
-        Service::Postgres => debian(service, "postgresql", find_postgres),
-        Service::Redis => debian(service, "redis-server", || find("redis-server")),
+        Service::Nats => nats::install(),
+        Service::Kafka => kafka::install(),
+        Service::Postgres => postgres::install(),
+        Service::Redis => redis::install(),
         Service::Mongo => Err(Error::new(
             ErrorKind::Unsupported,
             service,
             format!(
-                "there is no recipe for it here; start one yourself and set {}",
+                "there is no recipe that installs it; start one yourself and set {}",
                 service.variable()
             ),
         )),
     }
 }
 
-/// The program `promtool`, which checks alert rules.
-///
-/// # Errors
-///
-/// As [`ensure_installed`].
-pub fn promtool() -> Result<PathBuf, Error> {
-    debian(Service::Redis, "prometheus", || find("promtool"))
-}
-
-fn nats() -> Result<PathBuf, Error> {
-    let folder = cache().join(format!("nats-{NATS_VERSION}"));
-    let program = folder.join("nats-server");
-    once(Service::Nats, &folder, || {
-        let module = format!("github.com/nats-io/nats-server/v2@v{NATS_VERSION}");
-        let mut command = Command::new("go");
-        command.args(["install", &module]).env("GOBIN", &folder);
-        run(Service::Nats, command)
-    })?;
-    Ok(program)
-}
-
-fn kafka() -> Result<PathBuf, Error> {
-    if find("java").is_none() {
-        return Err(Error::new(
-            ErrorKind::NotInstalled,
-            Service::Kafka,
-            "`java` is missing; install Java 17 or later",
-        ));
-    }
-    let folder = cache().join(format!("kafka-{KAFKA_VERSION}"));
-    let jars = folder.join("jars");
-    once(Service::Kafka, &folder, || {
-        let pom = format!(
-            "<project xmlns=\"http://maven.apache.org/POM/4.0.0\"><modelVersion>4.0.0</modelVersion>\
-             <groupId>dlq</groupId><artifactId>kafka</artifactId><version>1</version><dependencies><dependency>\
-             <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>\
-             <version>{KAFKA_VERSION}</version></dependency></dependencies></project>"
-        );
-        let file = folder.join("pom.xml");
-        fs::write(&file, pom).map_err(Error::system(Service::Kafka, "write the list of jars"))?;
-        let mut command = Command::new("mvn");
-        command.args(["-q", "-B", "-f"]).arg(&file).arg("dependency:copy-dependencies");
-        command.arg(format!("-DoutputDirectory={}", jars.display()));
-        run(Service::Kafka, command)
-    })?;
-    Ok(jars)
-}
-
 /// Finds a program, or installs the Debian package that has it.
-fn debian(
-    service: Service,
+pub(crate) fn debian(
+    subject: &'static str,
     package: &str,
-    find: impl Fn() -> Option<PathBuf>,
+    find_it: impl Fn() -> Option<PathBuf>,
 ) -> Result<PathBuf, Error> {
-    if let Some(program) = find() {
+    if let Some(program) = find_it() {
         return Ok(program);
     }
-    let advice = format!(
-        "it is not installed; run `apt-get install {package}`, or set {}",
-        service.variable()
-    );
-    let may_install = is_root() && crate::install::find("apt-get").is_some();
-    if !may_install {
-        return Err(Error::new(ErrorKind::NotInstalled, service, advice));
+    let missing = |why: &str| {
+        let text = format!("it is not installed{why}; run `apt-get install {package}` as root");
+        Error::new(ErrorKind::NotInstalled, subject, text)
+    };
+    if user_id() != 0 {
+        return Err(missing(", and only root may install it"));
     }
-    let _lock = lock(service)?;
-    if find().is_none() {
-        for args in [
-            &["update", "-q"] as &[&str],
-            &["install", "-y", "-q", "--no-install-recommends", package],
-        ] {
-            let mut command = Command::new("apt-get");
-            command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
-            run(service, command)?;
-        }
+    if find("apt-get").is_none() {
+        return Err(missing(", and `apt-get` is missing"));
     }
-    find().ok_or_else(|| Error::new(ErrorKind::NotInstalled, service, advice))
+    let _lock = lock(subject, "apt")?;
+    if find_it().is_none() {
+        static UPDATED: Once = Once::new();
+        let mut outcome = Ok(());
+        UPDATED.call_once(|| outcome = apt_get(subject, &["update", "-q"]));
+        outcome?;
+        apt_get(subject, &["install", "-y", "-q", "--no-install-recommends", package])?;
+    }
+    find_it().ok_or_else(|| missing(", although its package is"))
 }
 
-/// Runs `install` into `folder` unless that was done before.
-fn once(
-    service: Service,
+fn apt_get(subject: &'static str, args: &[&str]) -> Result<(), Error> {
+    let mut command = Command::new("apt-get");
+    // Packages of servers start them as system services; in run level 1 they do not.
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
+    run(subject, &mut command)
+}
+
+/// Runs `install` for `folder`, unless it was done before.
+pub(crate) fn once(
+    subject: &'static str,
     folder: &Path,
     install: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -123,76 +80,65 @@ fn once(
     if complete.exists() {
         return Ok(());
     }
-    let _lock = lock(service)?;
+    let _lock = lock(subject, subject)?;
     if complete.exists() {
         return Ok(());
     }
-    fs::create_dir_all(folder).map_err(Error::system(service, "create the cache folder"))?;
+    fs::create_dir_all(folder).map_err(Error::system(subject, "create the cache folder"))?;
     install()?;
-    fs::write(&complete, "").map_err(Error::system(service, "note that it is installed"))
+    fs::write(&complete, "").map_err(Error::system(subject, "note that it is installed"))
 }
 
-/// One installation at a time, across processes. Released when the file is closed.
-fn lock(service: Service) -> Result<File, Error> {
+/// One installation of a kind at a time, across processes. Released when the file is closed.
+fn lock(subject: &'static str, name: &str) -> Result<File, Error> {
     let folder = cache();
-    fs::create_dir_all(&folder).map_err(Error::system(service, "create the cache folder"))?;
-    let file = File::create(folder.join("lock"))
-        .map_err(Error::system(service, "open the installation lock"))?;
-    file.lock().map_err(Error::system(service, "take the installation lock"))?;
+    fs::create_dir_all(&folder).map_err(Error::system(subject, "create the cache folder"))?;
+    let file = File::create(folder.join(format!("{name}.lock")))
+        .map_err(Error::system(subject, "open the installation lock"))?;
+    file.lock().map_err(Error::system(subject, "take the installation lock"))?;
     Ok(file)
 }
 
-fn run(service: Service, mut command: Command) -> Result<(), Error> {
-    let shown = format!("{command:?}").replace('"', "");
-    eprintln!("{service}: installing: {shown}");
-    match command.output() {
+/// Runs an installer to its end.
+pub(crate) fn run(subject: &'static str, command: &mut Command) -> Result<(), Error> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    eprintln!("{subject}: installing: {shown}");
+    match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text);
-            let tail: Vec<_> = text.lines().rev().take(15).collect();
-            let tail: Vec<_> = tail.into_iter().rev().collect();
-            Err(Error::new(
-                ErrorKind::NotInstalled,
-                service,
-                format!("`{shown}` failed:\n{}", tail.join("\n")),
-            ))
+            let lines: Vec<_> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+            let detail = format!("`{shown}` failed:\n{tail}");
+            Err(Error::new(ErrorKind::NotInstalled, subject, detail))
         }
-        Err(error) => Err(Error::new(
-            ErrorKind::NotInstalled,
-            service,
-            format!(
-                "cannot run `{shown}`: {error}; install the tool, or set {}",
-                service.variable()
-            ),
-        )),
+        Err(error) => {
+            let detail = format!("cannot run `{shown}`: {error}");
+            Err(Error::new(ErrorKind::NotInstalled, subject, detail))
+        }
     }
 }
 
-/// A program on the path, or in the folders where servers are kept.
+/// A tool that must be there before anything is installed with it.
+pub(crate) fn tool(service: Service, name: &str, what: &str) -> Result<PathBuf, Error> {
+    find(name).ok_or_else(|| {
+        let variable = service.variable();
+        let text = format!("`{name}` is missing; install {what}, or set {variable}");
+        Error::new(ErrorKind::NotInstalled, service, text)
+    })
+}
+
+/// A program on the path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders =
-        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
-    folders.map(|folder: PathBuf| folder.join(program)).find(|file| file.is_file())
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// PostgreSQL's server program of the newest version installed; Debian keeps it off the path.
-fn find_postgres() -> Option<PathBuf> {
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let debian = versions
-        .filter_map(|entry| {
-            let version: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let program = entry.path().join("bin").join("postgres");
-            program.is_file().then_some((version, program))
-        })
-        .max()
-        .map(|(_, program)| program);
-    debian.or_else(|| find("postgres"))
-}
-
-/// Whether we are root: the owner of our own entry among the processes.
-pub(crate) fn is_root() -> bool {
+/// Our own user id: that of the owner of a process' own entry where the system has one. Elsewhere
+/// we count as an ordinary user, who installs nothing.
+pub(crate) fn user_id() -> u32 {
     use std::os::unix::fs::MetadataExt as _;
-    fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
+    fs::metadata("/proc/self").map_or(u32::MAX, |entry| entry.uid())
 }

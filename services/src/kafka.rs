@@ -1,110 +1,147 @@
-//! Apache Kafka in KRaft mode, one node or three, each both broker and controller.
-
+use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
 
-use crate::folder::Data;
-use crate::install::{ensure_installed, find};
-use crate::port::free_port;
-use crate::process::{Launch, run_as};
-use crate::running::Running;
-use crate::wire::kafka_size;
-use crate::{Cluster, Error, ErrorKind, Service};
-use std::time::Duration;
+use crate::builder::Plan;
+use crate::folder::cache;
+use crate::install::{once, run, tool};
+use crate::process::{Launch, run_to_end};
+use crate::{Builder, Cluster, Error, Running, Service};
 
-const SERVICE: Service = Service::Kafka;
-/// Any 16 bytes in URL-safe base64.
-const CLUSTER_ID: &str = "ZGxxLXRlc3QtY2x1c3Rlcg";
+/// The version of Apache Kafka that is installed.
+pub const KAFKA_VERSION: &str = "4.3.0";
 
-pub(crate) fn start() -> Result<Running, Error> {
-    let ports = [ports()?];
-    let data = Data::new(SERVICE)?;
-    let launch = prepare(&data, 0, &ports)?;
-    Running::start(SERVICE, launch, ports[0].client, data)
-}
+/// An id as the storage tool wants it: sixteen bytes in base64.
+const CLUSTER_ID: &str = "ZGxxLXNlcnZpY2VzLTAwMQ";
 
-/// Three nodes; topics may have three copies, and the internal ones do.
-pub(crate) fn cluster() -> Result<Cluster, Error> {
-    let ports = [ports()?, ports()?, ports()?];
-    let mut nodes = Vec::new();
-    for (index, node) in ports.iter().enumerate() {
-        let data = Data::new(SERVICE)?;
-        let launch = prepare(&data, index, &ports)?;
-        nodes.push(Running::launch(SERVICE, launch, node.client, data)?);
+/// Apache Kafka, each node both broker and controller.
+#[derive(Clone, Copy, Debug)]
+pub struct Kafka;
+
+impl Kafka {
+    /// How to start one. Settings are lines of its `server.properties`.
+    pub fn builder() -> Builder {
+        Builder::new(Service::Kafka)
     }
-    for node in &mut nodes {
-        node.wait_until(|node| {
-            let known = kafka_size(node.url(), Duration::from_secs(2)).unwrap_or(0);
-            if known == ports.len() {
-                return Ok(());
-            }
-            Err(Error::new(
-                ErrorKind::NotReady,
-                SERVICE,
-                format!("it knows {known} of {} brokers", ports.len()),
-            ))
-        })?;
+
+    /// Starts one as it is by default: 512 MB of heap, internal topics with one replica.
+    ///
+    /// # Errors
+    ///
+    /// See [`Builder::start`].
+    pub fn start() -> Result<Running, Error> {
+        Self::builder().start()
     }
-    Ok(Cluster::new(nodes))
 }
 
-struct Ports {
-    client: u16,
-    controller: u16,
+/// Three Kafka nodes: topics have three replicas of which two must confirm (`min.insync.replicas`).
+#[derive(Clone, Copy, Debug)]
+pub struct KafkaCluster;
+
+impl KafkaCluster {
+    /// How to start one; end with [`Builder::start_cluster`].
+    pub fn builder() -> Builder {
+        Kafka::builder()
+    }
+
+    /// Starts one as it is by default.
+    ///
+    /// # Errors
+    ///
+    /// See [`Builder::start_cluster`].
+    pub fn start() -> Result<Cluster, Error> {
+        Self::builder().start_cluster()
+    }
 }
 
-fn ports() -> Result<Ports, Error> {
-    let port = || free_port().map_err(Error::system(SERVICE, "find a free port"));
-    Ok(Ports { client: port()?, controller: port()? })
+/// Fetches the jars and returns their folder.
+pub(crate) fn install() -> Result<PathBuf, Error> {
+    let name = Service::Kafka.name();
+    tool(Service::Kafka, "java", "Java 17 or later")?;
+    let folder = cache().join(format!("kafka-{KAFKA_VERSION}"));
+    let jars = folder.join("jars");
+    once(name, &folder, || {
+        let maven = tool(Service::Kafka, "mvn", "Maven")?;
+        let project = format!(
+            "<project>\n  <modelVersion>4.0.0</modelVersion>\n  <groupId>dlq</groupId>\n  \
+             <artifactId>kafka</artifactId>\n  <version>1</version>\n  <dependencies>\n    \
+             <dependency>\n      <groupId>org.apache.kafka</groupId>\n      \
+             <artifactId>kafka_2.13</artifactId>\n      <version>{KAFKA_VERSION}</version>\n    \
+             </dependency>\n  </dependencies>\n</project>\n"
+        );
+        let file = folder.join("pom.xml");
+        fs::write(&file, project).map_err(Error::system(name, "write the Maven project"))?;
+        let mut command = Command::new(maven);
+        command.args(["--quiet", "--batch-mode", "--file"]).arg(&file);
+        command.arg("dependency:copy-dependencies");
+        command.arg(format!("-DoutputDirectory={}", jars.display()));
+        run(name, &mut command)
+    })?;
+    Ok(jars)
 }
 
-/// Writes the configuration of node `index`, formats its storage, and says how to start it.
-fn prepare(data: &Data, index: usize, ports: &[Ports]) -> Result<Launch, Error> {
-    let jars = ensure_installed(SERVICE)?;
-    let voters: Vec<_> = ports
-        .iter()
-        .enumerate()
-        .map(|(id, node)| format!("{id}@127.0.0.1:{}", node.controller))
-        .collect();
-    let Ports { client, controller } = ports[index];
-    let copies = ports.len();
-    let config = format!(
-        "process.roles=broker,controller\nnode.id={index}\ncontroller.quorum.voters={}\n\
-         listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}\n\
+pub(crate) fn prepare(jars: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error> {
+    let file = plan.folder.join("server.properties").display().to_string();
+    fs::write(&file, properties(plan))
+        .map_err(Error::system(Service::Kafka, "write its configuration"))?;
+    let java = |arguments: &[&str]| -> Result<Launch, Error> {
+        let mut args: Vec<String> =
+            ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"].map(str::to_owned).to_vec();
+        args.extend(["-cp".to_owned(), format!("{}/*", jars.display())]);
+        args.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        let program = tool(Service::Kafka, "java", "Java 17 or later")?;
+        Ok(Launch { program, args, user: None, stop_signal: "TERM" })
+    };
+    let format = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID];
+    run_to_end(Service::Kafka, &java(&[&format[..], &["-c", &file]].concat())?)?;
+    java(&["kafka.Kafka", &file])
+}
+
+fn properties(plan: &Plan<'_>) -> String {
+    let ports = plan.own_ports();
+    let count = plan.ports.len();
+    let (replicas, in_sync) = if count > 1 { (3, 2) } else { (1, 1) };
+    let voters = plan.ports.iter().enumerate();
+    let voters = voters
+        .map(|(index, ports)| format!("{}@127.0.0.1:{}", node_id(index), ports.peer))
+        .collect::<Vec<_>>()
+        .join(",");
+    let mut text = format!(
+        "process.roles=broker,controller\n\
+         node.id={id}\n\
+         controller.quorum.voters={voters}\n\
+         controller.listener.names=CONTROLLER\n\
+         listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{peer}\n\
          advertised.listeners=PLAINTEXT://127.0.0.1:{client}\n\
          listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
-         controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n\
-         log.dirs={}\nnum.partitions=1\nauto.create.topics.enable=false\n\
-         offsets.topic.replication.factor={copies}\noffsets.topic.num.partitions=3\n\
-         transaction.state.log.replication.factor={copies}\ntransaction.state.log.num.partitions=3\n\
-         transaction.state.log.min.isr={isr}\nshare.coordinator.state.topic.replication.factor={copies}\n\
-         share.coordinator.state.topic.min.isr={isr}\nmin.insync.replicas={isr}\n\
-         default.replication.factor={copies}\ngroup.initial.rebalance.delay.ms=0\n",
-        voters.join(","),
-        data.path().join("log").display(),
-        isr = if copies > 1 { 2 } else { 1 },
+         inter.broker.listener.name=PLAINTEXT\n\
+         log.dirs={logs}\n\
+         default.replication.factor={replicas}\n\
+         min.insync.replicas={in_sync}\n\
+         group.initial.rebalance.delay.ms=0\n\
+         broker.heartbeat.interval.ms=500\n\
+         broker.session.timeout.ms=6000\n",
+        id = node_id(plan.index),
+        client = ports.client,
+        peer = ports.peer,
+        logs = plan.folder.join("logs").display(),
     );
-    let file = data.path().join("server.properties");
-    fs::write(&file, config).map_err(Error::system(SERVICE, "write its configuration"))?;
-    let file = file.display().to_string();
-    let format =
-        java(&jars, data, "kafka.tools.StorageTool", &["format", "-t", CLUSTER_ID, "-c", &file])?;
-    run_as(SERVICE, &format)?;
-    java(&jars, data, "kafka.Kafka", &[&file])
+    for topic in ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"] {
+        let _ = writeln!(text, "{topic}.replication.factor={replicas}");
+        let _ = writeln!(text, "{topic}.num.partitions=5");
+    }
+    for topic in ["transaction.state.log", "share.coordinator.state.topic"] {
+        let _ = writeln!(text, "{topic}.min.isr={in_sync}");
+    }
+    // A property that is given twice has its last value.
+    for (name, value) in plan.settings {
+        let _ = writeln!(text, "{name}={value}");
+    }
+    text
 }
 
-fn java(jars: &Path, data: &Data, class: &str, args: &[&str]) -> Result<Launch, Error> {
-    let program = find("java").ok_or_else(|| {
-        Error::new(ErrorKind::NotInstalled, SERVICE, "`java` is missing; install Java 17 or later")
-    })?;
-    let mut all = vec![
-        "-Xmx512m".to_owned(),
-        "-XX:+UseSerialGC".to_owned(),
-        format!("-Dkafka.logs.dir={}", data.path().display()),
-        "-cp".to_owned(),
-        format!("{}/*", jars.display()),
-        class.to_owned(),
-    ];
-    all.extend(args.iter().map(|arg| (*arg).to_owned()));
-    Ok(Launch { program, args: all, user: None })
+/// The id of the node with this index.
+pub(crate) fn node_id(index: usize) -> usize {
+    index + 1
 }

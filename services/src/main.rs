@@ -1,43 +1,57 @@
-//! `services`: starts real brokers and databases for a shell.
+//! Installs and starts the servers for a shell. `services help` says how.
 
-use std::io::Read as _;
-use std::process::ExitCode;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 
-use dlq_services::{Service, cache, ensure_installed, start, start_cluster};
+use dlq_services::{Running, Service, cache, ensure_installed, start, start_cluster, tools};
 
-const USAGE: &str = "\
-usage: services up [NAME…] [--cluster]   install and start servers, print their URLs, stay until Ctrl-C
-       services install [NAME…]         install servers
-       services env                     print what is installed and which URLs are set
-names: nats, kafka, postgres, redis (all of them when none is named); --cluster starts three of nats and kafka";
+const HELP: &str = "\
+Installs and starts the real servers that tests, benches and examples use.
+
+Usage:
+  services up [--cluster] [SERVER]...   install and start them, print `export` lines, stay until
+                                        stopped (Ctrl-C); then kill them and remove their data
+  services install [SERVER]...          install them
+  services env                          install all, print what there is and where
+  services help                         print this
+
+Servers: nats, kafka, postgres, redis (without a name: all four), mongo (only by DLQ_TEST_MONGO_URL).
+
+Options of `up`:
+  --cluster              three nodes of each server that forms clusters (nats, kafka)
+  --until-stdin-closes   stay until standard input closes, not until stopped
+
+Environment:
+  DLQ_TEST_<SERVER>_URL  the server at this URL is used and none started
+  DLQ_SERVICES_CACHE     where servers are installed
+";
+
+/// What the command line asks for.
+enum Ask {
+    Help,
+    Env,
+    Install(Vec<Service>),
+    Up { servers: Vec<Service>, cluster: bool, until_stdin_closes: bool },
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let Some((verb, rest)) = args.split_first() else { return usage("what to do?") };
-    let cluster = rest.iter().any(|arg| arg == "--cluster");
-    let names = rest.iter().filter(|arg| *arg != "--cluster");
-    let services: Vec<Service> = match names.map(|name| name.parse()).collect() {
-        Ok(services) => services,
-        Err(error) => return usage(&error),
-    };
-    let services = if services.is_empty() {
-        vec![Service::Nats, Service::Kafka, Service::Postgres, Service::Redis]
-    } else {
-        services
-    };
-    let result = match verb.as_str() {
-        "up" => up(&services, cluster),
-        "install" => services.into_iter().try_for_each(|service| {
-            println!("{service}: {}", ensure_installed(service)?.display());
-            Ok(())
-        }),
-        "env" => {
-            environment();
-            Ok(())
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let outcome = match parse(&args) {
+        Ok(Ask::Help) => say(HELP.trim_end()),
+        Ok(Ask::Env) => env(),
+        Ok(Ask::Install(servers)) => install(&servers),
+        Ok(Ask::Up { servers, cluster, until_stdin_closes: true }) => up(&servers, cluster),
+        Ok(Ask::Up { .. }) => return supervise(&args),
+        Err(wrong) => {
+            eprintln!("services: {wrong}; `services help` says more");
+            return ExitCode::from(2);
         }
-        other => return usage(&format!("`{other}` is not a verb")),
     };
-    match result {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("services: {error}");
@@ -46,52 +60,177 @@ fn main() -> ExitCode {
     }
 }
 
-fn usage(problem: &str) -> ExitCode {
-    eprintln!("services: {problem}\n{USAGE}");
-    ExitCode::from(2)
+fn parse(args: &[String]) -> Result<Ask, String> {
+    let Some((verb, rest)) = args.split_first() else {
+        return Err("a verb is missing, expected one of: up, install, env, help".to_owned());
+    };
+    let (options, names): (Vec<_>, Vec<_>) = rest.iter().partition(|arg| arg.starts_with('-'));
+    let known: &[&str] = if verb == "up" { &["--cluster", "--until-stdin-closes"] } else { &[] };
+    if options.iter().any(|option| *option == "--help" || *option == "-h") {
+        return Ok(Ask::Help);
+    }
+    if let Some(option) = options.iter().find(|option| !known.contains(&option.as_str())) {
+        return Err(format!("`{verb}` has no option `{option}`"));
+    }
+    let given = |option: &str| options.iter().any(|given| *given == option);
+    let mut servers =
+        names.iter().map(|name| name.parse::<Service>()).collect::<Result<Vec<_>, _>>()?;
+    if servers.is_empty() {
+        servers = Service::ALL.into_iter().filter(|&server| server != Service::Mongo).collect();
+    }
+    match verb.as_str() {
+        "up" => Ok(Ask::Up {
+            servers,
+            cluster: given("--cluster"),
+            until_stdin_closes: given("--until-stdin-closes"),
+        }),
+        "install" => Ok(Ask::Install(servers)),
+        "env" if names.is_empty() => Ok(Ask::Env),
+        "env" => Err("`env` takes no servers".to_owned()),
+        "help" | "--help" | "-h" => Ok(Ask::Help),
+        _ => Err(format!("unknown verb `{verb}`, expected one of: up, install, env, help")),
+    }
 }
 
-/// Starts the servers and waits for the end of standard input; Ctrl-C ends us, and with us the servers.
-fn up(services: &[Service], cluster: bool) -> Result<(), dlq_services::Error> {
-    let mut running = Vec::new();
-    let mut clusters = Vec::new();
-    for &service in services {
-        if cluster && matches!(service, Service::Nats | Service::Kafka) {
-            let started = start_cluster(service)?;
-            println!("export {}={}", service.variable(), started.url());
-            clusters.push(started);
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Runs `up` in a second process, which ends in good order when we end, however that happens: its
+/// standard input closes then. It has a process group of its own, so that Ctrl-C reaches only us.
+fn supervise(args: &[String]) -> ExitCode {
+    let run = || -> io::Result<ExitCode> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(args).arg("--until-stdin-closes").stdin(Stdio::piped()).process_group(0);
+        let mut child = command.spawn()?;
+        // Waiting would close it.
+        let input = child.stdin.take();
+        let status = child.wait()?;
+        drop(input);
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    };
+    run().unwrap_or_else(|error| {
+        eprintln!("services: cannot start the process that keeps the servers: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn up(servers: &[Service], cluster: bool) -> Outcome {
+    let mut kept: Vec<Box<dyn fmt::Debug>> = Vec::new();
+    for &server in servers {
+        let url = if cluster && matches!(server, Service::Nats | Service::Kafka) {
+            let cluster = start_cluster(server)?;
+            let url = cluster.url();
+            kept.push(Box::new(cluster));
+            url
         } else {
-            let started = start(service)?;
-            println!("export {}={}", service.variable(), started.url());
-            running.push(started);
-        }
+            let running = start(server)?;
+            let url = running.url().to_owned();
+            kept.push(Box::new(running));
+            url
+        };
+        say(&format!("export {}={}", server.variable(), quoted(&url)))?;
     }
-    eprintln!("up; Ctrl-C (or the end of standard input) ends them");
-    let mut rest = Vec::new();
-    // An error on standard input is its end.
-    let _ = std::io::stdin().read_to_end(&mut rest);
+    eprintln!("services: ready; they end with this command");
+    // An error there is its end as well.
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    drop(kept);
     Ok(())
 }
 
-fn environment() {
-    println!("cache: {}", cache().display());
-    for service in Service::ALL {
-        match std::env::var(service.variable()) {
-            Ok(url) if !url.is_empty() => {
-                println!("{service}: {} names {}", service.variable(), shown(&url))
+fn install(servers: &[Service]) -> Outcome {
+    for &server in servers {
+        let path = ensure_installed(server)?;
+        say(&format!("{server:<9} {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn env() -> Outcome {
+    say(&format!("{:<9} {}", "cache", cache().display()))?;
+    for server in Service::ALL {
+        let text = match server.given_url() {
+            Some(url) => {
+                let answer = match Running::at(server, url.clone()).ping() {
+                    Ok(()) => "answers".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                format!("{} ({}): {answer}", without_password(&url), server.variable())
             }
-            _ => match ensure_installed(service) {
-                Ok(path) => println!("{service}: {}", path.display()),
-                Err(error) => println!("{error}"),
+            None => match ensure_installed(server) {
+                Ok(path) => format!("{} ({})", path.display(), version(server, &path)),
+                Err(error) => format!("not available: {error}"),
             },
+        };
+        say(&format!("{server:<9} {text}"))?;
+    }
+    let text = match tools::promtool() {
+        Ok(path) => format!("{} ({})", path.display(), first_line(&path, "--version")),
+        Err(error) => format!("not available: {error}"),
+    };
+    say(&format!("{:<9} {text}", "promtool"))?;
+    Ok(())
+}
+
+fn version(server: Service, path: &Path) -> String {
+    match server {
+        Service::Kafka => {
+            let java = first_line(Path::new("java"), "-version");
+            format!("{}, {java}", dlq_services::KAFKA_VERSION)
         }
+        _ => first_line(path, "--version"),
     }
 }
 
-/// A URL without its password.
-fn shown(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
+/// The first line that a program prints, on whichever stream.
+fn first_line(program: &Path, argument: &str) -> String {
+    match Command::new(program).arg(argument).stdin(Stdio::null()).output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned()
+        }
+        Err(error) => format!("it does not run: {error}"),
+    }
+}
+
+/// Prints a line at once; a reader that has gone is an error, not a panic.
+fn say(line: &str) -> Outcome {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{line}")?;
+    Ok(output.flush()?)
+}
+
+/// For a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// A URL that may be shown.
+fn without_password(url: &str) -> String {
+    let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
+    let login = before.find("://").map_or(0, |end| end + 3);
+    match before[login..].find(':') {
+        Some(colon) => format!("{}:***@{host}", &before[..login + colon]),
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{quoted, without_password};
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("postgres://me:p:w@h:1/x", "postgres://me:***@h:1/x"),
+            ("redis://h:1", "redis://h:1"),
+            ("postgres://me@h", "postgres://me@h"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+
+    #[test]
+    fn urls_survive_the_shell() {
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
     }
 }

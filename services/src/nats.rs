@@ -1,72 +1,97 @@
-//! nats-server with JetStream, alone or three together.
-
+use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
-use crate::folder::Data;
-use crate::install::ensure_installed;
-use crate::port::free_port;
+use crate::builder::Plan;
+use crate::folder::cache;
+use crate::install::{once, run, tool};
 use crate::process::Launch;
-use crate::running::Running;
-use crate::wire::nats_monitor;
-use crate::{Cluster, Error, ErrorKind, Service};
-use std::time::Duration;
+use crate::{Builder, Cluster, Error, Running, Service};
 
-const SERVICE: Service = Service::Nats;
+/// The version of nats-server that is installed.
+pub const NATS_VERSION: &str = "2.15.2";
 
-pub(crate) fn start() -> Result<Running, Error> {
-    let port = port()?;
-    let data = Data::new(SERVICE)?;
-    let config = format!(
-        "listen: 127.0.0.1:{port}\njetstream {{ store_dir: \"{}\" }}\nmax_payload: 1MB\n",
-        data.path().join("jetstream").display()
+/// nats-server with JetStream on files.
+#[derive(Clone, Copy, Debug)]
+pub struct Nats;
+
+impl Nats {
+    /// How to start one. Settings are lines of its configuration file, such as `max_payload`.
+    pub fn builder() -> Builder {
+        Builder::new(Service::Nats)
+    }
+
+    /// Starts one as it is by default.
+    ///
+    /// # Errors
+    ///
+    /// See [`Builder::start`].
+    pub fn start() -> Result<Running, Error> {
+        Self::builder().start()
+    }
+}
+
+/// Three nats-servers whose JetStream can keep three replicas.
+#[derive(Clone, Copy, Debug)]
+pub struct NatsCluster;
+
+impl NatsCluster {
+    /// How to start one; end with [`Builder::start_cluster`].
+    pub fn builder() -> Builder {
+        Nats::builder()
+    }
+
+    /// Starts one as it is by default.
+    ///
+    /// # Errors
+    ///
+    /// See [`Builder::start_cluster`].
+    pub fn start() -> Result<Cluster, Error> {
+        Self::builder().start_cluster()
+    }
+}
+
+pub(crate) fn install() -> Result<PathBuf, Error> {
+    let name = Service::Nats.name();
+    let folder = cache().join(format!("nats-{NATS_VERSION}"));
+    once(name, &folder, || {
+        let go = tool(Service::Nats, "go", "Go")?;
+        let module = format!("github.com/nats-io/nats-server/v2@v{NATS_VERSION}");
+        run(name, Command::new(go).args(["install", &module]).env("GOBIN", &folder))
+    })?;
+    Ok(folder.join("nats-server"))
+}
+
+pub(crate) fn prepare(program: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error> {
+    let ports = plan.own_ports();
+    let mut text = format!(
+        "server_name: {}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n\
+         jetstream {{ store_dir: \"{}\", max_mem: 256MB, max_file: 4GB }}\n",
+        node_name(plan.index),
+        ports.client,
+        ports.monitor,
+        plan.folder.join("store").display(),
     );
-    Running::start(SERVICE, launch(&data, &config)?, port, data)
-}
-
-/// Three nodes whose JetStream keeps three copies.
-pub(crate) fn cluster() -> Result<Cluster, Error> {
-    let ports: Vec<[u16; 3]> =
-        (0..3).map(|_| Ok([port()?, port()?, port()?])).collect::<Result<_, Error>>()?;
-    let routes: Vec<_> =
-        ports.iter().map(|[_, route, _]| format!("nats://127.0.0.1:{route}")).collect();
-    let mut nodes = Vec::new();
-    for (index, [client, route, monitor]) in ports.iter().enumerate() {
-        let data = Data::new(SERVICE)?;
-        let config = format!(
-            "server_name: node-{index}\nlisten: 127.0.0.1:{client}\nhttp: 127.0.0.1:{monitor}\n\
-             jetstream {{ store_dir: \"{}\" }}\n\
-             cluster {{ name: dlq, listen: 127.0.0.1:{route}, routes: [{}] }}\n",
-            data.path().join("jetstream").display(),
-            routes.join(", ")
+    if plan.ports.len() > 1 {
+        let routes = plan.ports.iter().map(|ports| format!("\"nats://127.0.0.1:{}\"", ports.peer));
+        let routes = routes.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            text,
+            "cluster {{ name: dlq, listen: 127.0.0.1:{}, routes: [{routes}] }}",
+            ports.peer
         );
-        nodes.push(Running::launch(SERVICE, launch(&data, &config)?, *client, data)?);
     }
-    for (node, [_, _, monitor]) in nodes.iter_mut().zip(&ports) {
-        node.wait_until(|node| {
-            node.ping()?;
-            has_leader(&format!("127.0.0.1:{monitor}"))
-        })?;
+    for (name, value) in plan.settings {
+        let _ = writeln!(text, "{name}: {value}");
     }
-    Ok(Cluster::new(nodes))
+    let file = plan.folder.join("nats.conf");
+    fs::write(&file, text).map_err(Error::system(Service::Nats, "write its configuration"))?;
+    let args = vec!["--config".to_owned(), file.display().to_string()];
+    Ok(Launch { program, args, user: None, stop_signal: "TERM" })
 }
 
-/// Whether the node knows a leader of the group that keeps JetStream's metadata.
-fn has_leader(monitor: &str) -> Result<(), Error> {
-    let answer = nats_monitor(monitor, "/jsz", Duration::from_secs(2)).unwrap_or_default();
-    if answer.contains("\"leader\": \"node-") || answer.contains("\"leader\":\"node-") {
-        Ok(())
-    } else {
-        Err(Error::new(ErrorKind::NotReady, SERVICE, "JetStream has no leader yet"))
-    }
-}
-
-fn launch(data: &Data, config: &str) -> Result<Launch, Error> {
-    let program = ensure_installed(SERVICE)?;
-    let file = data.path().join("nats.conf");
-    fs::write(&file, config).map_err(Error::system(SERVICE, "write its configuration"))?;
-    Ok(Launch { program, args: vec!["-c".to_owned(), file.display().to_string()], user: None })
-}
-
-fn port() -> Result<u16, Error> {
-    free_port().map_err(Error::system(SERVICE, "find a free port"))
+/// The name under which the nodes of a cluster know the node with this index.
+pub(crate) fn node_name(index: usize) -> String {
+    format!("n{}", index + 1)
 }

@@ -1,21 +1,56 @@
 use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::TcpListener;
 use std::sync::{Mutex, PoisonError};
 
-/// A loopback port that nobody listens on, and that was not given out before by this process.
+/// The ports of one node. Not every server uses all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ports {
+    /// For clients.
+    pub(crate) client: u16,
+    /// For the other nodes of a cluster.
+    pub(crate) peer: u16,
+    /// For monitoring.
+    pub(crate) monitor: u16,
+}
+
+impl Ports {
+    pub(crate) fn free() -> std::io::Result<Self> {
+        Ok(Self { client: free_port()?, peer: free_port()?, monitor: free_port()? })
+    }
+}
+
+/// A loopback port that nobody listens on, and that this process did not give out before.
 ///
-/// Between this call and the server's start another process may take it; whoever starts a server tries again then.
-pub(crate) fn free_port() -> std::io::Result<u16> {
+/// It lies below the range from which the system takes ports for outgoing connections. Inside that
+/// range a client that reconnects while its server is down may be given the server's own port: it
+/// then talks to itself, and the server cannot come back.
+///
+/// Until the server listens another process may take it; whoever starts a server tries again then.
+fn free_port() -> std::io::Result<u16> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    const LOWEST: u16 = 10_240;
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Listeners are kept until the end, so that the system does not offer the same port again.
-    let mut tried = Vec::new();
-    loop {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let width = first_outgoing_port().saturating_sub(LOWEST);
+    let random = RandomState::new();
+    for attempt in 0..200_u64 {
+        // Where the range is unknown or leaves nothing below it, the system chooses.
+        let wanted = if width < 1000 {
+            0
+        } else {
+            LOWEST + (random.hash_one(attempt) % u64::from(width)) as u16
+        };
+        let Ok(listener) = TcpListener::bind(("127.0.0.1", wanted)) else { continue };
         let port = listener.local_addr()?.port();
         if given.insert(port) {
             return Ok(port);
         }
-        tried.push(listener);
     }
+    Err(std::io::Error::other("no free port in 200 tries"))
+}
+
+fn first_outgoing_port() -> u16 {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    range.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0)
 }

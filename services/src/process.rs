@@ -1,6 +1,7 @@
 //! A server as a child process.
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,11 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::install::{find, is_root};
+use crate::install::{find, user_id};
 use crate::{Error, ErrorKind, Service};
+
+/// How often we look whether something has happened.
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -20,6 +24,8 @@ pub(crate) struct Launch {
     pub(crate) args: Vec<String>,
     /// The user to become when we are root.
     pub(crate) user: Option<&'static str>,
+    /// The signal that asks it to end in good order.
+    pub(crate) stop_signal: &'static str,
 }
 
 /// A server that was started by us.
@@ -27,73 +33,116 @@ pub(crate) struct Launch {
 pub(crate) struct Process {
     service: Service,
     child: Child,
+    ended: bool,
+    log: PathBuf,
+    log_start: u64,
 }
 
 impl Process {
-    /// Starts it, with its output appended to `log`. It leads a process group of its own, and where `setpriv` is
-    /// installed it is killed when our process ends, however that happens.
+    /// Starts it, with its output appended to `log`. It leads a process group of its own, and where
+    /// `setpriv` is installed it is killed when our process ends, however that happens.
     pub(crate) fn start(service: Service, launch: &Launch, log: &Path) -> Result<Self, Error> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .map_err(Error::system(service, "open its log"))?;
-        let second = log.try_clone().map_err(Error::system(service, "open its log"))?;
-        let mut command = become_user(launch);
-        command.args(&launch.args).current_dir("/").process_group(0);
-        command.stdin(Stdio::null()).stdout(log).stderr(second);
-        let child = spawn(command)
-            .map_err(Error::system(service, &format!("start {}", launch.program.display())))?;
-        Ok(Self { service, child })
+        let open = || File::options().create(true).append(true).open(log);
+        let output = open().map_err(Error::system(service, "open its log"))?;
+        let log_start = output.metadata().map_or(0, |metadata| metadata.len());
+        let second = output.try_clone().map_err(Error::system(service, "open its log"))?;
+        let mut command = command(launch);
+        command.process_group(0).stdin(Stdio::null()).stdout(output).stderr(second);
+        let what = format!("start {}", launch.program.display());
+        let child = spawn(command).map_err(Error::system(service, &what))?;
+        Ok(Self { service, child, ended: false, log: log.to_owned(), log_start })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        self.ended = self.ended || !matches!(self.child.try_wait(), Ok(None));
+        self.ended
     }
 
-    /// Kills it and everything it started, at once.
+    /// Kills it and everything it started, at once, and waits until they are gone.
     pub(crate) fn kill(&mut self) {
-        // The group may be gone already, which is what is wanted.
-        let _ = self.signal("KILL");
+        // After its end the id may belong to somebody else.
+        if self.has_ended() {
+            return;
+        }
+        // Stopped first, it starts no more children while we look for those it has.
+        let _ = self.signal("STOP");
+        let family = self.family();
+        let _ = send("KILL", &family);
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.ended = true;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while family.iter().any(|&id| is_alive(id)) && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
     }
 
     /// Asks it to end and waits; kills it after `patience`.
-    pub(crate) fn stop(&mut self, patience: Duration) {
-        let _ = self.signal_leader("TERM");
+    pub(crate) fn stop(&mut self, signal: &str, patience: Duration) {
+        if self.has_ended() {
+            return;
+        }
+        // A paused process would not hear the request.
+        let _ = self.signal_family("CONT");
+        let _ = self.signal(signal);
         let deadline = Instant::now() + patience;
         while !self.has_ended() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(POLL);
         }
         self.kill();
     }
 
-    /// Sends a signal to the whole group.
-    pub(crate) fn signal(&self, name: &str) -> Result<(), Error> {
-        self.send(name, format!("-{}", self.child.id()))
+    /// Sends a signal to it and to everything it started.
+    pub(crate) fn signal_family(&mut self, signal: &str) -> Result<(), Error> {
+        self.must_run(signal)?;
+        // The server first, so that it starts no children between the two.
+        self.signal(signal)?;
+        let family = self.family();
+        send(signal, &family).map_err(Error::system(self.service, &format!("send {signal}")))
     }
 
-    fn signal_leader(&self, name: &str) -> Result<(), Error> {
-        self.send(name, self.child.id().to_string())
+    /// The end of what it wrote since it was started.
+    pub(crate) fn log_tail(&self) -> String {
+        tail(&self.log, self.log_start)
     }
 
-    fn send(&self, name: &str, target: String) -> Result<(), Error> {
-        let status = Command::new("kill")
-            .args(["-s", name, "--", &target])
-            .stderr(Stdio::null())
-            .status()
-            .map_err(Error::system(self.service, "run `kill`"))?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(Error::new(
-                ErrorKind::System,
-                self.service,
-                format!("cannot send {name}: it has ended"),
-            ))
+    fn must_run(&mut self, signal: &str) -> Result<(), Error> {
+        if self.has_ended() {
+            let text = format!("cannot send {signal}: it is not running");
+            return Err(Error::new(ErrorKind::System, self.service, text));
         }
+        Ok(())
+    }
+
+    fn signal(&self, signal: &str) -> Result<(), Error> {
+        send(signal, &[self.child.id()])
+            .map_err(Error::system(self.service, &format!("send {signal}")))
+    }
+
+    /// It and its descendants. PostgreSQL gives each of its children a process group of its own, so
+    /// the group is not enough.
+    fn family(&self) -> Vec<u32> {
+        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(id) = id
+                && let Some((_, parent)) = state(id)
+            {
+                children.entry(parent).or_default().push(id);
+            }
+        }
+        let mut family = vec![self.child.id()];
+        let mut next = 0;
+        while let Some(id) = family.get(next) {
+            family.extend(children.get(id).into_iter().flatten().copied().collect::<Vec<_>>());
+            next += 1;
+        }
+        family
     }
 }
 
@@ -103,49 +152,47 @@ impl Drop for Process {
     }
 }
 
-/// The command under the right user, tied to our life where that can be had.
-fn become_user(launch: &Launch) -> Command {
-    let user = launch.user.filter(|_| is_root());
-    let Some(setpriv) = find("setpriv") else {
-        let mut command =
-            Command::new(if user.is_some() { "runuser".into() } else { launch.program.clone() });
-        if let Some(user) = user {
-            command.args(["-u", user, "--"]).arg(&launch.program);
-        }
-        return command;
-    };
-    let mut command = Command::new(setpriv);
-    command.args(["--pdeathsig", "KILL"]);
-    if let Some(user) = user {
-        command.args(["--reuid", user, "--regid", user, "--init-groups"]);
-    }
-    command.arg("--").arg(&launch.program);
-    command
-}
-
-/// Runs a command to its end under the right user.
-pub(crate) fn run_as(service: Service, launch: &Launch) -> Result<(), Error> {
-    let mut command = become_user(launch);
-    let output = command
-        .args(&launch.args)
-        .current_dir("/")
+/// Runs a command to its end as the user of the server.
+pub(crate) fn run_to_end(service: Service, launch: &Launch) -> Result<(), Error> {
+    let output = command(launch)
+        .stdin(Stdio::null())
         .output()
         .map_err(Error::system(service, &format!("run {}", launch.program.display())))?;
     if output.status.success() {
         return Ok(());
     }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::new(
-        ErrorKind::NotReady,
-        service,
-        format!("{} failed:\n{text}", launch.program.display()),
-    ))
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let detail = format!("{} failed:\n{}", launch.program.display(), text.trim_end());
+    Err(Error::new(ErrorKind::NotReady, service, detail))
+}
+
+/// The command under the right user, tied to our life where that can be had.
+fn command(launch: &Launch) -> Command {
+    let user = launch.user.filter(|_| user_id() == 0);
+    let mut command = if let Some(setpriv) = find("setpriv") {
+        let mut command = Command::new(setpriv);
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(user) = user {
+            command.args(["--reuid", user, "--regid", user, "--init-groups"]);
+        }
+        command.arg("--").arg(&launch.program);
+        command
+    } else if let Some(user) = user {
+        let mut command = Command::new("runuser");
+        command.args(["-u", user, "--"]).arg(&launch.program);
+        command
+    } else {
+        Command::new(&launch.program)
+    };
+    command.args(&launch.args).current_dir("/");
+    command
 }
 
 type Request = (Command, Sender<std::io::Result<Child>>);
 
-/// Starts a child from a thread that lives as long as the process. Linux ties the death signal to the *thread* that
-/// started the child, and a test's thread ends with the test.
+/// Starts a child from a thread that lives as long as the process. Linux ties the death signal to
+/// the *thread* that started the child, and a test's thread ends with the test.
 fn spawn(command: Command) -> std::io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Request>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -163,16 +210,37 @@ fn spawn(command: Command) -> std::io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// The end of a log, for errors.
-pub(crate) fn tail(log: &Path) -> String {
+/// Sends a signal through the shell, whose `kill` is built in. Processes that are gone are ignored.
+fn send(signal: &str, ids: &[u32]) -> std::io::Result<()> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "signal=$1; shift; for id; do kill -s \"$signal\" \"$id\"; done", "sh"]);
+    command.arg(signal).args(ids.iter().map(u32::to_string));
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().map(|_| ())
+}
+
+/// The state letter of a process and its parent.
+fn state(id: u32) -> Option<(char, u32)> {
+    let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name of the program comes before, in parentheses, and may contain anything.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.next()?.parse().ok()?))
+}
+
+fn is_alive(id: u32) -> bool {
+    state(id).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+/// The end of a log, from `start` at the earliest.
+fn tail(log: &Path, start: u64) -> String {
     const LENGTH: u64 = 2000;
     let read = || -> std::io::Result<String> {
         let mut file = File::open(log)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LENGTH)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(LENGTH).max(start)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     };
     read().unwrap_or_else(|error| format!("(its log cannot be read: {error})"))
 }

@@ -1,38 +1,135 @@
-use crate::{Error, Running, Service, start};
+use std::io::Write;
 
-/// A server for a test: the one that the environment names, or one of our own.
+use crate::{Cluster, Error, Running, Service, start, start_cluster};
+
+/// The environment variable that lists the servers without which tests must fail.
+const VARIABLE: &str = "DLQ_TEST_REQUIRE";
+
+/// Why a test was skipped. It has been said on standard error, past the capture of the test runner.
+#[derive(Debug, thiserror::Error)]
+#[error("skipped: {0}")]
+#[must_use = "the test must end here"]
+pub struct Skip(#[source] Error);
+
+/// Starts a server for a test, which is skipped if there is none to be had:
 ///
-/// `None` when it cannot be had; the reason is printed, and the test returns. Where `DLQ_TEST_REQUIRE` lists the server
-/// (`DLQ_TEST_REQUIRE=nats,postgres`) that is an error instead: a machine that must have it does not go green without.
+/// ```no_run
+/// # fn test() {
+/// let Ok(redis) = dlq_services::require(dlq_services::Service::Redis) else { return };
+/// # }
+/// ```
 ///
 /// # Errors
 ///
-/// When the server is required and cannot be had.
-pub fn require(service: Service) -> Result<Option<Running>, Error> {
-    match start(service) {
-        Ok(running) => Ok(Some(running)),
-        Err(error) if is_required(service, std::env::var("DLQ_TEST_REQUIRE").ok().as_deref()) => {
-            Err(error)
+/// [`Skip`] if the server cannot be had and `DLQ_TEST_REQUIRE` (such as `nats,postgres`) does not
+/// list it.
+///
+/// # Panics
+///
+/// If it cannot be had and is listed, or if the list names something that is not a server.
+pub fn require(service: Service) -> Result<Running, Skip> {
+    or_skip(service, start(service))
+}
+
+/// Starts a cluster for a test, as [`require`] does a server.
+///
+/// # Errors
+///
+/// As [`require`].
+///
+/// # Panics
+///
+/// As [`require`].
+pub fn require_cluster(service: Service) -> Result<Cluster, Skip> {
+    or_skip(service, start_cluster(service))
+}
+
+/// Judges any attempt to have a server as [`require`] does.
+///
+/// # Errors
+///
+/// As [`require`].
+///
+/// # Panics
+///
+/// As [`require`].
+pub fn or_skip<T>(service: Service, outcome: Result<T, Error>) -> Result<T, Skip> {
+    let list = std::env::var(VARIABLE).unwrap_or_default();
+    // Not `eprintln!`, which the test runner swallows when a test passes.
+    judge(&list, service, outcome, &mut std::io::stderr())
+}
+
+fn judge<T>(
+    list: &str,
+    service: Service,
+    outcome: Result<T, Error>,
+    aloud: &mut impl Write,
+) -> Result<T, Skip> {
+    let required = match is_listed(list, service) {
+        Ok(required) => required,
+        Err(wrong) => panic!("{VARIABLE}: {wrong}"),
+    };
+    match outcome {
+        Ok(value) => Ok(value),
+        Err(error) if required => {
+            panic!("{VARIABLE} lists {service}, which cannot be had: {error}")
         }
         Err(error) => {
-            eprintln!("SKIPPED, {error}");
-            Ok(None)
+            let thread = std::thread::current();
+            let test = thread.name().unwrap_or("a test");
+            // Where nobody can hear, there is nobody to tell.
+            let _ = writeln!(aloud, "SKIPPED {test}: {error}");
+            Err(Skip(error))
         }
     }
 }
 
-fn is_required(service: Service, list: Option<&str>) -> bool {
-    list.unwrap_or_default().split(',').any(|name| name.trim() == service.name())
+fn is_listed(list: &str, service: Service) -> Result<bool, String> {
+    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let listed = names.map(str::parse::<Service>).collect::<Result<Vec<_>, _>>()?;
+    Ok(listed.contains(&service))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{Skip, is_listed, judge};
+    use crate::{Error, ErrorKind, Service};
 
     #[test]
-    fn a_list_names_what_is_required() {
-        assert!(is_required(Service::Nats, Some("postgres, nats")));
-        assert!(!is_required(Service::Kafka, Some("postgres, nats")));
-        assert!(!is_required(Service::Nats, None));
+    fn lists_are_read_and_misspellings_found() {
+        assert_eq!(is_listed("", Service::Nats), Ok(false));
+        assert_eq!(is_listed(" postgres, nats ", Service::Nats), Ok(true));
+        assert_eq!(is_listed("postgres", Service::Nats), Ok(false));
+        let wrong = is_listed("nats,postgress", Service::Nats).unwrap_err();
+        assert!(wrong.starts_with("`postgress` is not a server; expected one of: nats, kafka"));
+    }
+
+    fn missing(list: &str) -> (Result<(), Skip>, String) {
+        let error = Error::new(ErrorKind::NotInstalled, Service::Nats, "it is not there");
+        let mut said = Vec::new();
+        let outcome = judge(list, Service::Nats, Err(error), &mut said);
+        (outcome, String::from_utf8(said).unwrap())
+    }
+
+    #[test]
+    fn what_nobody_requires_is_skipped_aloud() {
+        let (outcome, said) = missing("postgres");
+        assert_eq!(outcome.unwrap_err().to_string(), "skipped: nats: it is not there");
+        assert!(
+            said.starts_with("SKIPPED ") && said.ends_with(": nats: it is not there\n"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "DLQ_TEST_REQUIRE lists nats, which cannot be had: nats: it is not")]
+    fn what_is_required_is_not_skipped() {
+        let _ = missing("postgres,nats");
+    }
+
+    #[test]
+    fn what_is_there_is_used() {
+        let outcome = judge("nats", Service::Nats, Ok(7), &mut Vec::new());
+        assert_eq!(outcome.unwrap(), 7);
     }
 }

@@ -1,102 +1,75 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::folder::Data;
-use crate::process::{Launch, Process, tail};
-use crate::{Error, ErrorKind, Service, ping};
+use crate::port::Ports;
+use crate::process::{Launch, POLL, Process};
+use crate::{Error, ErrorKind, Service, wire};
 
-/// How long a server may take to become ready.
-const READY: Duration = Duration::from_secs(60);
-/// How long it may take to end when asked to.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How long one ping may take.
-const ANSWER: Duration = Duration::from_secs(2);
-/// How often a server that is starting is asked.
-const LOOK: Duration = Duration::from_millis(30);
+/// How long a server may take until it answers. It is long because the machine may be busy.
+pub(crate) const READY: Duration = Duration::from_secs(90);
 
-/// A server that runs: one that we started, or one whose URL the environment names.
+/// How long a server may take to end in good order.
+const STOP: Duration = Duration::from_secs(20);
+
+/// How long a ping may take.
+const PING: Duration = Duration::from_secs(3);
+
+/// A server that answers: ours, or one whose URL was given.
 ///
-/// Dropping it kills what we started and removes its data.
+/// Ours is killed when this is dropped, with everything it started, and its data are removed unless
+/// [`Builder::keep_in`](crate::Builder::keep_in) said where to keep them. If our process is killed,
+/// Linux kills the server too, provided that `setpriv` is installed; elsewhere it lives on.
 #[derive(Debug)]
+#[must_use = "the server is killed when this is dropped"]
 pub struct Running {
     service: Service,
     url: String,
-    node: Option<Node>,
+    own: Option<Own>,
 }
 
-/// The part of a server that is ours. Fields are dropped in this order: the process first, then its data.
+/// What we know of a server that we started.
 #[derive(Debug)]
-struct Node {
+pub(crate) struct Own {
+    // Before the data: it must be dead when its folder is removed.
     process: Process,
     launch: Launch,
-    log: PathBuf,
-    #[expect(dead_code, reason = "held so that it is removed when the server is dropped")]
-    data: Data,
+    ports: Ports,
+    folder: PathBuf,
+    starts: u32,
+    _data: Arc<Data>,
 }
 
-impl Running {
-    /// The server that the environment names, if it does.
-    pub(crate) fn from_environment(service: Service) -> Option<Self> {
-        let url = std::env::var(service.variable()).ok().filter(|url| !url.is_empty())?;
-        Some(Self { service, url, node: None })
-    }
-
-    /// Starts a server on `port` and waits until it answers.
+impl Own {
     pub(crate) fn start(
         service: Service,
         launch: Launch,
-        port: u16,
-        data: Data,
+        ports: Ports,
+        folder: PathBuf,
+        data: Arc<Data>,
     ) -> Result<Self, Error> {
-        let started = Self::launch(service, launch, port, data)?;
-        started.await_ready()
+        let process = Process::start(service, &launch, &folder.join("server.log"))?;
+        Ok(Self { process, launch, ports, folder, starts: 1, _data: data })
     }
 
-    /// Starts a server on `port` without waiting, for clusters whose nodes need each other to become ready.
-    pub(crate) fn launch(
-        service: Service,
-        launch: Launch,
-        port: u16,
-        data: Data,
-    ) -> Result<Self, Error> {
-        let log = data.path().join("server.log");
-        let process = Process::start(service, &launch, &log)?;
-        let url = service.url(&format!("127.0.0.1:{port}"));
-        Ok(Self { service, url, node: Some(Node { process, launch, log, data }) })
+    fn start_again(&mut self, service: Service) -> Result<(), Error> {
+        self.process = Process::start(service, &self.launch, &self.folder.join("server.log"))?;
+        self.starts += 1;
+        Ok(())
+    }
+}
+
+impl Running {
+    /// A server that somebody else runs. It is not asked whether it is there; [`ping`](Self::ping)
+    /// does that.
+    pub fn at(service: Service, url: impl Into<String>) -> Self {
+        Self { service, url: url.into(), own: None }
     }
 
-    /// Waits until it answers.
-    pub(crate) fn await_ready(mut self) -> Result<Self, Error> {
-        self.wait_until(|running| running.ping())?;
-        Ok(self)
-    }
-
-    /// Waits until `ready` says so.
-    pub(crate) fn wait_until(
-        &mut self,
-        ready: impl Fn(&Self) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let deadline = Instant::now() + READY;
-        loop {
-            let Err(error) = ready(self) else { return Ok(()) };
-            let Some(node) = &mut self.node else { return Err(error) };
-            let ended = node.process.has_ended();
-            if ended || Instant::now() > deadline {
-                let what = if ended {
-                    "it ended while starting"
-                } else {
-                    "it did not become ready in time"
-                };
-                let log = tail(&node.log);
-                return Err(Error::new(
-                    ErrorKind::NotReady,
-                    self.service,
-                    format!("{what} ({error}); its log ends:\n{log}"),
-                ));
-            }
-            thread::sleep(LOOK);
-        }
+    pub(crate) fn ours(service: Service, own: Own) -> Self {
+        Self { service, url: service.local_url(own.ports.client), own: Some(own) }
     }
 
     /// Which server it is.
@@ -105,80 +78,201 @@ impl Running {
         self.service
     }
 
-    /// Where it is.
+    /// Where clients find it: a URL, or for Kafka `host:port`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Asks whether it answers; see [`ping`].
+    /// Whether we started it, so that it can be killed, paused and restarted.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The id of its process, if it is ours. Each start has a new one.
+    #[must_use]
+    pub fn process_id(&self) -> Option<u32> {
+        self.own.as_ref().map(|own| own.process.id())
+    }
+
+    /// How often it was started; 0 if it is not ours. A test that kills a server asserts on this,
+    /// since a kill that does not happen makes every result perfect.
+    #[must_use]
+    pub fn starts(&self) -> u32 {
+        self.own.as_ref().map_or(0, |own| own.starts)
+    }
+
+    /// The folder of its configuration, data and log, if it is ours.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.own.as_ref().map(|own| own.folder.as_path())
+    }
+
+    /// `host:port` of the monitoring pages of NATS, if it is ours.
+    #[must_use]
+    pub fn monitor(&self) -> Option<String> {
+        let own = self.own.as_ref().filter(|_| self.service == Service::Nats)?;
+        Some(format!("127.0.0.1:{}", own.ports.monitor))
+    }
+
+    /// Asks it something in its own protocol and checks the answer; see [`wire::ping`]. Gives up
+    /// after three seconds.
     ///
     /// # Errors
     ///
-    /// `NoAnswer` when it does not.
+    /// `NoAnswer`, or `Unsupported` for MongoDB.
     pub fn ping(&self) -> Result<(), Error> {
-        ping(self.service, &self.url, ANSWER)
+        self.ping_within(PING)
     }
 
-    /// Kills it at once, as a power cut would. Its data stays.
+    /// The same with other patience.
     ///
     /// # Errors
     ///
-    /// `External` when it is not ours.
+    /// As [`ping`](Self::ping).
+    pub fn ping_within(&self, patience: Duration) -> Result<(), Error> {
+        wire::ping(self.service, &self.url, patience)
+    }
+
+    /// MongoDB cannot be asked; its URL is taken at its word.
+    pub(crate) fn ping_if_known(&self) -> Result<(), Error> {
+        if self.service == Service::Mongo { Ok(()) } else { self.ping() }
+    }
+
+    /// Kills it as a crash would (`SIGKILL`), with everything it started. Killing a dead one is
+    /// fine.
+    ///
+    /// # Errors
+    ///
+    /// `External` if it is not ours.
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.ours()?.process.kill();
+        self.own("killed")?.process.kill();
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has. Its data stays.
+    /// Asks it to end in good order and waits; kills it after 20 seconds.
     ///
     /// # Errors
     ///
-    /// `External` when it is not ours.
+    /// `External` if it is not ours.
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.ours()?.process.stop(PATIENCE);
+        let own = self.own("stopped")?;
+        own.process.stop(own.launch.stop_signal, STOP);
         Ok(())
     }
 
-    /// Stops its processes where they are: it holds its connections and does not answer.
+    /// Freezes it (`SIGSTOP`): its connections stay open and it answers nothing.
     ///
     /// # Errors
     ///
-    /// `External` when it is not ours.
+    /// `External` if it is not ours, `System` if it is not running.
     pub fn pause(&mut self) -> Result<(), Error> {
-        self.ours()?.process.signal("STOP")
+        self.own("paused")?.process.signal_family("STOP")
     }
 
-    /// Lets it go on after a pause.
+    /// Lets it go on after [`pause`](Self::pause).
     ///
     /// # Errors
     ///
-    /// `External` when it is not ours.
+    /// As [`pause`](Self::pause).
     pub fn resume(&mut self) -> Result<(), Error> {
-        self.ours()?.process.signal("CONT")
+        self.own("resumed")?.process.signal_family("CONT")
     }
 
-    /// Starts it again on the same data and port, after stopping it if it still runs, and waits until it answers.
+    /// Starts it again on the same data and the same port, and waits until it answers. One that is
+    /// still running is killed first.
     ///
     /// # Errors
     ///
-    /// `External` when it is not ours; `NotReady` when it does not come back.
+    /// `External` if it is not ours, `NotReady` with the end of its log.
     pub fn restart(&mut self) -> Result<(), Error> {
         let service = self.service;
-        let node = self.ours()?;
-        node.process.stop(PATIENCE);
-        node.process = Process::start(service, &node.launch, &node.log)?;
-        self.wait_until(|running| running.ping())
+        self.own("restarted")?.process.kill();
+        let deadline = Instant::now() + READY;
+        loop {
+            self.own("restarted")?.start_again(service)?;
+            match self.await_answer() {
+                // What the dead one left in the kernel may hold its port for a moment.
+                Err(error) if error.kind() == ErrorKind::PortTaken && Instant::now() < deadline => {
+                    thread::sleep(POLL);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
-    fn ours(&mut self) -> Result<&mut Node, Error> {
+    /// Waits until it answers a ping.
+    pub(crate) fn await_answer(&mut self) -> Result<(), Error> {
+        let (service, url) = (self.service, self.url.clone());
+        self.await_that("it does not answer", || wire::ping(service, &url, PING))
+    }
+
+    /// Waits until it serves: a Kafka broker answers before its controller has let it in.
+    pub(crate) fn await_ready(&mut self) -> Result<(), Error> {
+        if self.service != Service::Kafka {
+            return Ok(());
+        }
+        let url = self.url.clone();
+        self.await_that("it does not serve", || {
+            let brokers = wire::kafka::metadata(&url, &[], PING)?.brokers;
+            if brokers.is_empty() {
+                return Err(wire::no_answer(Service::Kafka, "it knows no broker yet"));
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits until `check` succeeds while the server lives.
+    pub(crate) fn await_that(
+        &mut self,
+        what: &str,
+        mut check: impl FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + READY;
+        loop {
+            let outcome = check();
+            // Looked at after the answer: whoever else answers on the port, ours has ended then.
+            self.must_live()?;
+            let Err(error) = outcome else { return Ok(()) };
+            if Instant::now() >= deadline {
+                let (seconds, log) = (READY.as_secs(), self.log_tail());
+                let text = format!("{what} after {seconds} s ({error}); its log ends:\n{log}");
+                return Err(Error::new(ErrorKind::NotReady, self.service, text));
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// An error with the end of its log if it is ours and has ended.
+    pub(crate) fn must_live(&mut self) -> Result<(), Error> {
         let service = self.service;
-        self.node.as_mut().ok_or_else(|| {
-            let detail = format!(
-                "{} names it, so it is not ours to kill, pause or restart",
-                service.variable()
+        let Some(own) = &mut self.own else { return Ok(()) };
+        if !own.process.has_ended() {
+            return Ok(());
+        }
+        let log = own.process.log_tail();
+        let taken = log.to_lowercase().contains("in use");
+        let kind = if taken { ErrorKind::PortTaken } else { ErrorKind::NotReady };
+        let text = format!("it ended instead of serving; its log ends:\n{log}");
+        Err(Error::new(kind, service, text))
+    }
+
+    /// The end of what it wrote since its last start; empty if it is not ours.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        self.own.as_ref().map(|own| own.process.log_tail()).unwrap_or_default()
+    }
+
+    fn own(&mut self, what: &str) -> Result<&mut Own, Error> {
+        let service = self.service;
+        self.own.as_mut().ok_or_else(|| {
+            let variable = service.variable();
+            let text = format!(
+                "it cannot be {what}: its URL was given, and only servers started here can be; \
+                 unset {variable} to have one started"
             );
-            Error::new(ErrorKind::External, service, detail)
+            Error::new(ErrorKind::External, service, text)
         })
     }
 }

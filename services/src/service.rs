@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::Builder;
+
 /// The servers that the project is tested against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Service {
@@ -20,7 +22,7 @@ impl Service {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Nats, Self::Kafka, Self::Postgres, Self::Redis, Self::Mongo];
 
-    /// Its name on the command line.
+    /// Its name on the command line and in `DLQ_TEST_REQUIRE`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,31 +46,37 @@ impl Service {
         }
     }
 
-    /// The URL of a server that listens on this address.
+    /// The URL in its environment variable, if that is set and not empty.
     #[must_use]
-    pub fn url(self, address: &str) -> String {
+    pub fn given_url(self) -> Option<String> {
+        std::env::var(self.variable()).ok().filter(|url| !url.is_empty())
+    }
+
+    /// How to start one: see [`Builder`].
+    pub fn builder(self) -> Builder {
+        Builder::new(self)
+    }
+
+    /// The URL of a server that listens on this loopback port.
+    pub(crate) fn local_url(self, port: u16) -> String {
         match self {
-            Self::Nats => format!("nats://{address}"),
-            Self::Kafka => address.to_owned(),
-            Self::Postgres => format!("postgres://postgres@{address}/postgres"),
-            Self::Redis => format!("redis://{address}"),
-            Self::Mongo => format!("mongodb://{address}"),
+            Self::Nats => format!("nats://127.0.0.1:{port}"),
+            Self::Kafka => format!("127.0.0.1:{port}"),
+            Self::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Self::Redis => format!("redis://127.0.0.1:{port}"),
+            Self::Mongo => format!("mongodb://127.0.0.1:{port}"),
         }
     }
 
-    /// The first `host:port` in a URL of this server.
-    pub(crate) fn address(self, url: &str) -> String {
-        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-        let authority = rest.split(['/', '?', ',']).next().unwrap_or_default();
-        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let port = match self {
+    /// The port it listens on when nobody says otherwise.
+    pub(crate) const fn default_port(self) -> u16 {
+        match self {
             Self::Nats => 4222,
             Self::Kafka => 9092,
             Self::Postgres => 5432,
             Self::Redis => 6379,
             Self::Mongo => 27017,
-        };
-        if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") }
+        }
     }
 }
 
@@ -78,6 +86,13 @@ impl fmt::Display for Service {
     }
 }
 
+impl From<Service> for &'static str {
+    fn from(service: Service) -> Self {
+        service.name()
+    }
+}
+
+/// The error text names what was read and what is expected.
 impl FromStr for Service {
     type Err = String;
 
@@ -86,22 +101,5 @@ impl FromStr for Service {
             let names = Self::ALL.map(Self::name).join(", ");
             format!("`{text}` is not a server; expected one of: {names}")
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Service;
-
-    #[test]
-    fn addresses_come_out_of_urls() {
-        for (service, url, expected) in [
-            (Service::Nats, "nats://127.0.0.1:4555", "127.0.0.1:4555"),
-            (Service::Kafka, "a:1,b:2", "a:1"),
-            (Service::Postgres, "postgres://me:secret@db.local/x?y=z", "db.local:5432"),
-            (Service::Redis, "redis://h/0", "h:6379"),
-        ] {
-            assert_eq!(service.address(url), expected);
-        }
     }
 }

@@ -1,0 +1,183 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::folder::Data;
+use crate::install::ensure_installed;
+use crate::port::Ports;
+use crate::process::Launch;
+use crate::running::Own;
+use crate::{Cluster, Error, ErrorKind, Running, Service, kafka, nats, postgres, redis};
+
+/// How many nodes a cluster has.
+const CLUSTER_SIZE: usize = 3;
+
+/// How often other ports are tried when somebody else was faster.
+const PORT_ATTEMPTS: u32 = 5;
+
+/// How a server or a cluster is started.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is started before `start` or `start_cluster`"]
+pub struct Builder {
+    service: Service,
+    settings: Vec<(String, String)>,
+    keep_in: Option<PathBuf>,
+    ours: bool,
+}
+
+/// The server that the environment names, or else one that is installed and started as it is by
+/// default.
+///
+/// # Errors
+///
+/// See [`Builder::start`].
+pub fn start(service: Service) -> Result<Running, Error> {
+    Builder::new(service).start()
+}
+
+/// The same for three nodes of NATS or Kafka that form a cluster.
+///
+/// # Errors
+///
+/// See [`Builder::start_cluster`].
+pub fn start_cluster(service: Service) -> Result<Cluster, Error> {
+    Builder::new(service).start_cluster()
+}
+
+/// What the recipe of a server is told about one node.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) index: usize,
+    /// Of all nodes.
+    pub(crate) ports: &'a [Ports],
+    pub(crate) folder: &'a Path,
+    pub(crate) settings: &'a [(String, String)],
+}
+
+impl Plan<'_> {
+    pub(crate) fn own_ports(&self) -> Ports {
+        self.ports[self.index]
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(service: Service) -> Self {
+        Self { service, settings: Vec::new(), keep_in: None, ours: false }
+    }
+
+    /// A setting in the server's own words, for each node. Later ones and those given here prevail
+    /// over earlier ones and over the defaults.
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// The folder for data, which then stays; data that are in it are used. Defaults to a temporary
+    /// folder that is removed with the server.
+    pub fn keep_in(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.keep_in = Some(folder.into());
+        self
+    }
+
+    /// Starts a server even when a URL in the environment names another: for those who must kill
+    /// it. Defaults to using the other.
+    pub fn ours(mut self) -> Self {
+        self.ours = true;
+        self
+    }
+
+    /// Installs the server if need be, starts it and waits until it answers; or, when its variable
+    /// is set, asks the server at that URL whether it is there.
+    ///
+    /// # Errors
+    ///
+    /// `NotInstalled` or `Unsupported` from [`ensure_installed`]; `NotReady` with the end of its
+    /// log; `NoAnswer` from a server whose URL was given.
+    pub fn start(self) -> Result<Running, Error> {
+        if let Some(url) = self.given_url() {
+            let running = Running::at(self.service, url);
+            running.ping_if_known()?;
+            return Ok(running);
+        }
+        let mut nodes = self.start_nodes(1)?;
+        let mut node =
+            nodes.pop().ok_or_else(|| self.error(ErrorKind::System, "nothing started"))?;
+        node.await_ready()?;
+        Ok(node)
+    }
+
+    /// Does the same with three nodes that form a cluster. A given URL lists its nodes with commas.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start); `Unsupported` for servers other than NATS and Kafka.
+    pub fn start_cluster(self) -> Result<Cluster, Error> {
+        if !matches!(self.service, Service::Nats | Service::Kafka) {
+            return Err(
+                self.error(ErrorKind::Unsupported, "only nats and kafka form clusters here")
+            );
+        }
+        if let Some(urls) = self.given_url() {
+            let nodes = urls.split(',').map(|url| Running::at(self.service, url.trim()));
+            let nodes: Vec<_> = nodes.collect();
+            nodes.iter().try_for_each(Running::ping)?;
+            return Ok(Cluster::new(self.service, nodes));
+        }
+        let mut cluster = Cluster::new(self.service, self.start_nodes(CLUSTER_SIZE)?);
+        cluster.await_formed()?;
+        Ok(cluster)
+    }
+
+    fn given_url(&self) -> Option<String> {
+        self.service.given_url().filter(|_| !self.ours)
+    }
+
+    fn error(&self, kind: ErrorKind, detail: &str) -> Error {
+        Error::new(kind, self.service, detail)
+    }
+
+    /// Starts the nodes and waits until each answers or, in a cluster, until none has ended at once.
+    fn start_nodes(&self, count: usize) -> Result<Vec<Running>, Error> {
+        let installed = ensure_installed(self.service)?;
+        let mut attempt = 1;
+        loop {
+            match self.try_start_nodes(&installed, count) {
+                Err(error) if error.kind() == ErrorKind::PortTaken && attempt < PORT_ATTEMPTS => {
+                    attempt += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn try_start_nodes(&self, installed: &Path, count: usize) -> Result<Vec<Running>, Error> {
+        let ports: Result<Vec<_>, _> = (0..count).map(|_| Ports::free()).collect();
+        let ports = ports.map_err(Error::system(self.service, "find free ports"))?;
+        let data = Arc::new(match &self.keep_in {
+            Some(folder) => Data::kept(self.service, folder)?,
+            None => Data::temporary(self.service)?,
+        });
+        let mut nodes = Vec::with_capacity(count);
+        for index in 0..count {
+            let folder = data.node(self.service, index + 1)?;
+            let plan = Plan { index, ports: &ports, folder: &folder, settings: &self.settings };
+            let launch = self.prepare(installed, &plan)?;
+            let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
+            nodes.push(Running::ours(self.service, own));
+        }
+        for node in &mut nodes {
+            node.await_answer()?;
+        }
+        Ok(nodes)
+    }
+
+    fn prepare(&self, installed: &Path, plan: &Plan<'_>) -> Result<Launch, Error> {
+        let installed = installed.to_owned();
+        match self.service {
+            Service::Nats => nats::prepare(installed, plan),
+            Service::Kafka => kafka::prepare(installed, plan),
+            Service::Postgres => postgres::prepare(installed, plan),
+            Service::Redis => redis::prepare(installed, plan),
+            Service::Mongo => Err(self.error(ErrorKind::Unsupported, "there is no recipe for it")),
+        }
+    }
+}

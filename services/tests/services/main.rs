@@ -1,0 +1,26 @@
+//! Every server is installed, starts, answers, and survives what the other tests will do to it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod clusters;
+mod command;
+mod given;
+mod single;
+
+use std::time::{Duration, Instant};
+
+/// For one question to a server on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks until the answer is there; fails with the last one when it does not come.
+#[track_caller]
+fn until<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) if Instant::now() >= deadline => panic!("not within 60 s: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! One server of each kind.
+
+use std::time::Duration;
+
+use dlq_services::{
+    Builder, ErrorKind, Kafka, Nats, Postgres, Redis, Running, Service, or_skip, wire,
+};
+
+use crate::{PATIENCE, until};
+
+/// One that we may kill, whatever the environment says; without it the test ends.
+fn ours(builder: Builder, service: Service) -> Option<Running> {
+    let running = or_skip(service, builder.ours().start()).ok()?;
+    assert!(running.is_ours());
+    assert_eq!(running.service(), service);
+    running.ping().unwrap();
+    Some(running)
+}
+
+/// What `ask` answers is the same after a crash, a pause and an orderly stop.
+fn survives<T: PartialEq + std::fmt::Debug>(mut running: Running, ask: impl Fn(&Running) -> T) {
+    let (url, folder) = (running.url().to_owned(), running.folder().unwrap().to_owned());
+    let before = ask(&running);
+
+    let killed = running.process_id();
+    running.kill().unwrap();
+    assert_eq!(running.ping().unwrap_err().kind(), ErrorKind::NoAnswer);
+    assert_eq!(running.pause().unwrap_err().kind(), ErrorKind::System, "the dead cannot pause");
+    running.restart().unwrap();
+    assert_ne!(running.process_id(), killed);
+    assert_eq!((running.url(), running.folder()), (url.as_str(), Some(folder.as_path())));
+    assert_eq!(ask(&running), before, "after a kill");
+
+    running.pause().unwrap();
+    let error = running.ping_within(Duration::from_millis(300)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoAnswer);
+    running.resume().unwrap();
+    assert_eq!(ask(&running), before, "after a pause");
+
+    running.stop().unwrap();
+    assert_eq!(running.ping().unwrap_err().kind(), ErrorKind::NoAnswer);
+    running.restart().unwrap();
+    assert_eq!(ask(&running), before, "after a stop");
+
+    assert_eq!(running.starts(), 3);
+    drop(running);
+    assert!(!folder.exists(), "its data are removed");
+    let again = wire::ping(Service::Redis, &url.replace("127", "redis://127"), PATIENCE);
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::NoAnswer);
+}
+
+#[test]
+fn nats_survives() {
+    let Some(nats) = ours(Nats::builder().setting("max_payload", "4KB"), Service::Nats) else {
+        return;
+    };
+    assert_eq!(wire::nats::info(nats.url(), PATIENCE).unwrap()["max_payload"], 4096);
+    let stream = r#"{"name":"KEPT","subjects":["kept.*"],"storage":"file"}"#;
+    let ask = |subject: &str, payload: &str| {
+        wire::nats::request(nats.url(), subject, payload, PATIENCE).unwrap()
+    };
+    assert!(ask("$JS.API.STREAM.CREATE.KEPT", stream).contains("\"did_create\":true"));
+    assert!(ask("kept.one", "a message").contains("\"seq\":1"));
+    survives(nats, |nats| {
+        let subject = "$JS.API.STREAM.MSG.GET.KEPT";
+        let reply = wire::nats::request(nats.url(), subject, r#"{"seq":1}"#, PATIENCE).unwrap();
+        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        assert_eq!(reply["message"]["subject"], "kept.one", "{reply}");
+        reply["message"]["data"].clone()
+    });
+}
+
+#[test]
+fn nobody_listening_is_told_from_silence() {
+    let Some(nats) = ours(Nats::builder(), Service::Nats) else { return };
+    let error = wire::nats::request(nats.url(), "nobody.here", "", PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("nobody listens on `nobody.here`"), "{error}");
+}
+
+#[test]
+fn kafka_survives() {
+    let Some(kafka) = ours(Kafka::builder(), Service::Kafka) else { return };
+    let versions = wire::kafka::api_versions(kafka.url(), PATIENCE).unwrap();
+    assert!(versions.iter().any(|version| version.key == 18 && version.newest >= 3));
+    assert_eq!(wire::kafka::quorum_leader(kafka.url(), PATIENCE).unwrap(), 1);
+    survives(kafka, |kafka| {
+        until(|| {
+            let metadata = wire::kafka::metadata(kafka.url(), &["kept"], PATIENCE)
+                .map_err(|error| error.to_string())?;
+            let topic = &metadata.topics[0];
+            if topic.replicas == [[1]] { Ok(metadata.clone()) } else { Err(format!("{topic:?}")) }
+        })
+    });
+}
+
+#[test]
+fn postgres_survives() {
+    let builder = Postgres::builder().setting("max_connections", "17");
+    let Some(postgres) = ours(builder, Service::Postgres) else { return };
+    let query = |sql: &str| wire::postgres::query(postgres.url(), sql, PATIENCE);
+    let one = |sql: &str| query(sql).unwrap()[0][0].clone().unwrap();
+    assert_eq!(one("SHOW max_connections"), "17");
+    assert_eq!(one("SHOW fsync"), "on");
+    let error = query("SELECT nonsense").unwrap_err();
+    assert!(error.to_string().contains("(42703)"), "the server's own error: {error}");
+    query("CREATE TABLE kept (x text); INSERT INTO kept VALUES ('a row'), (NULL)").unwrap();
+    survives(postgres, |postgres| {
+        let rows = wire::postgres::query(postgres.url(), "SELECT x FROM kept", PATIENCE).unwrap();
+        assert_eq!(rows, [[Some("a row".to_owned())], [None]]);
+        rows
+    });
+}
+
+#[test]
+fn a_killed_postgres_finishes_nothing() {
+    let Some(mut postgres) = ours(Postgres::builder(), Service::Postgres) else { return };
+    let query = |url: &str, sql: &str| wire::postgres::query(url, sql, PATIENCE);
+    query(postgres.url(), "CREATE TABLE late (x int)").unwrap();
+    let url = postgres.url().to_owned();
+    // A session that would commit after the kill, were it left alive; its processes have groups of
+    // their own.
+    let busy = std::thread::spawn(move || {
+        query(&url, "INSERT INTO late SELECT count(*) FROM generate_series(1, 200000000)")
+    });
+    until(|| {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'INSERT INTO late%'";
+        let rows = query(postgres.url(), sql).map_err(|error| error.to_string())?;
+        if rows[0][0].as_deref() == Some("1") { Ok(()) } else { Err("not busy".to_owned()) }
+    });
+    postgres.kill().unwrap();
+    assert_eq!(busy.join().unwrap().unwrap_err().kind(), ErrorKind::NoAnswer);
+    postgres.restart().unwrap();
+    let rows = query(postgres.url(), "SELECT count(*) FROM late").unwrap();
+    assert_eq!(rows, [[Some("0".to_owned())]]);
+}
+
+#[test]
+fn redis_survives() {
+    let Some(redis) = ours(Redis::builder(), Service::Redis) else { return };
+    let command = |words: &[&str]| wire::redis::command(redis.url(), words, PATIENCE);
+    assert_eq!(command(&["SET", "kept", "a value"]).unwrap().as_deref(), Some("OK"));
+    assert_eq!(command(&["GET", "never"]).unwrap(), None);
+    assert!(command(&["NONSENSE"]).unwrap_err().to_string().contains("unknown command"));
+    survives(redis, |redis| {
+        let value = wire::redis::command(redis.url(), &["GET", "kept"], PATIENCE).unwrap();
+        assert_eq!(value.as_deref(), Some("a value"));
+        value
+    });
+}
+
+#[test]
+fn redis_without_its_file_forgets_when_killed() {
+    let builder = Redis::builder().setting("appendonly", "no");
+    let Some(mut redis) = ours(builder, Service::Redis) else { return };
+    let command = |url: &str, words: &[&str]| wire::redis::command(url, words, PATIENCE).unwrap();
+    command(redis.url(), &["SET", "lost", "a value"]);
+    redis.kill().unwrap();
+    redis.restart().unwrap();
+    assert_eq!(command(redis.url(), &["GET", "lost"]), None);
+}
+
+#[test]
+fn data_are_kept_where_the_caller_says() {
+    let folder = std::env::temp_dir().join(format!("dlq-services-kept-{}", std::process::id()));
+    for expected in [None, Some("a value")] {
+        let builder = Redis::builder().keep_in(&folder);
+        let Some(mut redis) = ours(builder, Service::Redis) else { return };
+        let command = |words: &[&str]| wire::redis::command(redis.url(), words, PATIENCE).unwrap();
+        assert_eq!(command(&["GET", "kept"]).as_deref(), expected);
+        command(&["SET", "kept", "a value"]);
+        redis.stop().unwrap();
+    }
+    assert!(folder.is_dir());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_server_that_ends_shows_the_end_of_its_log() {
+    let builder = Redis::builder().setting("nonsense", "yes").ours();
+    let Err(error) = builder.start() else { panic!("it knows no such setting") };
+    if error.kind() == ErrorKind::NotInstalled {
+        let _ = or_skip::<()>(Service::Redis, Err(error));
+        return;
+    }
+    assert_eq!(error.kind(), ErrorKind::NotReady);
+    let text = error.to_string();
+    assert!(text.starts_with("redis: it ended instead of serving; its log ends:"), "{text}");
+    assert!(text.contains("nonsense"), "{text}");
+}
