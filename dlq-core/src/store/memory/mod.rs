@@ -19,6 +19,7 @@
 //! Everything under one lock that is never held across an `await`. Putting, reading, claiming and finishing a letter
 //! and listing a page cost the logarithm of what is stored; counting, statistics, groups and marks look at every letter.
 
+mod campaign;
 mod claims;
 mod dedup;
 mod letters;

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::rules::DedupKey;
 use super::super::{AuditEntry, ItemOutcome, ProcessedEvent};
-use super::operations::Campaign;
+use super::campaign::Campaign;
 use super::row::Row;
 use crate::{Cursor, DeadLetter, Filter, LetterId, OperationId, Timestamp};
 
