@@ -18,7 +18,7 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
     }
     let filter = args.filter.resolve(context.letters.store()).await?;
     if !args.change.all {
-        Selection::matching(filter.clone())?;
+        let _ = Selection::matching(filter.clone())?;
     }
     let mut spec = OperationSpec::replay(filter).with_max_replays(args.max_replays);
     if let Some(limit) = args.limit {
@@ -34,7 +34,7 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
     if args.change.dry_run {
         return show_plan(context, &plan);
     }
-    explain(&plan);
+    explain(&plan, "will be");
     if plan.count == 0 {
         eprintln!("nothing to replay");
         return Ok(ExitCode::SUCCESS);
@@ -74,7 +74,7 @@ pub(super) fn exit_code(operation: &Operation) -> ExitCode {
 }
 
 fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
-    explain(plan);
+    explain(plan, "would be");
     if context.out.is_table() {
         if !plan.sample.is_empty() {
             context.out.line(list::table(&plan.sample))?;
@@ -88,11 +88,11 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(plan: &Plan) {
-    eprintln!("{} letters would be sent back to their handlers", plan.count);
+fn explain(plan: &Plan, verb: &str) {
+    eprintln!("{} letters {verb} sent back to their handlers", plan.count);
     if plan.past_cap > 0 {
         eprintln!(
-            "{} of them were replayed too often and would be quarantined instead",
+            "{} of them were replayed too often and {verb} quarantined instead",
             plan.past_cap
         );
     }

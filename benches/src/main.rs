@@ -1,0 +1,34 @@
+//! What it costs, side by side with the bare or raw thing in the same run. Ratios are printed, nothing is asserted.
+//!
+//! Run with `cargo run --release -p dlq-benches`; `--short` runs each bench once, small, so that it cannot rot; a name
+//! runs one of them.
+
+mod bury;
+mod healthy;
+mod letters;
+mod measure;
+mod read;
+mod stack;
+
+use measure::Size;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let size = if args.iter().any(|arg| arg == "--short") { Size::Short } else { Size::Full };
+    let wanted: Vec<&str> =
+        args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
+    type Bench = fn(Size) -> Result<(), Box<dyn std::error::Error>>;
+    let benches: [(&str, Bench); 4] = [
+        ("stack", stack::run),
+        ("bury", bury::run),
+        ("read", read::run),
+        ("healthy", healthy::run),
+    ];
+    for (name, bench) in benches {
+        if wanted.is_empty() || wanted.contains(&name) {
+            println!("\n== {name}");
+            bench(size)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Timing: several rounds, the median counts.
+
+use std::time::{Duration, Instant};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// Enough to see that it runs.
+    Short,
+    /// Enough to be quoted.
+    Full,
+}
+
+impl Size {
+    /// One number or the other.
+    pub(crate) fn pick<T>(self, short: T, full: T) -> T {
+        match self {
+            Self::Short => short,
+            Self::Full => full,
+        }
+    }
+}
+
+/// The median time of `rounds` runs of `work`.
+pub(crate) fn median(rounds: usize, mut work: impl FnMut()) -> Duration {
+    let mut times: Vec<_> = (0..rounds.max(1))
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Time for each of `count` things, in nanoseconds.
+pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
+    time.as_nanos() as f64 / count.max(1) as f64
+}
+
+/// How many a second.
+pub(crate) fn rate(time: Duration, count: u64) -> f64 {
+    count as f64 / time.as_secs_f64().max(1e-9)
+}
