@@ -150,3 +150,9 @@ impl<T: RetryAfter> RetryAfter for &T {
         (**self).retry_after()
     }
 }
+
+/// Transient, after the time that the error names, if it does.
+pub fn retry_after(after: &impl RetryAfter) -> Classification {
+    let judged = Classification::transient();
+    after.retry_after().map_or(judged, |delay| judged.after(delay))
+}

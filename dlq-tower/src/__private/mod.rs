@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use self::classify::{
     ClassProbe, RetryAfter, ViaClassify, ViaHandlerError, ViaNothing, classifier, closure, pattern,
+    retry_after,
 };
 pub use self::payload::{
     IsPayload, PayloadProbe, ViaOther, ViaPayload, idempotency_key, key, order_by,

@@ -1,0 +1,244 @@
+//! The code beside the function: a thin call into the library, where the logic is.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Ident, ReturnType, parse_quote_spanned};
+
+use super::args::{Args, KeyClosure};
+use super::model::Model;
+use super::terminal::Terminal;
+use crate::paths::Paths;
+
+pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
+    let paths = Paths::new(args.krate.as_ref());
+    let (private, handler) = (paths.private(), paths.handler());
+    let Model { visibility, name, conditions, output, .. } = model;
+    let stable = stable_name(model, args);
+    let aliases = args.aliases.iter().flatten();
+    let classifier = classifier(args, &paths);
+    let settings = settings(args, &paths);
+    let keys = keys(model, args, &paths);
+    let implementation = implementation(model, args, &paths);
+    let checks = checks(model, args, &paths);
+    let location = quote_spanned!(name.span()=>
+        ::core::concat!(::core::file!(), ":", ::core::line!(), ":", ::core::column!())
+    );
+    let summary = format!("The handler of [`{}`](fn@{name}).", name.unraw());
+
+    quote! {
+        #(#conditions)*
+        #[doc = #summary]
+        #[allow(non_camel_case_types)]
+        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+        #visibility struct #name {}
+
+        #(#conditions)*
+        const _: () = {
+            #[allow(unused_imports)]
+            use #private::{
+                ViaClassify as _, ViaHandlerError as _, ViaNothing as _, ViaOther as _, ViaPayload as _,
+            };
+
+            type __DlqError = <#output as #handler::HandlerOutput>::Error;
+
+            #[automatically_derived]
+            impl #name {
+                /// The handler with the policy that its attribute sets, to be given its state and to be built.
+                #visibility fn handler() -> #handler::HandlerBuilder<
+                    Self,
+                    (),
+                    #private::BoxClassifier<__DlqError>,
+                > {
+                    let __dlq_classifier = #classifier;
+                    let __dlq_builder = #private::annotated(
+                        #stable,
+                        &[#(#aliases),*],
+                        #location,
+                        Self {},
+                        __dlq_classifier,
+                    );
+                    #settings
+                    #keys
+                    __dlq_builder
+                }
+            }
+
+            #implementation
+            #checks
+        };
+    }
+}
+
+fn stable_name(model: &Model, args: &Args) -> TokenStream {
+    match &args.name {
+        Some(name) => quote!(#name),
+        None => {
+            let function = model.name.unraw().to_string();
+            quote!(::core::concat!(::core::env!("CARGO_PKG_NAME"), ".", #function))
+        }
+    }
+}
+
+fn classifier(args: &Args, paths: &Paths) -> TokenStream {
+    let private = paths.private();
+    let judge = match &args.classify {
+        Some(judge) => {
+            let judge = &judge.0;
+            quote_spanned!(judge.span()=> #private::closure::<__DlqError, _, _>(#judge))
+        }
+        None => quote!((&&#private::ClassProbe::<__DlqError>::NEW).judge()),
+    };
+    let terminal = match &args.terminal {
+        None => return judge,
+        Some(Terminal::Closure(closure)) => quote!(#closure),
+        Some(Terminal::Pattern { pattern, condition }) => {
+            let condition = condition.as_ref().map(|condition| quote!(if #condition));
+            let error = Ident::new("__dlq_error", Span::mixed_site());
+            quote_spanned!(pattern.span()=>
+                |#error: &__DlqError| ::core::matches!(#error, #pattern #condition)
+            )
+        }
+    };
+    quote! {
+        #private::classifier(#private::pattern::<__DlqError, _>(#terminal), #judge)
+    }
+}
+
+fn settings(args: &Args, paths: &Paths) -> TokenStream {
+    let private = paths.private();
+    let mut policy = TokenStream::new();
+    if let Some(backoff) = &args.backoff {
+        let backoff = backoff.expand(paths);
+        policy.extend(quote!(.with_backoff(#backoff)));
+    }
+    if let Some(attempts) = &args.max_attempts {
+        let attempts = attempts.value;
+        policy.extend(quote!(.with_max_attempts(#attempts)));
+    }
+    if let Some(crashes) = &args.max_crashes {
+        let crashes = crashes.value;
+        policy.extend(quote!(.with_max_crashes(#crashes)));
+    }
+    if let Some(limit) = &args.hold_limit {
+        let limit = limit.expand(paths);
+        policy.extend(quote!(.with_hold_limit(#limit)));
+    }
+    if args.panic.as_ref().is_some_and(|panic| panic.retry) {
+        policy.extend(quote!(.with_panic(#private::PanicPolicy::Retry)));
+    }
+    let timeout = args.timeout.as_ref().map(|timeout| {
+        let timeout = timeout.expand(paths);
+        quote!(.timeout(#timeout))
+    });
+    let concurrency = args.concurrency.as_ref().map(|limit| {
+        let limit = limit.value;
+        quote!(.concurrency(#limit))
+    });
+    quote! {
+        let __dlq_builder = __dlq_builder
+            .policy(#private::RetryPolicy::new() #policy)
+            #timeout
+            #concurrency;
+    }
+}
+
+fn keys(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
+    let private = paths.private();
+    let key = |closure: &Option<KeyClosure>, set: TokenStream| {
+        closure.as_ref().map(|closure| {
+            let span = closure.0.body.span();
+            let found = found(model, paths, span);
+            let closure = key_closure(closure, paths);
+            quote_spanned!(span=>
+                let __dlq_builder = #private::#set(__dlq_builder, #private::key(#found, #closure));
+            )
+        })
+    };
+    let once = key(&args.idempotency_key, quote!(idempotency_key));
+    let order = key(&args.order_by, quote!(order_by));
+    quote!(#once #order)
+}
+
+/// The first argument that is a payload, found by method look-up.
+fn found(model: &Model, paths: &Paths, span: Span) -> TokenStream {
+    let private = paths.private();
+    model.arguments.iter().rev().fold(quote_spanned!(span=> ()), |rest, argument| {
+        quote_spanned!(span=> (&#private::PayloadProbe::<#argument>::NEW).first(#rest))
+    })
+}
+
+/// The closure, which returns a key whatever it returned before. The body is not moved: it may name a field.
+fn key_closure(closure: &KeyClosure, paths: &Paths) -> TokenStream {
+    let handler = paths.handler();
+    let mut closure = closure.0.clone();
+    let body = &closure.body;
+    let span = body.span();
+    let body = match &closure.output {
+        ReturnType::Default => {
+            parse_quote_spanned!(span=> #handler::ToKey::to_key(&(#body)))
+        }
+        ReturnType::Type(_, output) => parse_quote_spanned!(span=> {
+            let __dlq_key: #output = #body;
+            #handler::ToKey::to_key(&__dlq_key)
+        }),
+    };
+    closure.body = Box::new(body);
+    closure.output = ReturnType::Default;
+    quote!(#closure)
+}
+
+fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
+    let (private, handler, extract, core) =
+        (paths.private(), paths.handler(), paths.extract(), paths.core());
+    let Model { name, arguments, .. } = model;
+    // A handler for any state has a parameter for it, and asks of it what its arguments need.
+    let (parameters, state, bounds) = match &args.state {
+        Some(state) => (None, quote!(#state), None),
+        None => {
+            let state = quote!(__DlqState);
+            let bounds = arguments.iter().map(
+                |argument| quote_spanned!(argument.span()=> #argument: #extract::FromDelivery<__DlqState>),
+            );
+            let bounds = quote! {
+                where
+                    __DlqState: ::core::marker::Send + ::core::marker::Sync + 'static,
+                    #(#bounds,)*
+            };
+            (Some(quote!(<__DlqState>)), state, Some(bounds))
+        }
+    };
+    let run = quote_spanned!(name.span()=>
+        #handler::HandlerFn::<#state, (#(#arguments,)*)>::run(#name, __dlq_delivery, __dlq_state)
+    );
+    quote! {
+        #[automatically_derived]
+        impl #parameters #handler::HandlerFn<#state, #private::Annotated> for #name #bounds {
+            type Error = __DlqError;
+
+            fn run(
+                self,
+                __dlq_delivery: #core::Delivery,
+                __dlq_state: ::std::sync::Arc<#state>,
+            ) -> impl ::core::future::Future<
+                Output = ::core::result::Result<(), #handler::Failed<__DlqError>>,
+            > + ::core::marker::Send + 'static {
+                #run
+            }
+        }
+    }
+}
+
+/// Calls that do not compile where a type is not what it has to be; the message stands under the user's own type.
+fn checks(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
+    let private = paths.private();
+    let state =
+        args.state.as_ref().map_or_else(|| quote!(#private::AnyState), |state| quote!(#state));
+    let arguments = model.arguments.iter().map(|argument| {
+        quote_spanned!(argument.span()=> const _: () = #private::is_extractor::<#argument, #state>();)
+    });
+    let output = &model.output;
+    let output = quote_spanned!(output.span()=> const _: () = #private::is_output::<#output>(););
+    quote!(#(#arguments)* #output)
+}

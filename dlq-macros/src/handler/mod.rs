@@ -1,0 +1,49 @@
+//! `#[dlq_handler]`.
+
+mod args;
+mod backoff;
+mod check;
+mod expand;
+mod fallback;
+mod model;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use proc_macro2::TokenStream;
+use syn::parse::Parser;
+
+use crate::errors::Errors;
+
+/// The attribute: from its tokens to the expansion.
+pub(crate) fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
+    let mut errors = Errors::default();
+    let function = match syn::parse2::<syn::ItemFn>(item.clone()) {
+        Ok(function) => function,
+        Err(_) => {
+            errors.at(&item, "`#[dlq_handler]` goes on an async function with a body");
+            return fallback::item(&item, &mut errors);
+        }
+    };
+    let args = read_args(args, &mut errors);
+    match model::Model::of(&function, &mut errors) {
+        Some(model) => {
+            check::check(&args, &mut errors);
+            let expansion = expand::expand(&model, &args);
+            fallback::with_errors(&function, expansion, &mut errors)
+        }
+        None => fallback::function(&function, &mut errors),
+    }
+}
+
+/// The arguments as far as they can be read.
+fn read_args(tokens: TokenStream, errors: &mut Errors) -> args::Args {
+    let mut args = args::Args::default();
+    let read = |input: syn::parse::ParseStream<'_>| {
+        args.read(input, errors);
+        Ok(())
+    };
+    let outcome = read.parse2(tokens);
+    errors.ok(outcome);
+    args
+}

@@ -1,0 +1,54 @@
+//! Reading lists of options so that one mistake does not hide the next.
+
+use proc_macro2::TokenTree;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Result};
+use syn::{Ident, Token};
+
+use crate::errors::Errors;
+
+/// Reads `key …, key …`: `read` gets each key and reads what follows it. A mistake is kept, and reading goes on behind
+/// the next comma.
+pub(crate) fn list(
+    input: ParseStream<'_>,
+    errors: &mut Errors,
+    mut read: impl FnMut(&Ident, ParseStream<'_>) -> Result<()>,
+) {
+    while !input.is_empty() {
+        let entry = input.call(Ident::parse_any).and_then(|key| {
+            read(&key, input)?;
+            if input.is_empty() || input.peek(Token![,]) {
+                return Ok(());
+            }
+            Err(input.error(format!("expected `,` after `{key}`")))
+        });
+        errors.ok(entry);
+        skip(input);
+    }
+}
+
+/// Skips to behind the next comma.
+fn skip(input: ParseStream<'_>) {
+    while !input.is_empty() {
+        if input.parse::<Option<Token![,]>>().is_ok_and(|comma| comma.is_some()) {
+            return;
+        }
+        if input.parse::<TokenTree>().is_err() {
+            return;
+        }
+    }
+}
+
+/// Puts `value` into `slot`, or says that it was there before.
+pub(crate) fn fill<T>(slot: &mut Option<T>, key: &Ident, value: T) -> Result<()> {
+    if slot.is_some() {
+        return Err(syn::Error::new(key.span(), format!("`{key}` is set twice; drop one")));
+    }
+    *slot = Some(value);
+    Ok(())
+}
+
+/// `a`, `b`, `c`, for messages.
+pub(crate) fn words(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,116 @@
+//! Key closures: what they are given, and what they cost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use dlq_tower::core::idempotency::memory::MemoryIdempotency;
+use dlq_tower::core::{Cause, Delivery, Headers, Message};
+use dlq_tower::dlq_handler;
+use dlq_tower::extract::{FromDelivery, Json, Payload, Rejection, by_payload, take};
+use dlq_tower::handler::{Handles, handler};
+use dlq_tower::stage::Verdict;
+
+use crate::fixture::{Done, Payment, bytes, delivery, payment, refuses, run, succeeds};
+
+#[dlq_handler(order_by = move |p| (p.customer, p.id.as_str()))]
+async fn payload_anywhere(_headers: Headers, Json(_payment): Json<Payment>) {}
+
+#[dlq_handler(order_by = |p: &Payment| -> String { format!("c{}", p.customer) })]
+async fn payload_optional(_payment: Option<Json<Payment>>) {}
+
+#[dlq_handler(order_by = |p: &Payment| p.customer)]
+async fn payload_judged(_payment: Result<Json<Payment>, Rejection>) {}
+
+#[dlq_handler(order_by = |p: &Bytes| p)]
+async fn the_first_of_several(_bytes: Bytes, _payment: Json<Payment>) {}
+
+#[test]
+fn the_payload_is_found_wherever_it_stands() {
+    let key = |stack: &dyn Fn(&Delivery) -> Option<Bytes>| stack(&payment("a", 7, 1)).unwrap();
+    let stack = payload_anywhere::handler().build().unwrap();
+    assert!(key(&|d| stack.order_key(d)).ends_with(b"a"));
+    let stack = payload_optional::handler().build().unwrap();
+    assert_eq!(key(&|d| stack.order_key(d)), "c7");
+    assert_eq!(stack.order_key(&delivery(Message::tombstone("s"))), None);
+    let stack = payload_judged::handler().build().unwrap();
+    assert_eq!(key(&|d| stack.order_key(d)), "7");
+    assert_eq!(stack.order_key(&bytes("broken")), None);
+    let stack = the_first_of_several::handler().build().unwrap();
+    assert!(key(&|d| stack.order_key(d)).starts_with(b"{"));
+}
+
+/// How often payloads were decoded.
+static DECODED: AtomicU32 = AtomicU32::new(0);
+
+/// Not `Clone`, and counts.
+struct Counted(u64);
+
+impl Payload for Counted {
+    type Value = u64;
+    fn decode(delivery: &Delivery) -> Result<Self, Rejection> {
+        DECODED.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(delivery.message().payload().map_or(0, |payload| payload.len() as u64)))
+    }
+    fn value(&self) -> &u64 {
+        &self.0
+    }
+}
+
+impl<S> FromDelivery<S> for Counted {
+    fn from_delivery(delivery: &Delivery, _: &S) -> Result<Self, Rejection> {
+        take(delivery)
+    }
+}
+
+#[dlq_handler(
+    max_attempts = 2, backoff = constant("1ms"),
+    order_by = |length: &u64| *length, idempotency_key = |length: &u64| *length,
+)]
+async fn counts(counted: Counted) -> Result<(), String> {
+    if counted.0 == 1 { Err("one".to_owned()) } else { Ok(()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payload_is_decoded_once_per_attempt() {
+    let stack = counts::handler().idempotency(MemoryIdempotency::new()).build().unwrap();
+    let delivery = bytes("12");
+    stack.order_key(&delivery).unwrap();
+    succeeds(&stack, delivery).await;
+    assert_eq!(DECODED.swap(0, Ordering::Relaxed), 1);
+    let Verdict::Dead(_) = run(&stack, bytes("1")).await else { panic!("expected a death") };
+    assert_eq!(DECODED.load(Ordering::Relaxed), 2, "two attempts");
+}
+
+#[tokio::test]
+async fn an_empty_key_makes_no_duplicates() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&runs);
+    let stack = handler("h", move |_: Json<Payment>| {
+        let count = Arc::clone(&count);
+        async move {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+    .idempotency(MemoryIdempotency::new())
+    .idempotency_key(by_payload::<Json<Payment>, _, _>(|p| p.id.clone()))
+    .build()
+    .unwrap();
+    succeeds(&stack, payment("", 1, 1)).await;
+    succeeds(&stack, payment("", 2, 2)).await;
+    succeeds(&stack, payment("x", 1, 1)).await;
+    assert_eq!(run(&stack, payment("x", 1, 1)).await, Verdict::Done(Done::Duplicate));
+    assert_eq!(runs.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_key_closure_that_panics_kills_its_message_and_nothing_else() {
+    #[dlq_handler(order_by = |p: &Payment| { assert!(p.cents > 0, "no cents"); p.customer })]
+    async fn touchy(_: Json<Payment>) {}
+    let stack = touchy::handler().build().unwrap();
+    let delivery = payment("a", 1, -1);
+    assert_eq!(stack.order_key(&delivery), None);
+    let failure = refuses(&stack, delivery, Cause::Malformed).await;
+    assert!(failure.message().contains("panicked: no cents"), "{failure}");
+    succeeds(&stack, payment("b", 1, 1)).await;
+}
