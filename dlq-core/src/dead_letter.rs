@@ -175,7 +175,7 @@ impl DeadLetter {
             class: self.class,
             cause: self.cause,
             error: self.error(),
-            fingerprint: self.fingerprint.clone(),
+            fingerprint: self.fingerprint,
             attempts: self.attempts,
             crashes: self.crashes,
             payload_size: self.message.payload().map(|payload| payload.len() as u64),

@@ -1,5 +1,7 @@
 //! The header protocol: what is written is read back, whatever the bytes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

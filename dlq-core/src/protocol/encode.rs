@@ -49,7 +49,7 @@ pub fn on_death(letter: &DeadLetter) -> Headers {
     if let Some(failure) = letter.failure() {
         write_failure(&mut headers, failure);
     }
-    set(&mut headers, names::ERROR_FINGERPRINT, &letter.fingerprint);
+    set(&mut headers, names::ERROR_FINGERPRINT, letter.fingerprint);
     write_history(&mut headers, &letter.history);
     set(&mut headers, names::RETRY_COUNT, letter.escalations);
     set(&mut headers, names::RETRY_ATTEMPTS, letter.attempts);

@@ -475,7 +475,8 @@ mod tests {
     fn a_canary_holds_the_rest_until_its_outcome_is_known() {
         use ItemOutcome::{FailedAgain, Queued, Released, Skipped, Succeeded};
         use OperationState::{Canary, Completed, Running, Stopped};
-        let cases: [(&[(ItemOutcome, u64)], u64, OperationState); 7] = [
+        type Case<'a> = (&'a [(ItemOutcome, u64)], u64, OperationState);
+        let cases: [Case<'_>; 7] = [
             (&[(Queued, 5)], 2, Canary),
             (&[(Queued, 3), (Skipped, 2)], 2, Canary),
             (&[(Queued, 3), (Released, 2)], 0, Canary),
