@@ -118,7 +118,8 @@ impl Cluster {
         Ok(if leaders.len() == 1 { leaders.pop_first().flatten() } else { None })
     }
 
-    /// Waits until the present nodes, and no others, know one another and agree on a leader.
+    /// Waits until the present nodes, and no others, know one another and agree on a leader; with
+    /// NATS, until JetStream answers on each and, if all are present, keeps a replica on each.
     ///
     /// # Errors
     ///
@@ -152,10 +153,38 @@ impl Cluster {
             }
         }
         match self.leader()? {
-            Some(leader) if present.contains(&leader) => Ok(()),
+            Some(leader) if present.contains(&leader) => self.serves(present),
             Some(leader) => wrong(format!("their leader, node {leader}, is gone")),
             None => wrong("they agree on no leader".to_owned()),
         }
+    }
+
+    /// JetStream ignores requests for some seconds after its leader was elected, and places no
+    /// replicas on nodes it has not yet heard of. So it is asked what will be asked of it.
+    fn serves(&self, present: &BTreeSet<usize>) -> Result<(), Error> {
+        const PROBE: &str = "DLQ_SERVICES_PROBE";
+        if self.service != Service::Nats {
+            return Ok(());
+        }
+        let ask = |index: usize, what: &str, payload: &str| {
+            let url = self.nodes[index].url();
+            let reply = wire::nats::request(url, &format!("$JS.API.{what}"), payload, PATIENCE)?;
+            let refused = reply.contains("\"error\":");
+            if refused { Err(wire::no_answer(self.service, reply)) } else { Ok(()) }
+        };
+        for &index in present {
+            ask(index, "INFO", "")?;
+        }
+        // A stream with a replica on each node needs all of them.
+        if present.len() == self.nodes.len() {
+            let replicas = present.len();
+            let stream = format!(
+                r#"{{"name":"{PROBE}","subjects":["{PROBE}"],"storage":"memory","num_replicas":{replicas}}}"#
+            );
+            ask(0, &format!("STREAM.CREATE.{PROBE}"), &stream)?;
+            ask(0, &format!("STREAM.DELETE.{PROBE}"), "")?;
+        }
+        Ok(())
     }
 
     fn present(&self) -> BTreeSet<usize> {

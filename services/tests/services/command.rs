@@ -156,7 +156,8 @@ fn up(args: &[&str]) -> Option<(Child, Running)> {
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let Some(url) = line.strip_prefix("export DLQ_TEST_REDIS_URL='") else {
         let status = child.wait().unwrap();
-        let _ = or_skip(Service::Redis, Redis::builder().ours().start());
+        // Where there is no Redis there is nothing to test.
+        or_skip(Service::Redis, Redis::builder().ours().start()).ok()?;
         panic!("`services up` ended with {status}: {line:?}");
     };
     let running = Running::at(Service::Redis, url.trim_end().trim_end_matches('\''));
