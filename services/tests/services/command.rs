@@ -1,7 +1,7 @@
 //! The command, and through it what depends on the environment of a process.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -170,12 +170,16 @@ fn data_folder(redis: &Running) -> PathBuf {
     PathBuf::from(reply.unwrap().lines().nth(1).unwrap())
 }
 
-/// The server and its data are gone soon.
-fn ends(redis: &Running, folder: &std::path::Path) {
+/// The server answers no more, soon.
+fn dies(redis: &Running) {
     until(|| match redis.ping_within(Duration::from_millis(500)) {
         Ok(()) => Err("it still answers"),
         Err(_) => Ok(()),
     });
+}
+
+/// Its data are gone, soon.
+fn is_removed(folder: &Path) {
     until(|| if folder.exists() { Err("its data are still there") } else { Ok(()) });
 }
 
@@ -188,7 +192,8 @@ fn up_ends_when_it_is_terminated_or_killed() {
         let sent = Command::new("sh").args(["-c", "kill -s $0 $1", signal, &id]).status().unwrap();
         assert!(sent.success());
         assert!(!child.wait().unwrap().success());
-        ends(&redis, &folder);
+        dies(&redis);
+        is_removed(&folder);
     }
 }
 
@@ -198,7 +203,8 @@ fn up_may_end_with_its_input() {
     let folder = data_folder(&redis);
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
-    ends(&redis, &folder);
+    dies(&redis);
+    is_removed(&folder);
 }
 
 #[cfg(target_os = "linux")]
@@ -208,7 +214,8 @@ fn servers_die_with_a_process_that_is_killed() {
     let folder = data_folder(&redis);
     child.kill().unwrap();
     child.wait().unwrap();
+    dies(&redis);
     // Nobody was left to remove its data, so the next process that starts a server does.
     drop(Redis::builder().ours().start().unwrap());
-    ends(&redis, &folder);
+    is_removed(&folder);
 }
