@@ -31,7 +31,7 @@
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again: the same death writes the same letter (G2), and a retry record that is there already is kept |
 //! | is settled | the broker has confirmed | nothing: it is over |
-//! | is settled, its mark not yet removed | both | nothing comes again that could count the mark |
+//! | is settled, its mark not yet removed | both | it does not come again; one that was given back does, and the mark counts as a crash |
 //!
 //! At every instant the message is unsettled at the broker, or its handler has succeeded, or its record is durable
 //! (G1). A message that came from a store has its claimed row in place of all this: the outcome is written onto the

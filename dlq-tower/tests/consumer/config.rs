@@ -1,0 +1,60 @@
+//! What cannot be built.
+
+use dlq_core::store::Schedule;
+use dlq_core::{Delivery, Ordering};
+use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
+use dlq_tower::handler::{HandlerStack, handler};
+
+use crate::broker::Broker;
+use crate::faulty::Store;
+use crate::support::SECOND;
+
+fn work() -> HandlerStack {
+    handler("orders.handle", |_: Delivery| async {}).build().unwrap()
+}
+
+fn refused(builder: ConsumerBuilder) -> String {
+    builder.build().expect_err("it contradicts itself").to_string()
+}
+
+#[tokio::test]
+async fn a_consumer_needs_a_handler_and_a_place_for_letters() {
+    let source = || Consumer::builder(Broker::new().source());
+    assert!(refused(source()).contains("`handler(…)`"));
+    assert!(refused(source().handler(work())).contains("`dead_letters(store)`"));
+    let schedule = source().handler(work()).sink(Store::new()).schedule(Schedule::enabled());
+    assert!(refused(schedule).contains("the schedule is enabled"));
+}
+
+#[tokio::test]
+async fn numbers_that_make_no_sense_are_refused() {
+    let source =
+        || Consumer::builder(Broker::new().source()).handler(work()).dead_letters(Store::new());
+    assert!(refused(source().max_in_hand(0)).contains("max_in_hand is 0"));
+    assert!(refused(source().suspect_after(1)).contains("suspect_after is 1"));
+    let outage = |policy| refused(source().outage(policy));
+    assert!(outage(OutagePolicy::new().with_ratio(0.0)).contains("outage.ratio is 0"));
+    assert!(outage(OutagePolicy::new().with_ratio(f64::NAN)).contains("outage.ratio is NaN"));
+    assert!(outage(OutagePolicy::new().with_probes(0)).contains("outage.probes is 0"));
+    let pause = OutagePolicy::new().with_pause(2 * SECOND, SECOND);
+    assert!(outage(pause).contains("outage.max_pause (1s) is below outage.pause (2s)"));
+}
+
+/// G5: refused at start, with both names.
+#[tokio::test]
+async fn g5_an_order_that_the_source_cannot_keep_is_refused() {
+    let ordered = || {
+        let work = handler("orders.handle", |_: Delivery| async {});
+        work.order_by(|delivery| delivery.message().key().cloned()).build().unwrap()
+    };
+    let broker = Broker::new();
+    broker.set(|world| world.ordering = Some(Ordering::None));
+    let consumer = || Consumer::builder(broker.source()).dead_letters(Store::new());
+    let error = refused(consumer().handler(ordered()));
+    assert!(error.contains("`orders.handle` is ordered"), "{error}");
+    assert!(error.contains("ordering = none"), "{error}");
+    let unordered = consumer().handler(work()).build();
+    assert!(unordered.is_ok(), "without an order any source will do");
+    broker.set(|world| world.ordering = Some(Ordering::Partition));
+    assert!(consumer().handler(ordered()).build().is_ok(), "this source keeps it");
+}

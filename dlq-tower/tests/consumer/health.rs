@@ -1,0 +1,157 @@
+//! G9: nothing dies in silence.
+
+use std::time::Duration;
+
+use dlq_core::store::Schedule;
+use dlq_core::{Delivery, StoreErrorKind, TransportErrorKind};
+use dlq_tower::consumer::{
+    Consumer, ConsumerBuilder, Ended, IN_HAND, PAUSED, Part, RunState, SETTLE_ERRORS_TOTAL,
+};
+use dlq_tower::handler::{HandlerError, handler};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tokio::time::sleep;
+
+use crate::broker::Broker;
+use crate::faulty::Store;
+use crate::support::{Running, SECOND};
+
+fn consumer(broker: &Broker, store: &Store) -> ConsumerBuilder {
+    let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
+    Consumer::builder(broker.source()).handler(work).dead_letters(store.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_fails_for_a_while_is_asked_again_and_shown() {
+    let (broker, store) = (Broker::with(1), Store::new());
+    broker.set(|world| world.errors.extend([TransportErrorKind::Unavailable; 5]));
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let ill = health.wait_for(|health| health.source_error.is_some()).await.unwrap();
+    assert!(!ill.is_healthy() && ill.lost.is_empty());
+    broker.until_empty().await;
+    assert!(running.handle.health().get().is_healthy());
+    let report = running.stop().await;
+    assert_eq!((report.handled, report.lost_tasks, report.ended), (1, 0, Ended::Stopped));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_without_messages_is_healthy_again_after_a_while() {
+    let (broker, store) = (Broker::new(), Store::new());
+    broker.set(|world| world.errors.extend([TransportErrorKind::Unavailable; 2]));
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| !health.is_healthy()).await.unwrap();
+    health.wait_for(|health| health.is_healthy()).await.unwrap();
+    running.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn g9_a_source_that_fails_for_good_ends_the_run() {
+    let (broker, store) = (Broker::with(2), Store::new());
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let health = consumer.health();
+    let running = Running::start(consumer);
+    broker.until_empty().await;
+    broker.set(|world| world.errors.push_back(TransportErrorKind::Unexpected));
+    let report = running.ended().await;
+    assert!(matches!(&report.ended, Ended::SourceFailed(why) if why.contains("fetch")), "{report}");
+    assert_eq!((report.handled, report.lost_tasks), (2, 1));
+    let health = health.get();
+    assert_eq!((health.state, health.lost[0].part), (RunState::Stopped, Part::Source));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g9_a_source_that_panics_is_told_from_one_that_ends() {
+    let (broker, store) = (Broker::new(), Store::new());
+    broker.set(|world| world.panics = true);
+    let report = Running::start(consumer(&broker, &store).build().unwrap()).ended().await;
+    let Ended::SourceFailed(why) = &report.ended else { panic!("{report}") };
+    assert_eq!(why, "panicked: the source panics");
+}
+
+#[tokio::test(start_paused = true)]
+async fn g9_a_store_lane_that_dies_is_reported_and_the_rest_goes_on() {
+    let (broker, store) = (Broker::new(), Store::new());
+    store.fail("claim", 1, StoreErrorKind::Corrupt);
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let ill = health.wait_for(|health| !health.lost.is_empty()).await.unwrap();
+    assert!(!ill.is_healthy());
+    assert_eq!((ill.lost[0].part, ill.state), (Part::StoreLane, RunState::Running));
+    assert!(ill.lost[0].why.contains("corrupt"), "{ill:?}");
+    broker.publish("");
+    broker.until_empty().await;
+    let report = running.stop().await;
+    assert_eq!((report.handled, report.lost_tasks, report.ended), (1, 1, Ended::Stopped));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g9_one_refused_call_does_not_end_the_store_lane() {
+    let (broker, store) = (Broker::new(), Store::new());
+    store.fail("claim", 7, StoreErrorKind::Unavailable);
+    store.fail("next_due", 3, StoreErrorKind::Unavailable);
+    let running = Running::start(consumer(&broker, &store).build().unwrap());
+    sleep(600 * SECOND).await;
+    assert!(store.calls("claim") > 100, "it is asked on and on");
+    assert!(running.handle.health().get().is_healthy());
+    assert_eq!(running.stop().await.lost_tasks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g9_a_schedule_that_dies_is_reported_and_the_rest_goes_on() {
+    let (broker, store) = (Broker::with(1), Store::new());
+    store.fail("run_schedule", 1, StoreErrorKind::Refused);
+    let consumer = consumer(&broker, &store).schedule(Schedule::enabled()).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let ill = health.wait_for(|health| !health.lost.is_empty()).await.unwrap();
+    assert_eq!(ill.lost[0].part, Part::Schedule);
+    broker.until_empty().await;
+    assert_eq!(running.stop().await.handled, 1);
+}
+
+/// In hand, paused, and settlements that failed, so long after the start of a consumer whose only message takes a
+/// second, cannot be buried at first, and not be given back either.
+async fn metrics_after(moment: Duration) -> [f64; 3] {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _installed = metrics::set_default_local_recorder(&recorder);
+    let (broker, store) = (Broker::with(1), Store::new());
+    store.fail("put", 1, StoreErrorKind::Unavailable);
+    broker.set(|world| world.refuse_settles = 1);
+    let work = handler("orders.handle", |_: Delivery| async {
+        sleep(SECOND).await;
+        Err::<(), _>(HandlerError::msg("refused").permanent())
+    });
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.derived().build().unwrap())
+        .dead_letters(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    sleep(moment).await;
+    // A snapshot starts every metric over, hence one per run.
+    let snapshot = snapshotter.snapshot().into_vec();
+    broker.until_empty().await;
+    running.finish().await;
+    [IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL].map(|name| {
+        let of_consumer = |key: &metrics::Key| {
+            key.name() == name && key.labels().any(|label| label.value() == "orders.handle")
+        };
+        let found = snapshot.iter().find(|(key, ..)| of_consumer(key.key()));
+        match found.map(|(.., value)| value) {
+            Some(DebugValue::Gauge(value)) => value.0,
+            Some(DebugValue::Counter(count)) => *count as f64,
+            other => panic!("{name} is {other:?}"),
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_show_what_is_in_hand_and_whether_fetching_pauses() {
+    assert_eq!(metrics_after(SECOND / 2).await, [1.0, 0.0, 0.0], "it runs");
+    assert_eq!(metrics_after(SECOND * 3 / 2).await, [0.0, 1.0, 1.0], "fetching pauses");
+    assert_eq!(metrics_after(SECOND * 5 / 2).await, [1.0, 0.0, 1.0], "it runs again");
+    assert_eq!(metrics_after(SECOND * 10).await, [0.0, 0.0, 1.0], "it is over");
+}

@@ -1,0 +1,179 @@
+//! The store lane by itself.
+
+use std::time::Duration;
+
+use dlq_core::store::{ClaimRequest, Claims, Sink};
+use dlq_core::{
+    Delivery, Disposition, Lane, Message, Origin, Position, RetryLane, Settle, Source, Status,
+    StoreErrorKind, TransportErrorKind,
+};
+use dlq_tower::store_lane::StoreLane;
+use futures_util::future::join_all;
+use futures_util::{FutureExt, poll};
+use tokio::time::{Instant, sleep};
+
+use crate::faulty::Store;
+use crate::support::{SECOND, soon};
+
+/// A store in which so many retry records are due.
+async fn due(count: u64) -> Store {
+    let store = Store::new();
+    for position in 0..count {
+        let origin = Origin::new("script", "orders", Position::Offset(position));
+        let delivery = Delivery::new(Message::new("orders", "{}"), origin);
+        let escalation = dlq_core::Escalation {
+            delivery,
+            consumer: "orders.handle".into(),
+            due: store.clock.now(),
+            history: dlq_core::History::new(),
+            attempts: 1,
+        };
+        store.inner.escalate(escalation).await.unwrap();
+    }
+    store
+}
+
+fn lane(store: &Store) -> StoreLane<Store> {
+    StoreLane::new(store.clone(), ["orders.handle"]).clock(store.clock.clone())
+}
+
+async fn taken(lane: &mut StoreLane<Store>) -> (Delivery, impl Settle) {
+    soon(lane.next()).await.unwrap().expect("it has not ended")
+}
+
+/// How many can be claimed now.
+async fn claimable(store: &Store) -> usize {
+    let request = ClaimRequest::due(["orders.handle"], 1000, SECOND);
+    store.inner.claim(request).await.unwrap().len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_are_made_in_batches_and_outcomes_recorded_in_batches() {
+    let store = due(100).await;
+    let mut lane = lane(&store).batch(50);
+    let mut settles = Vec::new();
+    for _ in 0..100 {
+        let (delivery, settle) = taken(&mut lane).await;
+        assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Store, 2));
+        settles.push(settle);
+    }
+    assert_eq!(store.calls("claim"), 2);
+    store.slow(Duration::from_millis(5));
+    let settled = join_all(settles.into_iter().map(|settle| settle.settle(Disposition::Succeeded)));
+    assert!(soon(settled).await.iter().all(Result::is_ok));
+    assert!(store.calls("finish") <= 3, "{} calls", store.calls("finish"));
+    assert!(store.statuses().await.iter().all(|status| *status == Status::Resolved));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_and_not_yielded_is_given_back() {
+    let store = due(10).await;
+    let mut lane = lane(&store);
+    let (_, settle) = taken(&mut lane).await;
+    lane.close().await;
+    lane.close().await;
+    assert!(soon(lane.next()).await.unwrap().is_none());
+    assert_eq!(claimable(&store).await, 9);
+    settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
+    assert_eq!(claimable(&store).await, 1);
+    assert!(store.letters().await.iter().all(|letter| letter.crashes == 0), "nobody crashed");
+}
+
+/// A claim that is under way when nobody waits any more is not lost: its lease would count as a crash.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_next_loses_no_claim() {
+    let store = due(3).await;
+    store.slow(SECOND);
+    let mut lane = lane(&store);
+    assert!(poll!(Box::pin(lane.next())).is_pending());
+    sleep(2 * SECOND).await;
+    let (first, _) = taken(&mut lane).await;
+    assert_eq!(first.crashes(), 0);
+    assert_eq!(store.calls("claim"), 1, "the call went on");
+    assert!(poll!(Box::pin(lane.next())).is_ready());
+
+    let store = due(3).await;
+    store.slow(SECOND);
+    let mut lane = self::lane(&store);
+    assert!(poll!(Box::pin(lane.next())).is_pending());
+    soon(lane.close()).await;
+    assert_eq!(claimable(&store).await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_waits_until_something_is_due_and_can_be_woken() {
+    let store = Store::new();
+    let mut lane = lane(&store).poll(100 * SECOND);
+    let waker = lane.waker();
+    let mut next = Box::pin(lane.next());
+    assert!(poll!(&mut next).is_pending());
+    sleep(30 * SECOND).await;
+    assert!(poll!(&mut next).is_pending());
+    let other = due(1).await;
+    let letter = other.letters().await.remove(0);
+    store.inner.put(vec![letter]).await.unwrap();
+    store.replay().await;
+    assert!(poll!(&mut next).is_pending(), "it has not looked yet");
+    waker.notify_one();
+    let begun = Instant::now();
+    assert!(soon(next).await.unwrap().is_some());
+    assert!(begun.elapsed() < SECOND);
+}
+
+/// Somebody else claimed it meanwhile: their outcome counts, ours changes nothing and is no error.
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_comes_too_late_changes_nothing() {
+    let store = due(1).await;
+    let mut slow = lane(&store).lease(SECOND);
+    let (_, mut late) = taken(&mut slow).await;
+    sleep(2 * SECOND).await;
+    let mut other = lane(&store);
+    let (delivery, settle) = taken(&mut other).await;
+    assert_eq!(delivery.crashes(), 1, "a lease that ended");
+    assert_eq!(late.extend().await.unwrap_err().kind(), TransportErrorKind::Lost);
+    late.settle(Disposition::Succeeded).await.unwrap();
+    assert_eq!(store.statuses().await, [Status::Replaying]);
+    settle.settle(Disposition::Duplicate).await.unwrap();
+    assert_eq!(store.statuses().await, [Status::Resolved]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_is_given_up_when_the_lease_would_have_ended() {
+    let store = due(1).await;
+    store.fail("finish", u32::MAX, StoreErrorKind::Unavailable);
+    let mut lane = lane(&store).lease(10 * SECOND);
+    let (_, settle) = taken(&mut lane).await;
+    let begun = Instant::now();
+    let error = soon(settle.settle(Disposition::Succeeded)).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    assert!(begun.elapsed() > 5 * SECOND && begun.elapsed() <= 10 * SECOND);
+}
+
+/// One that the store refuses does not take the others with it.
+#[tokio::test(start_paused = true)]
+async fn a_refused_batch_is_recorded_one_by_one() {
+    let store = due(5).await;
+    let mut lane = lane(&store);
+    let mut settles = Vec::new();
+    for _ in 0..5 {
+        settles.push(taken(&mut lane).await.1);
+    }
+    store.slow(Duration::from_millis(5));
+    // The first call, with one outcome, is refused; so is the second, with four.
+    store.fail("finish", 2, StoreErrorKind::Unexpected);
+    let settled = join_all(settles.into_iter().map(|settle| settle.settle(Disposition::Succeeded)));
+    let refused = soon(settled).await.iter().filter(|settled| settled.is_err()).count();
+    let resolved = store.statuses().await;
+    let resolved = resolved.iter().filter(|status| **status == Status::Resolved).count();
+    assert_eq!(refused + resolved, 5);
+    assert!(resolved >= 4, "{resolved}");
+}
+
+#[tokio::test]
+async fn without_names_nothing_is_claimed() {
+    let store = due(1).await;
+    let mut lane = StoreLane::new(store.clone(), [""; 0]);
+    assert!(lane.next().now_or_never().is_none());
+    lane.close().await;
+    assert_eq!(claimable(&store).await, 1);
+}

@@ -1,0 +1,16 @@
+//! The consumer: run loop, store lane, order, probation, outage protection, stop and health, under paused time.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+mod broker;
+mod config;
+mod faulty;
+mod flow;
+mod health;
+mod lane;
+mod order;
+mod outage;
+mod probation;
+mod stop;
+mod store;
+mod support;

@@ -1,0 +1,221 @@
+//! Outage protection: an outage buries no backlog.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use dlq_core::store::Schedule;
+use dlq_core::{Delivery, Reason, RetryPolicy, Status};
+use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
+use dlq_tower::handler::{HandlerError, HandlerStack, handler};
+use tokio::time::{Instant, sleep};
+
+use crate::broker::Broker;
+use crate::faulty::Store;
+use crate::support::{Running, SECOND, policy, position};
+
+fn protection() -> OutagePolicy {
+    OutagePolicy::new().with_minimum(10).with_ratio(0.5).with_pause(5 * SECOND, 40 * SECOND)
+}
+
+/// What the handlers depend on.
+#[derive(Clone, Debug, Default)]
+struct Dependency {
+    works: Arc<AtomicBool>,
+    calls: Arc<AtomicU32>,
+}
+
+impl Dependency {
+    fn handler(&self, retry: RetryPolicy, store: &Store, poison: Option<u64>) -> HandlerStack {
+        let this = self.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            this.calls.fetch_add(1, Ordering::Relaxed);
+            let works = this.works.load(Ordering::Relaxed);
+            async move {
+                if works && poison != Some(position(&delivery)) {
+                    return Ok(());
+                }
+                Err(HandlerError::msg("connection refused"))
+            }
+        });
+        work.policy(retry).clock(store.clock.clone()).build().unwrap()
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn repair(&self) {
+        self.works.store(true, Ordering::Relaxed);
+    }
+}
+
+fn consumer(broker: &Broker, store: &Store, work: HandlerStack) -> ConsumerBuilder {
+    Consumer::builder(broker.source())
+        .handler(work)
+        .dead_letters(store.clone())
+        .clock(store.clock.clone())
+        .outage(protection())
+        .max_in_hand(8)
+}
+
+#[tokio::test(start_paused = true)]
+async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
+    let (broker, store, dependency) = (Broker::with(200), Store::new(), Dependency::default());
+    let work = dependency.handler(policy(2, SECOND), &store, None);
+    let consumer = consumer(&broker, &store, work).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let open = health.wait_for(|health| health.outage).await.unwrap();
+    assert!(open.is_healthy(), "it is not the consumer that is ill");
+    let before = dependency.calls();
+    let written = store.letters().await.len();
+    assert!(written < 10, "no more than it took to notice: {written}");
+
+    sleep(300 * SECOND).await;
+    assert_eq!(store.letters().await.len(), written, "nothing more, however long it lasts");
+    let probes = dependency.calls() - before;
+    // Pauses of 5, 10, 20 and 40 s; two attempts for each of up to three probes, and those that were in hand.
+    assert!((10..100).contains(&probes), "few are tried: {probes}");
+
+    dependency.repair();
+    health.wait_for(|health| !health.outage).await.unwrap();
+    broker.until_empty().await;
+    let over = |status: &Status| [Status::Pending, Status::Resolved].contains(status);
+    while !store.statuses().await.iter().all(over) {
+        sleep(SECOND).await;
+    }
+    let report = running.stop().await;
+    assert_eq!(report.handled + report.dead, 200, "{report}");
+    assert!(report.dead < 10, "{report}");
+    let letters = store.letters().await;
+    assert_eq!(letters.len(), written, "retry records and letters");
+    assert!(letters.iter().all(|letter| letter.crashes == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_fetched_during_a_pause() {
+    let (broker, store, dependency) = (Broker::with(100), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let consumer = consumer(&broker, &store, work).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    let opened = Instant::now();
+    // What was in hand ends at once.
+    tokio::task::yield_now().await;
+    sleep(Duration::from_millis(10)).await;
+    let fetched = broker.world().fetched;
+    sleep(4 * SECOND).await;
+    assert_eq!(broker.world().fetched, fetched);
+    broker.until(|world| world.fetched > fetched).await;
+    assert_eq!(opened.elapsed().as_secs(), 5);
+    running.finish().await;
+    assert_eq!(broker.held(), 0, "all were given back");
+}
+
+/// A probe that fails while another succeeds has failed by itself: it counts, and it does not keep the circuit open.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_itself_at_fault_dies_and_ends_no_recovery() {
+    let (broker, store, dependency) = (Broker::with(60), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, Some(0));
+    let mut running = Vec::new();
+    let consumer = consumer(&broker, &store, work).build().unwrap();
+    let mut health = consumer.health();
+    running.push(Running::start(consumer));
+    health.wait_for(|health| health.outage).await.unwrap();
+    let buried = store.letters().await.len();
+    dependency.repair();
+    health.wait_for(|health| !health.outage).await.unwrap();
+    broker.until_empty().await;
+    let report = running.remove(0).stop().await;
+    let letters = store.letters().await;
+    assert!(letters.iter().any(|letter| letter.origin.position() == dlq_core::Position::Offset(0)));
+    assert!(letters.len() <= buried + 1, "{} letters, {buried} before", letters.len());
+    assert_eq!(report.dead as usize, letters.len());
+    assert_eq!(report.handled as usize, 60 - letters.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn permanent_failures_are_no_outage() {
+    let (broker, store) = (Broker::with(100), Store::new());
+    let work = handler("orders.handle", |_: Delivery| async {
+        Err::<(), _>(HandlerError::msg("bad amount").permanent())
+    })
+    .derived();
+    let consumer = consumer(&broker, &store, work.build().unwrap()).build().unwrap();
+    let running = Running::start(consumer);
+    broker.until_empty().await;
+    let report = running.stop().await;
+    assert_eq!((report.dead, report.deferred), (100, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_protection_each_message_dies_of_its_own_attempts() {
+    let (broker, store, dependency) = (Broker::with(50), Store::new(), Dependency::default());
+    let work = dependency.handler(policy(2, SECOND), &store, None);
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    let report = running.stop().await;
+    assert_eq!((report.dead, dependency.calls()), (50, 100));
+    assert!(store.letters().await.iter().all(|letter| letter.reason == Reason::Exhausted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_automatic_schedule_waits_for_the_end_of_an_outage() {
+    let (broker, store, dependency) = (Broker::with(40), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let schedule = Schedule::enabled().with_every(60 * SECOND);
+    let consumer = consumer(&broker, &store, work).schedule(schedule).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    let runs = store.calls("run_schedule");
+    sleep(600 * SECOND).await;
+    assert_eq!(store.calls("run_schedule"), runs, "it would send letters back in vain");
+    dependency.repair();
+    broker.until_empty().await;
+    // Those that died before it was noticed come back by themselves.
+    while store.statuses().await.iter().any(|status| *status != Status::Resolved) {
+        sleep(10 * SECOND).await;
+    }
+    running.finish().await;
+}
+
+/// A claim whose lease ended in our hands would count as a crash of its message.
+#[tokio::test(start_paused = true)]
+async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
+    let (broker, store, dependency) = (Broker::with(40), Store::new(), Dependency::default());
+    // Letters of an earlier outage, all sent back at once.
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let running = Running::start(
+        Consumer::builder(broker.source())
+            .handler(work.clone())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone())
+            .build()
+            .unwrap(),
+    );
+    broker.until_empty().await;
+    running.finish().await;
+    let _ = store.replay().await;
+
+    let consumer = consumer(&broker, &store, work).claim_lease(6 * SECOND).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    sleep(600 * SECOND).await;
+    dependency.repair();
+    while store.statuses().await.contains(&Status::Replaying)
+        || running.handle.health().get().outage
+    {
+        sleep(SECOND).await;
+    }
+    running.finish().await;
+    let letters = store.letters().await;
+    assert_eq!(letters.len(), 40);
+    assert!(letters.iter().all(|letter| letter.crashes == 0), "no process died");
+    let again = letters.iter().filter(|letter| letter.generation > 0).count();
+    assert!(again < 10, "no more died again than it took to notice: {again}");
+}

@@ -1,0 +1,174 @@
+//! G3: a message that kills the process is found, and its neighbours live.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dlq_core::{Delivery, Reason, RetryPolicy, StoreErrorKind};
+use dlq_tower::consumer::Consumer;
+use dlq_tower::handler::{HandlerError, HandlerStack, handler};
+use tokio::time::sleep;
+
+use crate::broker::Broker;
+use crate::faulty::Store;
+use crate::support::{Log, Running, SECOND, policy, position};
+
+/// Notes when runs begin and end; message 1 takes long.
+fn noting(log: &Log) -> HandlerStack {
+    let log = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let log = log.clone();
+        async move {
+            log.note(format!("+{}", position(&delivery)));
+            sleep(SECOND * (position(&delivery) as u32 + 1)).await;
+            log.note(format!("-{}", position(&delivery)));
+        }
+    });
+    work.policy(RetryPolicy::never()).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_runs_alone_and_is_marked_meanwhile() {
+    let (broker, store, log) = (Broker::with(5), Store::new(), Log::default());
+    broker.handed_out(2, 2);
+    let consumer = Consumer::builder(broker.source())
+        .handler(noting(&log))
+        .dead_letters(store.clone())
+        .crash_marks(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    log.until(|lines| lines.contains(&"+2".to_owned())).await;
+    assert_eq!((store.calls("begin"), store.calls("end")), (1, 0), "marked before the run");
+    broker.until_empty().await;
+    running.finish().await;
+    let lines = log.lines();
+    let begun = lines.iter().position(|line| line == "+2").unwrap();
+    assert_eq!(lines[begun + 1], "-2", "nothing ran beside it: {lines:?}");
+    let before = &lines[..begun];
+    let (begins, ends) = (
+        before.iter().filter(|line| line.starts_with('+')).count(),
+        before.iter().filter(|line| line.starts_with('-')).count(),
+    );
+    assert_eq!(begins, ends, "nothing ran when it began: {lines:?}");
+    assert_eq!(store.calls("end"), 1, "the mark is gone after it");
+    assert_eq!(lines.len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_marks_a_suspect_still_runs_alone() {
+    let (broker, log) = (Broker::with(3), Log::default());
+    broker.handed_out(1, 7);
+    let consumer = Consumer::builder(broker.source())
+        .handler(noting(&log))
+        .sink(Store::new())
+        .suspect_after(8);
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(log.lines(), ["+0", "-0", "+1", "-1", "+2", "-2"]);
+}
+
+/// A process that dies while it handles message 1, again and again.
+#[tokio::test(start_paused = true)]
+async fn g3_a_message_that_kills_the_process_dies_and_its_neighbours_do_not() {
+    let (broker, store) = (Broker::with(4), Store::new());
+    let lives = Arc::new(AtomicU32::new(0));
+    for life in 1..=20 {
+        let log = Log::default();
+        let seen = log.clone();
+        let counted = Arc::clone(&lives);
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let seen = seen.clone();
+            counted.store(delivery.crashes(), Ordering::Relaxed);
+            async move {
+                if position(&delivery) == 1 {
+                    seen.note("fatal");
+                    std::future::pending::<()>().await;
+                }
+                // The neighbours are in hand when the process dies, at first.
+                sleep(SECOND).await;
+            }
+        });
+        let work = work.policy(RetryPolicy::new().with_max_crashes(3)).clock(store.clock.clone());
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone())
+            .crash_marks(store.clone());
+        let running = Running::start(consumer.build().unwrap());
+        let died = tokio::select! {
+            () = log.until(|lines| !lines.is_empty()) => true,
+            () = broker.until_empty() => false,
+        };
+        if !died {
+            running.finish().await;
+            break;
+        }
+        running.kill().await;
+        broker.crash();
+        assert!(life < 20, "it is given up some day");
+    }
+    let letters = store.letters().await;
+    assert_eq!(letters.len(), 1, "the neighbours live");
+    assert_eq!(letters[0].reason, Reason::MaxCrashes);
+    assert_eq!((letters[0].crashes, letters[0].attempts), (3, 0), "never of attempts not made");
+    assert_eq!(broker.settled_as("succeeded"), [0, 2, 3]);
+    assert_eq!(broker.settled_as("dead"), [1]);
+}
+
+/// What we gave back ourselves explains a delivery: an outage must not put a backlog on probation.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_given_back_is_no_suspect() {
+    let (broker, store) = (Broker::with(1), Store::new());
+    store.fail("put", 5, StoreErrorKind::Unavailable);
+    let work = handler("orders.handle", |_: Delivery| async {
+        Err::<(), _>(HandlerError::msg("refused").permanent())
+    })
+    .derived();
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store.clone())
+        .crash_marks(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.world().fetched, 6);
+    assert_eq!(store.calls("begin"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_whose_mark_cannot_be_written_does_not_run() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    broker.handed_out(0, 5);
+    store.fail("begin", 1, StoreErrorKind::Unavailable);
+    let consumer = Consumer::builder(broker.source())
+        .handler(noting(&log))
+        .dead_letters(store.clone())
+        .crash_marks(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until(|world| world.settled.len() == 1).await;
+    assert!(log.lines().is_empty());
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.settled(), [(0, "deferred"), (0, "succeeded")]);
+}
+
+/// A stop that cuts a suspect off is not a crash.
+#[tokio::test(start_paused = true)]
+async fn a_suspect_that_is_cut_off_leaves_no_mark() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    broker.handed_out(0, 5);
+    let seen = log.clone();
+    let work = handler("orders.handle", move |_: Delivery| {
+        seen.note("runs");
+        std::future::pending::<()>()
+    });
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.policy(policy(1, SECOND)).build().unwrap())
+        .dead_letters(store.clone())
+        .crash_marks(store.clone())
+        .shutdown_deadline(SECOND);
+    let running = Running::start(consumer.build().unwrap());
+    log.until(|lines| lines == ["runs"]).await;
+    let report = running.stop().await;
+    assert_eq!(report.unsettled, 1);
+    assert_eq!((store.calls("begin"), store.calls("end")), (1, 1));
+}

@@ -1,0 +1,231 @@
+//! Stopping: nothing is lost, nothing is left alive.
+
+use std::future::{pending, ready};
+
+use dlq_core::{Delivery, Status};
+use dlq_tower::consumer::{Consumer, Ended, RunState};
+use dlq_tower::handler::{HandlerError, handler};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::broker::Broker;
+use crate::faulty::Store;
+use crate::support::{Log, Running, SECOND, policy, position, soon};
+
+fn alive() -> usize {
+    Handle::current().metrics().num_alive_tasks()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_may_finish_and_what_has_not_started_is_given_back() {
+    let (broker, store, log) = (Broker::with(10), Store::new(), Log::default());
+    let seen = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let seen = seen.clone();
+        async move {
+            seen.note(position(&delivery));
+            sleep(10 * SECOND).await;
+        }
+    });
+    // One after another, by key: the first runs, the others wait in line.
+    let work = work.order_by(|_: &Delivery| "same").build().unwrap();
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store);
+    let running = Running::start(consumer.build().unwrap());
+    broker.until(|world| world.fetched == 10).await;
+    log.until(|lines| !lines.is_empty()).await;
+    let asked = Instant::now();
+    let report = running.stop().await;
+    assert_eq!((report.handled, report.deferred, report.unsettled), (1, 9, 0));
+    assert!(asked.elapsed() <= 10 * SECOND);
+    assert_eq!(log.lines(), ["0"]);
+    assert_eq!((broker.held(), broker.world().closed), (0, 1));
+    assert_eq!(alive(), 0, "nothing is left alive");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_finish_in_time_is_cut_off_unsettled() {
+    let (broker, store) = (Broker::with(3), Store::new());
+    let work = handler("orders.handle", |delivery: Delivery| async move {
+        if position(&delivery) == 1 {
+            sleep(5 * SECOND).await;
+        } else {
+            pending::<()>().await;
+        }
+    });
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store)
+        .shutdown_deadline(20 * SECOND);
+    let running = Running::start(consumer.build().unwrap());
+    broker.until(|world| world.fetched == 3).await;
+    let asked = Instant::now();
+    let report = running.stop().await;
+    assert_eq!((report.handled, report.unsettled), (1, 2));
+    assert_eq!(asked.elapsed().as_secs(), 20);
+    assert_eq!(broker.settled(), [(1, "succeeded")], "the others stay with the broker");
+    assert_eq!(alive(), 0);
+}
+
+/// A message that waits for its retry does not hold up the stop, and its attempts go with it.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_for_a_retry_goes_to_the_store_with_its_attempts() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    let work = |seen: Log| {
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            seen.note(delivery.attempt());
+            async { Err::<(), _>(HandlerError::msg("down")) }
+        });
+        work.policy(policy(4, 5 * SECOND)).clock(store.clock.clone()).build().unwrap()
+    };
+    let build = || {
+        Consumer::builder(broker.source())
+            .handler(work(log.clone()))
+            .dead_letters(store.clone())
+            .clock(store.clock.clone())
+            .build()
+            .unwrap()
+    };
+    let running = Running::start(build());
+    log.until(|lines| lines.len() == 2).await;
+    sleep(SECOND).await;
+    let asked = Instant::now();
+    let report = running.stop().await;
+    assert_eq!(report.retried, 1);
+    assert!(asked.elapsed() < SECOND);
+    assert_eq!(store.statuses().await, [Status::Retrying]);
+    assert_eq!(alive(), 0);
+
+    let running = Running::start(build());
+    while store.statuses().await != [Status::Pending] {
+        sleep(SECOND).await;
+    }
+    running.finish().await;
+    assert_eq!(log.lines(), ["1", "2", "3", "4"], "it went on where it had stopped");
+    assert_eq!(store.letters().await[0].attempts, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_twice_before_the_run_and_after_it_is_fine() {
+    let (broker, store) = (Broker::with(2), Store::new());
+    let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
+    let build =
+        || Consumer::builder(broker.source()).handler(work.clone()).dead_letters(store.clone());
+    let consumer = build().build().unwrap();
+    let handle = consumer.handle();
+    assert_eq!(handle.health().get().state, RunState::Ready);
+    handle.stop();
+    handle.stop();
+    let report = soon(consumer.run(pending())).await;
+    assert_eq!((report.handled, &report.ended), (0, &Ended::Stopped));
+    assert_eq!(broker.world().fetched, 0, "nothing was begun");
+    handle.stop();
+    assert_eq!(handle.health().get().state, RunState::Stopped);
+
+    let running = Running::start(build().build().unwrap());
+    broker.until_empty().await;
+    running.handle.stop();
+    running.handle.stop();
+    assert_eq!(running.ended().await.handled, 2);
+    assert_eq!(alive(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_and_any_future_stop_it() {
+    let (broker, store) = (Broker::new(), Store::new());
+    let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
+    let build = || {
+        Consumer::builder(broker.source())
+            .handler(work.clone())
+            .dead_letters(store.clone())
+            .build()
+            .unwrap()
+    };
+    let token = CancellationToken::new();
+    let (consumer, cancelled) = (build(), token.clone());
+    let running = async { consumer.run(cancelled.cancelled()).await };
+    let (report, ()) = soon(async { tokio::join!(running, async { token.cancel() }) }).await;
+    assert_eq!(report.ended, Ended::Stopped);
+    assert_eq!(soon(build().run(ready(()))).await.ended, Ended::Stopped);
+    assert_eq!(soon(build().run(sleep(SECOND))).await.ended, Ended::Stopped);
+    assert_eq!(alive(), 0);
+}
+
+/// Started and stopped at any moment: each message is handled, and nothing stays alive.
+#[tokio::test(start_paused = true)]
+async fn starts_and_stops_lose_nothing() {
+    let (broker, store) = (Broker::with(200), Store::new());
+    let work = handler("orders.handle", |delivery: Delivery| async move {
+        sleep(SECOND * (position(&delivery) % 5) as u32).await;
+        if position(&delivery).is_multiple_of(7) && delivery.attempt() == 1 {
+            return Err(HandlerError::msg("down"));
+        }
+        Ok(())
+    });
+    let work = work.policy(policy(3, 3 * SECOND)).clock(store.clock.clone()).build().unwrap();
+    let mut handled = 0;
+    for round in 0..100_u32 {
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.clone())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone())
+            .max_in_hand(16);
+        let running = Running::start(consumer.build().unwrap());
+        sleep(SECOND * (round % 11) / 4).await;
+        let report = running.stop().await;
+        assert_eq!((report.unsettled, report.dead, report.lost_tasks), (0, 0, 0), "{report}");
+        handled += report.handled;
+        assert_eq!(alive(), 0, "round {round}");
+    }
+    assert_eq!(handled, 200);
+    assert!(store.statuses().await.iter().all(|status| *status == Status::Resolved));
+}
+
+/// A source that hangs while it closes does not hang the stop.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_never_closes_is_left_behind() {
+    use dlq_core::{Capabilities, Source, TransportError};
+
+    #[derive(Debug)]
+    struct Stubborn(Broker);
+    impl Source for Stubborn {
+        type Settle = crate::broker::ScriptSettle;
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::none()
+        }
+        async fn next(&mut self) -> Result<Option<(Delivery, Self::Settle)>, TransportError> {
+            pending().await
+        }
+        async fn close(&mut self) {
+            self.0.set(|world| world.closed += 1);
+            pending().await
+        }
+    }
+
+    let broker = Broker::new();
+    let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
+    let consumer = Consumer::builder(Stubborn(broker.clone())).handler(work).sink(Store::new());
+    let running = Running::start(consumer.shutdown_deadline(3 * SECOND).build().unwrap());
+    sleep(SECOND).await;
+    let asked = Instant::now();
+    running.finish().await;
+    assert_eq!(asked.elapsed().as_secs(), 4, "the deadline, and a second of grace");
+    assert_eq!((broker.world().closed, alive()), (1, 0));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_signal_stops_it() {
+    let (broker, store) = (Broker::with(1), Store::new());
+    let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store);
+    let mut run = Box::pin(consumer.build().unwrap().run_until_signal());
+    // Listens from here on.
+    assert!(futures_util::poll!(&mut run).is_pending());
+    let this = std::process::id().to_string();
+    let sent = std::process::Command::new("kill").args(["-TERM", &this]).status().unwrap();
+    assert!(sent.success());
+    let deadline = SECOND * 60;
+    let report = tokio::time::timeout(deadline, run).await.expect("it hears the signal");
+    assert_eq!(report.ended, Ended::Stopped);
+}
