@@ -1,5 +1,6 @@
 //! Tower layers, handlers, router and run loop for consumers that must not lose a message.
 
+pub mod audit;
 pub mod catch_panic;
 pub mod classify;
 pub mod concurrency;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
 mod attempts;
+mod audit;
 mod dead_letter;
 mod foreign;
 mod idempotency;
