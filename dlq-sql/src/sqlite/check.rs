@@ -22,7 +22,7 @@ impl SqliteStore {
 }
 
 fn check(conn: &Connection, names: &Names) -> Result<Vec<String>> {
-    let Names { letters, counts, operations, items, aliases, .. } = names;
+    let Names { letters, counts, operations, items, .. } = names;
     let mut findings: Vec<String> = texts(conn, "PRAGMA integrity_check")?;
     findings.retain(|finding| finding != "ok");
     let references = "SELECT 'a row of ' || \"table\" || ' refers to a missing row of ' || parent \
@@ -69,13 +69,6 @@ fn check(conn: &Connection, names: &Names) -> Result<Vec<String>> {
             "SELECT 'letter ' || lower(hex(t.letter_id)) || ' is held by an operation that has let go of it' \
              FROM {letters} t LEFT JOIN {items} i ON i.operation = t.operation AND i.idx = t.item \
              WHERE t.operation IS NOT NULL AND coalesce(i.outcome, '') NOT IN ('queued', 'released', 'sent')"
-        ),
-    )?);
-    findings.extend(texts(
-        conn,
-        &format!(
-            "SELECT 'merged letter ' || lower(hex(a.alias)) || ' is also there by itself' \
-             FROM {aliases} a JOIN {letters} t ON t.letter_id = a.alias"
         ),
     )?);
     Ok(findings)

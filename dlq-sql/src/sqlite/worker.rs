@@ -148,6 +148,7 @@ fn write(
             Err(panic) => {
                 // Nobody knows what state the connection is in: end here, which rolls back.
                 let text = panic_text(&*panic);
+                tracing::error!(cause = text, "the thread of the store that writes has ended");
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
                 let rest = std::iter::from_fn(|| waiting.try_recv().ok());
                 group

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 fn place() -> (TempDir, std::path::PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().expect("there is room for a directory");
     let path = directory.path().join("dlq.db");
     (directory, path)
 }

@@ -1,13 +1,22 @@
 //! What others see who open the file with plain SQL, and what is found when it was tampered with.
 
-use dlq_core::store::{
-    Actor, ClaimRequest, Claims, Letters, OperationSpec, Operations, Receipt, Sink,
-};
-use dlq_core::{DeadLetter, Filter, PageRequest, Timestamp};
-use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::{ManualClock, letter, varied};
-use rusqlite::Connection;
 use std::time::Duration;
+
+use dlq_core::store::{
+    Actor, ClaimRequest, Claims, Finish, Finished, Letters, OperationSpec, OperationState,
+    Operations, Receipt, Sink,
+};
+use dlq_core::{DeadLetter, Filter, PageRequest, Resolution, Timestamp};
+use dlq_sql::sqlite::SqliteStore;
+use dlq_testkit::fixtures::{CONSUMER, ManualClock, letter, varied};
+use dlq_testkit::store::StoreFixture;
+use dlq_testkit::store::model::{agrees_with_model, any_step};
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, TestRunner};
+use rusqlite::Connection;
+
+use crate::fixture::SqliteFixture;
 
 #[tokio::test]
 async fn letters_can_be_read_with_plain_sql() {
@@ -61,8 +70,7 @@ async fn tampering_is_found() {
         store.put((0..5).map(letter).collect()).await.unwrap();
         let spec = OperationSpec::replay(Filter::new());
         store.start(spec, Actor::new("test")).await.unwrap();
-        let request =
-            ClaimRequest::due([dlq_testkit::fixtures::CONSUMER], 2, Duration::from_secs(9));
+        let request = ClaimRequest::due([CONSUMER], 2, Duration::from_secs(9));
         assert_eq!(store.claim(request).await.unwrap().len(), 2);
         assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
         Connection::open(&path).unwrap().execute_batch(sql).unwrap();
@@ -126,4 +134,61 @@ async fn counts_agree_with_the_letters() {
             assert_eq!(store.stats(filter.clone()).await.unwrap().total, expected, "{filter:?}");
         }
     }
+}
+
+/// Whatever is done to a store, in whatever order: it agrees with the one in memory, and holds together.
+#[test]
+fn nothing_done_to_it_breaks_it() {
+    let config = Config { cases: 40, failure_persistence: None, ..Config::default() };
+    let steps = (any::<bool>(), vec(any_step(), 10..80));
+    let ended = TestRunner::new(config).run(&steps, |(dedup, steps)| {
+        dlq_testkit::run("holds together", async {
+            let fixture = SqliteFixture::fresh("holds_together").await;
+            let store = fixture.open(dedup).await;
+            let clock = fixture.clock().expect("the fixture has one");
+            agrees_with_model(&store, clock, dedup, &steps).await;
+            assert_eq!(store.check().await.expect("check answers"), Vec::<String>::new());
+        });
+        Ok(())
+    });
+    ended.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Every handle has connections of its own, as another process would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_letter_is_claimed_through_one_handle_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dlq.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.put((0..400).map(letter).collect()).await.unwrap();
+    let operation =
+        store.start(OperationSpec::replay(Filter::new()), Actor::new("test")).await.unwrap();
+    let mut claimers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let path = path.clone();
+        claimers.spawn(async move {
+            let store = SqliteStore::open(path).await.unwrap();
+            let mut claimed = Vec::new();
+            loop {
+                let request = ClaimRequest::due([CONSUMER], 7, Duration::from_secs(600));
+                let claims = store.claim(request).await.unwrap();
+                if claims.is_empty() {
+                    return claimed;
+                }
+                let succeeded = Finish::Resolved(Resolution::Succeeded);
+                let ends = claims.iter().map(|claim| (claim.token, succeeded.clone()));
+                let ends = store.finish(ends.collect()).await.unwrap();
+                assert!(ends.iter().all(|end| *end == Finished::Applied));
+                claimed.extend(claims.iter().map(|claim| claim.token.letter));
+            }
+        });
+    }
+    let mut claimed: Vec<_> = claimers.join_all().await.into_iter().flatten().collect();
+    claimed.sort_unstable();
+    let mut expected: Vec<_> = (0..400).map(|n| letter(n).id).collect();
+    expected.sort_unstable();
+    assert_eq!(claimed, expected);
+    let operation = store.operation(operation.id).await.unwrap().unwrap();
+    assert_eq!(operation.state, OperationState::Completed);
+    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
 }

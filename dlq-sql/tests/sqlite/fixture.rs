@@ -14,13 +14,16 @@ pub(crate) struct SqliteFixture {
 
 impl SqliteFixture {
     fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), clock: ManualClock::new() }
+        Self {
+            directory: tempfile::tempdir().expect("there is room for a directory"),
+            clock: ManualClock::new(),
+        }
     }
 
     async fn opened(&self, dedup: bool) -> SqliteStore {
         let path = self.directory.path().join("dlq.db");
         let builder = SqliteStore::builder().path(path).clock(self.clock.shared());
-        builder.dedup(dedup).open().await.unwrap()
+        builder.dedup(dedup).open().await.expect("the store opens")
     }
 }
 
@@ -71,7 +74,7 @@ impl StoreFixture for InMemoryFixture {
 
     async fn open(&self, dedup: bool) -> SqliteStore {
         let open = || SqliteStore::builder().clock(self.clock.shared()).dedup(dedup).open();
-        self.store.get_or_try_init(open).await.unwrap().clone()
+        self.store.get_or_try_init(open).await.expect("the store opens").clone()
     }
 
     fn clock(&self) -> Option<&ManualClock> {

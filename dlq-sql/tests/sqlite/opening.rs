@@ -10,9 +10,10 @@ use rusqlite::Connection;
 
 /// Opens what cannot be opened; the file stays as it was.
 async fn refused(path: &Path) -> StoreError {
-    let before = std::fs::read(path).unwrap();
-    let error = SqliteStore::open(path).await.unwrap_err();
-    assert!(std::fs::read(path).unwrap() == before, "the file was changed");
+    let read = || std::fs::read(path).expect("the file is there");
+    let before = read();
+    let error = SqliteStore::open(path).await.expect_err("the file is not ours");
+    assert!(read() == before, "the file was changed");
     error
 }
 

@@ -1,0 +1,234 @@
+//! How an operation goes on: letters are released to claimers, items get their outcomes, operators steer.
+
+use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
+use dlq_core::{Filter, LetterId, OperationId, Status, StoreErrorKind, Timestamp};
+
+use super::claims::each_consumer;
+use super::codec::{self, Fields};
+use super::columns::Binder;
+use super::error::{Fault, Result};
+use super::names::Names;
+use super::operations::{active, load, unknown};
+use super::query::Query;
+use super::row::{Changed, Row};
+use super::unit::Unit;
+
+impl Unit<'_> {
+    /// Writes what changes of an operation.
+    pub(super) fn write_operation(&self, operation: &Operation) -> Result<()> {
+        let sql = format!(
+            "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, progress = ? WHERE id = ?",
+            self.names().operations
+        );
+        let mut statement = self.conn().prepare_cached(&sql)?;
+        Binder::new(&mut statement)
+            .put(operation.state.as_str())?
+            .put(operation.updated_at.as_nanos())?
+            .put(operation.next_release.as_nanos())?
+            .put(codec::json(&operation.progress.by_outcome))?
+            .put(operation.id.as_bytes())?;
+        statement.raw_execute()?;
+        Ok(())
+    }
+
+    /// The operation as this call has left it; it is written when the call is done.
+    fn operation_mut(&mut self, id: OperationId) -> Result<Option<&mut Operation>> {
+        if !self.operations.contains_key(&id) {
+            let Some(operation) = load(self.conn(), self.names(), id)? else { return Ok(None) };
+            self.operations.insert(id, operation);
+        }
+        Ok(self.operations.get_mut(&id))
+    }
+
+    pub(super) fn item_outcome(&self, id: OperationId, index: u64) -> Result<Option<ItemOutcome>> {
+        Query::new(format!("SELECT outcome FROM {} WHERE operation = ", self.names().items))
+            .bind(id)
+            .push(" AND idx = ")
+            .bind(codec::signed(index))
+            .first(self.conn(), |row| Fields::after(row, 0).word("outcome"))
+    }
+
+    /// Records the outcome of the item that the row is.
+    pub(super) fn set_item(
+        &mut self,
+        row: &Row,
+        outcome: ItemOutcome,
+        why: Option<&str>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let Some((id, index)) = row.item else { return Ok(()) };
+        let Some(before) = self.item_outcome(id, index)? else { return Ok(()) };
+        let sql = format!(
+            "UPDATE {} SET outcome = ?1, why = ?2, at = ?3 WHERE operation = ?4 AND idx = ?5",
+            self.names().items
+        );
+        let binds = (outcome.as_str(), why, now.as_nanos(), id.as_bytes(), codec::signed(index));
+        self.conn().prepare_cached(&sql)?.execute(binds)?;
+        let Some(operation) = self.operation_mut(id)? else { return Ok(()) };
+        let counts = &mut operation.progress.by_outcome;
+        if let Some(count) = counts.get_mut(&before) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&before);
+            }
+        }
+        *counts.entry(outcome).or_default() += 1;
+        operation.state = operation.advance(now, 0).state;
+        operation.updated_at = now;
+        Ok(())
+    }
+
+    /// Lets running operations release letters that match, `room` at most; whether it changed anything.
+    pub(super) fn release(
+        &mut self,
+        filter: &Filter,
+        mut room: usize,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let mut has_changed = false;
+        for before in active(self.conn(), self.names())? {
+            let advance = before.advance(now, room as u64);
+            if advance.release == 0 {
+                continue;
+            }
+            let mut released = 0;
+            let mut from = 0;
+            if let Some(operation) = self.operation_mut(before.id)? {
+                operation.state = advance.state;
+            }
+            while released < advance.release {
+                let wanted = advance.release - released;
+                let queued = self.queued(before.id, filter, from, wanted)?;
+                let Some((last, _)) = queued.last() else { break };
+                from = last + 1;
+                has_changed = true;
+                for (_, letter) in queued {
+                    released += u64::from(self.release_one(&before, letter, now)?);
+                }
+            }
+            let next_release = before.advance(now, released).next_release;
+            if let Some(operation) = self.operation_mut(before.id)? {
+                operation.next_release = next_release;
+            }
+            room -= usize::try_from(released).unwrap_or(room).min(room);
+            if room == 0 {
+                break;
+            }
+        }
+        Ok(has_changed)
+    }
+
+    /// The first queued items from `from` on whose letters match, in the frozen order.
+    fn queued(
+        &self,
+        id: OperationId,
+        filter: &Filter,
+        from: u64,
+        limit: u64,
+    ) -> Result<Vec<(u64, LetterId)>> {
+        let Names { items, letters, .. } = self.names();
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut found = Vec::new();
+        for name in each_consumer(filter) {
+            let mut query = Query::new(format!(
+                "SELECT i.idx, i.letter_id FROM {items} i CROSS JOIN {letters} t ON t.letter_id = i.letter_id \
+                 WHERE i.outcome = 'queued' AND i.operation = "
+            ))
+            .bind(id)
+            .push(" AND i.idx >= ")
+            .bind(codec::signed(from));
+            if let Some(name) = name {
+                query = query.push(" AND i.consumer = ").bind(name);
+            }
+            let query = query.push(" AND ").filter(filter).push(" ORDER BY i.idx LIMIT ");
+            let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+            found.extend(query.all(self.conn(), |row| {
+                let mut fields = Fields::after(row, 0);
+                Ok((codec::unsigned(fields.next()?), LetterId::from_bytes(fields.next()?)))
+            })?);
+        }
+        found.sort_unstable();
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Makes one letter due; `false` when it was set aside instead.
+    fn release_one(
+        &mut self,
+        operation: &Operation,
+        letter: LetterId,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let Some(mut row) = self.head(letter)? else { return Ok(false) };
+        let replays = row.letter.state.replays;
+        if !operation.spec.is_past_cap(replays) {
+            self.set_item(&row, ItemOutcome::Released, None, now)?;
+            rules::release(&mut row.letter, now);
+            self.update(&mut row, Changed::State)?;
+            return Ok(true);
+        }
+        // The reason changes, and with it perhaps the text of the error, for which the history is needed.
+        let Some(mut row) = self.whole(letter)? else { return Ok(false) };
+        let why = format!("sent back {replays} times, which is the cap");
+        self.end_item(&mut row, ItemOutcome::Skipped, Some(&why), now)?;
+        row.void();
+        rules::set_aside(&mut row.letter, now);
+        self.update(&mut row, Changed::Run)?;
+        Ok(false)
+    }
+
+    pub(super) fn control(
+        &mut self,
+        id: OperationId,
+        control: Control,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Operation> {
+        let operation = self.operation_mut(id)?.ok_or_else(|| unknown(id))?;
+        let Some(state) = operation.steer(control) else {
+            return Err(Fault::new(
+                StoreErrorKind::Conflict,
+                format!("it is {} and cannot {control}", operation.state),
+            ));
+        };
+        if state == operation.state {
+            return Ok(operation.clone());
+        }
+        operation.state = state;
+        operation.updated_at = now;
+        let affected = if control == Control::Cancel { self.withdraw(id, now)? } else { 0 };
+        self.note(&AuditEntry {
+            at: now,
+            by: by.clone(),
+            action: control.to_string(),
+            subject: serde_json::json!({ "operation": id }).to_string(),
+            affected,
+            operation: Some(id),
+        })?;
+        let operation = self.operation_mut(id)?.ok_or_else(|| unknown(id))?;
+        operation.state = operation.advance(now, 0).state;
+        Ok(operation.clone())
+    }
+
+    /// Takes back what nobody runs: queued letters, and released ones that nobody has claimed.
+    fn withdraw(&mut self, id: OperationId, now: Timestamp) -> Result<u64> {
+        let Names { items, letters, .. } = self.names();
+        let open = Query::new(format!(
+            "SELECT i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
+             WHERE (i.outcome = 'queued' OR (i.outcome = 'released' AND t.status = 'pending')) \
+             AND i.operation = "
+        ))
+        .bind(id)
+        .push(" AND t.operation = ")
+        .bind(id)
+        .push(" ORDER BY i.idx")
+        .all(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))?;
+        for letter in &open {
+            let Some(mut row) = self.head(*letter)? else { continue };
+            self.end_item(&mut row, ItemOutcome::Skipped, Some("cancelled"), now)?;
+            rules::put_back(&mut row.letter, Status::Pending, now);
+            self.update(&mut row, Changed::State)?;
+        }
+        Ok(open.len() as u64)
+    }
+}
