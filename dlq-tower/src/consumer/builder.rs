@@ -16,6 +16,7 @@ use super::guard::Guard;
 use super::outage::OutagePolicy;
 use super::run::Consumer;
 use super::stack::{HandlerNames, Naming, OneName, Program};
+use crate::audit::{AuditLayer, audit};
 use crate::dead_letter::DeadLetterLayer;
 use crate::handler::Handles;
 use crate::metrics::{MetricsLayer, Recorder};
@@ -23,7 +24,7 @@ use crate::stage::{IsSettlement, RouteError};
 use crate::store_lane::{StoreLane, WakingLane};
 use crate::trace::TraceLayer;
 
-type Complete = Box<dyn FnOnce(DeadLetterLayer, Recorder) -> Program + Send>;
+type Complete = Box<dyn FnOnce(DeadLetterLayer, AuditLayer, Recorder) -> Program + Send>;
 type Routing = Box<dyn FnOnce(DeadLetterLayer) -> DeadLetterLayer + Send>;
 
 enum Work {
@@ -58,6 +59,7 @@ pub struct ConsumerBuilder {
     sink: Option<BoxSink>,
     retry_lane: Option<BoxRetryLane>,
     routing: Option<Routing>,
+    audit: bool,
     recorder: Recorder,
     claim_lease: Duration,
     poll: Duration,
@@ -76,6 +78,7 @@ impl ConsumerBuilder {
             sink: None,
             retry_lane: None,
             routing: None,
+            audit: false,
             recorder: Recorder::new(),
             claim_lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
@@ -97,9 +100,9 @@ impl ConsumerBuilder {
     pub fn handler(mut self, handler: impl Handles) -> Self {
         let naming: Arc<dyn Naming> = Arc::new(HandlerNames(handler.clone()));
         let names = Arc::clone(&naming);
-        let complete = move |routing: DeadLetterLayer, recorder: Recorder| {
+        let complete = move |routing: DeadLetterLayer, audit: AuditLayer, recorder: Recorder| {
             let routed = routing.with_recorder(recorder.clone()).layer(Guard::new(handler));
-            let counted = MetricsLayer::new().with_recorder(recorder).layer(routed);
+            let counted = MetricsLayer::new().with_recorder(recorder).layer(audit.layer(routed));
             let stack = TraceLayer::new().layer(counted);
             Program { stack: Arc::new(stack), naming: names }
         };
@@ -133,6 +136,12 @@ impl ConsumerBuilder {
     /// Sets where dead letters go, when that is not the store.
     pub fn sink(mut self, sink: impl Sink) -> Self {
         self.sink = Some(BoxSink::new(sink));
+        self
+    }
+
+    /// Keeps a [processing audit](crate::audit) in the store: one row per message. Defaults to none.
+    pub fn processing_audit(mut self) -> Self {
+        self.audit = true;
         self
     }
 
@@ -245,6 +254,10 @@ impl ConsumerBuilder {
             };
             store.as_ref().map(lane)
         };
+        let (noting, writer) = match store.clone().filter(|_| self.audit).map(audit) {
+            Some((layer, writer)) => (layer.with_clock(clock.clone()), Some(writer)),
+            None => (AuditLayer::off(), None),
+        };
         let (program, lane) = match work {
             Work::None => return Err(missing_handler()),
             Work::Stack(program) => {
@@ -265,10 +278,10 @@ impl ConsumerBuilder {
                 if let Some(adjust) = routing {
                     layer = adjust(layer);
                 }
-                (complete(layer, self.recorder), lane)
+                (complete(layer, noting, self.recorder), lane)
             }
         };
-        Ok(Consumer::new(feed, program, lane, store, settings))
+        Ok(Consumer::new(feed, program, lane, store, writer, settings))
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {
@@ -290,6 +303,16 @@ impl ConsumerBuilder {
         {
             return Err(InvalidConfig::new(
                 "the schedule is enabled, and there is no store whose letters it could send back; add `dead_letters(store)`",
+            ));
+        }
+        if self.audit && self.store.is_none() {
+            return Err(InvalidConfig::new(
+                "a processing audit was asked for, and there is no store to keep it; add `dead_letters(store)`",
+            ));
+        }
+        if self.audit && matches!(self.work, Work::Stack(_)) {
+            return Err(InvalidConfig::new(
+                "`stack` is complete as it is; put an `AuditLayer` into it instead of asking for `processing_audit`",
             ));
         }
         let naming = match &self.work {

@@ -28,6 +28,10 @@ pub enum Part {
     StoreLane,
     /// Runs the automatic schedule.
     Schedule,
+    /// Counts the letters that wait.
+    Gauges,
+    /// Writes the processing audit.
+    Audit,
 }
 
 impl fmt::Display for Part {
@@ -36,6 +40,8 @@ impl fmt::Display for Part {
             Self::Source => "source",
             Self::StoreLane => "store lane",
             Self::Schedule => "automatic schedule",
+            Self::Gauges => "gauges",
+            Self::Audit => "processing audit",
         })
     }
 }

@@ -100,6 +100,7 @@ mod builder;
 mod error;
 mod feed;
 mod gate;
+mod gauges;
 mod guard;
 mod hand;
 mod health;
@@ -127,6 +128,10 @@ pub use shutdown::{ConsumerHandle, signal};
 pub const IN_HAND: &str = "dlq_consumer_in_hand";
 /// Whether fetching pauses, by consumer: a gauge that is 0 or 1.
 pub const PAUSED: &str = "dlq_consumer_paused";
+/// Letters of a consumer that wait for somebody (pending, held or quarantined): a gauge.
+pub const DLQ_EVENTS_COUNT: &str = "dlq_events_count";
+/// Letters of a consumer that are set aside: a gauge.
+pub const DLQ_MESSAGES_QUARANTINED: &str = "dlq_messages_quarantined";
 /// Settlements that the broker did not confirm, by consumer.
 pub const SETTLE_ERRORS_TOTAL: &str = "dlq_consumer_settle_errors_total";
 

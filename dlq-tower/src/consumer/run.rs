@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::builder::{ConsumerBuilder, Settings};
 use super::feed::{End, Feed, Fetch, Fetching, Lane, Received};
 use super::gate::Gate;
+use super::gauges::Gauges;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
 use super::keys::Keys;
 use super::message::{Counted, InHand, Shared, handle};
@@ -24,6 +25,7 @@ use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
 use super::stack::Program;
 use super::{IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL};
+use crate::audit::AuditWriter;
 use crate::retry::HoldSlots;
 use crate::store_lane::StoreLane;
 
@@ -38,6 +40,7 @@ pub struct Consumer {
     program: Program,
     lane: Option<StoreLane<BoxStore>>,
     store: Option<BoxStore>,
+    audit: Option<AuditWriter<BoxStore>>,
     settings: Settings,
     stop: CancellationToken,
     health: Reporter,
@@ -54,10 +57,11 @@ impl Consumer {
         program: Program,
         lane: Option<StoreLane<BoxStore>>,
         store: Option<BoxStore>,
+        audit: Option<AuditWriter<BoxStore>>,
         settings: Settings,
     ) -> Self {
         let stop = CancellationToken::new();
-        Self { feed, program, lane, store, settings, stop, health: Reporter::new() }
+        Self { feed, program, lane, store, audit, settings, stop, health: Reporter::new() }
     }
 
     /// A handle to stop it and to see how it is.
@@ -108,6 +112,8 @@ impl Consumer {
 enum Ending {
     Fetch(Fetch),
     Schedule(Result<(), StoreError>),
+    /// It was told to.
+    Done,
 }
 
 /// The owner of everything that a run has started. Dropping it aborts all of it.
@@ -121,6 +127,8 @@ struct Run {
     /// Feeds that have ended, kept until all they handed out is settled.
     ended: Vec<Box<dyn Feed>>,
     stop_fetching: CancellationToken,
+    /// Nothing will be noted any more: the processing audit writes what is left and ends.
+    all_noted: CancellationToken,
     stopping: bool,
     deadline: Duration,
     in_hand: Gauge,
@@ -130,7 +138,7 @@ struct Run {
 
 impl Run {
     fn start(consumer: Consumer) -> Self {
-        let Consumer { feed, program, lane, store, settings, stop: _, health } = consumer;
+        let Consumer { feed, program, lane, store, audit, settings, stop: _, health } = consumer;
         let names = program.naming.names();
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
@@ -156,6 +164,7 @@ impl Run {
             messages: JoinSet::new(),
             ended: Vec::new(),
             stop_fetching: CancellationToken::new(),
+            all_noted: CancellationToken::new(),
             stopping: false,
             deadline: settings.shutdown_deadline,
             in_hand: gauge!(IN_HAND, "consumer" => label),
@@ -174,9 +183,14 @@ impl Run {
         let waker = lane.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreLane::waker);
         let lane = lane.map(|lane| fetching(Box::new(Lane(lane.room(Arc::clone(&room)))), None));
         let stop = run.stop_fetching.clone();
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let gauges = store.clone().map(|letters| Gauges {
+            letters,
+            names: names.clone(),
+            stop: run.stop_fetching.clone(),
+        });
         let schedule = settings.schedule.filter(|schedule| schedule.enabled).zip(store).map(
             |(schedule, claims)| {
-                let names = names.iter().map(|name| name.to_string()).collect();
                 let clock = settings.clock;
                 Scheduling { claims, names, schedule, clock, gate, waker, stop }
             },
@@ -188,6 +202,19 @@ impl Run {
         }
         if let Some(schedule) = schedule {
             run.spawn(Part::Schedule, async { Ending::Schedule(schedule.run().await) });
+        }
+        if let Some(gauges) = gauges {
+            run.spawn(Part::Gauges, async {
+                gauges.run().await;
+                Ending::Done
+            });
+        }
+        if let Some(audit) = audit {
+            let all_noted = run.all_noted.clone();
+            run.spawn(Part::Audit, async {
+                audit.run(all_noted).await;
+                Ending::Done
+            });
         }
         run.health.state(RunState::Running);
         run
@@ -204,6 +231,9 @@ impl Run {
         let mut patience: Option<Pin<Box<tokio::time::Sleep>>> = None;
         let mut fetching = true;
         while fetching || !self.parts.is_empty() || !self.messages.is_empty() {
+            if !fetching && self.messages.is_empty() {
+                self.all_noted.cancel();
+            }
             // What has ended before what begins, so that both are bounded.
             tokio::select! {
                 biased;
@@ -283,7 +313,7 @@ impl Run {
         let why = match ending {
             Err(error) if error.is_cancelled() => None,
             Err(error) => Some(format!("panicked: {}", panic_text(error))),
-            Ok(Ending::Schedule(Ok(()))) => None,
+            Ok(Ending::Schedule(Ok(())) | Ending::Done) => None,
             Ok(Ending::Schedule(Err(error))) => Some(report(&error)),
             Ok(Ending::Fetch(Fetch { feed, end })) => {
                 self.ended.push(feed);

@@ -8,6 +8,7 @@ mod faulty;
 mod flow;
 mod health;
 mod lane;
+mod observe;
 mod order;
 mod outage;
 mod probation;
