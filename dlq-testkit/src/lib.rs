@@ -12,6 +12,8 @@
 //! A dependency of tests only.
 
 pub mod doubles;
+#[cfg(feature = "explorer")]
+pub mod explorer;
 pub mod faulty;
 pub mod fixtures;
 pub mod idempotency;

@@ -48,6 +48,7 @@ macro_rules! transport_conformance {
                 a_hop_written_twice_is_one_record,
                 a_hop_tried_again_is_one_record;
         }
+        $crate::end_to_end_conformance! { $fixture }
     };
     (@each $fixture:ty; $($group:ident: $($check:ident),+;)+) => {
         $(
@@ -66,4 +67,26 @@ macro_rules! transport_conformance {
             }
         )+
     };
+}
+
+/// The part of [`transport_conformance!`](crate::transport_conformance) that runs whole consumers.
+#[cfg(feature = "explorer")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! end_to_end_conformance {
+    ($fixture:ty) => {
+        $crate::transport_conformance! { @each $fixture;
+            end_to_end:
+                each_message_is_handled_or_dead,
+                a_crash_in_the_middle_loses_nothing;
+        }
+    };
+}
+
+/// Whole consumers are left out: the feature `explorer` is off.
+#[cfg(not(feature = "explorer"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! end_to_end_conformance {
+    ($fixture:ty) => {};
 }

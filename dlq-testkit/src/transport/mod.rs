@@ -19,6 +19,8 @@ mod list_of_checks;
 
 pub mod closing;
 pub mod delivering;
+#[cfg(feature = "explorer")]
+pub mod end_to_end;
 pub mod groups;
 pub mod lane;
 pub mod settling;

@@ -1,0 +1,112 @@
+//! What has to be true when everything has come to rest.
+
+use std::collections::HashSet;
+
+use dlq_core::{Cause, DeadLetter, Lane, Reason, Status};
+
+use super::scenario::{Ending, Story};
+use super::world::World;
+
+/// Notes everything in a world at rest that breaks a guarantee.
+pub(super) fn check(world: &World) {
+    let faults = world.gate.faults_met() + world.kills();
+    let rows = world.rows();
+    for (index, story) in world.scenario.stories.iter().enumerate() {
+        let letters: Vec<_> =
+            rows.iter().filter(|row| row.message.id() == story.message.id()).collect();
+        if letters.len() > 1 {
+            world.violated(format!("G2: message {} has {} letters", index + 1, letters.len()));
+        }
+        let letter = world.row(index);
+        if letters.len() != usize::from(letter.is_some()) {
+            world.violated(format!("G2: a letter of message {} has another identity", index + 1));
+        }
+        if let Some(letter) = &letter {
+            honest(world, index, letter);
+            if letter.message.payload() != story.message.payload()
+                || letter.message.key() != story.message.key()
+            {
+                world.violated(format!("G8: the letter of message {} has other bytes", index + 1));
+            }
+        }
+        ended(world, index, story, letter.as_ref());
+
+        let runs = world.runs(index);
+        let succeeded = runs.iter().filter(|run| run.succeeded).count();
+        if succeeded > 1 + faults {
+            world.violated(format!(
+                "G6: message {} was handled {succeeded} times, with {faults} faults",
+                index + 1
+            ));
+        }
+    }
+    if let Some(most) = world.scenario.most_replayed {
+        let stories = 0..world.scenario.stories.len();
+        let replayed = |story: &usize| world.runs(*story).iter().any(|run| run.lane == Lane::Store);
+        let replayed = stories.filter(replayed).count();
+        if replayed > most {
+            world.violated(format!("G6: {replayed} messages were replayed, at most {most} may be"));
+        }
+    }
+    if world.unfinished_operations() > 0 {
+        world.violated("G7: an operation has not ended".to_owned());
+    }
+}
+
+/// G3: a letter says what really happened.
+fn honest(world: &World, story: usize, letter: &DeadLetter) {
+    let undecoded = letter.cause == Some(Cause::Decode);
+    let runs = world.runs(story);
+    let made = world.made(story, letter.generation);
+    let number = story + 1;
+    let (attempts, generation) = (letter.attempts as usize, letter.generation);
+    let dead = matches!(letter.state.status, Status::Pending | Status::Quarantined);
+    if attempts > made && !undecoded {
+        world.violated(format!(
+            "G3: the letter of message {number} counts {attempts} attempts in generation {generation}; {made} were made"
+        ));
+    }
+    if !dead {
+        return;
+    }
+    let least = match letter.reason {
+        Reason::Exhausted => world.scenario.policy.max_attempts() as usize,
+        Reason::Permanent if !undecoded => 1,
+        _ => 0,
+    };
+    if made < least {
+        world.violated(format!(
+            "G3: message {number} died of `{}` in generation {generation} after {made} runs; it takes {least}",
+            letter.reason
+        ));
+    }
+    let generations: HashSet<_> = runs.iter().map(|run| run.generation).collect();
+    if generation as usize > generations.len() {
+        world.violated(format!(
+            "G2: message {number} is said to have died {} times, and ran in {} generations",
+            generation + 1,
+            generations.len()
+        ));
+    }
+}
+
+/// The message has ended as it does when nothing goes wrong.
+fn ended(world: &World, index: usize, story: &Story, letter: Option<&DeadLetter>) {
+    let found = letter.map(|letter| (letter.state.status, letter.reason));
+    let fits = match story.ending {
+        Ending::Handled => {
+            world.has_succeeded(index) && found.is_none_or(|(status, _)| status == Status::Resolved)
+        }
+        Ending::Dead(reason) => found == Some((Status::Pending, reason)),
+        Ending::Quarantined(reason) => found == Some((Status::Quarantined, reason)),
+    };
+    if fits {
+        return;
+    }
+    let handled = if world.has_succeeded(index) { "handled" } else { "not handled" };
+    world.violated(format!(
+        "G1: message {} ended {handled}, with the letter {found:?}; expected {:?}",
+        index + 1,
+        story.ending
+    ));
+}

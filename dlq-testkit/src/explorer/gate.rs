@@ -1,0 +1,187 @@
+//! Every call that crosses the border of the process passes here: it is numbered, and the plan may make it go wrong.
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::plan::{Fault, Plan};
+use super::world::World;
+
+/// How long a call takes that hangs: longer than any lease.
+const LONG: Duration = Duration::from_secs(40);
+
+/// Past so many steps a case is taken to run for ever.
+pub(super) const MOST_STEPS: usize = 3_000;
+
+/// Numbers the calls of a case, across all its processes.
+#[derive(Debug)]
+pub(super) struct Gate {
+    plan: Plan,
+    log: Mutex<Vec<&'static str>>,
+    /// Woken by every step.
+    pub(super) stepped: Notify,
+}
+
+impl Gate {
+    pub(super) fn new(plan: Plan) -> Self {
+        Self { plan, log: Mutex::default(), stepped: Notify::new() }
+    }
+
+    /// What each step was, in order.
+    pub(super) fn log(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many faults of the plan have happened.
+    pub(super) fn faults_met(&self) -> usize {
+        let steps = self.log().len();
+        self.plan.faults().iter().filter(|(step, _)| *step as usize <= steps).count()
+    }
+
+    /// Numbers a call, and says what goes wrong with it.
+    fn step(&self, what: &'static str) -> Option<Fault> {
+        let mut log = self.log();
+        log.push(what);
+        self.stepped.notify_waiters();
+        self.plan.at(u32::try_from(log.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// One life of the program under test. When it has died, no call that it makes has an effect or returns.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) world: Arc<World>,
+    died: CancellationToken,
+    stop: CancellationToken,
+}
+
+impl Process {
+    pub(super) fn new(world: Arc<World>) -> Self {
+        Self { world, died: CancellationToken::new(), stop: CancellationToken::new() }
+    }
+
+    /// Is cancelled when the process has died.
+    pub(super) fn died(&self) -> &CancellationToken {
+        &self.died
+    }
+
+    /// Is cancelled when the process is to stop orderly.
+    pub(super) fn stop(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// Dies: the caller does not go on.
+    pub(super) async fn die<T>(&self) -> T {
+        self.died.cancel();
+        pending().await
+    }
+
+    async fn live(&self) {
+        if self.died.is_cancelled() {
+            pending().await
+        }
+    }
+
+    /// A call of something outside the process.
+    pub(super) async fn call<T, E, F>(
+        &self,
+        what: &'static str,
+        effect: impl FnOnce() -> F,
+        error: fn(&'static str) -> E,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        self.live().await;
+        let fault = self.world.gate.step(what);
+        match fault {
+            None => {}
+            Some(Fault::CrashBefore) => return self.die().await,
+            Some(Fault::Error) => return Err(error(what)),
+            Some(Fault::Hang) => {
+                sleep(LONG).await;
+                self.live().await;
+                return Err(error(what));
+            }
+            Some(Fault::Slow) => sleep(LONG).await,
+            Some(Fault::Stop) => self.stop.cancel(),
+            Some(Fault::CrashAfter | Fault::Unheard) => {}
+        }
+        // A request travels, and so does its answer: others go on meanwhile.
+        yield_now().await;
+        self.live().await;
+        let answer = effect().await;
+        self.world.inspect(what);
+        match fault {
+            Some(Fault::CrashAfter) => self.die().await,
+            Some(Fault::Unheard) => {
+                yield_now().await;
+                self.live().await;
+                Err(error(what))
+            }
+            _ => {
+                yield_now().await;
+                self.live().await;
+                answer
+            }
+        }
+    }
+
+    /// A run of the handler: a call that has no errors of its own.
+    pub(super) async fn run<T, F>(&self, effect: impl FnOnce() -> F) -> Result<T, Infallible>
+    where
+        F: Future<Output = Result<T, Infallible>>,
+    {
+        self.live().await;
+        let fault = self.world.gate.step("handle");
+        match fault {
+            Some(Fault::CrashBefore) => return self.die().await,
+            Some(Fault::Stop) => self.stop.cancel(),
+            Some(Fault::CrashAfter) => {
+                let _ = effect().await;
+                return self.die().await;
+            }
+            Some(_) => sleep(LONG).await,
+            None => {}
+        }
+        yield_now().await;
+        self.live().await;
+        let answer = effect().await;
+        self.live().await;
+        answer
+    }
+
+    /// A message has arrived. Does not wait, so that it cannot be lost here; `Err` when it is as if it had not.
+    pub(super) fn arrives(&self, what: &'static str) -> Result<(), Arrival> {
+        if self.died.is_cancelled() {
+            return Err(Arrival::Never);
+        }
+        match self.world.gate.step(what) {
+            None => Ok(()),
+            Some(Fault::Stop) => {
+                self.stop.cancel();
+                Ok(())
+            }
+            Some(Fault::CrashBefore | Fault::CrashAfter) => {
+                self.died.cancel();
+                Err(Arrival::Never)
+            }
+            Some(_) => Err(Arrival::Later),
+        }
+    }
+}
+
+/// Why a message that arrived is not yielded.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arrival {
+    /// The process has died.
+    Never,
+    /// The source failed; the next call yields it.
+    Later,
+}

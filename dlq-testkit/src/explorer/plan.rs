@@ -1,0 +1,130 @@
+use std::fmt;
+use std::str::FromStr;
+
+/// What goes wrong at one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The process dies before the call has an effect.
+    CrashBefore,
+    /// The process dies after the effect, before it hears of it.
+    CrashAfter,
+    /// The call fails at once, without effect.
+    Error,
+    /// The call does not answer for longer than any lease, then fails without effect.
+    Hang,
+    /// The effect happens, and the caller hears of an error.
+    Unheard,
+    /// Effect and answer come late: after longer than any lease.
+    Slow,
+    /// The process is told to stop, and the call goes well.
+    Stop,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 7] = [
+        Self::CrashBefore,
+        Self::CrashAfter,
+        Self::Error,
+        Self::Hang,
+        Self::Unheard,
+        Self::Slow,
+        Self::Stop,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::CrashBefore => "crash-before",
+            Self::CrashAfter => "crash-after",
+            Self::Error => "error",
+            Self::Hang => "hang",
+            Self::Unheard => "unheard",
+            Self::Slow => "slow",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which faults happen at which steps. Its text form is `7:error,12:crash-after`; that of no faults is `none`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Plan(Vec<(u32, Fault)>);
+
+impl Plan {
+    /// Nothing goes wrong.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The same plan, and `fault` at `step`, counted from 1.
+    #[must_use]
+    pub fn and(&self, step: u32, fault: Fault) -> Self {
+        let mut faults = self.0.clone();
+        faults.push((step, fault));
+        faults.sort_by_key(|(step, _)| *step);
+        Self(faults)
+    }
+
+    /// The faults, in the order of their steps.
+    #[must_use]
+    pub fn faults(&self) -> &[(u32, Fault)] {
+        &self.0
+    }
+
+    /// What goes wrong at `step`.
+    pub(super) fn at(&self, step: u32) -> Option<Fault> {
+        self.0.iter().find(|(at, _)| *at == step).map(|(_, fault)| *fault)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, (step, fault)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{step}:{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A text that is not a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidPlan(String);
+
+impl fmt::Display for InvalidPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a fault; write e.g. `7:error`, with one of:", self.0)?;
+        Fault::ALL.iter().try_for_each(|fault| write!(f, " {fault}"))
+    }
+}
+
+impl std::error::Error for InvalidPlan {}
+
+impl FromStr for Plan {
+    type Err = InvalidPlan;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "none" {
+            return Ok(Self::none());
+        }
+        let part = |part: &str| {
+            let (step, name) = part.trim().split_once(':')?;
+            let fault = Fault::ALL.into_iter().find(|fault| fault.as_str() == name)?;
+            Some((step.parse().ok()?, fault))
+        };
+        text.split(',').try_fold(Self::none(), |plan, text| {
+            let (step, fault) = part(text).ok_or_else(|| InvalidPlan(text.to_owned()))?;
+            Ok(plan.and(step, fault))
+        })
+    }
+}

@@ -1,0 +1,76 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use dlq_core::SharedClock;
+use dlq_core::store::Schedule;
+use dlq_tower::consumer::Consumer;
+use dlq_tower::handler::HandlerStack;
+use tokio_util::sync::CancellationToken;
+
+use super::scenario::Record;
+use super::store::{SteppedSink, SteppedStore};
+use super::transport::{SteppedLane, SteppedSource};
+
+/// What a program is made of in one of its lives.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Parts {
+    /// Where messages come from.
+    pub source: SteppedSource,
+    /// The handler with its policy.
+    pub handler: HandlerStack,
+    /// The store of letters, retry records and crash marks.
+    pub store: SteppedStore,
+    /// The broker's stream of dead letters.
+    pub sink: SteppedSink,
+    /// The broker's retry lane.
+    pub lane: SteppedLane,
+    /// Which of these is to be used.
+    pub record: Record,
+    /// The automatic schedule.
+    pub schedule: Option<Schedule>,
+    /// The world's clock.
+    pub clock: SharedClock,
+    /// Is cancelled when the program is to end orderly.
+    pub stop: CancellationToken,
+}
+
+/// A run of a program.
+pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A program under test: from a source to a settlement.
+pub trait Program: fmt::Debug + Send + Sync + 'static {
+    /// Runs until `parts.stop` is cancelled. Dropping the future is the death of the process.
+    fn run(&self, parts: Parts) -> Running;
+}
+
+/// The [`Consumer`] of `dlq-tower`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WholeConsumer;
+
+impl Program for WholeConsumer {
+    fn run(&self, parts: Parts) -> Running {
+        let Parts { source, handler, store, sink, lane, record, schedule, clock, stop } = parts;
+        let mut builder = Consumer::builder(source)
+            .handler(handler)
+            .crash_marks(store.clone())
+            .max_in_hand(8)
+            // What is due wakes the lane; questions in between would only make a case longer.
+            .poll(std::time::Duration::from_secs(3_600))
+            .clock(clock);
+        builder = match record {
+            Record::Store => builder.dead_letters(store),
+            Record::StoreAndLane => builder.dead_letters(store).retry_lane(lane),
+            Record::Stream => builder.sink(sink).retry_lane(lane),
+        };
+        if let Some(schedule) = schedule {
+            builder = builder.schedule(schedule);
+        }
+        let consumer =
+            builder.build().expect("the settings of scenarios do not contradict each other");
+        Box::pin(async move {
+            let _ = consumer.run(stop.cancelled_owned()).await;
+        })
+    }
+}

@@ -1,0 +1,193 @@
+use std::time::Duration;
+
+use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
+use dlq_core::store::Schedule;
+use dlq_core::{Message, Reason};
+
+/// What a run of the handler does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Act {
+    /// It succeeds.
+    Succeed,
+    /// It succeeds, after longer than any lease.
+    SucceedLate,
+    /// It fails; another run may succeed.
+    Transient,
+    /// It fails; no run will succeed.
+    Permanent,
+    /// It panics.
+    Panic,
+    /// It takes the process with it.
+    Kill,
+}
+
+/// How a message ends, whatever goes wrong on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// Its handler succeeds, and no letter is left open.
+    Handled,
+    /// One letter is left, with this reason.
+    Dead(Reason),
+    /// One letter is left, set aside with this reason.
+    Quarantined(Reason),
+}
+
+/// A message, and what its handler does each time.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Story {
+    pub(super) message: Message,
+    pub(super) key: String,
+    pub(super) lives: Vec<Vec<Act>>,
+    pub(super) ending: Ending,
+    pub(super) held_elsewhere: Option<Duration>,
+}
+
+impl Story {
+    /// A message whose handler does `acts` one after another; the last one is repeated. A message that comes back from
+    /// the dead goes on with its next [life](Self::then), if it has one.
+    pub fn new(number: u32, acts: &[Act], ending: Ending) -> Self {
+        let message = Message::new("stories.told", number.to_string())
+            .with_id(format!("story-{number}"))
+            .with_key(format!("key-{number}"));
+        let key = format!("story-{number}");
+        Self { message, key, lives: vec![acts.to_vec()], ending, held_elsewhere: None }
+    }
+
+    /// Adds what the handler does after the message has died once more. Defaults to the same as before.
+    pub fn then(mut self, acts: &[Act]) -> Self {
+        self.lives.push(acts.to_vec());
+        self
+    }
+
+    /// Replaces the payload by one that the handler cannot read.
+    pub fn undecodable(mut self) -> Self {
+        self.message = self.message.with_payload(Some("\u{1}not a number".into()));
+        self
+    }
+
+    /// Sets the idempotency key. Defaults to one of its own.
+    pub fn keyed(mut self, key: &str) -> Self {
+        self.key = key.to_owned();
+        self
+    }
+
+    /// Lets another consumer hold the idempotency key for so long, and then die. Defaults to nobody.
+    pub fn held_elsewhere(mut self, lease: Duration) -> Self {
+        self.held_elsewhere = Some(lease);
+        self
+    }
+
+    /// What the handler does at run `index`, counted from 0 within the generation.
+    pub(super) fn act(&self, generation: u32, index: usize) -> Act {
+        let life = usize::try_from(generation).unwrap_or(usize::MAX).min(self.lives.len() - 1);
+        let acts = &self.lives[life];
+        acts.get(index).or(acts.last()).copied().unwrap_or(Act::Succeed)
+    }
+}
+
+/// Where letters and retry records are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record {
+    /// Both in a store.
+    Store,
+    /// Letters in a store, retry records in the broker's retry lane.
+    StoreAndLane,
+    /// Letters in a stream of the broker, retry records in its retry lane: no store.
+    Stream,
+}
+
+/// What an operator does when everything has come to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// Sends every pending letter back.
+    Replay {
+        /// How many go first.
+        canary: Option<u32>,
+        /// After how many replays a letter is set aside; 0 for never.
+        max_replays: u32,
+    },
+    /// Cancels what has stopped.
+    Cancel,
+}
+
+/// A few messages and the consumer that they meet.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Scenario {
+    pub(super) name: &'static str,
+    pub(super) stories: Vec<Story>,
+    pub(super) policy: RetryPolicy,
+    pub(super) record: Record,
+    pub(super) idempotent: bool,
+    pub(super) schedule: Option<Schedule>,
+    pub(super) orders: Vec<Order>,
+    pub(super) most_replayed: Option<usize>,
+}
+
+impl Scenario {
+    /// Messages that meet a consumer with three attempts, 100 ms apart, whose record is a store.
+    pub fn new(name: &'static str, stories: impl IntoIterator<Item = Story>) -> Self {
+        Self {
+            name,
+            stories: stories.into_iter().collect(),
+            policy: spaced(Duration::from_millis(100)),
+            record: Record::Store,
+            idempotent: false,
+            schedule: None,
+            orders: Vec::new(),
+            most_replayed: None,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Sets the time between two attempts. Defaults to 100 ms, which is waited in the process.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.policy = spaced(delay);
+        self
+    }
+
+    /// Sets where letters and retry records are kept. Defaults to a store.
+    pub fn record(mut self, record: Record) -> Self {
+        self.record = record;
+        self
+    }
+
+    /// Handles each key once. Defaults to no.
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// Sets the automatic schedule. Defaults to none.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = Some(schedule);
+        self
+    }
+
+    /// Adds what an operator does next when everything has come to rest. Defaults to nothing.
+    pub fn order(mut self, order: Order) -> Self {
+        self.orders.push(order);
+        self
+    }
+
+    /// Sets how many messages may be run by replays. Defaults to any number.
+    pub fn most_replayed(mut self, messages: usize) -> Self {
+        self.most_replayed = Some(messages);
+        self
+    }
+}
+
+fn spaced(delay: Duration) -> RetryPolicy {
+    let backoff = Backoff::constant(delay).with_jitter(Jitter::None);
+    RetryPolicy::new().with_max_attempts(3).with_backoff(backoff)
+}

@@ -1,0 +1,138 @@
+use std::time::Duration;
+
+use dlq_core::Reason;
+use dlq_core::store::Schedule;
+
+use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
+
+const HANDLED: Ending = Ending::Handled;
+const EXHAUSTED: Ending = Ending::Dead(Reason::Exhausted);
+const PERMANENT: Ending = Ending::Dead(Reason::Permanent);
+
+/// A message that is handled at once.
+fn healthy(number: u32) -> Story {
+    Story::new(number, &[Act::Succeed], HANDLED)
+}
+
+const REPLAY: Order = Order::Replay { canary: None, max_replays: 10 };
+
+/// The scenarios that the consumer of `dlq-tower` is held to.
+#[must_use]
+pub fn scenarios() -> Vec<Scenario> {
+    let long = Duration::from_secs(60);
+    vec![
+        Scenario::new("success", [healthy(1), healthy(2)]),
+        Scenario::new("late_success", [Story::new(1, &[Act::SucceedLate], HANDLED), healthy(2)]),
+        Scenario::new(
+            "transient_then_success",
+            [Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED), healthy(2)],
+        ),
+        Scenario::new("permanent", [Story::new(1, &[Act::Permanent], PERMANENT), healthy(2)]),
+        Scenario::new(
+            "permanent_to_stream",
+            [Story::new(1, &[Act::Permanent], PERMANENT), healthy(2)],
+        )
+        .record(Record::Stream),
+        Scenario::new("exhausted", [Story::new(1, &[Act::Transient], EXHAUSTED), healthy(2)]),
+        Scenario::new("panic", [Story::new(1, &[Act::Panic], PERMANENT), healthy(2)]),
+        Scenario::new(
+            "undecodable",
+            [Story::new(1, &[Act::Succeed], PERMANENT).undecodable(), healthy(2)],
+        ),
+        Scenario::new("deferral", [healthy(1).held_elsewhere(Duration::from_secs(45)), healthy(2)])
+            .idempotent(),
+        Scenario::new("idempotent_duplicate", [healthy(1).keyed("one"), healthy(2).keyed("one")])
+            .idempotent(),
+        Scenario::new(
+            "idempotent_failures",
+            [Story::new(1, &[Act::Transient], EXHAUSTED), healthy(2)],
+        )
+        .idempotent(),
+        Scenario::new(
+            "idempotent_duplicate_fails",
+            [1, 2].map(|number| Story::new(number, &[Act::Transient], EXHAUSTED).keyed("one")),
+        )
+        .idempotent(),
+        Scenario::new(
+            "escalated_to_lane",
+            [
+                Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
+                Story::new(2, &[Act::Transient], EXHAUSTED),
+            ],
+        )
+        .delay(long)
+        .record(Record::StoreAndLane),
+        Scenario::new(
+            "escalated_to_stream",
+            [Story::new(1, &[Act::Transient], EXHAUSTED), healthy(2)],
+        )
+        .delay(long)
+        .record(Record::Stream),
+        Scenario::new(
+            "escalated_to_store",
+            [
+                Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
+                Story::new(2, &[Act::Transient], EXHAUSTED),
+            ],
+        )
+        .delay(long),
+        Scenario::new(
+            "replay_succeeds",
+            [Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]), healthy(2)],
+        )
+        .order(REPLAY),
+        Scenario::new(
+            "replay_dies_then_succeeds",
+            [Story::new(1, &[Act::Permanent], HANDLED)
+                .then(&[Act::Transient])
+                .then(&[Act::Succeed])],
+        )
+        .order(REPLAY)
+        .order(REPLAY),
+        Scenario::new(
+            "replay_is_escalated",
+            [Story::new(1, &[Act::Transient], HANDLED).then(&[Act::Transient, Act::Succeed])],
+        )
+        .delay(long)
+        .order(REPLAY),
+        Scenario::new(
+            "replay_idempotent",
+            [Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]), healthy(2)],
+        )
+        .idempotent()
+        .order(REPLAY),
+        Scenario::new(
+            "replay_past_the_cap",
+            [Story::new(1, &[Act::Permanent], Ending::Quarantined(Reason::MaxReplays))],
+        )
+        .order(Order::Replay { canary: None, max_replays: 1 })
+        .order(Order::Replay { canary: None, max_replays: 1 }),
+        Scenario::new(
+            "automatic_schedule",
+            [
+                Story::new(1, &[Act::Transient], HANDLED).then(&[Act::Succeed]),
+                Story::new(2, &[Act::Transient], EXHAUSTED),
+            ],
+        )
+        .schedule(
+            Schedule::enabled().with_every(Duration::from_secs(6 * 3600)).with_max_retries(2),
+        ),
+        Scenario::new(
+            "canary_fails",
+            [1, 2, 3].map(|number| Story::new(number, &[Act::Permanent], PERMANENT)),
+        )
+        .order(Order::Replay { canary: Some(1), max_replays: 10 })
+        .order(Order::Cancel)
+        .most_replayed(1),
+        Scenario::new(
+            "canary_succeeds",
+            [1, 2, 3]
+                .map(|number| Story::new(number, &[Act::Permanent], HANDLED).then(&[Act::Succeed])),
+        )
+        .order(Order::Replay { canary: Some(1), max_replays: 10 }),
+        Scenario::new(
+            "killer",
+            [healthy(1), Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)), healthy(3)],
+        ),
+    ]
+}

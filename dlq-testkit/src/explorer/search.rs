@@ -1,0 +1,206 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::flaw::Flaw;
+use super::plan::{Fault, Plan};
+use super::program::{Program, WholeConsumer};
+use super::run::{Case, run};
+use super::scenario::Scenario;
+
+/// How many pairs of faults are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Depth {
+    /// Every single fault, and so many pairs, evenly spread over all of them.
+    Pairs(usize),
+    /// Every single fault and every pair.
+    All,
+}
+
+/// Runs a scenario with every fault at every step, and with pairs of faults.
+#[derive(Debug)]
+#[must_use]
+pub struct Explorer {
+    scenario: Arc<Scenario>,
+    program: Box<dyn Program>,
+    flaw: Option<Flaw>,
+    depth: Depth,
+}
+
+impl Explorer {
+    /// Explores `scenario` with the consumer of `dlq-tower`.
+    pub fn new(scenario: Scenario) -> Self {
+        Self {
+            scenario: Arc::new(scenario),
+            program: Box::new(WholeConsumer),
+            flaw: None,
+            depth: Depth::Pairs(600),
+        }
+    }
+
+    /// Sets the program under test. Defaults to [`WholeConsumer`].
+    pub fn program(mut self, program: impl Program) -> Self {
+        self.program = Box::new(program);
+        self
+    }
+
+    /// Breaks a promise on purpose. Defaults to none.
+    pub fn flaw(mut self, flaw: Flaw) -> Self {
+        self.flaw = Some(flaw);
+        self
+    }
+
+    /// Sets how many pairs of faults are tried. Defaults to 600.
+    pub fn depth(mut self, depth: Depth) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// Runs one plan.
+    pub fn replay(&self, plan: &Plan) -> Report {
+        let mut report = Report::new(&self.scenario);
+        report.take(plan, self.run(plan));
+        report
+    }
+
+    /// Runs all plans.
+    pub fn explore(&self) -> Report {
+        let mut report = Report::new(&self.scenario);
+        let nothing = Plan::none();
+        let undisturbed = self.run(&nothing);
+        let steps = undisturbed.steps.clone();
+        report.steps = steps.len();
+        report.take(&nothing, undisturbed);
+
+        // Where the second fault of a pair can be, for each first one.
+        let mut pairs: Vec<(Plan, Vec<&'static str>)> = Vec::new();
+        for (plan, _) in further(&nothing, &steps) {
+            let case = self.run(&plan);
+            pairs.push((plan.clone(), case.steps.clone()));
+            report.take(&plan, case);
+        }
+        report.singles = report.cases;
+        let all: Vec<Plan> = pairs
+            .iter()
+            .flat_map(|(plan, steps)| further(plan, steps))
+            .map(|(plan, _)| plan)
+            .collect();
+        report.pairs = all.len();
+        let wanted = match self.depth {
+            Depth::All => all.len(),
+            Depth::Pairs(most) => most.min(all.len()),
+        };
+        for index in 0..wanted {
+            let plan = &all[index * all.len() / wanted];
+            report.take(plan, self.run(plan));
+        }
+        report
+    }
+
+    fn run(&self, plan: &Plan) -> Case {
+        run(&*self.program, &self.scenario, self.flaw, plan)
+    }
+}
+
+/// Every plan with one more fault, later than those of `plan`, in a case that had these steps.
+fn further(plan: &Plan, steps: &[&'static str]) -> Vec<(Plan, &'static str)> {
+    let last = plan.faults().last().map_or(0, |(step, _)| *step);
+    let mut plans = Vec::new();
+    for (step, what) in (1_u32..).zip(steps) {
+        if step <= last {
+            continue;
+        }
+        for fault in Fault::ALL {
+            if applies(fault, what) {
+                plans.push((plan.and(step, fault), *what));
+            }
+        }
+    }
+    plans
+}
+
+/// Whether a fault means something at a step of this kind.
+fn applies(fault: Fault, what: &str) -> bool {
+    match (what, fault) {
+        // Arriving is one instant: after it is before what comes next.
+        ("receive", Fault::CrashAfter | Fault::Hang | Fault::Unheard | Fault::Slow) => false,
+        // A handler's errors are its own, and are in its story.
+        ("handle", Fault::Error | Fault::Hang | Fault::Unheard) => false,
+        _ => true,
+    }
+}
+
+/// A case in which a guarantee was broken.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What was to go wrong.
+    pub plan: Plan,
+    /// What was found.
+    pub violations: Vec<String>,
+    /// What each step was.
+    pub steps: Vec<&'static str>,
+}
+
+/// What exploring a scenario came to.
+#[derive(Clone, Debug)]
+#[must_use]
+#[non_exhaustive]
+pub struct Report {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// How many steps it has when nothing goes wrong.
+    pub steps: usize,
+    /// Cases that were run, and in which every fault of the plan happened.
+    pub cases: usize,
+    /// How many of these had one fault or none.
+    pub singles: usize,
+    /// How many pairs of faults there are.
+    pub pairs: usize,
+    /// Cases in which a guarantee was broken.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    fn new(scenario: &Scenario) -> Self {
+        Self {
+            scenario: scenario.name(),
+            steps: 0,
+            cases: 0,
+            singles: 0,
+            pairs: 0,
+            findings: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, plan: &Plan, case: Case) {
+        self.cases += usize::from(case.met);
+        if !case.violations.is_empty() {
+            let Case { steps, violations, .. } = case;
+            self.findings.push(Finding { plan: plan.clone(), violations, steps });
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scenario, steps, cases, singles, pairs, findings } = self;
+        write!(
+            f,
+            "{scenario}: {cases} crash points ({singles} single, {} of {pairs} pairs) over {steps} steps, {} findings",
+            cases - singles,
+            findings.len()
+        )?;
+        for finding in findings.iter().take(10) {
+            write!(f, "\n  DLQ_EXPLORE_CASE='{scenario} {}'", finding.plan)?;
+            for violation in &finding.violations {
+                write!(f, "\n    {violation}")?;
+            }
+            for (step, fault) in finding.plan.faults() {
+                let what =
+                    finding.steps.get(*step as usize - 1).copied().unwrap_or("never reached");
+                write!(f, "\n    step {step} ({what}): {fault}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+use std::future::pending;
+use std::time::Duration;
+
+use dlq_core::memory::{MemoryRetryLane, MemorySettle, MemorySource};
+use dlq_core::{
+    Capabilities, Delivery, Disposition, Escalation, RetryLane, Settle, Source, StoreError,
+    StoreErrorKind, TransportError, TransportErrorKind,
+};
+
+use super::flaw::Flaw;
+use super::gate::{Arrival, Process};
+
+pub(super) fn transport_down(operation: &'static str) -> TransportError {
+    TransportError::new(TransportErrorKind::Unavailable, operation)
+        .with_detail("the plan says that it fails")
+}
+
+pub(super) fn store_down(operation: &'static str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, operation)
+        .with_detail("the plan says that it fails")
+}
+
+/// A source in memory whose every delivery is a step.
+#[derive(Debug)]
+pub struct SteppedSource {
+    process: Process,
+    inner: MemorySource,
+    /// Arrived, and not yielded because the source was to fail.
+    kept: Option<(Delivery, MemorySettle)>,
+}
+
+impl SteppedSource {
+    pub(super) fn new(process: Process, inner: MemorySource) -> Self {
+        Self { process, inner, kept: None }
+    }
+}
+
+impl Source for SteppedSource {
+    type Settle = SteppedSettle;
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn next(&mut self) -> Result<Option<(Delivery, SteppedSettle)>, TransportError> {
+        let arrived = match self.kept.take() {
+            Some(kept) => kept,
+            None => match self.inner.next().await? {
+                Some(arrived) => arrived,
+                None => return Ok(None),
+            },
+        };
+        match self.process.arrives("receive") {
+            Ok(()) => {
+                let (delivery, inner) = arrived;
+                let mut settle = SteppedSettle {
+                    process: self.process.clone(),
+                    lease: inner.lease(),
+                    inner: Some(inner),
+                };
+                if self.process.world.flaw == Some(Flaw::AcknowledgesOnReceipt) {
+                    settle.acknowledge().await?;
+                }
+                Ok(Some((delivery, settle)))
+            }
+            Err(Arrival::Never) => pending().await,
+            Err(Arrival::Later) => {
+                self.kept = Some(arrived);
+                Err(transport_down("receive"))
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        if !self.process.died().is_cancelled() {
+            self.inner.close().await;
+        }
+    }
+}
+
+/// A settle handle in memory whose every call is a step.
+#[derive(Debug)]
+pub struct SteppedSettle {
+    process: Process,
+    lease: Option<Duration>,
+    /// `None` when it was acknowledged before its time.
+    inner: Option<MemorySettle>,
+}
+
+impl SteppedSettle {
+    /// What [`Flaw::AcknowledgesOnReceipt`] is.
+    async fn acknowledge(&mut self) -> Result<(), TransportError> {
+        if let Some(inner) = self.inner.take() {
+            inner.settle(Disposition::Succeeded).await?;
+            self.process.world.inspect("acknowledge on receipt");
+        }
+        Ok(())
+    }
+}
+
+impl Settle for SteppedSettle {
+    async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
+        let Self { process, inner, .. } = self;
+        let Some(inner) = inner else { return Ok(()) };
+        process.call("settle", || inner.settle(disposition), transport_down).await
+    }
+
+    async fn extend(&mut self) -> Result<(), TransportError> {
+        let Self { process, inner, .. } = self;
+        let Some(inner) = inner else { return Ok(()) };
+        process.call("extend", || inner.extend(), transport_down).await
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
+}
+
+/// A retry lane in memory whose every record is a step.
+#[derive(Clone, Debug)]
+pub struct SteppedLane {
+    process: Process,
+    inner: MemoryRetryLane,
+}
+
+impl SteppedLane {
+    pub(super) fn new(process: Process, inner: MemoryRetryLane) -> Self {
+        Self { process, inner }
+    }
+}
+
+impl RetryLane for SteppedLane {
+    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+        let effect = || self.inner.escalate(escalation);
+        let answer = self.process.call("escalate", effect, store_down).await;
+        match answer {
+            Err(_) if self.process.world.flaw == Some(Flaw::ConfirmsUnwrittenRecords) => Ok(()),
+            answer => answer,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What outlives a process: broker, store, idempotency, and the account of what handlers really did.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dlq_core::idempotency::Idempotency;
+use dlq_core::idempotency::memory::MemoryIdempotency;
+use dlq_core::memory::{MemoryBroker, MemorySink};
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::store::{Actor, Claims, Control, Letters, OperationSpec, OperationState, Operations};
+use dlq_core::{
+    DeadLetter, Delivery, Filter, Lane, LetterId, Origin, PageRequest, Position, SharedClock,
+    Status, Timestamp, TokioClock,
+};
+use futures_util::FutureExt;
+
+use super::flaw::Flaw;
+use super::gate::Gate;
+use super::plan::Plan;
+use super::scenario::{Act, Order, Record, Scenario};
+
+/// The consumer under test, and its group.
+pub(super) const CONSUMER: &str = "explored";
+
+/// One run of a handler.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) generation: u32,
+    pub(super) lane: Lane,
+    pub(super) succeeded: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) flaw: Option<Flaw>,
+    pub(super) gate: Gate,
+    pub(super) clock: SharedClock,
+    pub(super) broker: MemoryBroker,
+    pub(super) store: MemoryStore,
+    pub(super) sink: MemorySink,
+    pub(super) idempotency: MemoryIdempotency,
+    ids: Vec<LetterId>,
+    tally: Mutex<Tally>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    /// By story.
+    runs: Vec<Vec<Run>>,
+    succeeded: HashSet<String>,
+    orders: usize,
+    kills: usize,
+    violations: Vec<String>,
+}
+
+/// The answer of something in memory, which never waits.
+fn now<T>(answer: impl Future<Output = Result<T, dlq_core::StoreError>>) -> T {
+    let answer = answer.now_or_never().expect("what is in memory does not wait");
+    answer.expect("what is in memory does not fail")
+}
+
+impl World {
+    /// A fresh world in which every message of the scenario has been published.
+    pub(super) fn new(scenario: Arc<Scenario>, flaw: Option<Flaw>, plan: Plan) -> Self {
+        let start = Timestamp::from_millis(1_790_000_000_000);
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(start));
+        let broker = MemoryBroker::new().with_stream("stories").with_clock(clock.clone());
+        let idempotency = MemoryIdempotency::new().with_clock(clock.clone());
+        let mut ids = Vec::new();
+        for story in &scenario.stories {
+            let position = broker.publish(story.message.clone());
+            let origin = Origin::new("memory", "stories", position);
+            ids.push(LetterId::of(&origin, Some(clock.now()), CONSUMER));
+            if let Some(lease) = story.held_elsewhere {
+                let _ = now(idempotency.claim(CONSUMER.into(), story.key.clone().into(), lease));
+            }
+        }
+        let tally = Tally { runs: vec![Vec::new(); ids.len()], ..Tally::default() };
+        Self {
+            store: MemoryStore::new().with_clock(clock.clone()),
+            sink: MemorySink::new(),
+            gate: Gate::new(plan),
+            tally: Mutex::new(tally),
+            scenario,
+            flaw,
+            clock,
+            broker,
+            idempotency,
+            ids,
+        }
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn violated(&self, what: String) {
+        let violations = &mut self.tally().violations;
+        if !violations.contains(&what) {
+            violations.push(what);
+        }
+    }
+
+    pub(super) fn violations(&self) -> Vec<String> {
+        self.tally().violations.clone()
+    }
+
+    pub(super) fn runs(&self, story: usize) -> Vec<Run> {
+        self.tally().runs[story].clone()
+    }
+
+    /// How many runs of a generation were made for the key of a story. Attempts count by key: messages that share one
+    /// are the same to an idempotency store.
+    pub(super) fn made(&self, story: usize, generation: u32) -> usize {
+        let stories = &self.scenario.stories;
+        let tally = self.tally();
+        let same_key = stories.iter().zip(&tally.runs).filter(|(s, _)| s.key == stories[story].key);
+        same_key.flat_map(|(_, runs)| runs).filter(|run| run.generation == generation).count()
+    }
+
+    /// How often a story took the process with it.
+    pub(super) fn kills(&self) -> usize {
+        self.tally().kills
+    }
+
+    pub(super) fn has_succeeded(&self, story: usize) -> bool {
+        self.tally().succeeded.contains(&self.scenario.stories[story].key)
+    }
+
+    /// The row under the id that the letter of a story has to have.
+    pub(super) fn row(&self, story: usize) -> Option<DeadLetter> {
+        match self.scenario.record {
+            Record::Stream => self.sink.get(self.ids[story]),
+            Record::Store | Record::StoreAndLane => now(self.store.get(self.ids[story])),
+        }
+    }
+
+    /// Every row there is, retry records included.
+    pub(super) fn rows(&self) -> Vec<DeadLetter> {
+        if self.scenario.record == Record::Stream {
+            return self.sink.letters();
+        }
+        let page = now(self.store.list(Filter::new(), PageRequest::new().with_limit(1_000)));
+        page.letters.iter().filter_map(|letter| now(self.store.get(letter.id))).collect()
+    }
+
+    /// G1, at this instant: every message is unsettled, or handled, or there is a record of it.
+    pub(super) fn inspect(&self, after: &'static str) {
+        let unsettled: HashSet<Position> =
+            self.broker.unsettled(CONSUMER).into_iter().map(|(position, _)| position).collect();
+        for story in 0..self.ids.len() {
+            let position = Position::Offset(story as u64 + 1);
+            let kept = unsettled.contains(&position)
+                || self.has_succeeded(story)
+                || self.row(story).is_some();
+            if !kept {
+                let step = self.gate.log().len();
+                self.violated(format!(
+                    "G1: after step {step} ({after}) message {} is settled, not handled, and nowhere recorded",
+                    story + 1
+                ));
+            }
+        }
+    }
+
+    /// A run of the handler begins: what it will do. Notes what must not be.
+    pub(super) fn begin(&self, story: usize, delivery: &Delivery) -> Act {
+        if delivery.lane() == Lane::Store
+            && self.row(story).is_some_and(|row| row.state.status == Status::Resolved)
+        {
+            self.violated(format!("G6: message {} runs again although it is resolved", story + 1));
+        }
+        let generation = delivery.generation();
+        let run = Run { generation, lane: delivery.lane(), succeeded: false };
+        let made = self.made(story, generation);
+        if delivery.attempt() as usize > made + 1 {
+            let attempt = delivery.attempt();
+            self.violated(format!(
+                "G3: message {} is at attempt {attempt} after {made} runs in generation {generation}",
+                story + 1
+            ));
+        }
+        let before = {
+            let runs = &mut self.tally().runs[story];
+            let before = runs.iter().filter(|run| run.generation == generation).count();
+            runs.push(run);
+            before
+        };
+        let act = self.scenario.stories[story].act(generation, before);
+        self.tally().kills += usize::from(act == Act::Kill);
+        act
+    }
+
+    /// The run that began last has succeeded.
+    pub(super) fn succeed(&self, story: usize) {
+        let key = self.scenario.stories[story].key.clone();
+        let mut tally = self.tally();
+        if let Some(run) = tally.runs[story].last_mut() {
+            run.succeeded = true;
+        }
+        tally.succeeded.insert(key);
+    }
+
+    /// Whether nothing will happen any more by itself.
+    pub(super) fn is_at_rest(&self) -> bool {
+        if !self.broker.is_idle(CONSUMER) {
+            return false;
+        }
+        if self.scenario.record == Record::Stream {
+            return true;
+        }
+        let scheduled = self
+            .scenario
+            .schedule
+            .as_ref()
+            .is_some_and(|schedule| self.rows().iter().any(|letter| schedule.takes(letter)));
+        !scheduled && now(self.store.next_due(Vec::new())).is_none()
+    }
+
+    /// The operator does what is next; `false` when nothing is left to do.
+    pub(super) fn obey(&self) -> bool {
+        let number = self.tally().orders;
+        let Some(order) = self.scenario.orders.get(number) else { return false };
+        self.tally().orders += 1;
+        match *order {
+            Order::Replay { canary, max_replays } => {
+                let spec = OperationSpec::replay(Filter::new())
+                    .with_canary(canary.unwrap_or(0))
+                    .with_max_replays(max_replays);
+                now(self.store.start(spec, Actor::new("ana")));
+            }
+            Order::Cancel => {
+                for operation in now(self.store.operations(100)) {
+                    if !operation.state.is_final() {
+                        now(self.store.control(operation.id, Control::Cancel, Actor::new("ana")));
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Operations that neither ended nor wait for the operator.
+    pub(super) fn unfinished_operations(&self) -> usize {
+        if self.scenario.record == Record::Stream {
+            return 0;
+        }
+        let unfinished =
+            |state: OperationState| !state.is_final() && state != OperationState::Stopped;
+        now(self.store.operations(100)).iter().filter(|op| unfinished(op.state)).count()
+    }
+}
