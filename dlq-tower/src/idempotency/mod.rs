@@ -42,7 +42,8 @@
 //!
 //! The claim remembers failed attempts, and claims that ended without a word. A run continues their count, so that a
 //! message whose process died is not started over (G3); past [`max_crashes`](IdempotencyLayer::max_crashes) such ends
-//! it is not run any more, and dies. Deaths before this generation are not held against a message that is replayed.
+//! it is not run any more, and dies. Earlier lives are not held against a message that is replayed: the key's counts,
+//! which span them, are not used for it, and its letter counts its attempts and crashes instead.
 //!
 //! # On failure
 //!
