@@ -39,6 +39,11 @@ fn skip(input: ParseStream<'_>) {
     }
 }
 
+/// Reads what is between brackets. What a mistake leaves unread is skipped, since it would be reported as a second one.
+pub(crate) fn whole<T>(content: ParseStream<'_>, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    read().inspect_err(|_| while content.parse::<TokenTree>().is_ok() {})
+}
+
 /// Puts `value` into `slot`, or says that it was there before.
 pub(crate) fn fill<T>(slot: &mut Option<T>, key: &Ident, value: T) -> Result<()> {
     if slot.is_some() {

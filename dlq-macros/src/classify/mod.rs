@@ -20,9 +20,11 @@ pub(crate) fn derive(input: TokenStream) -> TokenStream {
     };
     let mut errors = Errors::default();
     let model = model::Model::of(&input, &mut errors);
-    check::check(&model, &mut errors);
     // Also beside mistakes: whoever uses the type as classified shall not hear of it twice.
-    let expansion = expand::expand(&model);
+    let expansion = model.map(|model| {
+        check::check(&model, &mut errors);
+        expand::expand(&model)
+    });
     let errors = errors.take().map(syn::Error::into_compile_error);
     quote!(#expansion #errors)
 }

@@ -27,7 +27,7 @@ pub(super) struct Case {
 }
 
 impl Model {
-    pub(super) fn of(input: &DeriveInput, errors: &mut Errors) -> Self {
+    pub(super) fn of(input: &DeriveInput, errors: &mut Errors) -> Option<Self> {
         let args = Args::read(&input.attrs, errors);
         let mut cases = Vec::new();
         let is_enum = matches!(input.data, Data::Enum(_));
@@ -48,9 +48,11 @@ impl Model {
             }
             Data::Union(data) => {
                 errors.at(data.union_token, "a union is not an error that could be classified");
+                return None;
             }
         }
-        Self { name: input.ident.clone(), generics: input.generics.clone(), args, is_enum, cases }
+        let (name, generics) = (input.ident.clone(), input.generics.clone());
+        Some(Self { name, generics, args, is_enum, cases })
     }
 
     /// What holds for `case`: its own words, else those of the type.

@@ -8,7 +8,7 @@ use super::backoff::Backoff;
 use super::terminal::Terminal;
 use crate::duration::DurationText;
 use crate::errors::Errors;
-use crate::tokens::{fill, list, words};
+use crate::tokens::{fill, list, whole, words};
 
 const OPTIONS: &[&str] = &[
     "name",
@@ -184,6 +184,7 @@ fn texts(input: ParseStream<'_>) -> Result<Vec<LitStr>> {
     }
     let content;
     bracketed!(content in input);
-    let texts = Punctuated::<LitStr, Token![,]>::parse_terminated_with(&content, text)?;
+    let texts =
+        whole(&content, || Punctuated::<LitStr, Token![,]>::parse_terminated_with(&content, text))?;
     Ok(texts.into_iter().collect())
 }

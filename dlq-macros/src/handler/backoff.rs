@@ -8,7 +8,7 @@ use syn::{Ident, LitFloat, LitInt, LitStr, Result, Token, parenthesized};
 
 use crate::duration::DurationText;
 use crate::paths::Paths;
-use crate::tokens::{fill, words};
+use crate::tokens::{fill, whole, words};
 
 /// Which delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,12 +110,15 @@ impl Parse for Backoff {
             max: None,
             jitter: None,
         };
-        while !content.is_empty() {
-            backoff.part(&content)?;
-            if !content.is_empty() {
-                content.parse::<Token![,]>()?;
+        whole(&content, || {
+            while !content.is_empty() {
+                backoff.part(&content)?;
+                if !content.is_empty() {
+                    content.parse::<Token![,]>()?;
+                }
             }
-        }
+            Ok(())
+        })?;
         if backoff.delays.is_empty() {
             return Err(needs_delay());
         }

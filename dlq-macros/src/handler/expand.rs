@@ -17,7 +17,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     let Model { visibility, name, conditions, output, .. } = model;
     let stable = stable_name(model, args);
     let aliases = args.aliases.iter().flatten();
-    let classifier = classifier(args, &paths);
+    let classifier = classifier(model, args, &paths);
     let settings = settings(args, &paths);
     let keys = keys(model, args, &paths);
     let implementation = implementation(model, args, &paths);
@@ -25,6 +25,9 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     let location = quote_spanned!(name.span()=>
         ::core::concat!(::core::file!(), ":", ::core::line!(), ":", ::core::column!())
     );
+    // Named at the user's own return type, so that one that does not fit is reported there.
+    let error = error(model);
+    let returns = returns(model, &paths);
     let summary = format!("The handler of [`{}`](fn@{name}).", name.unraw());
 
     quote! {
@@ -41,15 +44,16 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
                 ViaClassify as _, ViaHandlerError as _, ViaNothing as _, ViaOther as _, ViaPayload as _,
             };
 
-            type __DlqError = <#output as #handler::HandlerOutput>::Error;
+            type #error = <#output as #handler::HandlerOutput>::Error;
 
             #[automatically_derived]
-            impl #name {
+            #[allow(trivial_bounds)]
+            impl #name where #returns {
                 /// The handler with the policy that its attribute sets, to be given its state and to be built.
                 #visibility fn handler() -> #handler::HandlerBuilder<
                     Self,
                     (),
-                    #private::BoxClassifier<__DlqError>,
+                    #private::BoxClassifier<#error>,
                 > {
                     let __dlq_classifier = #classifier;
                     let __dlq_builder = #private::annotated(
@@ -81,14 +85,35 @@ fn stable_name(model: &Model, args: &Args) -> TokenStream {
     }
 }
 
-fn classifier(args: &Args, paths: &Paths) -> TokenStream {
-    let private = paths.private();
+/// The alias of the error's type.
+fn error(model: &Model) -> Ident {
+    Ident::new("__DlqError", model.output.span())
+}
+
+/// Asked for by every item that depends on it: one that does not hold is reported once, and no errors follow.
+fn returns(model: &Model, paths: &Paths) -> TokenStream {
+    let output = &model.output;
+    let handler = respanned(paths.handler(), output.span());
+    quote_spanned!(output.span()=> #output: #handler::HandlerOutput)
+}
+
+/// The same tokens, all at one place: what spans several is reported at the attribute.
+fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
+    let at_span = tokens.into_iter().map(|mut token| {
+        token.set_span(span);
+        token
+    });
+    at_span.collect()
+}
+
+fn classifier(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
+    let (private, error_type) = (paths.private(), error(model));
     let judge = match &args.classify {
         Some(judge) => {
             let judge = &judge.0;
-            quote_spanned!(judge.span()=> #private::closure::<__DlqError, _, _>(#judge))
+            quote_spanned!(judge.span()=> #private::closure::<#error_type, _, _>(#judge))
         }
-        None => quote!((&&#private::ClassProbe::<__DlqError>::NEW).judge()),
+        None => quote!((&&#private::ClassProbe::<#error_type>::NEW).judge()),
     };
     let terminal = match &args.terminal {
         None => return judge,
@@ -97,12 +122,12 @@ fn classifier(args: &Args, paths: &Paths) -> TokenStream {
             let condition = condition.as_ref().map(|condition| quote!(if #condition));
             let error = Ident::new("__dlq_error", Span::mixed_site());
             quote_spanned!(pattern.span()=>
-                |#error: &__DlqError| ::core::matches!(#error, #pattern #condition)
+                |#error: &#error_type| ::core::matches!(#error, #pattern #condition)
             )
         }
     };
     quote! {
-        #private::classifier(#private::pattern::<__DlqError, _>(#terminal), #judge)
+        #private::classifier(#private::pattern::<#error_type, _>(#terminal), #judge)
     }
 }
 
@@ -152,7 +177,7 @@ fn keys(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
             let found = found(model, paths, span);
             let closure = key_closure(closure, paths);
             quote_spanned!(span=>
-                let __dlq_builder = #private::#set(__dlq_builder, #private::key(#found, #closure));
+                let __dlq_builder = #private::#set(__dlq_builder, #found, #closure);
             )
         })
     };
@@ -184,7 +209,7 @@ fn key_closure(closure: &KeyClosure, paths: &Paths) -> TokenStream {
             #handler::ToKey::to_key(&__dlq_key)
         }),
     };
-    closure.body = Box::new(body);
+    *closure.body = body;
     closure.output = ReturnType::Default;
     quote!(#closure)
 }
@@ -193,36 +218,41 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
     let (private, handler, extract, core) =
         (paths.private(), paths.handler(), paths.extract(), paths.core());
     let Model { name, arguments, .. } = model;
+    let error = error(model);
     // A handler for any state has a parameter for it, and asks of it what its arguments need.
     let (parameters, state, bounds) = match &args.state {
         Some(state) => (None, quote!(#state), None),
         None => {
-            let state = quote!(__DlqState);
             let bounds = arguments.iter().map(
                 |argument| quote_spanned!(argument.span()=> #argument: #extract::FromDelivery<__DlqState>),
             );
             let bounds = quote! {
-                where
-                    __DlqState: ::core::marker::Send + ::core::marker::Sync + 'static,
-                    #(#bounds,)*
+                __DlqState: ::core::marker::Send + ::core::marker::Sync + 'static,
+                #(#bounds,)*
             };
-            (Some(quote!(<__DlqState>)), state, Some(bounds))
+            (Some(quote!(<__DlqState>)), quote!(__DlqState), Some(bounds))
         }
     };
+    let returns = returns(model, paths);
     let run = quote_spanned!(name.span()=>
         #handler::HandlerFn::<#state, (#(#arguments,)*)>::run(#name, __dlq_delivery, __dlq_state)
     );
     quote! {
         #[automatically_derived]
-        impl #parameters #handler::HandlerFn<#state, #private::Annotated> for #name #bounds {
-            type Error = __DlqError;
+        #[allow(trivial_bounds)]
+        impl #parameters #handler::HandlerFn<#state, #private::Annotated> for #name
+        where
+            #returns,
+            #bounds
+        {
+            type Error = #error;
 
             fn run(
                 self,
                 __dlq_delivery: #core::Delivery,
                 __dlq_state: ::std::sync::Arc<#state>,
             ) -> impl ::core::future::Future<
-                Output = ::core::result::Result<(), #handler::Failed<__DlqError>>,
+                Output = ::core::result::Result<(), #handler::Failed<#error>>,
             > + ::core::marker::Send + 'static {
                 #run
             }
@@ -238,7 +268,5 @@ fn checks(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
     let arguments = model.arguments.iter().map(|argument| {
         quote_spanned!(argument.span()=> const _: () = #private::is_extractor::<#argument, #state>();)
     });
-    let output = &model.output;
-    let output = quote_spanned!(output.span()=> const _: () = #private::is_output::<#output>(););
-    quote!(#(#arguments)* #output)
+    quote!(#(#arguments)*)
 }

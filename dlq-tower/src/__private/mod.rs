@@ -11,10 +11,8 @@ pub use self::classify::{
     ClassProbe, RetryAfter, ViaClassify, ViaHandlerError, ViaNothing, classifier, closure, pattern,
     retry_after,
 };
-pub use self::payload::{
-    IsPayload, PayloadProbe, ViaOther, ViaPayload, idempotency_key, key, order_by,
-};
-pub use self::state::{Annotated, AnyState, is_extractor, is_output};
+pub use self::payload::{IsPayload, PayloadProbe, ViaOther, ViaPayload, idempotency_key, order_by};
+pub use self::state::{Annotated, AnyState, is_extractor};
 pub use crate::handler::BoxClassifier;
 use crate::handler::HandlerBuilder;
 pub use dlq_core::policy::{Backoff, Jitter, PanicPolicy, RetryPolicy};

@@ -2,7 +2,6 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use dlq_core::Delivery;
 
 use crate::extract::{Payload, Rejection, by_payload};
 use crate::handler::HandlerBuilder;
@@ -87,27 +86,28 @@ impl<P: Payload> IsPayload for Found<P> {
     type Payload = P;
 }
 
-/// The key that `key` reads from the payload that was found.
-pub fn key<F, K>(_: F, key: K) -> impl Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static
+/// Sets the key by which a message is handled once, read from the payload that was found.
+pub fn idempotency_key<H, S, C, F, K>(
+    builder: HandlerBuilder<H, S, C>,
+    _: F,
+    key: K,
+) -> HandlerBuilder<H, S, C>
 where
     F: IsPayload,
     K: Fn(&<F::Payload as Payload>::Value) -> Option<Bytes> + Send + Sync + 'static,
 {
-    by_payload::<F::Payload, _, _>(key)
+    builder.idempotency_key(by_payload::<F::Payload, _, _>(key))
 }
 
-/// Sets the key by which a message is handled once.
-pub fn idempotency_key<H, S, C>(
+/// Sets the key by which messages keep their order, read from the payload that was found.
+pub fn order_by<H, S, C, F, K>(
     builder: HandlerBuilder<H, S, C>,
-    key: impl Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static,
-) -> HandlerBuilder<H, S, C> {
-    builder.idempotency_key(key)
-}
-
-/// Sets the key by which messages keep their order.
-pub fn order_by<H, S, C>(
-    builder: HandlerBuilder<H, S, C>,
-    key: impl Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static,
-) -> HandlerBuilder<H, S, C> {
-    builder.order_by(key)
+    _: F,
+    key: K,
+) -> HandlerBuilder<H, S, C>
+where
+    F: IsPayload,
+    K: Fn(&<F::Payload as Payload>::Value) -> Option<Bytes> + Send + Sync + 'static,
+{
+    builder.order_by(by_payload::<F::Payload, _, _>(key))
 }

@@ -1,5 +1,4 @@
 use crate::extract::FromDelivery;
-use crate::handler::HandlerOutput;
 
 /// Tells an annotated function from a plain one.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +10,3 @@ pub enum AnyState {}
 
 /// Fails to compile under the argument that is not an extractor.
 pub const fn is_extractor<T: FromDelivery<S>, S>() {}
-
-/// Fails to compile under the return type that is not one.
-pub const fn is_output<T: HandlerOutput>() {}

@@ -3,10 +3,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use dlq_core::{BoxError, Delivery};
+use dlq_core::Delivery;
 use pin_project_lite::pin_project;
 
-use super::{Failed, HandlerOutput};
+use super::{Failed, HandlerFailure, HandlerOutput};
 use crate::extract::{FromDelivery, Rejection};
 
 /// A function that handles messages: what `#[dlq_handler]` makes, and any async function or closure of up to twelve
@@ -19,7 +19,7 @@ use crate::extract::{FromDelivery, Rejection};
 )]
 pub trait HandlerFn<S, Args>: Clone + Send + Sync + 'static {
     /// The function's error.
-    type Error: Into<BoxError> + Send + 'static;
+    type Error: HandlerFailure;
 
     /// Takes the arguments from `delivery` and runs the function.
     fn run(

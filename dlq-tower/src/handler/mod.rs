@@ -81,7 +81,7 @@ pub use function::HandlerFn;
 pub use handles::Handles;
 pub use invalid::InvalidConfig;
 pub use keys::ToKey;
-pub use output::HandlerOutput;
+pub use output::{HandlerFailure, HandlerOutput};
 pub use stack::{HandlerStack, IntoStack, StackFuture};
 pub use unclassified::Unclassified;
 

@@ -10,7 +10,7 @@ use dlq_core::BoxError;
 )]
 pub trait HandlerOutput: sealed::Sealed + Send {
     /// The handler's error.
-    type Error: Into<BoxError> + Send + 'static;
+    type Error: HandlerFailure;
 
     /// As a result.
     ///
@@ -28,13 +28,25 @@ impl HandlerOutput for () {
     }
 }
 
-impl<E: Into<BoxError> + Send + 'static> HandlerOutput for Result<(), E> {
+impl<E: HandlerFailure> HandlerOutput for Result<(), E> {
     type Error = E;
 
     fn into_result(self) -> Self {
         self
     }
 }
+
+/// What a handler may fail with: anything that `Box<dyn Error + Send + Sync>` can be made from.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an error that a handler can return",
+    label = "not an error",
+    note = "implement `std::error::Error` for it, e.g. with `thiserror`, and `#[derive(Classify)]`; texts are errors too",
+    note = "for errors of any type, return `Result<(), dlq_tower::handler::HandlerError>`"
+)]
+pub trait HandlerFailure: Into<BoxError> + Send + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<BoxError> + Send + 'static> HandlerFailure for E {}
 
 mod sealed {
     #[allow(unreachable_pub, reason = "named in the bounds of a public trait")]

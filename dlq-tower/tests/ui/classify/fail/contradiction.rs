@@ -1,0 +1,9 @@
+use dlq_tower::Classify;
+
+#[derive(Classify)]
+enum ChargeError {
+    #[classify(transient, permanent)]
+    Timeout,
+}
+
+fn main() {}
