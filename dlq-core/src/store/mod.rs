@@ -20,6 +20,7 @@ mod erased;
 mod handle;
 pub mod memory;
 mod operation;
+mod quarantine;
 pub mod rules;
 mod schedule;
 mod selection;
@@ -34,6 +35,7 @@ pub use operation::{
     Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec, OperationState, Pace,
     Plan, Progress, Target,
 };
+pub use quarantine::{DLQ_MESSAGES_QUARANTINED_TOTAL, count_quarantined};
 pub use schedule::{Schedule, ScheduleRun};
 pub use selection::{EmptyFilter, Selection};
 pub use stats::{Group, Health, HealthState, HealthThresholds, Stats};

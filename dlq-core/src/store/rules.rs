@@ -213,10 +213,12 @@ pub fn schedule(letter: &mut DeadLetter, now: Timestamp) {
     letter.state.updated_at = now;
 }
 
-/// `letter` was sent back too often and is set aside.
+/// `letter` was sent back too often and is set aside, and counted as such. A store that has to undo it counts once
+/// too often.
 pub fn set_aside(letter: &mut DeadLetter, now: Timestamp) {
     put_back(letter, Status::Quarantined, now);
     letter.reason = Reason::MaxReplays;
+    super::count_quarantined(letter.message.event(), letter.reason);
 }
 
 /// The original message of a letter, where its producer names it: stores that deduplicate keep one letter for each.

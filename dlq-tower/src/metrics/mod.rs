@@ -5,7 +5,7 @@
 //! | `events_processed_total` | counter | `subject`, `status` | `success` and `dlq` once per message, `duplicate` when the handler did not run, `failed` per failed attempt |
 //! | `events_processing_duration_seconds` | histogram | `subject` | from the call to the settlement, waits in the process included |
 //! | `messages_in_dlq_total` | counter | `topic`, `class` | letters written |
-//! | `dlq_messages_quarantined_total` | counter | `event`, `reason` | letters set aside |
+//! | `dlq_messages_quarantined_total` | counter | `event`, `reason` | letters set aside; counted by the stores |
 //!
 //! # Where it goes
 //!
@@ -41,6 +41,7 @@ mod layer;
 mod recorder;
 mod service;
 
+pub use dlq_core::store::DLQ_MESSAGES_QUARANTINED_TOTAL;
 pub use future::ResponseFuture;
 pub use layer::MetricsLayer;
 pub use recorder::Recorder;
@@ -52,7 +53,5 @@ pub const EVENTS_PROCESSED_TOTAL: &str = "events_processed_total";
 pub const EVENTS_PROCESSING_DURATION_SECONDS: &str = "events_processing_duration_seconds";
 /// Letters written, by topic and class.
 pub const MESSAGES_IN_DLQ_TOTAL: &str = "messages_in_dlq_total";
-/// Letters set aside, by event and reason.
-pub const DLQ_MESSAGES_QUARANTINED_TOTAL: &str = "dlq_messages_quarantined_total";
 /// Letters whose identity was claimed by another payload, by topic.
 pub const DLQ_CONFLICTING_LETTERS_TOTAL: &str = "dlq_conflicting_letters_total";

@@ -1,17 +1,17 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use ::metrics::{Counter, Histogram, counter, histogram};
-use dlq_core::{ErrorClass, Reason};
+use dlq_core::ErrorClass;
 
 use super::{
-    DLQ_CONFLICTING_LETTERS_TOTAL, DLQ_MESSAGES_QUARANTINED_TOTAL, EVENTS_PROCESSED_TOTAL,
-    EVENTS_PROCESSING_DURATION_SECONDS, MESSAGES_IN_DLQ_TOTAL,
+    DLQ_CONFLICTING_LETTERS_TOTAL, EVENTS_PROCESSED_TOTAL, EVENTS_PROCESSING_DURATION_SECONDS,
+    MESSAGES_IN_DLQ_TOTAL,
 };
 
-/// The label of subjects and events past the bound.
+/// The label of subjects past the bound.
 const OTHER: &str = "other";
 
 /// Counts, with handles kept per subject. Clones count together.
@@ -24,7 +24,6 @@ pub struct Recorder {
 struct Shared {
     subjects: RwLock<HashMap<Arc<str>, Arc<Handles>>>,
     other: OnceLock<Arc<Handles>>,
-    events: Mutex<HashSet<String>>,
 }
 
 /// The handles of one subject.
@@ -104,24 +103,6 @@ impl Recorder {
     /// A letter of `subject` claimed the identity of another one, with other bytes.
     pub fn letter_conflicted(&self, subject: &Arc<str>) {
         self.handles(subject).conflicting.increment(1);
-    }
-
-    /// A letter that reports `event` was set aside.
-    pub fn letter_quarantined(&self, event: Option<&str>, reason: Reason) {
-        let event = self.bounded_event(event.unwrap_or("none"));
-        counter!(DLQ_MESSAGES_QUARANTINED_TOTAL, "event" => event, "reason" => reason.as_str())
-            .increment(1);
-    }
-
-    fn bounded_event(&self, event: &str) -> String {
-        let mut known = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.contains(event) {
-            if known.len() >= Self::SUBJECTS {
-                return OTHER.to_owned();
-            }
-            known.insert(event.to_owned());
-        }
-        event.to_owned()
     }
 }
 
