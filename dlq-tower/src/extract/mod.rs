@@ -19,7 +19,7 @@
 //! | extractor | gives | is refused when |
 //! |---|---|---|
 //! | [`Json<T>`](Json), `Protobuf<T>`, `MsgPack<T>` | the payload, decoded | it cannot be decoded, or there is none |
-//! | [`Bytes`](bytes::Bytes) | the payload as it is | there is none (a tombstone) |
+//! | [`Bytes`](::bytes::Bytes) | the payload as it is | there is none (a tombstone) |
 //! | [`Key`] | the key | there is none |
 //! | [`Headers`](dlq_core::Headers) | all headers | never |
 //! | [`Attempt`] | which run this is | never |

@@ -40,6 +40,16 @@ pin_project! {
     }
 }
 
+impl<F> Run<F> {
+    /// The run that `start` begins, if it can take its arguments.
+    fn of(start: impl FnOnce() -> Result<F, Rejection>) -> Self {
+        match start() {
+            Ok(future) => Self::Running { future },
+            Err(rejection) => Self::Rejected { rejection: Some(rejection) },
+        }
+    }
+}
+
 impl<F, R> Future for Run<F>
 where
     F: Future<Output = R>,
@@ -77,11 +87,7 @@ macro_rules! function {
                 delivery: Delivery,
                 state: Arc<S>,
             ) -> impl Future<Output = Result<(), Failed<R::Error>>> + Send + 'static {
-                let taken = (|| Ok(self($($argument::from_delivery(&delivery, &state)?),*)))();
-                match taken {
-                    Ok(future) => Run::Running { future },
-                    Err(rejection) => Run::Rejected { rejection: Some(rejection) },
-                }
+                Run::of(|| Ok(self($($argument::from_delivery(&delivery, &state)?),*)))
             }
         }
     };

@@ -231,6 +231,7 @@ async fn a_refusal_is_permanent_whatever_the_classifier_says() {
 #[tokio::test]
 async fn twelve_arguments_fit() {
     type H = Headers;
+    #[allow(clippy::too_many_arguments, reason = "as many as fit")]
     async fn twelve(_: H, _: H, _: H, _: H, _: H, _: H, _: H, _: H, _: H, _: H, _: H, _: H) {}
     succeeds(&handler("twelve", twelve).build().unwrap(), bytes("")).await;
 }
