@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{Fault, Plan};
@@ -16,13 +16,16 @@ use super::world::World;
 /// How long a call takes that hangs: longer than any lease.
 const LONG: Duration = Duration::from_secs(40);
 
+/// How long a frozen process stands still.
+const FROZEN: Duration = Duration::from_secs(100);
+
 /// Past so many steps a case is taken to run for ever.
 pub(super) const MOST_STEPS: usize = 3_000;
 
 /// Numbers the calls of a case, across all its processes.
 #[derive(Debug)]
 pub(super) struct Gate {
-    plan: Plan,
+    pub(super) plan: Plan,
     log: Mutex<Vec<&'static str>>,
     /// Woken by every step.
     pub(super) stepped: Notify,
@@ -44,6 +47,14 @@ impl Gate {
         self.plan.faults().iter().filter(|(step, _)| *step as usize <= steps).count()
     }
 
+    /// How often a message may have been handled again because of the faults that have happened. A process that stands
+    /// still may have a run of it under way, be handed it once more, and have left a record of it behind.
+    pub(super) fn repeats(&self) -> usize {
+        let steps = self.log().len();
+        let met = self.plan.faults().iter().filter(|(step, _)| *step as usize <= steps);
+        met.map(|(_, fault)| if *fault == Fault::Freeze { 3 } else { 1 }).sum()
+    }
+
     /// Numbers a call, and says what goes wrong with it.
     fn step(&self, what: &'static str) -> Option<Fault> {
         let mut log = self.log();
@@ -59,11 +70,14 @@ pub(super) struct Process {
     pub(super) world: Arc<World>,
     died: CancellationToken,
     stop: CancellationToken,
+    froze: CancellationToken,
+    thaws: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Process {
     pub(super) fn new(world: Arc<World>) -> Self {
-        Self { world, died: CancellationToken::new(), stop: CancellationToken::new() }
+        let token = CancellationToken::new;
+        Self { world, died: token(), stop: token(), froze: token(), thaws: Arc::default() }
     }
 
     /// Is cancelled when the process has died.
@@ -82,10 +96,28 @@ impl Process {
         pending().await
     }
 
-    async fn live(&self) {
+    /// Is cancelled when the process has been frozen.
+    pub(super) fn froze(&self) -> &CancellationToken {
+        &self.froze
+    }
+
+    /// Goes on as long as the process lives: not while it is frozen, and not when it has died.
+    pub(super) async fn live(&self) {
+        let thaws = *self.thaws.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thaws) = thaws {
+            sleep_until(thaws).await;
+        }
         if self.died.is_cancelled() {
             pending().await
         }
+    }
+
+    async fn freeze(&self) {
+        let thaws = Instant::now() + FROZEN;
+        *self.thaws.lock().unwrap_or_else(PoisonError::into_inner) = Some(thaws);
+        self.world.frozen_until(thaws);
+        self.froze.cancel();
+        self.live().await;
     }
 
     /// A call of something outside the process.
@@ -111,6 +143,7 @@ impl Process {
             }
             Some(Fault::Slow) => sleep(LONG).await,
             Some(Fault::Stop) => self.stop.cancel(),
+            Some(Fault::Freeze) => self.freeze().await,
             Some(Fault::CrashAfter | Fault::Unheard) => {}
         }
         // A request travels, and so does its answer: others go on meanwhile.
@@ -143,6 +176,7 @@ impl Process {
         match fault {
             Some(Fault::CrashBefore) => return self.die().await,
             Some(Fault::Stop) => self.stop.cancel(),
+            Some(Fault::Freeze) => self.freeze().await,
             Some(Fault::CrashAfter) => {
                 let _ = effect().await;
                 return self.die().await;

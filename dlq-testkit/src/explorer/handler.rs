@@ -50,6 +50,9 @@ pub(super) fn told(process: &Process) -> HandlerStack {
                 own.map(|story| story.key.clone())
             });
     }
+    if scenario.ordered {
+        builder = builder.order_by(|delivery: &Delivery| delivery.message().key().cloned());
+    }
     builder.build().expect("the settings of scenarios do not contradict each other")
 }
 
@@ -60,9 +63,7 @@ async fn tell(process: Process, story: usize, delivery: Delivery) -> Result<(), 
             Act::Succeed => process.world.succeed(story),
             Act::SucceedLate => {
                 sleep(LATE).await;
-                if process.died().is_cancelled() {
-                    process.die::<()>().await;
-                }
+                process.live().await;
                 process.world.succeed(story);
             }
             Act::Kill => process.die::<()>().await,

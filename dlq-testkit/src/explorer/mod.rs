@@ -7,8 +7,8 @@
 //! an idempotency store in memory, which outlive the program. Each call that crosses the border of the process is a
 //! numbered step. The explorer runs the scenario once undisturbed, then once for every [`Fault`] at every step, then for
 //! pairs of faults: the process dies before or after the effect of the call; the call fails, hangs, succeeds unheard or
-//! late; the process is told to stop. After a death or a stop the program is started again in the world that is left,
-//! until everything has come to rest.
+//! late; the process is told to stop; it stands still while another takes over, and goes on later. After a death or a
+//! stop the program is started again in the world that is left, until everything has come to rest.
 //!
 //! # What it checks
 //!
@@ -17,6 +17,7 @@
 //! | G1 | after every step each message is unsettled, or handled, or recorded; at rest it has ended as it does undisturbed |
 //! | G2 | one letter per message, under the one identity it can have; no death without a run |
 //! | G3 | no attempt is counted that was not made; nobody dies `exhausted` before the attempts were made, nor of another's crashes |
+//! | G5 | messages of one key are handled in the order of the source, while one process has them |
 //! | G6 | a resolved letter does not run again; success repeats at most once per fault; a canary that fails keeps the rest |
 //! | G7 | operations end, and everything comes to rest |
 //! | G8 | the letter has the bytes of the message |

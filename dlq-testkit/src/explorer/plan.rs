@@ -19,11 +19,14 @@ pub enum Fault {
     Slow,
     /// The process is told to stop, and the call goes well.
     Stop,
+    /// The process stands still for longer than any lease, as a machine does that is suspended, and then goes on. Another
+    /// is started meanwhile.
+    Freeze,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::CrashBefore,
         Self::CrashAfter,
         Self::Error,
@@ -31,6 +34,7 @@ impl Fault {
         Self::Unheard,
         Self::Slow,
         Self::Stop,
+        Self::Freeze,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -42,6 +46,7 @@ impl Fault {
             Self::Unheard => "unheard",
             Self::Slow => "slow",
             Self::Stop => "stop",
+            Self::Freeze => "freeze",
         }
     }
 }
@@ -76,6 +81,13 @@ impl Plan {
     #[must_use]
     pub fn faults(&self) -> &[(u32, Fault)] {
         &self.0
+    }
+
+    /// Whether the messages stay with one process all the time.
+    pub(super) fn keeps_the_process(&self) -> bool {
+        self.0.iter().all(|(_, fault)| {
+            matches!(fault, Fault::Error | Fault::Hang | Fault::Unheard | Fault::Slow)
+        })
     }
 
     /// What goes wrong at `step`.

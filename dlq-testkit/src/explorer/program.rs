@@ -56,8 +56,8 @@ impl Program for WholeConsumer {
             .handler(handler)
             .crash_marks(store.clone())
             .max_in_hand(8)
-            // What is due wakes the lane; questions in between would only make a case longer.
-            .poll(std::time::Duration::from_secs(3_600))
+            // What the consumer writes wakes the lane; it has to ask only for what an operator does.
+            .poll(std::time::Duration::from_secs(120))
             .clock(clock);
         builder = match record {
             Record::Store => builder.dead_letters(store),

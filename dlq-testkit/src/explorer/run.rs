@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::check::check;
 use super::flaw::Flaw;
@@ -57,40 +57,60 @@ pub(super) fn run(
     })
 }
 
+/// How one life of the program ended.
+enum End {
+    Died,
+    Froze,
+    Stopped,
+    /// Everything has come to rest while it ran.
+    Rested,
+}
+
 /// Starts the program again and again until everything has come to rest.
 async fn live(program: &dyn Program, world: &Arc<World>) {
+    let mut frozen = Vec::new();
     for _ in 0..MOST_LIVES {
         let process = Process::new(Arc::clone(world));
         let mut running = JoinSet::new();
         running.spawn(program.run(parts(&process)));
-        let rested = tokio::select! {
+        let end = tokio::select! {
             biased;
-            () = process.died().cancelled() => false,
+            () = process.died().cancelled() => End::Died,
+            () = process.froze().cancelled() => End::Froze,
             Some(ended) = running.join_next() => {
                 if ended.is_err_and(|error| error.is_panic()) {
-                    world.violated("G9: the consumer panicked".to_owned());
-                    return;
+                    return world.violated("G9: the consumer panicked".to_owned());
                 }
                 if !process.stop().is_cancelled() {
-                    world.violated("G9: the consumer has ended by itself".to_owned());
-                    return;
+                    return world.violated("G9: the consumer has ended by itself".to_owned());
                 }
-                false
+                End::Stopped
             }
-            () = rest(world) => true,
+            () = rest(world) => End::Rested,
         };
-        // Whatever it still does has no effect any more.
-        process.died().cancel();
-        running.shutdown().await;
-        if rested {
-            return;
+        match end {
+            // It goes on beside the next one when it thaws.
+            End::Froze => frozen.push((process, running)),
+            End::Died | End::Stopped => kill(process, running).await,
+            End::Rested => {
+                kill(process, running).await;
+                for (process, running) in frozen {
+                    kill(process, running).await;
+                }
+                return;
+            }
         }
         if world.gate.log().len() > MOST_STEPS {
-            world.violated(format!("G1: no rest after {MOST_STEPS} steps"));
-            return;
+            return world.violated(format!("G1: no rest after {MOST_STEPS} steps"));
         }
     }
     world.violated(format!("G1: no rest after {MOST_LIVES} lives"));
+}
+
+/// Whatever it still does has no effect any more.
+async fn kill(process: Process, mut running: JoinSet<()>) {
+    process.died().cancel();
+    running.shutdown().await;
 }
 
 /// Waits until nothing happens any more, and the operator has nothing left to do.
@@ -100,6 +120,10 @@ async fn rest(world: &World) {
         if world.gate.log().len() > MOST_STEPS {
             world.violated(format!("G1: no rest after {MOST_STEPS} steps"));
             return;
+        }
+        if let Some(thaws) = world.thaws().filter(|thaws| *thaws > Instant::now()) {
+            sleep_until(thaws).await;
+            continue;
         }
         if !world.is_at_rest() {
             let _ = timeout(Duration::from_secs(3_600), stepped).await;

@@ -74,6 +74,12 @@ impl Story {
         self
     }
 
+    /// Sets the message's own key. Defaults to one of its own.
+    pub fn of_customer(mut self, key: &'static str) -> Self {
+        self.message = self.message.with_key(key);
+        self
+    }
+
     /// Lets another consumer hold the idempotency key for so long, and then die. Defaults to nobody.
     pub fn held_elsewhere(mut self, lease: Duration) -> Self {
         self.held_elsewhere = Some(lease);
@@ -127,6 +133,7 @@ pub struct Scenario {
     pub(super) schedule: Option<Schedule>,
     pub(super) orders: Vec<Order>,
     pub(super) most_replayed: Option<usize>,
+    pub(super) ordered: bool,
 }
 
 impl Scenario {
@@ -141,6 +148,7 @@ impl Scenario {
             schedule: None,
             orders: Vec::new(),
             most_replayed: None,
+            ordered: false,
         }
     }
 
@@ -171,6 +179,12 @@ impl Scenario {
     /// Sets the automatic schedule. Defaults to none.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = Some(schedule);
+        self
+    }
+
+    /// Handles messages of one key in the order of the source. Defaults to no.
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
         self
     }
 

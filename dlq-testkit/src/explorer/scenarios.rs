@@ -114,9 +114,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 Story::new(2, &[Act::Transient], EXHAUSTED),
             ],
         )
-        .schedule(
-            Schedule::enabled().with_every(Duration::from_secs(6 * 3600)).with_max_retries(2),
-        ),
+        .schedule(Schedule::enabled().with_every(Duration::from_secs(600)).with_max_retries(2)),
         Scenario::new(
             "canary_fails",
             [1, 2, 3].map(|number| Story::new(number, &[Act::Permanent], PERMANENT)),
@@ -130,6 +128,25 @@ pub fn scenarios() -> Vec<Scenario> {
                 .map(|number| Story::new(number, &[Act::Permanent], HANDLED).then(&[Act::Succeed])),
         )
         .order(Order::Replay { canary: Some(1), max_replays: 10 }),
+        Scenario::new(
+            "ordered",
+            [
+                Story::new(1, &[Act::Transient, Act::Succeed], HANDLED).of_customer("a"),
+                healthy(2).of_customer("a"),
+                Story::new(3, &[Act::Permanent], PERMANENT).of_customer("a"),
+                healthy(4).of_customer("a"),
+            ],
+        )
+        .ordered(),
+        Scenario::new(
+            "ordered_with_long_delay",
+            [
+                Story::new(1, &[Act::Transient, Act::Succeed], HANDLED).of_customer("a"),
+                healthy(2).of_customer("a"),
+            ],
+        )
+        .delay(long)
+        .ordered(),
         Scenario::new(
             "killer",
             [healthy(1), Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)), healthy(3)],

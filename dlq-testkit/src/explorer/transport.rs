@@ -43,13 +43,12 @@ impl Source for SteppedSource {
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, SteppedSettle)>, TransportError> {
-        let arrived = match self.kept.take() {
-            Some(kept) => kept,
-            None => match self.inner.next().await? {
-                Some(arrived) => arrived,
-                None => return Ok(None),
-            },
-        };
+        if self.kept.is_none() {
+            self.kept = self.inner.next().await?;
+        }
+        // Kept while the process stands still, and when this future is dropped.
+        self.process.live().await;
+        let Some(arrived) = self.kept.take() else { return Ok(None) };
         match self.process.arrives("receive") {
             Ok(()) => {
                 let (delivery, inner) = arrived;

@@ -14,11 +14,12 @@ use dlq_core::{
     Status, Timestamp, TokioClock,
 };
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use super::flaw::Flaw;
 use super::gate::Gate;
 use super::plan::Plan;
-use super::scenario::{Act, Order, Record, Scenario};
+use super::scenario::{Act, Ending, Order, Record, Scenario};
 
 /// The consumer under test, and its group.
 pub(super) const CONSUMER: &str = "explored";
@@ -52,6 +53,7 @@ struct Tally {
     succeeded: HashSet<String>,
     orders: usize,
     kills: usize,
+    frozen_until: Option<Instant>,
     violations: Vec<String>,
 }
 
@@ -172,6 +174,7 @@ impl World {
     /// A run of the handler begins: what it will do. Notes what must not be.
     pub(super) fn begin(&self, story: usize, delivery: &Delivery) -> Act {
         if delivery.lane() == Lane::Store
+            && !self.has_frozen()
             && self.row(story).is_some_and(|row| row.state.status == Status::Resolved)
         {
             self.violated(format!("G6: message {} runs again although it is resolved", story + 1));
@@ -197,8 +200,41 @@ impl World {
         act
     }
 
+    /// A process stands still until then.
+    pub(super) fn frozen_until(&self, thaws: Instant) {
+        let mut tally = self.tally();
+        tally.frozen_until = tally.frozen_until.max(Some(thaws));
+    }
+
+    /// Until when a process stands still, if one ever did.
+    pub(super) fn thaws(&self) -> Option<Instant> {
+        self.tally().frozen_until
+    }
+
+    /// Whether a process ever stood still. Between its last word with the store and its run any time may have passed.
+    fn has_frozen(&self) -> bool {
+        self.thaws().is_some()
+    }
+
+    /// G5: what was sent earlier with the same key and can be handled has been.
+    fn in_order(&self, story: usize) {
+        if !self.scenario.ordered || !self.gate.plan.keeps_the_process() {
+            return;
+        }
+        let stories = &self.scenario.stories;
+        for earlier in 0..story {
+            let related = stories[earlier].message.key() == stories[story].message.key()
+                && stories[earlier].ending == Ending::Handled;
+            if related && !self.has_succeeded(earlier) {
+                let (this, before) = (story + 1, earlier + 1);
+                self.violated(format!("G5: message {this} was handled before message {before}"));
+            }
+        }
+    }
+
     /// The run that began last has succeeded.
     pub(super) fn succeed(&self, story: usize) {
+        self.in_order(story);
         let key = self.scenario.stories[story].key.clone();
         let mut tally = self.tally();
         if let Some(run) = tally.runs[story].last_mut() {
