@@ -97,8 +97,11 @@ pub mod store_lane;
 pub mod timeout;
 pub mod trace;
 
+mod invalid;
+
 #[doc(hidden)]
 pub mod __private;
 
 pub use dlq_core as core;
 pub use dlq_macros::{Classify, dlq_handler};
+pub use invalid::InvalidConfig;

@@ -10,12 +10,12 @@ use dlq_core::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::error::InvalidConfig;
 use super::feed::{Feed, Main};
 use super::guard::Guard;
 use super::outage::OutagePolicy;
 use super::run::Consumer;
 use super::stack::{HandlerNames, Naming, OneName, Program};
+use crate::InvalidConfig;
 use crate::audit::{AuditLayer, audit};
 use crate::dead_letter::DeadLetterLayer;
 use crate::handler::Handles;
@@ -287,11 +287,11 @@ impl ConsumerBuilder {
     fn check(&self) -> Result<(), InvalidConfig> {
         let settings = &self.settings;
         if settings.max_in_hand == 0 {
-            return Err(InvalidConfig::new("max_in_hand is 0; it must be at least 1"));
+            return Err(InvalidConfig::consumer("max_in_hand is 0; it must be at least 1"));
         }
         if settings.suspect_after < 2 {
             let found = settings.suspect_after;
-            return Err(InvalidConfig::new(format!(
+            return Err(InvalidConfig::consumer(format!(
                 "suspect_after is {found}, which suspects every first delivery; it must be at least 2"
             )));
         }
@@ -301,17 +301,17 @@ impl ConsumerBuilder {
         if settings.schedule.as_ref().is_some_and(|schedule| schedule.enabled)
             && self.store.is_none()
         {
-            return Err(InvalidConfig::new(
+            return Err(InvalidConfig::consumer(
                 "the schedule is enabled, and there is no store whose letters it could send back; add `dead_letters(store)`",
             ));
         }
         if self.audit && self.store.is_none() {
-            return Err(InvalidConfig::new(
+            return Err(InvalidConfig::consumer(
                 "a processing audit was asked for, and there is no store to keep it; add `dead_letters(store)`",
             ));
         }
         if self.audit && matches!(self.work, Work::Stack(_)) {
-            return Err(InvalidConfig::new(
+            return Err(InvalidConfig::consumer(
                 "`stack` is complete as it is; put an `AuditLayer` into it instead of asking for `processing_audit`",
             ));
         }
@@ -319,7 +319,7 @@ impl ConsumerBuilder {
             Work::None => return Err(missing_handler()),
             Work::Stack(program) => {
                 if self.sink.is_some() || self.retry_lane.is_some() || self.routing.is_some() {
-                    return Err(InvalidConfig::new(
+                    return Err(InvalidConfig::consumer(
                         "`stack` has its own dead-letter routing; `sink`, `retry_lane` and `routing` go with `handler`",
                     ));
                 }
@@ -334,15 +334,15 @@ impl ConsumerBuilder {
         };
         let names = naming.names();
         let Some(first) = names.first() else {
-            return Err(InvalidConfig::new("the handler has no name"));
+            return Err(InvalidConfig::consumer("the handler has no name"));
         };
         if names.iter().any(|name| name.is_empty()) {
-            return Err(InvalidConfig::new(
+            return Err(InvalidConfig::consumer(
                 "a handler's name is empty; its letters could not be told from those of others",
             ));
         }
         if naming.is_ordered() && self.ordering == Ordering::None {
-            return Err(InvalidConfig::new(format!(
+            return Err(InvalidConfig::consumer(format!(
                 "`{first}` is ordered (order_by), and the source promises no order (ordering = none); take a source that keeps it, or drop order_by"
             )));
         }
@@ -351,11 +351,13 @@ impl ConsumerBuilder {
 }
 
 fn missing_handler() -> InvalidConfig {
-    InvalidConfig::new("there is nothing to run; add `handler(…)` or `stack(…)`")
+    InvalidConfig::consumer("there is nothing to run; add `handler(…)` or `stack(…)`")
 }
 
 fn missing_sink() -> InvalidConfig {
-    InvalidConfig::new("there is no place for dead letters; add `dead_letters(store)` or `sink(…)`")
+    InvalidConfig::consumer(
+        "there is no place for dead letters; add `dead_letters(store)` or `sink(…)`",
+    )
 }
 
 impl fmt::Debug for ConsumerBuilder {

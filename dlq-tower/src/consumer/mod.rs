@@ -97,7 +97,6 @@
 
 mod backoff;
 mod builder;
-mod error;
 mod feed;
 mod gate;
 mod gauges;
@@ -116,8 +115,8 @@ mod shutdown;
 mod stack;
 mod window;
 
+pub use crate::InvalidConfig;
 pub use builder::ConsumerBuilder;
-pub use error::InvalidConfig;
 pub use health::{ConsumerHealth, HealthHandle, LostPart, Part, RunState};
 pub use outage::OutagePolicy;
 pub use report::{Ended, Report};

@@ -7,9 +7,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::Growing;
-use super::error::InvalidConfig;
 use super::health::Reporter;
 use super::window::Window;
+use crate::InvalidConfig;
 
 /// When a consumer stops fetching because what its handlers depend on is down. See the [module docs](super).
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +84,7 @@ impl OutagePolicy {
     pub(super) fn check(&self) -> Result<(), InvalidConfig> {
         if !(self.ratio > 0.0 && self.ratio <= 1.0) {
             let text = format!("outage.ratio is {}; it must be above 0 and at most 1", self.ratio);
-            return Err(InvalidConfig::new(text));
+            return Err(InvalidConfig::consumer(text));
         }
         let zero = [
             ("minimum", self.minimum == 0),
@@ -93,10 +93,10 @@ impl OutagePolicy {
             ("probes", self.probes == 0),
         ];
         if let Some((name, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
-            return Err(InvalidConfig::new(format!("outage.{name} is 0; it must be more")));
+            return Err(InvalidConfig::consumer(format!("outage.{name} is 0; it must be more")));
         }
         if self.max_pause < self.pause {
-            return Err(InvalidConfig::new(format!(
+            return Err(InvalidConfig::consumer(format!(
                 "outage.max_pause ({:?}) is below outage.pause ({:?})",
                 self.max_pause, self.pause
             )));

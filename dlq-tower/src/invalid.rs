@@ -15,8 +15,13 @@ impl InvalidConfig {
         Self { message: message.into(), source: None }
     }
 
+    /// A consumer cannot be built for this reason.
+    pub(crate) fn consumer(message: impl std::fmt::Display) -> Self {
+        Self::new(format!("cannot build the consumer: {message}"))
+    }
+
     /// The policy of the handler `name` is wrong.
-    pub(super) fn policy(name: &str, error: InvalidPolicy) -> Self {
+    pub(crate) fn policy(name: &str, error: InvalidPolicy) -> Self {
         let message = format!("the handler `{name}` has no valid policy");
         Self { message, source: Some(error.into()) }
     }
