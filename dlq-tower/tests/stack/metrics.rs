@@ -70,7 +70,10 @@ fn labels_are_bounded() {
         let recorder = Recorder::new();
         for number in 0..1500 {
             recorder.attempt_failed(&format!("subject-{number}").into());
-            dlq_core::store::count_quarantined(Some(&format!("event-{number}")), Reason::MaxReplays);
+            dlq_core::store::count_quarantined(
+                Some(&format!("event-{number}")),
+                Reason::MaxReplays,
+            );
         }
         recorder.attempt_failed(&"subject-7".into());
         recorder.letter_written(&"subject-1400".into(), ErrorClass::Transient);
