@@ -7,11 +7,101 @@ use dlq_core::memory::{MemoryBroker, MemoryRetryLane, MemorySource, Start};
 use dlq_core::{
     Disposition, Message, Position, Settle, SharedClock, Sink, Source, TransportErrorKind,
 };
-use dlq_testkit::doubles::EarlyAckSource;
-use dlq_testkit::transport::{MemoryFixture, TransportFixture, run, settling};
+use dlq_testkit::doubles::{EarlyAckSource, FaultyLane, FaultySource, LaneFault, SourceFault};
+use dlq_testkit::transport::{
+    MemoryFixture, TransportFixture, closing, delivering, lane, run, settling,
+};
 
 mod memory {
     dlq_testkit::transport_conformance!(dlq_testkit::transport::MemoryFixture);
+}
+
+/// The broker in memory, reached in a way that breaks a promise.
+#[derive(Debug)]
+struct Broken<const FAULT: usize>(MemoryFixture);
+
+/// By number, since a fixture is a type.
+const SOURCES: [SourceFault; 5] = [
+    SourceFault::LosesWhenDropped,
+    SourceFault::KeepsWhenClosed,
+    SourceFault::Reorders,
+    SourceFault::CountsNothing,
+    SourceFault::AddsHeaders,
+];
+const LANES: [LaneFault; 5] = [
+    LaneFault::Early,
+    LaneFault::Repeats,
+    LaneFault::ForgetsAttempts,
+    LaneFault::Loses,
+    LaneFault::TellsOthers,
+];
+
+impl<const FAULT: usize> TransportFixture for Broken<FAULT> {
+    type Source = FaultySource<MemorySource>;
+    type Lane = FaultyLane<MemoryRetryLane>;
+
+    const PAUSED: bool = true;
+
+    async fn fresh(check: &'static str) -> Self {
+        Self(MemoryFixture::fresh(check).await)
+    }
+
+    async fn publish(&self, message: Message) -> bool {
+        self.0.publish(message).await
+    }
+
+    async fn source(&self, consumer: &str) -> Self::Source {
+        FaultySource::new(self.0.source(consumer).await, SOURCES.get(FAULT).copied())
+    }
+
+    async fn retry_lane(&self) -> Option<Self::Lane> {
+        let fault = FAULT.checked_sub(SOURCES.len()).and_then(|fault| LANES.get(fault)).copied();
+        self.0.retry_lane().await.map(|lane| FaultyLane::new(lane, fault))
+    }
+
+    fn lease(&self) -> Duration {
+        self.0.lease()
+    }
+
+    fn clock(&self) -> SharedClock {
+        self.0.clock()
+    }
+}
+
+/// Nothing is wrong with the double itself: without a fault it passes.
+mod double_without_fault {
+    use super::Broken;
+
+    dlq_testkit::transport_conformance!(Broken<99>);
+}
+
+#[test]
+fn a_source_that_breaks_a_promise_is_found() {
+    let text = fails(|| run::<Broken<0>, _>("drop", delivering::dropping_next_loses_nothing));
+    assert!(text.contains("out of reach until its lease ended"), "{text}");
+    let text = fails(|| run::<Broken<1>, _>("close", closing::closing_gives_back));
+    assert!(text.contains("had to wait"), "{text}");
+    let text = fails(|| run::<Broken<2>, _>("order", delivering::order_is_as_declared));
+    assert!(text.contains("left == right"), "{text}");
+    let text = fails(|| run::<Broken<3>, _>("count", settling::what_is_not_settled_comes_again));
+    assert!(text.contains("the second delivery says so"), "{text}");
+    let text = fails(|| run::<Broken<4>, _>("bytes", delivering::bytes_are_exact));
+    assert!(text.contains("headers of"), "{text}");
+}
+
+#[test]
+fn a_lane_that_breaks_a_promise_is_found() {
+    let text = fails(|| run::<Broken<5>, _>("early", lane::a_record_comes_when_it_is_due));
+    assert!(text.contains("due in"), "{text}");
+    let text = fails(|| run::<Broken<6>, _>("twice", lane::a_hop_written_twice_is_one_record));
+    assert!(text.contains("nothing was expected"), "{text}");
+    let text = fails(|| run::<Broken<7>, _>("attempts", lane::a_record_continues_the_count));
+    assert!(text.contains("one attempt was made before"), "{text}");
+    let text = fails(|| run::<Broken<8>, _>("loses", lane::a_record_survives_a_crash));
+    assert!(text.contains("no delivery within"), "{text}");
+    let text =
+        fails(|| run::<Broken<9>, _>("others", lane::a_record_is_heard_by_its_consumer_only));
+    assert!(text.contains("nothing was expected"), "{text}");
 }
 
 /// The broker in memory, read by a source that acknowledges on receipt.

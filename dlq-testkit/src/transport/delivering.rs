@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::{Lane, Ordering, Source};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::check::{CONSUMER, number};
 use super::{Check, TransportFixture};
@@ -80,6 +80,7 @@ pub async fn identity_survives_redelivery<F: TransportFixture>(check: Check<F>) 
 /// Dropping the future of `next` in the middle loses nothing.
 pub async fn dropping_next_loses_nothing<F: TransportFixture>(check: Check<F>) {
     let mut source = check.source().await;
+    let start = Instant::now();
     let mut seen = Vec::new();
     for round in 1..=30_u32 {
         let message = super::check::numbered(round);
@@ -96,6 +97,11 @@ pub async fn dropping_next_loses_nothing<F: TransportFixture>(check: Check<F>) {
     while seen.len() < 30 {
         seen.push(number(&check.handle(&mut source).await));
     }
+    let took = start.elapsed();
+    assert!(
+        took < check.fixture.lease() / 2,
+        "a message was out of reach until its lease ended: {took:?}"
+    );
     seen.sort_unstable();
     assert_eq!(seen, (1..=30).collect::<Vec<_>>());
 }

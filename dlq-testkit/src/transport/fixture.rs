@@ -29,6 +29,11 @@ pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// The retry lane; `None` where the transport has none.
     fn retry_lane(&self) -> impl Future<Output = Option<Self::Lane>> + Send;
 
+    /// Restarts the broker, as after a power cut, and returns when it is up again; `false` where that cannot be done.
+    fn restart(&self) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
+
     /// How long the broker waits for a process that has died before it hands its messages out again.
     fn lease(&self) -> Duration;
 
@@ -74,6 +79,12 @@ impl TransportFixture for MemoryFixture {
 
     async fn retry_lane(&self) -> Option<MemoryRetryLane> {
         Some(self.broker.retry_lane())
+    }
+
+    /// What a broker forgets when it restarts is who held what.
+    async fn restart(&self) -> bool {
+        self.broker.crash(super::check::CONSUMER);
+        true
     }
 
     fn lease(&self) -> Duration {

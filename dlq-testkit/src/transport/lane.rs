@@ -166,3 +166,18 @@ pub async fn a_hop_tried_again_is_one_record<F: TransportFixture>(check: Check<F
     assert!(lanes.contains(&Lane::Main) && lanes.contains(&Lane::Retry), "{lanes:?}");
     check.nothing(&mut source, WAIT + check.fixture.lease()).await;
 }
+
+/// A record that waits is still there after the broker was restarted (G1).
+pub async fn a_record_survives_a_restart_of_the_broker<F: TransportFixture>(check: Check<F>) {
+    let Some(lane) = check.lane().await else { return };
+    let mut source = check.source().await;
+    let hop = check.escalate_one(&mut source, &lane, WAIT).await;
+    if !check.fixture.restart().await {
+        return check.left_out("the broker cannot be restarted here");
+    }
+    drop((source, lane));
+    let mut source = check.source().await;
+    let record = check.handle(&mut source).await;
+    assert_eq!((record.lane(), record.history()), (Lane::Retry, &hop.history));
+    check.nothing_more(&mut source).await;
+}

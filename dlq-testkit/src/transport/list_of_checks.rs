@@ -25,7 +25,8 @@ macro_rules! transport_conformance {
                 a_deferred_message_survives_a_crash,
                 extending_keeps_the_lease,
                 a_late_word_does_no_harm,
-                a_late_deferral_loses_nothing;
+                a_late_deferral_loses_nothing,
+                a_restart_of_the_broker_loses_nothing;
             closing:
                 closing_gives_back,
                 a_closed_source_has_ended,
@@ -46,7 +47,8 @@ macro_rules! transport_conformance {
                 a_record_survives_a_crash,
                 an_unsettled_record_comes_again,
                 a_hop_written_twice_is_one_record,
-                a_hop_tried_again_is_one_record;
+                a_hop_tried_again_is_one_record,
+                a_record_survives_a_restart_of_the_broker;
         }
         $crate::end_to_end_conformance! { $fixture }
     };

@@ -170,3 +170,26 @@ pub async fn a_late_deferral_loses_nothing<F: TransportFixture>(check: Check<F>)
     let mut source = check.source().await;
     assert_eq!(number(&check.handle(&mut source).await), 1);
 }
+
+/// What was published, settled and deferred is so still after the broker was restarted (G1).
+pub async fn a_restart_of_the_broker_loses_nothing<F: TransportFixture>(check: Check<F>) {
+    check.publish(4).await;
+    let mut source = check.source().await;
+    let settled = number(&check.handle(&mut source).await);
+    let (_, settle) = check.next(&mut source).await;
+    let soon = Disposition::Deferred { after: Duration::from_secs(1) };
+    settle.settle(soon).await.expect("a release is confirmed");
+    let held = check.next(&mut source).await;
+    if !check.fixture.restart().await {
+        return check.left_out("the broker cannot be restarted here");
+    }
+    drop((held, source));
+    let mut source = check.source().await;
+    let mut seen = vec![settled];
+    for _ in 0..3 {
+        seen.push(number(&check.handle(&mut source).await));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2, 3, 4]);
+    check.nothing_more(&mut source).await;
+}
