@@ -8,6 +8,7 @@
 //! | [`fixtures`] | messages, letters and a clock that tests move |
 //! | [`faulty`] | stores that lose, forget or repeat, by which the checks themselves are checked |
 //! | [`doubles`] | transports that do |
+//! | `explorer` | whole consumers, disturbed at every step (feature `explorer`, on by default) |
 //!
 //! A dependency of tests only.
 
