@@ -209,6 +209,12 @@ pub trait Classifier<E: ?Sized> {
         let _ = error;
         None
     }
+
+    /// The backtrace that the error carries, if it does. Defaults to none.
+    fn backtrace(&self, error: &E) -> Option<String> {
+        let _ = error;
+        None
+    }
 }
 
 impl<E: ?Sized, F, R> Classifier<E> for F

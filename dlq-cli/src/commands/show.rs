@@ -129,6 +129,9 @@ fn print_attempt(out: &mut Output, attempt: &Attempt) -> Result<(), CliError> {
     if let Some(location) = &failure.location {
         out.line(format_args!("       at {}", escape(location)))?;
     }
+    for line in failure.backtrace.iter().flat_map(|text| text.lines()) {
+        out.line(format_args!("       {}", escape(line)))?;
+    }
     Ok(())
 }
 

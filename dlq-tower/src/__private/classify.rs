@@ -120,6 +120,10 @@ impl<F: Fn(&E) -> bool, E> Classifier<E> for Terminal<F, E> {
     fn group(&self, error: &E) -> Option<String> {
         self.judge.group(error)
     }
+
+    fn backtrace(&self, error: &E) -> Option<String> {
+        self.judge.backtrace(error)
+    }
 }
 
 /// What `retry_after` of the derive may name: a duration, or one that may be absent.

@@ -49,11 +49,13 @@ impl<C> Shared<C> {
         let cause = self.classifier.cause(&error);
         let error_type = self.classifier.type_name(&error);
         let group = self.classifier.group(&error);
+        let backtrace = self.classifier.backtrace(&error).map(|text| dlq_core::bounded(&text));
         let location = self.classifier.location(&error);
         let error: BoxError = error.into();
         let mut failure = Failure::from_error(judged, &*error).with_cause(cause);
         error_type.clone_into(&mut failure.error_type);
         failure.group = group;
+        failure.backtrace = backtrace;
         failure.location = location.or_else(|| self.location.map(str::to_owned));
         failure
     }

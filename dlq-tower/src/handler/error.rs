@@ -1,4 +1,5 @@
 use std::any::type_name;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::error::Error;
 use std::fmt;
 use std::panic::Location;
@@ -25,6 +26,9 @@ use dlq_core::{BoxError, Classification, Classifier, Classify};
 /// # let _ = import;
 /// ```
 ///
+/// Where `RUST_BACKTRACE` or `RUST_LIB_BACKTRACE` asks for it, the backtrace of the place where it was made ends up in
+/// the letter as well.
+///
 /// It is not an [`Error`] itself, so that `?` can make it of every error; [`as_ref`](Self::as_ref) gives the error
 /// inside.
 pub struct HandlerError(Box<Inner>);
@@ -35,13 +39,15 @@ struct Inner {
     judged: Classification,
     group: Option<String>,
     location: &'static Location<'static>,
+    backtrace: Backtrace,
 }
 
 impl HandlerError {
     #[track_caller]
     fn of(error: BoxError, error_type: &'static str) -> Self {
         let (judged, location) = (Classification::transient(), Location::caller());
-        Self(Box::new(Inner { error, error_type, judged, group: None, location }))
+        let backtrace = Backtrace::capture();
+        Self(Box::new(Inner { error, error_type, judged, group: None, location, backtrace }))
     }
 
     /// Makes one of an error, as transient.
@@ -166,6 +172,11 @@ impl Classifier<HandlerError> for SelfDescribed {
 
     fn group(&self, error: &HandlerError) -> Option<String> {
         error.0.group.clone()
+    }
+
+    fn backtrace(&self, error: &HandlerError) -> Option<String> {
+        let captured = error.0.backtrace.status() == BacktraceStatus::Captured;
+        captured.then(|| error.0.backtrace.to_string())
     }
 }
 

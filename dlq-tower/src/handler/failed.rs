@@ -62,6 +62,13 @@ impl<E, C: Classifier<E>> Classifier<Failed<E>> for Judge<C> {
             Failed::Handler(error) => self.0.group(error),
         }
     }
+
+    fn backtrace(&self, failed: &Failed<E>) -> Option<String> {
+        match failed {
+            Failed::Rejected(_) => None,
+            Failed::Handler(error) => self.0.backtrace(error),
+        }
+    }
 }
 
 /// Any classifier of `E`, erased: what the attribute names in the type of a builder.
@@ -104,5 +111,9 @@ impl<E> Classifier<E> for BoxClassifier<E> {
 
     fn group(&self, error: &E) -> Option<String> {
         self.0.group(error)
+    }
+
+    fn backtrace(&self, error: &E) -> Option<String> {
+        self.0.backtrace(error)
     }
 }

@@ -83,3 +83,29 @@ async fn a_handler_may_return_any_error_or_nothing() {
     succeeds(&nothing::handler().build().unwrap(), bytes("")).await;
     succeeds(&handler("plain", || async {}).build().unwrap(), bytes("")).await;
 }
+
+/// Whether backtraces are taken is decided once for a process: each answer needs one of its own.
+#[test]
+fn a_backtrace_is_kept_where_it_is_asked_for() {
+    for asked in ["1", "0"] {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "errors::a_backtrace_as_this_process_was_asked"])
+            .env("RUST_LIB_BACKTRACE", asked)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backtrace_as_this_process_was_asked() {
+    let stack = import::handler().build().unwrap();
+    let dead = dies(&stack, bytes("message")).await;
+    let backtrace = dead.history.last().unwrap().backtrace.as_deref();
+    match std::env::var("RUST_LIB_BACKTRACE").as_deref() {
+        Ok("1") => assert!(backtrace.is_some_and(|text| text.contains("import")), "{backtrace:?}"),
+        Ok("0") => assert_eq!(backtrace, None),
+        _ => {}
+    }
+}
