@@ -1,1 +1,1 @@
-//! Placeholder.
+//! End-to-end tests of the workspace; see `tests/`.
