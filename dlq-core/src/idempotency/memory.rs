@@ -1,6 +1,6 @@
 //! [`MemoryIdempotency`]: idempotency that lasts as long as the process, and the reference for every other.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct MemoryIdempotency {
 
 #[derive(Debug, Default)]
 struct Keys {
-    entries: BTreeMap<(Arc<str>, Bytes), Entry>,
+    entries: HashMap<(Arc<str>, Bytes), Entry>,
     /// The last token given out; shared by all keys, so that a forgotten key does not begin again.
     fence: u64,
 }
@@ -160,16 +160,8 @@ impl Idempotency for MemoryIdempotency {
             Phase::Free { since } => since.after(KEEP_FREE) <= now,
             Phase::Held { until } => until.after(KEEP_FREE) <= now,
         };
-        let ended: Vec<_> = keys
-            .entries
-            .iter()
-            .filter(|(_, entry)| ended(entry))
-            .map(|(key, _)| key.clone())
-            .take(limit as usize)
-            .collect();
-        for key in &ended {
-            keys.entries.remove(key);
-        }
-        Ok(ended.len() as u64)
+        let forgotten =
+            keys.entries.extract_if(|_, entry| ended(entry)).take(limit as usize).count();
+        Ok(forgotten as u64)
     }
 }

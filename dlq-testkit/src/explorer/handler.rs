@@ -2,6 +2,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
+use dlq_core::idempotency::BoxIdempotency;
 use dlq_core::{Delivery, ErrorClass};
 use dlq_tower::extract::Json;
 use dlq_tower::handler::{HandlerStack, handler};
@@ -41,7 +42,7 @@ pub(super) fn told(process: &Process) -> HandlerStack {
         let keys = SteppedIdempotency::new(process.clone(), process.world.idempotency.clone());
         let world = process.world.clone();
         builder = builder
-            .idempotency(keys)
+            .idempotency(BoxIdempotency::new(keys))
             .idempotency_lease(Duration::from_secs(30))
             .idempotency_key(move |delivery: &Delivery| {
                 let stories = &world.scenario.stories;

@@ -2,7 +2,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use dlq_core::idempotency::{BoxIdempotency, Idempotency};
 use dlq_core::policy::RetryPolicy;
 use dlq_core::{Classifier, Delivery, SharedClock, SystemClock};
@@ -53,12 +52,12 @@ pub fn handler<F>(name: impl Into<Arc<str>>, function: F) -> HandlerBuilder<F> {
 type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// A handler whose settings are being made. See the [module docs](super) for which setting wins.
-#[derive(Clone)]
 #[must_use = "a handler does nothing until it is built"]
-pub struct HandlerBuilder<H, S = (), C = Unclassified> {
+pub struct HandlerBuilder<H, S = (), C = Unclassified, I = BoxIdempotency> {
     function: H,
     state: Arc<S>,
     classifier: C,
+    idempotency: Option<Arc<I>>,
     settings: Settings,
 }
 
@@ -69,7 +68,6 @@ struct Settings {
     policy: RetryPolicy,
     timeout: Option<Duration>,
     concurrency: Option<usize>,
-    idempotency: Option<BoxIdempotency>,
     idempotency_key: Option<KeyFn>,
     lease: Duration,
     keep: Duration,
@@ -90,7 +88,6 @@ impl<H, C> HandlerBuilder<H, (), C> {
             policy: RetryPolicy::new(),
             timeout: None,
             concurrency: None,
-            idempotency: None,
             idempotency_key: None,
             lease: Duration::from_secs(60),
             keep: Duration::from_secs(30 * 24 * 60 * 60),
@@ -102,26 +99,26 @@ impl<H, C> HandlerBuilder<H, (), C> {
             hold_slots: HoldSlots::default(),
             location: None,
         };
-        Self { function, state: Arc::new(()), classifier, settings }
+        Self { function, state: Arc::new(()), classifier, idempotency: None, settings }
     }
 }
 
-impl<H, S, C> HandlerBuilder<H, S, C> {
+impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     /// Sets what [`State`](crate::extract::State) is taken from. Defaults to nothing.
-    pub fn with_state<S2: Send + Sync + 'static>(self, state: S2) -> HandlerBuilder<H, S2, C> {
-        let Self { function, classifier, settings, .. } = self;
-        HandlerBuilder { function, state: Arc::new(state), classifier, settings }
+    pub fn with_state<S2: Send + Sync + 'static>(self, state: S2) -> HandlerBuilder<H, S2, C, I> {
+        let Self { function, classifier, idempotency, settings, .. } = self;
+        HandlerBuilder { function, state: Arc::new(state), classifier, idempotency, settings }
     }
 
     /// Sets how errors are judged: by a closure that returns a [`Classification`](dlq_core::Classification) or an
     /// [`ErrorClass`](dlq_core::ErrorClass), or any [`Classifier`]. Replaces what the attribute says of it.
-    pub fn classify<C2>(self, classifier: C2) -> HandlerBuilder<H, S, C2> {
-        let Self { function, state, settings, .. } = self;
-        HandlerBuilder { function, state, classifier, settings }
+    pub fn classify<C2>(self, classifier: C2) -> HandlerBuilder<H, S, C2, I> {
+        let Self { function, state, idempotency, settings, .. } = self;
+        HandlerBuilder { function, state, classifier, idempotency, settings }
     }
 
     /// Errors are judged by their own [`Classify`](dlq_core::Classify) implementation.
-    pub fn derived(self) -> HandlerBuilder<H, S, Derived> {
+    pub fn derived(self) -> HandlerBuilder<H, S, Derived, I> {
         self.classify(Derived)
     }
 
@@ -159,8 +156,12 @@ impl<H, S, C> HandlerBuilder<H, S, C> {
 
     /// Sets where it is kept which messages were handled. Needs an [`idempotency_key`](Self::idempotency_key).
     /// Defaults to none.
-    pub fn idempotency(self, store: impl Idempotency) -> Self {
-        self.set(|settings| settings.idempotency = Some(BoxIdempotency::new(store)))
+    ///
+    /// The store becomes part of the builder's type, so that its calls need no boxes. Where it depends on a condition
+    /// whether there is one, give a [`BoxIdempotency`], which leaves the type as it is.
+    pub fn idempotency<I2: Idempotency>(self, store: I2) -> HandlerBuilder<H, S, C, I2> {
+        let Self { function, state, classifier, settings, .. } = self;
+        HandlerBuilder { function, state, classifier, idempotency: Some(Arc::new(store)), settings }
     }
 
     /// Sets by which key a message is handled once; a message without one is handled as often as it comes. Needs a
@@ -256,10 +257,11 @@ impl<H, S, C> HandlerBuilder<H, S, C> {
         H: HandlerFn<S, Args>,
         S: Send + Sync + 'static,
         C: Classifier<H::Error> + Clone + Send + Sync + 'static,
+        I: Idempotency,
         Args: 'static,
     {
-        let Self { function, state, classifier, settings } = self;
-        let settings = settings.check()?;
+        let Self { function, state, classifier, idempotency, settings } = self;
+        let settings = settings.check(idempotency.is_some())?;
         let Settings { name, aliases, policy, timeout, concurrency, order_by, clock, .. } =
             settings.clone();
 
@@ -277,7 +279,7 @@ impl<H, S, C> HandlerBuilder<H, S, C> {
 
         let service = classify.layer(service::function(function, state));
         let service = optional(limit, guard.layer(service));
-        let service = optional(settings.once(), service);
+        let service = optional(settings.once(idempotency), service);
         let service = optional(concurrency.map(ConcurrencyLayer::new), service);
         let service = Box::new(Composed(retry.layer(service)));
 
@@ -288,7 +290,7 @@ impl<H, S, C> HandlerBuilder<H, S, C> {
 
 impl Settings {
     /// The settings with all overrides applied.
-    fn check(mut self) -> Result<Self, InvalidConfig> {
+    fn check(mut self, is_idempotent: bool) -> Result<Self, InvalidConfig> {
         for name in std::iter::once(&self.name).chain(&self.aliases) {
             check_name(name)?;
         }
@@ -305,14 +307,14 @@ impl Settings {
 
         let wrong =
             |what: &str| Err(InvalidConfig::new(format!("the handler `{name}` has {what}")));
-        match (&self.idempotency, &self.idempotency_key) {
-            (None, Some(_)) => wrong(
+        match (is_idempotent, &self.idempotency_key) {
+            (false, Some(_)) => wrong(
                 "`idempotency_key` but no store to keep its keys in; call `.idempotency(store)`",
             ),
-            (Some(_), None) => wrong(
+            (true, None) => wrong(
                 "a store for idempotency but no `idempotency_key`; set one, e.g. the id of the event",
             ),
-            _ if self.idempotency.is_some() && self.lease.is_zero() => {
+            _ if is_idempotent && self.lease.is_zero() => {
                 wrong("`idempotency_lease = 0s`, by which every claim has ended at once")
             }
             _ if self.timeout.is_some_and(|limit| limit.is_zero()) => {
@@ -325,10 +327,9 @@ impl Settings {
         }
     }
 
-    fn once(&self) -> Option<IdempotencyLayer> {
-        let (store, key) = self.idempotency.clone().zip(self.idempotency_key.clone())?;
-        let key = move |delivery: &Delivery| -> Option<Bytes> { key(delivery) };
-        let layer = IdempotencyLayer::new(store, key)
+    fn once<I: Idempotency>(&self, store: Option<Arc<I>>) -> Option<IdempotencyLayer<I>> {
+        let (store, key) = store.zip(self.idempotency_key.clone())?;
+        let layer = IdempotencyLayer::sharing(store, key)
             .consumer(Arc::clone(&self.name))
             .lease(self.lease)
             .keep(self.keep)
@@ -349,11 +350,12 @@ pub(crate) fn check_name(name: &str) -> Result<(), InvalidConfig> {
     Ok(())
 }
 
-impl<H, S, C, Args> IntoStack<(Args,)> for HandlerBuilder<H, S, C>
+impl<H, S, C, I, Args> IntoStack<(Args,)> for HandlerBuilder<H, S, C, I>
 where
     H: HandlerFn<S, Args>,
     S: Send + Sync + 'static,
     C: Classifier<H::Error> + Clone + Send + Sync + 'static,
+    I: Idempotency,
     Args: 'static,
 {
     fn into_stack(self) -> Result<HandlerStack, InvalidConfig> {
@@ -361,7 +363,19 @@ where
     }
 }
 
-impl<H, S, C> fmt::Debug for HandlerBuilder<H, S, C> {
+impl<H: Clone, S, C: Clone, I> Clone for HandlerBuilder<H, S, C, I> {
+    fn clone(&self) -> Self {
+        Self {
+            function: self.function.clone(),
+            state: Arc::clone(&self.state),
+            classifier: self.classifier.clone(),
+            idempotency: self.idempotency.clone(),
+            settings: self.settings.clone(),
+        }
+    }
+}
+
+impl<H, S, C, I> fmt::Debug for HandlerBuilder<H, S, C, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HandlerBuilder")
             .field("name", &self.settings.name)

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::StoreError;
-use dlq_core::idempotency::{Idempotency as _, IdempotencyToken, Release};
+use dlq_core::idempotency::{Idempotency, IdempotencyToken, Release};
 use tokio::runtime::Handle;
 
 use super::layer::Shared;
@@ -22,14 +22,14 @@ pub(super) enum Owed {
 
 /// A claim in our hands. Dropped before it is settled, it is settled by a task of its own.
 #[derive(Debug)]
-pub(super) struct Claimed {
-    shared: Arc<Shared>,
+pub(super) struct Claimed<I: Idempotency> {
+    shared: Arc<Shared<I>>,
     token: Option<IdempotencyToken>,
     owed: Owed,
 }
 
-impl Claimed {
-    pub(super) fn new(shared: Arc<Shared>, token: IdempotencyToken) -> Self {
+impl<I: Idempotency> Claimed<I> {
+    pub(super) fn new(shared: Arc<Shared<I>>, token: IdempotencyToken) -> Self {
         Self { shared, token: Some(token), owed: Owed::Release(Release::Unused) }
     }
 
@@ -58,34 +58,34 @@ impl Claimed {
     pub(super) async fn settle(mut self, owed: Owed) {
         // Owed before it is tried: a caller that is dropped here leaves it to the task.
         self.owed = owed;
-        if let Some(token) = self.token.clone() {
+        if let Some(token) = &self.token {
             settle(&self.shared, token, owed).await;
             self.token = None;
         }
     }
 }
 
-async fn settle(shared: &Shared, token: IdempotencyToken, owed: Owed) {
-    let consumer = Arc::clone(&token.consumer);
+async fn settle<I: Idempotency>(shared: &Shared<I>, token: &IdempotencyToken, owed: Owed) {
+    let consumer = &*token.consumer;
     let settled: Result<bool, StoreError> = match owed {
-        Owed::Completion => shared.store.complete(token, shared.keep).await,
-        Owed::Release(release) => shared.store.release(token, release).await,
+        Owed::Completion => shared.store.complete(token.clone(), shared.keep).await,
+        Owed::Release(release) => shared.store.release(token.clone(), release).await,
     };
     match settled {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
-            consumer = &*consumer,
+            consumer,
             ?owed,
             "a claim had been lost when its handler ended: the message may have run elsewhere as well"
         ),
         Err(error) => tracing::error!(
-            consumer = &*consumer, ?owed, %error,
+            consumer, ?owed, %error,
             "the end of a claim could not be recorded: its key stays claimed until the lease ends"
         ),
     }
 }
 
-impl Drop for Claimed {
+impl<I: Idempotency> Drop for Claimed<I> {
     fn drop(&mut self) {
         let Some(token) = self.token.take() else { return };
         let Ok(runtime) = Handle::try_current() else {
@@ -95,7 +95,7 @@ impl Drop for Claimed {
         let (shared, owed) = (Arc::clone(&self.shared), self.owed);
         let settling = async move {
             // Past its lease the claim is over anyway.
-            let _ = tokio::time::timeout(shared.lease, settle(&shared, token, owed)).await;
+            let _ = tokio::time::timeout(shared.lease, settle(&shared, &token, owed)).await;
         };
         self.shared.tasks.spawn_on(settling, &runtime);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::Delivery;
-use dlq_core::idempotency::BoxIdempotency;
+use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store};
 use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
 
@@ -14,9 +14,8 @@ use super::Idempotency;
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
 
 /// What every clone of one idempotent service shares.
-#[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) store: BoxIdempotency,
+pub(super) struct Shared<I> {
+    pub(super) store: Arc<I>,
     pub(super) key: Key,
     pub(super) consumer: Option<Arc<str>>,
     pub(super) lease: Duration,
@@ -26,7 +25,21 @@ pub(super) struct Shared {
     pub(super) tasks: TaskTracker,
 }
 
-impl fmt::Debug for Shared {
+impl<I> Clone for Shared<I> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            key: Arc::clone(&self.key),
+            consumer: self.consumer.clone(),
+            lease: self.lease,
+            keep: self.keep,
+            max_crashes: self.max_crashes,
+            tasks: self.tasks.clone(),
+        }
+    }
+}
+
+impl<I: fmt::Debug> fmt::Debug for Shared<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("store", &self.store)
@@ -39,25 +52,32 @@ impl fmt::Debug for Shared {
 }
 
 /// Handles a message once per consumer and key. See the [module docs](super).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
-pub struct IdempotencyLayer {
-    shared: Shared,
+pub struct IdempotencyLayer<I = BoxIdempotency> {
+    shared: Shared<I>,
 }
 
-impl IdempotencyLayer {
+impl<I: Store> IdempotencyLayer<I> {
     /// Claims the key that `key` reads from the delivery in `store`. `None` handles the message without a claim.
-    pub fn new<F>(store: BoxIdempotency, key: F) -> Self
+    ///
+    /// A [`BoxIdempotency`] allocates at each call of the store; any other store does what it does itself.
+    pub fn new<F>(store: I, key: F) -> Self
     where
         F: Fn(&Delivery) -> Option<Bytes> + Send + Sync + 'static,
     {
+        Self::sharing(Arc::new(store), Arc::new(key))
+    }
+
+    /// The same with a store and a function that are shared already.
+    pub(crate) fn sharing(store: Arc<I>, key: Key) -> Self {
         let tasks = TaskTracker::new();
         // Closed from the start: it still takes tasks, and waiting for it ends whenever there is none.
         tasks.close();
         Self {
             shared: Shared {
                 store,
-                key: Arc::new(key),
+                key,
                 consumer: None,
                 lease: Duration::from_secs(60),
                 keep: Duration::from_secs(30 * 24 * 60 * 60),
@@ -104,8 +124,14 @@ impl IdempotencyLayer {
     }
 }
 
-impl<S> Layer<S> for IdempotencyLayer {
-    type Service = Idempotency<S>;
+impl<I> Clone for IdempotencyLayer<I> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<S, I> Layer<S> for IdempotencyLayer<I> {
+    type Service = Idempotency<S, I>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Idempotency::new(inner, Arc::new(self.shared.clone()))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::Delivery;
-use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, Release};
+use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store, IdempotencyClaim, Release};
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -17,14 +17,14 @@ use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 const NO_ANSWER: Duration = Duration::from_secs(1);
 
 /// A service that handles a message once per key. See the [module docs](super).
-#[derive(Clone, Debug)]
-pub struct Idempotency<S> {
+#[derive(Debug)]
+pub struct Idempotency<S, I = BoxIdempotency> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<I>>,
 }
 
-impl<S> Idempotency<S> {
-    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+impl<S, I> Idempotency<S, I> {
+    pub(super) fn new(inner: S, shared: Arc<Shared<I>>) -> Self {
         Self { inner, shared }
     }
 
@@ -45,8 +45,9 @@ impl<S> Idempotency<S> {
     }
 }
 
-impl<S> Service<Delivery> for Idempotency<S>
+impl<S, I> Service<Delivery> for Idempotency<S, I>
 where
+    I: Store,
     S: Service<Delivery> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: IsDone,
@@ -70,20 +71,27 @@ where
     }
 }
 
+impl<S: Clone, I> Clone for Idempotency<S, I> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
 /// Runs the service inside for whoever holds the claim of `key`.
-async fn once<S>(
-    shared: Arc<Shared>,
+async fn once<S, I>(
+    shared: Arc<Shared<I>>,
     mut service: S,
     delivery: Delivery,
     key: Bytes,
 ) -> Result<Done, Setback>
 where
+    I: Store,
     S: Service<Delivery>,
     S::Response: IsDone,
     S::Error: ClassifiedError,
 {
     let consumer = shared.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone();
-    let claim = shared.store.claim(Arc::clone(&consumer), key, shared.lease).await;
+    let claim = shared.store.claim(consumer, key, shared.lease).await;
     let (token, attempts, crashes) = match claim {
         Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
         Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
@@ -91,13 +99,15 @@ where
             return Err(Setback::Deferred { after: remaining, why: "in flight elsewhere" });
         }
         Err(error) => {
-            tracing::warn!(consumer = &*consumer, %error, "a key could not be claimed");
+            let consumer = shared.consumer.as_deref().unwrap_or(delivery.consumer());
+            tracing::warn!(consumer, %error, "a key could not be claimed");
             let why = "the idempotency store does not answer";
             return Err(Setback::Deferred { after: NO_ANSWER, why });
         }
     };
-    let claimed = Claimed::new(Arc::clone(&shared), token);
-    let delivery = match continued(delivery, attempts, crashes, shared.max_crashes) {
+    let delivery = continued(delivery, attempts, crashes, shared.max_crashes);
+    let claimed = Claimed::new(shared, token);
+    let delivery = match delivery {
         Ok(delivery) => delivery,
         Err(setback) => {
             claimed.settle(Owed::Release(Release::Unused)).await;
