@@ -16,7 +16,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Pairs of faults tried per scenario when nothing else is asked for.
-const PAIRS: usize = 600;
+const PAIRS: usize = 450;
 
 fn depth() -> Depth {
     match std::env::var("DLQ_EXPLORE").as_deref() {

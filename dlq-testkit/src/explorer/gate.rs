@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(40);
 const FROZEN: Duration = Duration::from_secs(100);
 
 /// Past so many steps a case is taken to run for ever.
-pub(super) const MOST_STEPS: usize = 3_000;
+pub(super) const MOST_STEPS: usize = 1_000;
 
 /// Numbers the calls of a case, across all its processes.
 #[derive(Debug)]

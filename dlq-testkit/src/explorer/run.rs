@@ -16,7 +16,7 @@ use super::transport::{SteppedLane, SteppedSource};
 use super::world::{CONSUMER, World};
 
 /// How long a world may take to come to rest.
-const HORIZON: Duration = Duration::from_secs(14 * 24 * 3600);
+const HORIZON: Duration = Duration::from_secs(48 * 3600);
 /// How often a process may die or stop in one case.
 const MOST_LIVES: usize = 40;
 /// How long a world has to be at rest, so that calls which come after the last settlement are steps as well.
