@@ -1,0 +1,99 @@
+//! A consumer that the tests kill: `victim FOLDER [--repaired] [--slow]`. It runs until nothing is left, or `SIGTERM`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dlq_sql::sqlite::SqliteStore;
+use dlq_tests::{FileBroker, Journal, Kind, kind};
+use dlq_tower::consumer::{Consumer, signal};
+use dlq_tower::core::store::Claims as _;
+use dlq_tower::extract::{Attempt, Json, State};
+use dlq_tower::{Classify, dlq_handler};
+
+#[derive(Debug, thiserror::Error, Classify)]
+enum WorkError {
+    #[error("the other side is down")]
+    #[classify(transient)]
+    Down,
+    #[error("this will never work")]
+    #[classify(permanent)]
+    Never,
+}
+
+#[derive(Clone)]
+struct World {
+    journal: Journal,
+    repaired: bool,
+    slow: bool,
+}
+
+#[dlq_handler(
+    name = "tests.work",
+    max_attempts = 3,
+    backoff = constant("5ms"),
+    max_crashes = 5,
+    idempotency_key = |n: &u64| n.to_string(),
+)]
+async fn work(
+    Json(n): Json<u64>,
+    attempt: Attempt,
+    State(world): State<World>,
+) -> Result<(), WorkError> {
+    world.journal.note("run", n).map_err(|_| WorkError::Down)?;
+    let pause = Duration::from_millis(if world.slow { 50 } else { 1 });
+    tokio::time::sleep(pause).await;
+    match kind(n) {
+        Kind::Flaky if attempt.number() == 1 => return Err(WorkError::Down),
+        Kind::Down if !world.repaired => return Err(WorkError::Down),
+        Kind::Permanent => return Err(WorkError::Never),
+        Kind::Panics => panic!("message {n} panics"),
+        Kind::Kills => std::process::abort(),
+        _ => {}
+    }
+    world.journal.note("ok", n).map_err(|_| WorkError::Down)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let folder = PathBuf::from(args.first().ok_or("usage: victim FOLDER [--repaired] [--slow]")?);
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    let store = SqliteStore::open(folder.join("dlq.db")).await?;
+    let broker = FileBroker::open(&folder.join("broker.journal"))?;
+    let world = World {
+        journal: Journal::open(Path::new(&folder.join("work.journal")))?,
+        repaired: has("--repaired"),
+        slow: has("--slow"),
+    };
+    let handler = work::handler()
+        .with_state(world)
+        .idempotency(store.idempotency())
+        .idempotency_lease(Duration::from_millis(300))
+        .build()?;
+    let consumer = Consumer::builder(broker.clone())
+        .handler(handler)
+        .dead_letters(store.clone())
+        .crash_marks(store.clone())
+        .claim_lease(Duration::from_millis(300))
+        .poll(Duration::from_millis(20))
+        .max_in_hand(32)
+        .shutdown_deadline(Duration::from_secs(10))
+        .build()?;
+    let report = consumer
+        .run(async {
+            tokio::select! {
+                () = signal() => {}
+                () = idle(&broker, &store) => {}
+            }
+        })
+        .await;
+    println!("{report}");
+    if report.unsettled > 0 { Err(report.to_string().into()) } else { Ok(()) }
+}
+
+/// Until every message is acknowledged and nothing in the store is due or being run.
+async fn idle(broker: &FileBroker, store: &SqliteStore) {
+    while !broker.is_empty() || !matches!(store.next_due(Vec::new()).await, Ok(None)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

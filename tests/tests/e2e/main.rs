@@ -1,0 +1,8 @@
+//! End to end: a real consumer on a real store, killed and restarted.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod crash_table;
+mod graceful;
+mod kill;
+mod victim;
