@@ -13,6 +13,7 @@ use dlq_core::idempotency::{
 };
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Classification, Classify, Delivery, Message, Origin, Position, RetryPolicy};
+use dlq_sql::sqlite::SqliteStore;
 use dlq_tower::catch_panic::CatchPanicLayer;
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
@@ -232,6 +233,24 @@ fn by_attribute(bench: &mut Bench) -> Result<(), InvalidConfig> {
     bench.measure("the same, with the store boxed", "bare handler", boxed);
     bench.measure("the claim and the completion alone", "", || Claims(MemoryIdempotency::new()));
     bench.spawned("the idempotent one, a spawned task for each", once);
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let name = "by attribute, with a formatting subscriber";
+        bench.measure(name, "full stack, by attribute", || plain.clone());
+    });
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = bench.runtime.block_on(SqliteStore::open(folder.path().join("dlq.db")));
+    let store = store.expect("a new store");
+    bench.deliveries.truncate(bench.deliveries.len() / 10);
+    let on_disk = || {
+        let store = store.idempotency();
+        keyed.clone().idempotency(store).build().map(whole).expect("the same was built above")
+    };
+    let mut service = on_disk();
+    let start = std::time::Instant::now();
+    bench.calls(&mut service);
+    let each = nanos_each(start.elapsed(), bench.deliveries.len() as u64);
+    println!("{:<44} {each:>8.1} ns", "the idempotent one, claims synced to disk");
     Ok(())
 }
 
