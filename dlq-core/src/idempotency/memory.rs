@@ -19,9 +19,24 @@ pub struct MemoryIdempotency {
 
 #[derive(Debug, Default)]
 struct Keys {
-    entries: HashMap<(Arc<str>, Bytes), Entry>,
+    /// By name. Not many: those that the program knows.
+    consumers: Vec<Consumer>,
     /// The last token given out; shared by all keys, so that a forgotten key does not begin again.
     fence: u64,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    name: Arc<str>,
+    entries: HashMap<Bytes, Entry>,
+}
+
+impl Keys {
+    fn find(&self, consumer: &Arc<str>) -> Option<usize> {
+        // Mostly it is the very name that was seen before.
+        let is = |known: &Consumer| Arc::ptr_eq(&known.name, consumer) || known.name == *consumer;
+        self.consumers.iter().position(is)
+    }
 }
 
 #[derive(Debug)]
@@ -67,9 +82,11 @@ impl MemoryIdempotency {
 
     /// Changes the entry of `token` if the token was the last that was given out for its key.
     fn with_entry(&self, token: IdempotencyToken, change: impl FnOnce(&mut Entry) -> bool) -> bool {
-        self.keys()
+        let mut keys = self.keys();
+        let Some(index) = keys.find(&token.consumer) else { return false };
+        keys.consumers[index]
             .entries
-            .get_mut(&(token.consumer, token.key))
+            .get_mut(&token.key)
             .filter(|entry| entry.fence == token.fence)
             .is_some_and(change)
     }
@@ -92,7 +109,12 @@ impl Idempotency for MemoryIdempotency {
         let until = now.after(lease);
         let mut guard = self.keys();
         let keys = &mut *guard;
-        let entry = keys.entries.entry((consumer.clone(), key.clone())).or_insert(Entry {
+        let index = keys.find(&consumer).unwrap_or_else(|| {
+            let (name, entries) = (Arc::clone(&consumer), HashMap::new());
+            keys.consumers.push(Consumer { name, entries });
+            keys.consumers.len() - 1
+        });
+        let entry = keys.consumers[index].entries.entry(key.clone()).or_insert(Entry {
             fence: 0,
             attempts: 0,
             crashes: 0,
@@ -160,8 +182,12 @@ impl Idempotency for MemoryIdempotency {
             Phase::Free { since } => since.after(KEEP_FREE) <= now,
             Phase::Held { until } => until.after(KEEP_FREE) <= now,
         };
-        let forgotten =
-            keys.entries.extract_if(|_, entry| ended(entry)).take(limit as usize).count();
+        let forgotten = keys
+            .consumers
+            .iter_mut()
+            .flat_map(|consumer| consumer.entries.extract_if(|_, entry| ended(entry)))
+            .take(limit as usize)
+            .count();
         Ok(forgotten as u64)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlq_core::idempotency::{BoxIdempotency, Idempotency};
 use dlq_core::policy::RetryPolicy;
-use dlq_core::{Classifier, Delivery, SharedClock, SystemClock};
+use dlq_core::{Classifier, Delivery, SharedClock};
 use tower_layer::Layer;
 
 use super::either::optional;
@@ -74,7 +74,8 @@ struct Settings {
     order_by: Option<KeyFn>,
     config: HandlerConfig,
     env: Option<(String, Lookup)>,
-    clock: SharedClock,
+    // None for the machine's.
+    clock: Option<SharedClock>,
     recorder: Recorder,
     hold_slots: HoldSlots,
     location: Option<&'static str>,
@@ -94,7 +95,7 @@ impl<H, C> HandlerBuilder<H, (), C> {
             order_by: None,
             config: HandlerConfig::new(),
             env: None,
-            clock: SystemClock::shared(),
+            clock: None,
             recorder: Recorder::new(),
             hold_slots: HoldSlots::default(),
             location: None,
@@ -228,7 +229,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
     pub fn clock(self, clock: SharedClock) -> Self {
-        self.set(|settings| settings.clock = clock)
+        self.set(|settings| settings.clock = Some(clock))
     }
 
     /// Sets what counts failed attempts. Defaults to a recorder of its own.
@@ -265,17 +266,22 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let Settings { name, aliases, policy, timeout, concurrency, order_by, clock, .. } =
             settings.clone();
 
-        let mut classify = ClassifyLayer::new(Judge(classifier)).with_clock(clock.clone());
+        let mut classify = ClassifyLayer::new(Judge(classifier));
         if let Some(location) = settings.location {
             classify = classify.with_location(location);
         }
-        let guard = CatchPanicLayer::new().policy(policy.panic()).with_clock(clock.clone());
-        let limit = timeout.map(|limit| TimeoutLayer::new(limit).with_clock(clock.clone()));
-        let retry = RetryLayer::new(policy.clone())
+        let mut guard = CatchPanicLayer::new().policy(policy.panic());
+        let mut limit = timeout.map(TimeoutLayer::new);
+        let mut retry = RetryLayer::new(policy.clone())
             .consumer(Arc::clone(&name))
             .hold_slots(settings.hold_slots.clone())
-            .with_clock(clock)
             .with_recorder(settings.recorder.clone());
+        if let Some(clock) = clock {
+            classify = classify.with_clock(clock.clone());
+            guard = guard.with_clock(clock.clone());
+            limit = limit.map(|limit| limit.with_clock(clock.clone()));
+            retry = retry.with_clock(clock);
+        }
 
         let service = classify.layer(service::function(function, state));
         let service = optional(limit, guard.layer(service));

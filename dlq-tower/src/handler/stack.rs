@@ -13,7 +13,8 @@ use futures_util::future::poll_fn;
 use tower_service::Service;
 
 use super::{Handles, InvalidConfig};
-use crate::stage::Verdict;
+use crate::retry::Retry;
+use crate::stage::{Done, Setback, Verdict};
 
 /// Reads a key from a delivery.
 pub(super) type KeyFn = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
@@ -43,11 +44,11 @@ pub(super) trait Run: Send + Sync {
 }
 
 /// A composed service, to be cloned for each message.
-pub(super) struct Composed<S>(pub(super) S);
+pub(super) struct Composed<S>(pub(super) Retry<S>);
 
 impl<S> Run for Composed<S>
 where
-    S: Service<Delivery, Response = Verdict, Error = Infallible, Future: Send>
+    S: Service<Delivery, Response = Done, Error = Setback, Future: Send>
         + Clone
         + Send
         + Sync
@@ -58,7 +59,7 @@ where
         StackFuture(Box::pin(async move {
             // A handler at its limit makes its own message wait, not those behind it (G4).
             let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
-            let Ok(verdict) = service.call(delivery).await;
+            let Ok(verdict) = service.once(delivery).await;
             verdict
         }))
     }

@@ -23,6 +23,7 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn new(inner: F, handles: Arc<Handles>) -> Self {
         Self { inner, handles, began: Instant::now() }
     }
@@ -36,6 +37,7 @@ where
 {
     type Output = Result<Settlement, RouteError>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let outcome = ready!(this.inner.poll(cx));

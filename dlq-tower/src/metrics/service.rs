@@ -14,6 +14,7 @@ pub struct Metrics<S> {
 }
 
 impl<S> Metrics<S> {
+    #[inline]
     pub(super) fn new(inner: S, recorder: Recorder) -> Self {
         Self { inner, recorder }
     }
@@ -45,10 +46,12 @@ where
     type Error = RouteError;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(IsRouteError::into_route_error)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let handles = self.recorder.handles(delivery.message().subject_shared());
         ResponseFuture::new(self.inner.call(delivery), handles)

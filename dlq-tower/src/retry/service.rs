@@ -28,6 +28,19 @@ impl<S> Retry<S> {
         Self { inner, shared, unready: None }
     }
 
+    /// Handles `delivery` and nothing after it: the same as a call, without a clone for the next one.
+    #[inline]
+    pub(crate) fn once(self, delivery: Delivery) -> ResponseFuture<S>
+    where
+        S: Service<Delivery>,
+    {
+        let Self { inner, shared, unready } = self;
+        match unready.or_else(|| shared.refuse(&delivery)) {
+            Some(verdict) => ResponseFuture::decided(verdict, inner, delivery, shared),
+            None => ResponseFuture::running(inner, delivery, shared),
+        }
+    }
+
     /// The service inside.
     pub fn get_ref(&self) -> &S {
         &self.inner
@@ -79,10 +92,7 @@ where
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);
-        match self.unready.take().or_else(|| shared.refuse(&delivery)) {
-            Some(verdict) => ResponseFuture::decided(verdict, ready, delivery, shared),
-            None => ResponseFuture::running(ready, delivery, shared),
-        }
+        Self { inner: ready, shared, unready: self.unready.take() }.once(delivery)
     }
 }
 

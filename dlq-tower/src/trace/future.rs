@@ -20,6 +20,7 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn new(inner: F, span: Span) -> Self {
         Self { inner, span }
     }
@@ -33,6 +34,7 @@ where
 {
     type Output = Result<Settlement, RouteError>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let _entered = this.span.enter();

@@ -15,6 +15,7 @@ pub struct Trace<S> {
 }
 
 impl<S> Trace<S> {
+    #[inline]
     pub(super) fn new(inner: S) -> Self {
         Self { inner }
     }
@@ -46,10 +47,12 @@ where
     type Error = RouteError;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(IsRouteError::into_route_error)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let span = span_of(&delivery);
         let inner = span.in_scope(|| self.inner.call(delivery));
