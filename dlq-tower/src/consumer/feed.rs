@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dlq_core::store::Claims;
 use dlq_core::{Delivery, SettleOnce, Source, TransportError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,7 @@ use super::backoff::Growing;
 use super::gate::Gate;
 use super::health::{Reporter, report};
 use super::outage::Ticket;
+use super::room::Room;
 use crate::store_lane::StoreLane;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -102,7 +103,7 @@ pub(super) struct Received {
 pub(super) struct Fetching {
     pub(super) feed: Box<dyn Feed>,
     pub(super) gate: Arc<Gate>,
-    pub(super) room: Arc<Semaphore>,
+    pub(super) room: Arc<Room>,
     pub(super) received: mpsc::UnboundedSender<Received>,
     pub(super) stop: CancellationToken,
     /// Where errors are reported, for the main source.
@@ -137,27 +138,28 @@ impl Fetching {
         let mut stopped = pin!(stop.cancelled());
         loop {
             let admitted = async {
-                let room = Arc::clone(room).acquire_owned().await;
+                let permit = room.take().await;
                 gate.admit().await;
-                room
+                permit
             };
             let patience = feed.patience();
-            let room = tokio::select! {
+            let permit = tokio::select! {
                 biased;
                 () = &mut stopped => return End::Stopped,
-                room = admitted => room,
+                permit = admitted => permit,
                 () = maybe(patience) => {
                     feed.give_back().await;
                     continue;
                 }
             };
             // It is never closed.
-            let Ok(room) = room else { return End::Stopped };
+            let Some(permit) = permit else { return End::Stopped };
             let next = tokio::select! {
                 biased;
                 () = &mut stopped => return End::Stopped,
                 () = gate.closed() => continue,
                 next = feed.next() => next,
+                () = room.is_wanted() => continue,
                 // A source that waits for messages as long as this works again.
                 () = sleep(LONGEST_PAUSE), if failing => {
                     failing = false;
@@ -172,7 +174,7 @@ impl Fetching {
                         works(health.as_ref());
                     }
                     let ticket = gate.ticket();
-                    if received.send(Received { delivery, settle, ticket, room }).is_err() {
+                    if received.send(Received { delivery, settle, ticket, room: permit }).is_err() {
                         return End::Stopped;
                     }
                 }
@@ -184,7 +186,7 @@ impl Fetching {
                     if let Some(health) = health {
                         health.source_failed(report(&error));
                     }
-                    drop(room);
+                    drop(permit);
                     tokio::select! {
                         () = &mut stopped => return End::Stopped,
                         () = sleep(wait) => {}

@@ -40,6 +40,12 @@ impl Keys {
 }
 
 impl KeyTurn {
+    /// Whether every message of the key that entered before has left.
+    pub(super) fn is_first(&mut self) -> bool {
+        use oneshot::error::TryRecvError::Empty;
+        self.before.as_mut().is_none_or(|before| !matches!(before.try_recv(), Err(Empty)))
+    }
+
     /// Waits until every message of the key that entered before has left. Dropping the future loses nothing.
     pub(super) async fn first(&mut self) {
         if let Some(before) = &mut self.before {

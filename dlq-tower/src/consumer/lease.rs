@@ -6,6 +6,8 @@ use std::time::Duration;
 use dlq_core::{Disposition, Settle, SettleOnce, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep_until};
 
+use crate::stage::instant_after;
+
 /// The settle handle of a message in hand, whose lease is extended while something is done about the message.
 #[derive(Debug)]
 pub(super) struct Leased {
@@ -18,7 +20,7 @@ pub(super) struct Leased {
 impl Leased {
     pub(super) fn new(settle: SettleOnce) -> Self {
         let every = settle.lease().map(|lease| (lease / 3).max(Duration::from_millis(1)));
-        let next = Instant::now() + every.unwrap_or_default();
+        let next = instant_after(every.unwrap_or_default());
         Self { settle, every, next }
     }
 
@@ -48,7 +50,7 @@ impl Leased {
                 }
                 Err(error) => tracing::warn!(%error, "a lease could not be extended"),
             }
-            self.next = Instant::now() + every;
+            self.next = instant_after(every);
         }
     }
 

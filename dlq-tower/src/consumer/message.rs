@@ -90,12 +90,16 @@ pub(super) async fn handle(shared: Arc<Shared>, message: InHand) -> Fate {
     let mut delivery = delivery;
     let mut route_errors = 0;
 
-    if let Some(key) = &mut key
-        && settle.keep(shared.unless_stopped(key.first())).await.is_err()
-    {
-        return shared.give_back(settle, &delivery, route_errors).await;
-    }
     let mut ticket = Some(ticket);
+    if let Some(key) = &mut key
+        && !key.is_first()
+    {
+        // What waits in line probes nothing, and the one before it may be waiting for leave to probe.
+        ticket = None;
+        if settle.keep(shared.unless_stopped(key.first())).await.is_err() {
+            return shared.give_back(settle, &delivery, route_errors).await;
+        }
+    }
     loop {
         let begun = async {
             let ticket = match ticket.take() {

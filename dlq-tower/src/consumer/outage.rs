@@ -10,6 +10,7 @@ use super::backoff::Growing;
 use super::health::Reporter;
 use super::window::Window;
 use crate::InvalidConfig;
+use crate::stage::instant_after;
 
 /// When a consumer stops fetching because what its handlers depend on is down. See the [module docs](super).
 #[derive(Clone, Debug, PartialEq)]
@@ -185,7 +186,7 @@ impl Outage {
     fn open(&self, inner: &mut Inner) -> Duration {
         let pause = inner.pause.next();
         tracing::error!(?pause, "an outage: most messages fail of what may pass; fetching pauses");
-        self.turn(inner, State::Open { until: Instant::now() + pause });
+        self.turn(inner, State::Open { until: instant_after(pause) });
         pause
     }
 
@@ -280,7 +281,7 @@ impl Outage {
                         if *lost >= policy.probes {
                             return Noted::Ruled(Ruling::Defer(self.open(&mut inner)));
                         }
-                        let by = *deadline.get_or_insert(Instant::now() + policy.pause);
+                        let by = *deadline.get_or_insert(instant_after(policy.pause));
                         self.changed.send_replace(());
                         return Noted::Undecided(by);
                     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use dlq_core::store::BoxStore;
 use dlq_core::{Source, StoreError};
 use metrics::{Gauge, counter, gauge};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::builder::{ConsumerBuilder, Settings};
@@ -21,6 +21,7 @@ use super::keys::Keys;
 use super::message::{Counted, InHand, Shared, handle};
 use super::probation::Probation;
 use super::report::{Ended, Fate, Report};
+use super::room::Room;
 use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
 use super::stack::Program;
@@ -143,7 +144,7 @@ impl Run {
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
         let gate = Arc::new(Gate::new(settings.outage, health.clone(), paused));
-        let room = Arc::new(Semaphore::new(settings.max_in_hand.min(Semaphore::MAX_PERMITS)));
+        let room = Arc::new(Room::new(settings.max_in_hand));
         let (sender, received) = mpsc::unbounded_channel();
         let shared = Shared {
             program,
@@ -181,7 +182,7 @@ impl Run {
         };
         let main = fetching(feed, Some(run.health.clone()));
         let waker = lane.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreLane::waker);
-        let lane = lane.map(|lane| fetching(Box::new(Lane(lane.room(Arc::clone(&room)))), None));
+        let lane = lane.map(|lane| fetching(Box::new(Lane(lane.room(room.permits()))), None));
         let stop = run.stop_fetching.clone();
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let gauges = store.clone().map(|letters| Gauges {
@@ -239,10 +240,10 @@ impl Run {
                 biased;
                 () = &mut asked, if !self.stopping => {
                     self.stop();
-                    patience = Some(Box::pin(sleep_until(Instant::now() + self.deadline)));
+                    patience = Some(Box::pin(sleep(self.deadline)));
                 }
                 () = passed(&mut patience), if patience.is_some() => {
-                    patience = self.cut_off().map(|grace| Box::pin(sleep_until(grace)));
+                    patience = self.cut_off().map(|grace| Box::pin(sleep(grace)));
                 }
                 Some(message) = self.messages.join_next() => self.message_ended(message),
                 Some(part) = self.parts.join_next_with_id() => self.part_ended(part),
@@ -252,9 +253,8 @@ impl Run {
                 },
             }
         }
-        self.health.state(RunState::Stopped);
         tracing::info!(report = %self.report, "the consumer has ended");
-        self.report
+        self.report.clone()
     }
 
     /// Fetches no more, and gives back what has not started or waits.
@@ -266,8 +266,9 @@ impl Run {
         self.health.state(RunState::Draining);
     }
 
-    /// The deadline has passed: cuts off what runs. Returns when to end what does not listen even to that.
-    fn cut_off(&mut self) -> Option<Instant> {
+    /// The deadline has passed: cuts off what runs. Returns how long to wait until what does not listen even to that is
+    /// ended.
+    fn cut_off(&mut self) -> Option<Duration> {
         if self.shared.abort.is_cancelled() {
             self.messages.abort_all();
             self.parts.abort_all();
@@ -278,14 +279,14 @@ impl Run {
             "the deadline of the stop has passed: what still runs is cut off, and comes again"
         );
         self.shared.abort.cancel();
-        Some(Instant::now() + GRACE)
+        Some(GRACE)
     }
 
     fn begin(&mut self, received: Received) {
         let Received { delivery, settle, ticket, room } = received;
         let delivery = self.shared.program.address(delivery);
         // Here, in the order of receipt; the tasks begin in any.
-        let key = self.shared.program.naming.order_key(&delivery).map(|key| self.keys.enter(key));
+        let key = self.shared.program.order_key(&delivery).map(|key| self.keys.enter(key));
         let counted = Counted::new(&self.in_hand);
         let message = InHand { delivery, settle, ticket, key, _room: room, _counted: counted };
         self.messages.spawn(handle(Arc::clone(&self.shared), message));
@@ -343,6 +344,13 @@ impl Run {
         if !self.stopping {
             self.health.state(RunState::Draining);
         }
+    }
+}
+
+impl Drop for Run {
+    /// A run that is dropped, or that panics, is over as well, and whoever looks has to see it (G9).
+    fn drop(&mut self) {
+        self.health.state(RunState::Stopped);
     }
 }
 

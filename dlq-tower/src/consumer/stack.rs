@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -97,9 +98,30 @@ impl Program {
         if delivery.lane() == Lane::Store {
             return delivery;
         }
-        let name = self.naming.name_for(&delivery);
-        delivery.with_consumer(name)
+        let name = guarded("name_for", &delivery, || self.naming.name_for(&delivery));
+        match name.or_else(|| self.naming.names().into_iter().next()) {
+            Some(name) => delivery.with_consumer(name),
+            None => delivery,
+        }
     }
+
+    /// In whose line the delivery stands. One whose key cannot be read is in nobody's.
+    pub(super) fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
+        guarded("order_by", delivery, || self.naming.order_key(delivery)).flatten()
+    }
+}
+
+/// Runs a function of the user's in the run loop: a panic in it is that message's, and must not end the loop (G9).
+fn guarded<T>(what: &str, delivery: &Delivery, run: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(run))
+        .inspect_err(|_| {
+            tracing::error!(
+                what,
+                origin = %delivery.origin(),
+                "a function given to the consumer panicked for a message"
+            );
+        })
+        .ok()
 }
 
 impl fmt::Debug for Program {

@@ -7,6 +7,7 @@ use dlq_core::{Disposition, Resolution, Settle, StoreError, TransportError, Tran
 use tokio::time::{Instant, sleep};
 
 use super::finish::{Finisher, Unfinished};
+use crate::stage::instant_after;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -28,7 +29,7 @@ impl<C: Claims> StoreSettle<C> {
 impl<C: Claims> Settle for StoreSettle<C> {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         let finish = finish_of(disposition);
-        let give_up = Instant::now() + self.lease;
+        let give_up = instant_after(self.lease);
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.finisher.finish(self.token, finish.clone()).await {

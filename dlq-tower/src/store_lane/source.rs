@@ -10,7 +10,7 @@ use dlq_core::{
     Capabilities, Delivery, SharedClock, Source, StoreError, SystemClock, TransportError,
 };
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::StoreSettle;
 use super::claims::delivery_of;
@@ -36,6 +36,8 @@ pub struct StoreLane<C> {
     room: Option<Arc<Semaphore>>,
     // Claimed, and not yet yielded.
     claimed: VecDeque<Claim>,
+    // When the leases of what is claimed began, or were extended last, at the earliest.
+    leased: Instant,
     // A call that is under way outlives `next`: what it claims must not be lost with the future that asked.
     claiming: Option<Claiming>,
     closed: bool,
@@ -55,6 +57,7 @@ impl<C: Claims + Clone> StoreLane<C> {
             waker: Arc::new(Notify::new()),
             room: None,
             claimed: VecDeque::new(),
+            leased: Instant::now(),
             claiming: None,
             closed: false,
         }
@@ -128,6 +131,20 @@ impl<C: Claims + Clone> StoreLane<C> {
         }
     }
 
+    /// Extends the leases of what has waited here for long, and forgets what was lost: a lease that ended here would
+    /// count as a crash, and its letter would run beside somebody else's run of it.
+    async fn keep(&mut self) -> Result<(), StoreError> {
+        if self.claimed.is_empty() || self.leased.elapsed() < self.patience() {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let tokens: Vec<_> = self.claimed.iter().map(|claim| claim.token).collect();
+        let mut valid = self.finisher.claims().extend(tokens, self.lease).await?.into_iter();
+        self.leased = asked;
+        self.claimed.retain(|_| valid.next().unwrap_or(false));
+        Ok(())
+    }
+
     fn claim(&self) -> Claiming {
         // The one that asks has room for its own.
         let room = self.room.as_ref().map_or(usize::MAX, |room| room.available_permits() + 1);
@@ -167,6 +184,7 @@ impl<C: Claims + Clone> Source for StoreLane<C> {
     async fn next(&mut self) -> Result<Option<(Delivery, StoreSettle<C>)>, TransportError> {
         let failed = |error| unavailable("claim letters that are due", Arc::new(error));
         loop {
+            self.keep().await.map_err(failed)?;
             if let Some(claim) = self.claimed.pop_front() {
                 let finisher = Arc::clone(&self.finisher);
                 let settle = StoreSettle::new(claim.token, self.lease, finisher);
@@ -176,6 +194,7 @@ impl<C: Claims + Clone> Source for StoreLane<C> {
                 return Ok(None);
             }
             if self.claiming.is_none() {
+                self.leased = Instant::now();
                 self.claiming = Some(self.claim());
             }
             if let Some(claiming) = &mut self.claiming {

@@ -248,7 +248,8 @@ impl ScriptSettle {
             return Err(TransportError::new(TransportErrorKind::Unavailable, "settle"));
         }
         entry.at = match disposition {
-            Disposition::Deferred { after } => Some(Instant::now() + *after),
+            // A time that cannot be said is never.
+            Disposition::Deferred { after } => Instant::now().checked_add(*after),
             _ => None,
         };
         let at = self.broker.start.elapsed();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
+mod adversary;
 mod broker;
 mod config;
 mod faulty;

@@ -1,0 +1,68 @@
+//! Room for messages in hand, which all sources share.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+
+/// How long a source that waits for messages keeps the room for the next one while another source has none.
+const TURN: Duration = Duration::from_millis(250);
+
+/// Room for so many messages. First come, first served.
+#[derive(Debug)]
+pub(super) struct Room {
+    permits: Arc<Semaphore>,
+    /// How many wait for room.
+    waiting: AtomicUsize,
+    came: Notify,
+}
+
+/// One of those that wait.
+struct Waiting<'r>(&'r Room);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Room {
+    pub(super) fn new(messages: usize) -> Self {
+        let permits = Arc::new(Semaphore::new(messages.min(Semaphore::MAX_PERMITS)));
+        Self { permits, waiting: AtomicUsize::new(0), came: Notify::new() }
+    }
+
+    pub(super) fn permits(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.permits)
+    }
+
+    /// Waits for room for one message; `None` never, since it is never closed.
+    pub(super) async fn take(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = self.permits().try_acquire_owned() {
+            return Some(permit);
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(self);
+        self.came.notify_waiters();
+        self.permits().acquire_owned().await.ok()
+    }
+
+    /// Waits until whoever holds room, and has no message for it, had better let another source have it: one that
+    /// waits for messages must not keep the others from theirs (G4).
+    pub(super) async fn is_wanted(&self) {
+        loop {
+            let mut came = pin!(self.came.notified());
+            came.as_mut().enable();
+            if self.waiting.load(Ordering::Acquire) == 0 {
+                came.await;
+            }
+            sleep(TURN).await;
+            if self.waiting.load(Ordering::Acquire) > 0 {
+                return;
+            }
+        }
+    }
+}
