@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dlq_core::store::Receipt;
 use dlq_core::{
-    BoxRetryLane, DeadLetter, Delivery, Disposition, Escalation, Failure, Lane, RetryLane,
+    Binding, BoxRetryLane, DeadLetter, Delivery, Disposition, Escalation, Failure, Lane, RetryLane,
     SharedClock, StoreError,
 };
 use futures_util::future::join_all;
@@ -52,7 +52,8 @@ impl Shared {
         let letter = self.letter(&delivery, given_up);
         let death = letter.death();
         // Part 0 is the authoritative sink, the feeds follow.
-        let mut confirmed = self.confirmed.take(death, 1 + self.feeds.len());
+        let binding = || Binding::of(&letter.id, &letter.message);
+        let mut confirmed = self.confirmed.take(death, binding, 1 + self.feeds.len());
         if !confirmed[0] {
             if delivery.lane() == Lane::Store {
                 // The record is the claimed row; settling writes it.
@@ -79,7 +80,7 @@ impl Shared {
             for (feed, error) in failed {
                 tracing::error!(%death, feed = &*feed, %error, "a feed did not take a dead letter");
             }
-            self.confirmed.remember(death, confirmed);
+            self.confirmed.remember(death, binding(), confirmed);
             return Err(unwritten(&letter, error));
         }
         if let Some(hook) = &self.on_death {
