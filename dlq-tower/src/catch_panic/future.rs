@@ -82,11 +82,16 @@ where
         };
         // What a panicked future still holds may panic again when it is dropped; one failure is enough.
         discard(|| this.state.set(State::Gone));
-        let message = text_of(&*payload);
-        discard(move || drop(payload));
-        let failure = Failure::new(*this.class, Cause::Panic, "panic", &message);
+        let failure = failure_of(payload, *this.class);
         Poll::Ready(Err(this.run.failed(failure, this.clock.now())))
     }
+}
+
+/// The failure that a panic is.
+pub(crate) fn failure_of(payload: Payload, class: ErrorClass) -> Failure {
+    let message = text_of(&*payload);
+    discard(move || drop(payload));
+    Failure::new(class, Cause::Panic, "panic", &message)
 }
 
 /// Runs a destructor that may panic. The payload of such a panic is leaked, since dropping it may panic in turn.

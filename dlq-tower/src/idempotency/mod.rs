@@ -50,6 +50,8 @@
 //! replay is never taken for a duplicate. A handler that is deferred or dropped midway gives its claim back uncounted;
 //! giving back after a drop runs as a task of its own, see [`drained`](IdempotencyLayer::drained).
 //!
+//! A key function that panics fails its message for good: without its key it is not handled.
+//!
 //! A store that does not answer when the key is claimed defers the message. One that does not answer when the key is to
 //! become done changes nothing about the handler's success: it is logged, and the key stays claimed until its lease
 //! ends; the same message delivered again after that would run again.

@@ -1,17 +1,20 @@
+use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::Delivery;
 use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store, IdempotencyClaim, Release};
+use dlq_core::{Delivery, ErrorClass, Timestamp};
 use tower_service::Service;
 
 use super::ResponseFuture;
 use super::claimed::{Claimed, Owed};
 use super::layer::Shared;
-use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+use crate::catch_panic::failure_of;
+use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
 
 /// How long a message is deferred for when the store does not answer.
 const NO_ANSWER: Duration = Duration::from_secs(1);
@@ -24,6 +27,7 @@ pub struct Idempotency<S, I = BoxIdempotency> {
 }
 
 impl<S, I> Idempotency<S, I> {
+    #[inline]
     pub(super) fn new(inner: S, shared: Arc<Shared<I>>) -> Self {
         Self { inner, shared }
     }
@@ -57,13 +61,23 @@ where
     type Error = Setback;
     type Future = ResponseFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
     }
 
+    #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let Some(key) = (self.shared.key)(&delivery) else {
-            return ResponseFuture::plain(self.inner.call(delivery));
+        // The function is the user's, and stands outside the panic guard.
+        let key = match catch_unwind(AssertUnwindSafe(|| (self.shared.key)(&delivery))) {
+            Ok(Some(key)) => key,
+            Ok(None) => return ResponseFuture::plain(self.inner.call(delivery)),
+            Err(payload) => {
+                let failure = failure_of(payload, ErrorClass::Permanent);
+                // The retry stage sets when.
+                let setback = Run::begin(&delivery).failed(failure, Timestamp::EPOCH);
+                return ResponseFuture::claimed(Box::pin(ready(Err(setback))));
+            }
         };
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);

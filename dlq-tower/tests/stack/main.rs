@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
+mod adversary;
 mod attempts;
 mod audit;
 mod dead_letter;
