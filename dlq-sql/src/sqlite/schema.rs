@@ -15,17 +15,21 @@ const STEPS: &[fn(&Names) -> String] = &[version_1];
 
 /// Refuses a file that is not ours or of a later version, without changing it.
 pub(super) fn recognise(conn: &Connection) -> Result<()> {
-    let application: i64 = pragma(conn, "application_id")?;
-    let is_empty = || -> Result<bool> {
-        Ok(conn.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?)
-    };
-    if application != APPLICATION_ID && !(application == 0 && is_empty()?) {
+    // In one statement, so that all of it is of one moment: another may be creating the tables just now.
+    let (application, found, is_empty): (i64, i64, bool) = conn.query_row(
+        "SELECT (SELECT application_id FROM pragma_application_id), \
+                (SELECT user_version FROM pragma_user_version), \
+                count(*) = 0 \
+         FROM sqlite_schema",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    if application != APPLICATION_ID && !(application == 0 && is_empty) {
         return Err(Fault::new(
             StoreErrorKind::Incompatible,
             "the file is a database of another program, not a dlq database; give another path",
         ));
     }
-    let found: i64 = pragma(conn, "user_version")?;
     let known = latest();
     if application == APPLICATION_ID && found > known {
         return Err(Fault::new(
@@ -78,10 +82,6 @@ fn version(conn: &Connection, names: &Names) -> Result<i64> {
     }
     let sql = format!("SELECT value FROM {} WHERE name = 'version'", names.meta);
     Ok(conn.query_row(&sql, [], |row| row.get(0))?)
-}
-
-fn pragma(conn: &Connection, name: &str) -> Result<i64> {
-    Ok(conn.pragma_query_value(None, name, |row| row.get(0))?)
 }
 
 fn version_1(names: &Names) -> String {

@@ -113,21 +113,23 @@ async fn stores_of_different_tables_share_a_file_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_may_create_the_file_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("dlq.db");
-    let mut opening = tokio::task::JoinSet::new();
-    for n in 0..16 {
-        let path = path.clone();
-        opening.spawn(async move {
-            let store = SqliteStore::open(path).await.unwrap();
-            store.put(vec![letter(n)]).await.unwrap();
-        });
+    for round in 0..20 {
+        let path = directory.path().join(format!("{round}.db"));
+        let mut opening = tokio::task::JoinSet::new();
+        for n in 0..16 {
+            let path = path.clone();
+            opening.spawn(async move {
+                let store = SqliteStore::open(path).await.unwrap();
+                store.put(vec![letter(n)]).await.unwrap();
+            });
+        }
+        while let Some(opened) = opening.join_next().await {
+            opened.unwrap();
+        }
+        let store = SqliteStore::open(&path).await.unwrap();
+        assert_eq!(store.count(Filter::new()).await.unwrap(), 16);
+        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
     }
-    while let Some(opened) = opening.join_next().await {
-        opened.unwrap();
-    }
-    let store = SqliteStore::open(&path).await.unwrap();
-    assert_eq!(store.count(Filter::new()).await.unwrap(), 16);
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
