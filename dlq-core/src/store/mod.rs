@@ -70,9 +70,9 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// Writes letters and returns once all of them are durable; receipts come in the order of the letters.
     ///
     /// One letter per death (G2): the same death changes nothing, whatever became of the letter; a higher generation
-    /// reopens the letter; a lower one is ignored; the same death with another payload or key becomes a second letter,
-    /// under [`LetterId::conflicting`](crate::LetterId::conflicting). The first death of a retry record has the record's
-    /// generation and reopens it. Letters are taken in order, so that a batch may hold several deaths of one.
+    /// reopens the letter; a lower one is ignored; the same or a lower one with another payload or key becomes a second
+    /// letter, under [`LetterId::conflicting`](crate::LetterId::conflicting). The first death of a retry record has the
+    /// record's generation and reopens it. Letters are taken in order, so that a batch may hold several deaths of one.
     ///
     /// A letter that is reopened takes over everything of the new death, is `pending`, belongs to no operation, and is
     /// in nobody's hands: a claim of it is void. When it was first seen and how often it was sent back stay. That goes

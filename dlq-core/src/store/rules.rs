@@ -44,13 +44,16 @@ pub enum Arrival {
 }
 
 /// What a death of generation `generation` means to the row under its id.
+///
+/// Only what is known by its bytes is out of date: another message with the same identity is kept, however often the
+/// one that is there has died.
 #[must_use]
 pub fn death_arrives(row: Option<Standing>, generation: u32) -> Arrival {
     match row {
         None => Arrival::New,
         Some(row) if generation > row.generation => Arrival::News,
-        Some(row) if generation < row.generation => Arrival::OutOfDate,
         Some(row) if !row.has_same_bytes => Arrival::Conflict,
+        Some(row) if generation < row.generation => Arrival::OutOfDate,
         Some(row) if row.is_record => Arrival::News,
         Some(_) => Arrival::Known,
     }
@@ -64,8 +67,8 @@ pub fn record_arrives(row: Option<Standing>, generation: u32, attempts: u32) -> 
     match row {
         None => Arrival::New,
         Some(row) if generation > row.generation => Arrival::News,
-        Some(row) if generation < row.generation => Arrival::OutOfDate,
         Some(row) if !row.has_same_bytes => Arrival::Conflict,
+        Some(row) if generation < row.generation => Arrival::OutOfDate,
         Some(row) if row.is_record && !row.is_claimed && attempts > row.attempts => Arrival::News,
         Some(_) => Arrival::Known,
     }
@@ -291,6 +294,8 @@ mod tests {
         let other = standing(1, true, false).map(|row| Standing { has_same_bytes: false, ..row });
         assert_eq!(death_arrives(other, 1), Conflict);
         assert_eq!(death_arrives(other, 2), News);
+        assert_eq!(death_arrives(other, 0), Conflict, "another message is never out of date");
+        assert_eq!(record_arrives(other, 0, 1), Conflict);
     }
 
     #[test]

@@ -20,6 +20,7 @@ macro_rules! store_conformance {
                 a_generation_may_be_skipped,
                 an_older_death_is_ignored,
                 another_payload_is_a_second_letter,
+                another_payload_is_never_out_of_date,
                 another_key_is_a_second_letter,
                 a_tombstone_is_not_an_empty_payload,
                 no_key_is_not_an_empty_key,

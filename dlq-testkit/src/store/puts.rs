@@ -149,6 +149,19 @@ pub async fn another_key_is_a_second_letter<F: StoreFixture>(check: Check<F>) {
     conflict(&check, message().with_key("a"), message().with_key("b")).await;
 }
 
+/// Another message with the identity of a letter that has died often is kept as well, and not taken for one of the
+/// older deaths.
+pub async fn another_payload_is_never_out_of_date<F: StoreFixture>(check: Check<F>) {
+    let one = letter_of(Message::new("s", "one"), 1);
+    let other = letter_of(Message::new("s", "other"), 1);
+    let again = died_again(&one);
+    check.put_one(&again).await;
+    let second = one.id.conflicting(&other.message);
+    assert_eq!(check.put_one(&other).await, Receipt::Conflicting(second));
+    assert_eq!(written(&check.get(one.id).await), again);
+    assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..other });
+}
+
 /// A tombstone and an empty payload are not the same message.
 pub async fn a_tombstone_is_not_an_empty_payload<F: StoreFixture>(check: Check<F>) {
     conflict(&check, Message::tombstone("s"), Message::new("s", "")).await;
