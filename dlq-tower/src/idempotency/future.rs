@@ -29,10 +29,12 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn plain(inner: F) -> Self {
         Self { state: State::Plain { inner } }
     }
 
+    #[inline]
     pub(super) fn claimed(once: Once) -> Self {
         Self { state: State::Claimed { once } }
     }
@@ -46,6 +48,7 @@ where
 {
     type Output = Result<Done, Setback>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Plain { inner } => {
