@@ -11,7 +11,7 @@ use dlq_tower::core::{
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::{Journal, MESSAGES, message};
+use crate::{Entry, FORGOTTEN, Journal, MESSAGES, message};
 
 /// A broker whose memory is a file: which message was handed out how often, and which were acknowledged.
 ///
@@ -37,16 +37,24 @@ struct Queue {
 }
 
 impl FileBroker {
-    /// Goes on where the last process ended.
+    /// Goes on where the last process ended, or from the beginning where [`FORGOTTEN`] was noted since.
     ///
     /// # Errors
     ///
     /// When the file cannot be read or written.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let settled: BTreeSet<u64> = Journal::read(path, "ack")?.into_iter().collect();
+        let mut settled = BTreeSet::new();
         let mut handed_out = BTreeMap::new();
-        for n in Journal::read(path, "out")? {
-            *handed_out.entry(n).or_insert(0) += 1;
+        for Entry { what, message } in Journal::read(path)? {
+            match what.as_str() {
+                "ack" => _ = settled.insert(message),
+                "out" => *handed_out.entry(message).or_insert(0) += 1,
+                FORGOTTEN => {
+                    settled.clear();
+                    handed_out.clear();
+                }
+                _ => {}
+            }
         }
         let ready = (0..MESSAGES).filter(|n| !settled.contains(n)).collect();
         let queue = Queue { ready, handed_out, ..Queue::default() };
@@ -56,6 +64,12 @@ impl FileBroker {
             queue: Mutex::new(queue),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What it notes in, for others to note in as well.
+    #[must_use]
+    pub fn journal(&self) -> Journal {
+        self.shared.journal.clone()
     }
 
     /// Whether every message is acknowledged.
@@ -139,7 +153,6 @@ impl Settle for FileSettle {
             Disposition::Deferred { after } => Some(Instant::now() + after),
             _ => {
                 self.broker.note("ack", self.n)?;
-                println!("ack {}", self.n);
                 None
             }
         };

@@ -6,7 +6,17 @@ mod journal;
 
 pub use broker::{FileBroker, FileSettle};
 pub use feed::{KILLER, Kind, MESSAGES, kind, message};
-pub use journal::Journal;
+pub use journal::{Entry, Journal};
 
 /// The consumer's name.
 pub const CONSUMER: &str = "tests.work";
+/// A line of the journal: the broker has lost what was acknowledged and how often messages were handed out.
+pub const FORGOTTEN: &str = "forgotten";
+/// A line of the journal: a process begins.
+pub const START: &str = "start";
+/// The file of the journal, in the folder of a test.
+pub const JOURNAL: &str = "journal";
+/// The file of the store, in the folder of a test.
+pub const STORE: &str = "dlq.db";
+/// Runs of a message that killed the process, after which it is not run any more.
+pub const MAX_CRASHES: u32 = 5;

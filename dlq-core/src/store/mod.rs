@@ -44,7 +44,9 @@ pub use upkeep::{Cleanup, Mark, Marked};
 use std::fmt;
 use std::future::Future;
 
-use crate::{DeadLetter, Filter, LetterId, Page, PageRequest, RetryLane, StoreError, Timestamp};
+use crate::{
+    CrashMarks, DeadLetter, Filter, LetterId, Page, PageRequest, RetryLane, StoreError, Timestamp,
+};
 
 /// What became of a letter that was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -313,6 +315,6 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
 }
 
 /// All the powers of a store in one bound. Implemented for everything that has them.
-pub trait Store: Sink + Letters + Claims + Operations + Upkeep + RetryLane {}
+pub trait Store: Sink + Letters + Claims + Operations + Upkeep + RetryLane + CrashMarks {}
 
-impl<S: Sink + Letters + Claims + Operations + Upkeep + RetryLane> Store for S {}
+impl<S: Sink + Letters + Claims + Operations + Upkeep + RetryLane + CrashMarks> Store for S {}

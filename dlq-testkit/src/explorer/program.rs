@@ -54,7 +54,6 @@ impl Program for WholeConsumer {
         let Parts { source, handler, store, sink, lane, record, schedule, clock, stop } = parts;
         let mut builder = Consumer::builder(source)
             .handler(handler)
-            .crash_marks(store.clone())
             .max_in_hand(8)
             // What the consumer writes wakes the lane; it has to ask only for what an operator does.
             .poll(std::time::Duration::from_secs(120))

@@ -127,8 +127,10 @@ impl ConsumerBuilder {
     }
 
     /// Sets the store: it takes the dead letters, keeps messages that wait long for a retry unless there is another
-    /// [retry lane](Self::retry_lane), and what is due in it comes back to the handler.
+    /// [retry lane](Self::retry_lane), what is due in it comes back to the handler, and it keeps the
+    /// [crash marks](Self::crash_marks) unless others do.
     pub fn dead_letters(mut self, store: impl Store + Clone) -> Self {
+        self.settings.marks.get_or_insert_with(|| BoxCrashMarks::new(store.clone()));
         self.store = Some(BoxStore::new(store));
         self
     }
@@ -161,8 +163,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets where it is noted durably that a suspect runs. Defaults to nowhere: suspects run alone, and what kills the
-    /// process without end is not found out.
+    /// Sets where it is noted durably that a suspect runs. Defaults to the store; without one to nowhere: suspects run
+    /// alone, and what kills the process without end is not found out.
     pub fn crash_marks(mut self, marks: impl CrashMarks) -> Self {
         self.settings.marks = Some(BoxCrashMarks::new(marks));
         self

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{BoxCrashMarks, CrashMarks, Delivery, Disposition, LetterId, SettleOnce};
+use dlq_core::{BoxCrashMarks, CrashMarks, Delivery, Disposition, Lane, LetterId, SettleOnce};
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
@@ -163,7 +163,9 @@ impl Shared {
             match marks.begin(letter).await {
                 Ok(crashes) => {
                     mark = Some(letter);
-                    let crashes = crashes.max(delivery.crashes());
+                    // What a store counts are claims that were lost, while the letter ran or waited to run.
+                    let known = if delivery.lane() == Lane::Store { 0 } else { delivery.crashes() };
+                    let crashes = crashes.max(known);
                     delivery = delivery.with_crashes(crashes);
                 }
                 Err(error) => {

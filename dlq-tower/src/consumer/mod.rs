@@ -59,11 +59,13 @@
 //!
 //! # Suspects
 //!
-//! A message that is handed out the third time without explanation may have killed the process. It waits until nothing
-//! else runs, and runs alone; where there are [crash marks](ConsumerBuilder::crash_marks) a durable one is written
-//! before the run and removed after the settlement, so that a run which never ended is counted, and the retry stage
-//! gives the message up past its `max_crashes`. What this process gave back itself explains a delivery; what another
-//! one gave back does not, which costs a run alone and nothing more.
+//! A message that is handed out the third time without explanation may have killed the process, and so may a letter
+//! whose claim was lost once. It waits until nothing else runs, and runs alone; where there are
+//! [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before the run and
+//! removed after the settlement, so that a run which never ended is counted, and the retry stage gives the message up
+//! past its `max_crashes`. Only such runs count: whoever waited beside a message that kills is not blamed for it. What
+//! this process gave back itself explains a delivery; what another one gave back does not, which costs a run alone and
+//! nothing more.
 //!
 //! # Outages
 //!

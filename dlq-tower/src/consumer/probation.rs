@@ -48,14 +48,17 @@ impl Probation {
     }
 
     pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
+        let letter = letter_of(delivery);
         if delivery.lane() == Lane::Store {
-            // The store counts leases that ended unfinished; they are the marks.
-            return if delivery.crashes() > 0 { Suspicion::Alone } else { Suspicion::None };
+            // A lease that ended unfinished is a suspicion and no proof: the letter may have been waiting to run.
+            return match delivery.crashes() {
+                0 => Suspicion::None,
+                _ => self.alone(letter),
+            };
         }
         if delivery.deliveries() < self.suspect_after {
             return Suspicion::None;
         }
-        let letter = letter_of(delivery);
         if delivery.deliveries().saturating_sub(self.explained(letter)) < self.suspect_after {
             return Suspicion::None;
         }
@@ -65,6 +68,10 @@ impl Probation {
             marked = self.has_marks,
             "a message was handed out again and again without explanation: it runs alone"
         );
+        self.alone(letter)
+    }
+
+    fn alone(&self, letter: LetterId) -> Suspicion {
         if self.has_marks { Suspicion::Marked(letter) } else { Suspicion::Alone }
     }
 
@@ -136,7 +143,7 @@ mod tests {
         let probation = Probation::new(3, true);
         let stored = |crashes| delivery(9).with_lane(Lane::Store).with_crashes(crashes);
         assert_eq!(probation.suspect(&stored(0)), Suspicion::None);
-        assert_eq!(probation.suspect(&stored(1)), Suspicion::Alone);
+        assert!(matches!(probation.suspect(&stored(1)), Suspicion::Marked(_)));
     }
 
     #[test]

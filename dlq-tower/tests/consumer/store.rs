@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::support::{Log, Running, SECOND, policy};
+use crate::support::{Log, Running, SECOND, policy, position, soon};
 
 /// Notes lane, generation and attempt of each run, and fails the first so many runs.
 fn failing(log: &Log, store: &Store, retry: RetryPolicy, runs: usize) -> HandlerStack {
@@ -31,9 +31,12 @@ fn consumer(broker: &Broker, store: &Store, work: HandlerStack) -> ConsumerBuild
 
 /// Waits until the only letter has this status.
 async fn until(store: &Store, status: Status) {
-    while store.statuses().await != [status] {
-        sleep(SECOND / 10).await;
-    }
+    soon(async {
+        while store.statuses().await != [status] {
+            sleep(SECOND / 10).await;
+        }
+    })
+    .await;
 }
 
 /// G3: attempts survive the escalation.
@@ -123,30 +126,83 @@ async fn an_outcome_is_recorded_once_the_store_answers_again() {
     assert_eq!(log.lines(), ["main 0.1", "store 0.2"], "it ran once");
 }
 
-/// A process that dies with a claim in hand costs a crash, and the next run is alone.
-#[tokio::test(start_paused = true)]
-async fn g3_a_claim_that_ends_with_the_process_counts_one_crash() {
-    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
-    let seen = log.clone();
+/// A letter that comes from the store is run for as long as the process lives.
+fn killing(
+    log: &Log,
+    store: &Store,
+    kills: impl Fn(&Delivery) -> bool + Clone + Send + Sync + 'static,
+) -> HandlerStack {
+    let log = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
-        seen.note(format!("{} crashes", delivery.crashes()));
-        let hangs = delivery.lane() == Lane::Store && delivery.crashes() == 0;
-        let fails = delivery.lane() == Lane::Main;
+        let from_store = delivery.lane() == Lane::Store;
+        if from_store {
+            log.note(format!("{}: {} crashes", position(&delivery), delivery.crashes()));
+        }
+        let kills = from_store && kills(&delivery);
         async move {
-            if hangs {
+            if kills {
                 std::future::pending::<()>().await;
             }
-            if fails { Err(HandlerError::msg("down")) } else { Ok(()) }
+            sleep(SECOND).await;
+            if from_store { Ok(()) } else { Err(HandlerError::msg("down").permanent()) }
         }
     });
-    let work = work.policy(policy(3, 60 * SECOND)).clock(store.clock.clone()).build().unwrap();
-    let running = Running::start(consumer(&broker, &store, work.clone()).build().unwrap());
-    log.until(|lines| lines.len() == 2).await;
-    running.kill().await;
-    let running = Running::start(consumer(&broker, &store, work).build().unwrap());
+    work.derived().clock(store.clock.clone()).build().unwrap()
+}
+
+/// A claim that was lost makes a suspect, which runs alone and marked; a marked run that did not end is a crash.
+#[tokio::test(start_paused = true)]
+async fn g3_a_marked_run_that_ends_with_the_process_counts_one_crash() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    let before = log.clone();
+    let work = killing(&log, &store, move |_| before.lines().len() <= 2);
+    let mut running = Running::start(consumer(&broker, &store, work.clone()).build().unwrap());
+    until(&store, Status::Pending).await;
+    store.replay().await;
+    for (runs, marks) in [(1, 0), (2, 1)] {
+        log.until(|lines| lines.len() == runs).await;
+        assert_eq!(store.calls("begin"), marks);
+        running.kill().await;
+        running = Running::start(consumer(&broker, &store, work.clone()).build().unwrap());
+    }
     until(&store, Status::Resolved).await;
     running.finish().await;
-    assert_eq!(log.lines(), ["0 crashes", "0 crashes", "1 crashes"]);
+    assert_eq!(log.lines(), ["0: 0 crashes", "0: 0 crashes", "0: 1 crashes"]);
+}
+
+/// However often a letter kills the process: those that were claimed with it, and waited, live.
+#[tokio::test(start_paused = true)]
+async fn g3_a_letter_that_waited_is_not_blamed_for_the_one_that_kills() {
+    let (broker, store, log) = (Broker::with(4), Store::new(), Log::default());
+    let work = killing(&log, &store, |delivery| position(delivery) == 0);
+    let mut running = Running::start(consumer(&broker, &store, work.clone()).build().unwrap());
+    soon(async {
+        while store.statuses().await.len() < 4 {
+            sleep(SECOND / 10).await;
+        }
+    })
+    .await;
+    store.replay().await;
+    let runs_of_the_killer =
+        |lines: &[String]| lines.iter().filter(|line| line.starts_with("0:")).count();
+    for run in 1..=6 {
+        log.until(|lines| runs_of_the_killer(lines) == run).await;
+        running.kill().await;
+        running = Running::start(consumer(&broker, &store, work.clone()).build().unwrap());
+    }
+    soon(async {
+        while store.statuses().await.contains(&Status::Replaying) {
+            sleep(SECOND / 10).await;
+        }
+    })
+    .await;
+    running.finish().await;
+    for letter in store.letters().await {
+        let kills = letter.origin.position().to_string() == "0";
+        let status = if kills { Status::Pending } else { Status::Resolved };
+        assert_eq!(letter.state.status, status, "{letter:?}");
+        assert_eq!(letter.reason == Reason::MaxCrashes, kills);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,10 @@
 //! A consumer that the tests kill: `victim FOLDER [--repaired] [--slow]`. It runs until nothing is left, or `SIGTERM`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use dlq_sql::sqlite::SqliteStore;
-use dlq_tests::{FileBroker, Journal, Kind, kind};
+use dlq_tests::{FileBroker, JOURNAL, Journal, Kind, START, STORE, kind};
 use dlq_tower::consumer::{Consumer, signal};
 use dlq_tower::core::store::Claims as _;
 use dlq_tower::extract::{Attempt, Json, State};
@@ -58,13 +58,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let folder = PathBuf::from(args.first().ok_or("usage: victim FOLDER [--repaired] [--slow]")?);
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
-    let store = SqliteStore::open(folder.join("dlq.db")).await?;
-    let broker = FileBroker::open(&folder.join("broker.journal"))?;
-    let world = World {
-        journal: Journal::open(Path::new(&folder.join("work.journal")))?,
-        repaired: has("--repaired"),
-        slow: has("--slow"),
-    };
+    let broker = FileBroker::open(&folder.join(JOURNAL))?;
+    broker.journal().note(START, 0)?;
+    let store = SqliteStore::open(folder.join(STORE)).await?;
+    let world =
+        World { journal: broker.journal(), repaired: has("--repaired"), slow: has("--slow") };
     let handler = work::handler()
         .with_state(world)
         .idempotency(store.idempotency())
@@ -73,7 +71,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let consumer = Consumer::builder(broker.clone())
         .handler(handler)
         .dead_letters(store.clone())
-        .crash_marks(store.clone())
         .claim_lease(Duration::from_millis(300))
         .poll(Duration::from_millis(20))
         .max_in_hand(32)

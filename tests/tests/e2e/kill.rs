@@ -1,15 +1,21 @@
 //! `kill -9` at random, many times: every message either succeeded or has exactly one letter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
+use std::process::ExitStatus;
 
 use dlq_sql::sqlite::SqliteStore;
-use dlq_tests::{CONSUMER, Journal, KILLER, Kind, MESSAGES, kind};
+use dlq_tests::{
+    CONSUMER, FORGOTTEN, JOURNAL, Journal, KILLER, Kind, MAX_CRASHES, MESSAGES, STORE, kind,
+};
 use dlq_tower::core::store::{Actor, ItemOutcome, Letters as _, OperationSpec, OperationState};
 use dlq_tower::core::{
     DeadLetter, DeadLetters, Filter, PageRequest, Position, Reason, Resolution, Status,
 };
 
+use crate::history::History;
 use crate::victim::Victim;
 
 /// A generator of numbers: xorshift (Marsaglia, 2003).
@@ -28,29 +34,52 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Kills it so many times after a random progress, then lets it come to its end. Returns how often it died.
+/// How the processes of a run ended.
+#[derive(Default)]
+struct Deaths {
+    /// By our hand.
+    killed: u64,
+    /// By a message that aborts the process.
+    aborted: u64,
+}
+
+impl Deaths {
+    fn count(&mut self, status: ExitStatus) {
+        match status.signal() {
+            Some(9) => self.killed += 1,
+            Some(6) => self.aborted += 1,
+            _ => assert!(status.success(), "it ended by itself: {status}"),
+        }
+    }
+}
+
+impl fmt::Display for Deaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} processes killed and {} aborted", self.killed, self.aborted)
+    }
+}
+
+/// Kills it so many times, each after a random progress of fewer than `most` lines, then lets it come to its end.
 fn run_with_kills(
     folder: &Path,
     flags: &[&str],
     kills: u64,
     most: u64,
     random: &mut Random,
-) -> u64 {
-    let mut deaths = 0;
+) -> Deaths {
+    let mut deaths = Deaths::default();
     for _ in 0..kills {
-        let mut victim = Victim::start(folder, flags);
-        victim.progress(random.below(most));
-        victim.kill();
-        deaths += 1;
+        let victim = Victim::start(folder, flags);
+        victim.progress(1 + random.below(most));
+        deaths.count(victim.kill());
     }
     // It still kills itself now and then.
     for _ in 0..20 {
-        let (report, status) = Victim::start(folder, flags).end();
+        let (_, status) = Victim::start(folder, flags).end();
+        deaths.count(status);
         if status.success() {
             return deaths;
         }
-        assert_eq!(status.code(), None, "it ended by itself: {report}");
-        deaths += 1;
     }
     panic!("it does not come to its end");
 }
@@ -67,79 +96,75 @@ async fn letters(store: &SqliteStore) -> BTreeMap<u64, Vec<DeadLetter>> {
     found
 }
 
+/// Runs that a message takes when nothing interrupts it.
+fn undisturbed(kind: Kind) -> u64 {
+    match kind {
+        Kind::Good | Kind::Permanent | Kind::Panics => 1,
+        Kind::Flaky => 2,
+        Kind::Down => 3,
+        Kind::Kills => u64::from(MAX_CRASHES),
+    }
+}
+
 #[tokio::test]
 async fn g1_every_message_succeeds_or_has_exactly_one_letter() {
-    let seed = number("DLQ_E2E_SEED", 7);
+    let mut random = Random(number("DLQ_E2E_SEED", 7).max(1));
     let kills = number("DLQ_E2E_KILLS", 25);
-    let mut random = Random(seed.max(1));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
 
-    let deaths = run_with_kills(path, &[], kills, 40, &mut random);
-    let store = SqliteStore::open(path.join("dlq.db")).await.unwrap();
-    let succeeded: BTreeSet<u64> =
-        Journal::read(&path.join("work.journal"), "ok").unwrap().into_iter().collect();
-    let runs = Journal::read(&path.join("work.journal"), "run").unwrap();
+    let deaths = run_with_kills(path, &[], kills, 120, &mut random);
+    assert!(deaths.killed * 2 > kills, "most of the kills missed: {deaths}");
+    let store = SqliteStore::open(path.join(STORE)).await.unwrap();
+    let history = History::of(path, 0);
+    let repeated = history.no_run_after_success();
     let dead = letters(&store).await;
-
+    let mut succeeded = 0;
     for n in 0..MESSAGES {
         let found = dead.get(&n).map_or(&[][..], Vec::as_slice);
-        let ran = runs.iter().filter(|run| **run == n).count() as u64;
-        match kind(n) {
-            Kind::Good | Kind::Flaky => {
-                assert!(succeeded.contains(&n) && found.is_empty(), "message {n}: {found:?}");
-            }
-            other => {
-                assert!(!succeeded.contains(&n), "message {n}");
-                let [letter] = found else { panic!("message {n} has {} letters", found.len()) };
-                assert_eq!((letter.consumer.as_str(), letter.generation), (CONSUMER, 0));
-                assert_eq!(letter.state.status, Status::Pending);
-                let reason = match other {
-                    Kind::Kills => Reason::MaxCrashes,
-                    Kind::Down => Reason::Exhausted,
-                    _ => Reason::Permanent,
-                };
-                assert_eq!(letter.reason, reason, "message {n}: {letter:?}");
-            }
-        }
+        let (runs, cut_off) = (history.count("run", n), history.cut_off(n));
+        let kind = kind(n);
         // Only a run that was cut off, or whose end was not recorded, is made again.
-        let expected = match kind(n) {
-            Kind::Good | Kind::Permanent | Kind::Panics => 1,
-            Kind::Flaky => 2,
-            Kind::Down => 3,
-            Kind::Kills => 5,
+        let most = undisturbed(kind) + if kind == Kind::Kills { 0 } else { cut_off };
+        assert!((1..=most).contains(&runs), "message {n} ran {runs} times, {cut_off} cut off");
+        let is_handled = history.count("ok", n) > 0;
+        if matches!(kind, Kind::Good | Kind::Flaky) {
+            assert!(is_handled && found.is_empty(), "message {n}: {found:?}");
+            succeeded += 1;
+            continue;
+        }
+        assert!(!is_handled, "message {n}");
+        let [letter] = found else { panic!("message {n} has {} letters", found.len()) };
+        assert_eq!((letter.consumer.as_str(), letter.generation), (CONSUMER, 0));
+        assert_eq!(letter.state.status, Status::Pending);
+        let reason = match kind {
+            Kind::Kills => Reason::MaxCrashes,
+            Kind::Down => Reason::Exhausted,
+            _ => Reason::Permanent,
         };
-        assert!(
-            (1..=expected + deaths).contains(&ran),
-            "message {n} ran {ran} times, {deaths} deaths"
-        );
+        assert_eq!(letter.reason, reason, "message {n}: {letter:?}");
+        // The letter tells of every run that failed in the life that wrote it.
+        let told = letter.history.len();
+        assert!(told <= runs && (cut_off > 0 || told == runs), "message {n}: {told} of {runs}");
     }
-    let total = runs.len() as u64;
-    let repeated = total
-        - (0..MESSAGES)
-            .map(|n| match kind(n) {
-                Kind::Flaky => 2,
-                Kind::Down => 3,
-                Kind::Kills => 5,
-                _ => 1,
-            })
-            .sum::<u64>()
-            .min(total);
-    // What was in hand when it died is all that may have been repeated.
-    assert!(repeated <= deaths * 32, "{repeated} runs were repeated after {deaths} deaths");
-    let findings = store.check().await.unwrap();
-    assert!(findings.is_empty(), "{findings:?}");
+    check(&store).await;
     println!(
-        "{MESSAGES} messages, {deaths} deaths: {} succeeded, {} letters, {total} runs, {repeated} of them repeated, none lost",
-        succeeded.len(),
-        dead.len()
+        "{MESSAGES} messages, {deaths}: {succeeded} succeeded, {} letters, {} runs, {repeated} succeeded twice, none lost",
+        dead.len(),
+        history.total("run"),
     );
 
-    replay_what_was_down(path, &store, &mut random).await;
+    replay_what_was_down(path, &store, &mut random, history.length()).await;
+    hand_everything_out_again(path, &store, &mut random).await;
 }
 
 /// The other side is repaired; an operator sends back what it had refused, and the consumer is killed meanwhile.
-async fn replay_what_was_down(path: &Path, store: &SqliteStore, random: &mut Random) {
+async fn replay_what_was_down(
+    path: &Path,
+    store: &SqliteStore,
+    random: &mut Random,
+    before: usize,
+) {
     let letters_of = DeadLetters::new(store.clone());
     let spec = OperationSpec::replay(Filter::new().with_reason(Reason::Exhausted));
     let operation =
@@ -147,15 +172,18 @@ async fn replay_what_was_down(path: &Path, store: &SqliteStore, random: &mut Ran
     let down = (0..MESSAGES).filter(|n| kind(*n) == Kind::Down).count() as u64;
     assert_eq!(operation.progress.total, down);
 
-    let deaths = run_with_kills(path, &["--repaired", "--slow"], 3, 2, random);
+    let deaths = run_with_kills(path, &["--repaired", "--slow"], 5, 2 * down / 3, random);
+    assert!(deaths.killed > 0, "the kills missed: {deaths}");
     let operation = letters_of.operation(operation.id).await.unwrap();
     assert_eq!(operation.state, OperationState::Completed);
     assert_eq!(operation.progress.with_outcome(ItemOutcome::Succeeded), down);
-    let succeeded = Journal::read(&path.join("work.journal"), "ok").unwrap();
+    let history = History::of(path, before);
+    let repeated = history.no_run_after_success();
     for (n, found) in letters(store).await {
         let [letter] = found.as_slice() else { panic!("message {n} has {} letters", found.len()) };
         if kind(n) != Kind::Down {
             assert_eq!(letter.state.status, Status::Pending, "message {n}");
+            assert_eq!(history.count("run", n), 0, "message {n} was not sent back");
             continue;
         }
         assert_eq!(letter.state.status, Status::Resolved, "message {n}");
@@ -164,11 +192,38 @@ async fn replay_what_was_down(path: &Path, store: &SqliteStore, random: &mut Ran
             matches!(how, Some(Resolution::Succeeded | Resolution::Duplicate)),
             "message {n}: {how:?}"
         );
-        let times = succeeded.iter().filter(|ok| **ok == n).count() as u64;
-        assert!((1..=1 + deaths).contains(&times), "message {n} succeeded {times} times");
+        let times = history.count("ok", n);
+        assert!((1..=1 + history.cut_off(n)).contains(&times), "message {n} ran {times} times");
     }
-    assert!(store.check().await.unwrap().is_empty());
-    println!("{down} letters sent back, {deaths} deaths: all resolved");
+    check(store).await;
+    println!("{down} letters sent back, {deaths}: all resolved, {repeated} succeeded twice");
+}
+
+/// The broker forgets what was acknowledged: what was handled is not run again, and what died keeps its one letter.
+async fn hand_everything_out_again(path: &Path, store: &SqliteStore, random: &mut Random) {
+    let known = letters(store).await;
+    let before = History::of(path, 0);
+    Journal::open(&path.join(JOURNAL)).unwrap().note(FORGOTTEN, 0).unwrap();
+    let deaths = run_with_kills(path, &["--repaired"], 5, 120, random);
+    let history = History::of(path, before.length());
+    for n in 0..MESSAGES {
+        assert!(history.count("ack", n) > 0, "message {n} was not settled");
+        let was_handled = before.count("ok", n) > 0;
+        let runs = history.count("run", n);
+        assert!(!was_handled || runs == 0, "message {n} was handled, and ran {runs} times more");
+    }
+    let found = letters(store).await;
+    assert!(found.keys().eq(known.keys()));
+    assert!(found.values().all(|letters| letters.len() == 1));
+    check(store).await;
+    println!(
+        "handed out again, {deaths}: {} runs, no second letter, nothing handled twice",
+        history.total("run")
+    );
+}
+
+async fn check(store: &SqliteStore) {
+    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
 }
 
 #[test]

@@ -4,5 +4,6 @@
 
 mod crash_table;
 mod graceful;
+mod history;
 mod kill;
 mod victim;

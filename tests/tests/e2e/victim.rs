@@ -1,12 +1,18 @@
 //! The program that is killed.
 
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// How long it may say nothing.
+const SILENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Victim {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
 }
 
 impl Victim {
@@ -18,29 +24,47 @@ impl Victim {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (said, lines) = mpsc::channel();
+        // Ends with the child, whose death closes the pipe.
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if said.send(line).is_err() {
+                    return;
+                }
+            }
+        });
         Self { child, lines }
     }
 
-    /// Waits for so many lines of progress; fewer when it ends before.
-    pub(crate) fn progress(&mut self, lines: usize) -> usize {
-        self.lines.by_ref().take(lines).count()
+    /// The next line that it says; `None` when it has ended.
+    fn line(&self) -> Option<String> {
+        match self.lines.recv_timeout(SILENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("it has said nothing for {SILENCE:?}"),
+        }
+    }
+
+    /// Waits until it has noted so many things; fewer when it ends before.
+    pub(crate) fn progress(&self, lines: usize) -> usize {
+        (0..lines).take_while(|_| self.line().is_some()).count()
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+        let command = format!("kill -s {name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
     }
 
-    /// `kill -9`.
-    pub(crate) fn kill(mut self) {
+    /// `kill -9`; says how it ended, which may have been before.
+    pub(crate) fn kill(mut self) -> ExitStatus {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.wait().unwrap()
     }
 
     /// Waits for its end; what it said last, and how it ended.
     pub(crate) fn end(mut self) -> (String, ExitStatus) {
-        let last = self.lines.by_ref().map_while(Result::ok).last().unwrap_or_default();
+        let last = std::iter::from_fn(|| self.line()).last().unwrap_or_default();
         (last, self.child.wait().unwrap())
     }
 }
