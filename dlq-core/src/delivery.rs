@@ -30,7 +30,6 @@ pub enum Lane {
 #[must_use]
 pub struct Delivery {
     shared: Arc<Shared>,
-    consumer: Arc<str>,
     attempt: u32,
     max_attempts: Option<u32>,
 }
@@ -38,6 +37,7 @@ pub struct Delivery {
 #[derive(Clone)]
 struct Shared {
     message: Message,
+    consumer: Arc<str>,
     origin: Origin,
     lane: Lane,
     deliveries: u32,
@@ -56,6 +56,7 @@ impl Delivery {
         Self {
             shared: Arc::new(Shared {
                 message,
+                consumer: unnamed(),
                 origin,
                 lane: Lane::Main,
                 deliveries: 1,
@@ -67,7 +68,6 @@ impl Delivery {
                 history: History::new(),
                 decoded: OnceLock::new(),
             }),
-            consumer: unnamed(),
             attempt: 1,
             max_attempts: None,
         }
@@ -79,9 +79,9 @@ impl Delivery {
     }
 
     /// Sets the name of the consumer it is handed to.
-    pub fn with_consumer(mut self, consumer: impl Into<Arc<str>>) -> Self {
-        self.consumer = consumer.into();
-        self
+    pub fn with_consumer(self, consumer: impl Into<Arc<str>>) -> Self {
+        let consumer = consumer.into();
+        self.change(|shared| shared.consumer = consumer)
     }
 
     /// Sets which run of the handler comes next, counted from 1. Defaults to 1.
@@ -147,13 +147,13 @@ impl Delivery {
     /// The name of the consumer it was handed to; empty until a run loop or router names it.
     #[must_use]
     pub fn consumer(&self) -> &str {
-        &self.consumer
+        &self.shared.consumer
     }
 
     /// The consumer's name, shared.
     #[must_use]
     pub fn consumer_shared(&self) -> &Arc<str> {
-        &self.consumer
+        &self.shared.consumer
     }
 
     /// Which run of the handler this is, counted from 1 within the generation.
@@ -240,7 +240,7 @@ fn unnamed() -> Arc<str> {
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
-            .field("consumer", &self.consumer)
+            .field("consumer", &self.shared.consumer)
             .field("origin", &self.shared.origin)
             .field("lane", &self.shared.lane)
             .field("attempt", &self.attempt)
