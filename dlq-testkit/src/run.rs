@@ -12,7 +12,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub fn run(check: &str, future: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .enable_time()
+        .enable_all()
         .build()
         .expect("the machine can start two threads");
     let ended = runtime.block_on(async { tokio::time::timeout(DEADLINE, future).await });

@@ -15,6 +15,12 @@ pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether it lives in this process and follows tokio's time. Checks then run under paused time.
     const PAUSED: bool;
 
+    /// Whether there is a broker to be had. Where there is not, this says so aloud, and the checks are skipped.
+    #[must_use]
+    fn is_available() -> bool {
+        true
+    }
+
     /// An empty place of its own for the check of this name. Checks run side by side.
     fn fresh(check: &'static str) -> impl Future<Output = Self> + Send;
 

@@ -1,0 +1,183 @@
+//! A durable consumer at the server: created when it is missing, checked when it is there.
+
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::consumer::{AckPolicy, Config, DeliverPolicy, Info, pull};
+use async_nats::jetstream::context::ConsumerInfoErrorKind;
+use async_nats::jetstream::stream::ConsumerErrorKind;
+
+use crate::consumer::Start;
+use crate::error::SetupError;
+use crate::streams::{self, find};
+
+/// The stream that a durable consumer belongs to.
+#[derive(Clone, Debug)]
+pub(crate) enum Of {
+    /// The user's; it has to be there.
+    Stream(String),
+    /// Ours; created when it is missing.
+    Own(Box<async_nats::jetstream::stream::Config>),
+}
+
+impl Of {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Stream(name) => name,
+            Self::Own(config) => &config.name,
+        }
+    }
+}
+
+/// What a durable consumer is to be, and where its stream stood when it was last seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Durable {
+    pub(crate) of: Of,
+    pub(crate) name: String,
+    pub(crate) filters: Vec<String>,
+    pub(crate) start: Start,
+    pub(crate) lease: Duration,
+    pub(crate) max_ack_pending: i64,
+    /// When the stream was created, and up to which sequence everything was settled.
+    seen: Option<(String, u64)>,
+}
+
+impl Durable {
+    pub(crate) fn new(of: Of, name: String, lease: Duration) -> Self {
+        let (filters, start) = (Vec::new(), Start::Earliest);
+        Self { of, name, filters, start, lease, max_ack_pending: -1, seen: None }
+    }
+
+    /// Makes sure that stream and consumer are there as they should be.
+    ///
+    /// A consumer that somebody has deleted begins where it stood when it was last looked at, so that nothing is
+    /// skipped; in a stream that was deleted too, it begins at the start.
+    pub(crate) async fn ensure(&mut self, context: &Context) -> Result<(), SetupError> {
+        let stream = match &self.of {
+            Of::Own(config) => streams::ensure(context, config).await?,
+            Of::Stream(name) => find(context, name).await?.ok_or_else(|| {
+                SetupError::Unavailable(
+                    format!("there is no stream `{name}`; create it, or name one that exists"),
+                    None,
+                )
+            })?,
+        };
+        let created = stream.created.to_string();
+        let info = match self.find(context).await? {
+            Some(info) => info,
+            None => self.create(context, &created).await?,
+        };
+        self.check(&info.config)?;
+        self.seen = Some((created, info.ack_floor.stream_sequence));
+        Ok(())
+    }
+
+    async fn find(&self, context: &Context) -> Result<Option<Info>, SetupError> {
+        let stream = context
+            .get_stream_no_info(self.of.name())
+            .await
+            .map_err(|error| SetupError::Config(error.to_string()))?;
+        let what = format!("look for consumer `{}` of stream `{}`", self.name, self.of.name());
+        match stream.consumer_info(&self.name).await {
+            Ok(info) => Ok(Some(info)),
+            Err(error) => match error.kind() {
+                ConsumerInfoErrorKind::NotFound => Ok(None),
+                ConsumerInfoErrorKind::JetStream(answer) => {
+                    Err(SetupError::answered(&what, answer))
+                }
+                ConsumerInfoErrorKind::InvalidName => {
+                    Err(SetupError::Config(format!("{what}: {error}")))
+                }
+                _ => Err(SetupError::unavailable(format!("{what}: {error}"), error)),
+            },
+        }
+    }
+
+    async fn create(&self, context: &Context, created: &str) -> Result<Info, SetupError> {
+        let deliver_policy = match (&self.seen, self.start) {
+            (Some((stream, floor)), _) if stream == created => {
+                tracing::warn!(
+                    consumer = self.name,
+                    stream = self.of.name(),
+                    from = floor + 1,
+                    "the consumer was deleted at the server: it is created again, and messages come again"
+                );
+                DeliverPolicy::ByStartSequence { start_sequence: floor + 1 }
+            }
+            (Some(_), _) | (None, Start::Earliest) => DeliverPolicy::All,
+            (None, Start::Latest) => DeliverPolicy::New,
+            (None, Start::At(sequence)) => {
+                DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) }
+            }
+        };
+        let (filter_subject, filter_subjects) = match &self.filters[..] {
+            [one] => (one.clone(), Vec::new()),
+            many => (String::new(), many.to_vec()),
+        };
+        let config = pull::Config {
+            durable_name: Some(self.name.clone()),
+            deliver_policy,
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: self.lease,
+            max_deliver: -1,
+            max_ack_pending: self.max_ack_pending,
+            filter_subject,
+            filter_subjects,
+            ..pull::Config::default()
+        };
+        let what = format!("create consumer `{}` of stream `{}`", self.name, self.of.name());
+        match context.create_consumer_on_stream(config, self.of.name()).await {
+            Ok(consumer) => Ok(consumer.cached_info().clone()),
+            Err(error) => Err(match error.kind() {
+                ConsumerErrorKind::JetStream(answer) => SetupError::answered(&what, answer),
+                ConsumerErrorKind::InvalidName | ConsumerErrorKind::InvalidConsumerType => {
+                    SetupError::Config(format!("{what}: {error}"))
+                }
+                _ => SetupError::unavailable(format!("{what}: {error}"), error),
+            }),
+        }
+    }
+
+    /// Whether the consumer that is there can be worked with. It is never changed.
+    fn check(&self, found: &Config) -> Result<(), SetupError> {
+        let mut wrong = Vec::new();
+        if found.deliver_subject.is_some() {
+            wrong.push("it pushes; a pull consumer is needed".to_owned());
+        }
+        if found.ack_policy != AckPolicy::Explicit {
+            wrong.push(format!("`ack_policy` is {:?}; it must be Explicit", found.ack_policy));
+        }
+        if found.max_deliver > 0 {
+            wrong.push(format!(
+                "`max_deliver` is {}; it must be -1, else the server drops what was handed out that often",
+                found.max_deliver
+            ));
+        }
+        if !found.backoff.is_empty() {
+            wrong.push("it has a `backoff`, which would replace the lease; it must have none".to_owned());
+        }
+        if found.ack_wait != self.lease {
+            wrong.push(format!("`ack_wait` is {:?}, asked was {:?}", found.ack_wait, self.lease));
+        }
+        if found.headers_only {
+            wrong.push("it has headers only; the payload is needed".to_owned());
+        }
+        let mut theirs = found.filter_subjects.clone();
+        theirs.extend(Some(found.filter_subject.clone()).filter(|filter| !filter.is_empty()));
+        theirs.sort_unstable();
+        let mut ours = self.filters.clone();
+        ours.sort_unstable();
+        if theirs != ours {
+            wrong.push(format!("its filter is {theirs:?}, asked was {ours:?}"));
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(SetupError::Config(format!(
+            "consumer `{}` of stream `{}` exists with other settings: {}; change it, or ask for what it has",
+            self.name,
+            self.of.name(),
+            wrong.join("; ")
+        )))
+    }
+}

@@ -1,0 +1,80 @@
+//! How failures of the server are told.
+
+use std::fmt;
+
+use dlq_core::{BoxError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
+
+/// A stream, a consumer or a bucket that could not be made ready.
+#[derive(Debug)]
+pub(crate) enum SetupError {
+    /// What is there, or what was asked for, will not do.
+    Config(String),
+    /// The server did not answer, or not now.
+    Unavailable(String, Option<BoxError>),
+}
+
+impl SetupError {
+    pub(crate) fn unavailable(what: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self::Unavailable(what.into(), Some(source.into()))
+    }
+
+    /// An answer of JetStream's: one that the request deserved is not helped by asking again.
+    pub(crate) fn answered(what: &str, error: async_nats::jetstream::Error) -> Self {
+        let text = format!("{what}: {error}");
+        if (400..500).contains(&error.code()) && error.code() != 408 {
+            Self::Config(text)
+        } else {
+            Self::Unavailable(text, Some(error.into()))
+        }
+    }
+
+    pub(crate) fn for_store(self, operation: &'static str) -> StoreError {
+        match self {
+            Self::Config(text) => {
+                StoreError::new(StoreErrorKind::InvalidConfig, operation).with_detail(text)
+            }
+            Self::Unavailable(text, source) => {
+                let error = StoreError::new(StoreErrorKind::Unavailable, operation);
+                let error = error.with_detail(text);
+                match source {
+                    Some(source) => error.with_source(source),
+                    None => error,
+                }
+            }
+        }
+    }
+
+    pub(crate) fn for_transport(self, operation: &'static str) -> TransportError {
+        match self {
+            Self::Config(text) => {
+                TransportError::new(TransportErrorKind::InvalidConfig, operation).with_detail(text)
+            }
+            Self::Unavailable(text, source) => {
+                let error = TransportError::new(TransportErrorKind::Unavailable, operation);
+                let error = error.with_detail(text);
+                match source {
+                    Some(source) => error.with_source(source),
+                    None => error,
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(text) | Self::Unavailable(text, _) => f.write_str(text),
+        }
+    }
+}
+
+/// An error of the client's while something was asked of the server.
+pub(crate) fn unavailable(
+    operation: &'static str,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> TransportError {
+    TransportError::new(TransportErrorKind::Unavailable, operation)
+        .with_detail(error.to_string())
+        .with_source(error)
+}

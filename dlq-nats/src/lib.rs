@@ -1,0 +1,82 @@
+//! NATS JetStream as a transport: consumers that never lose a message, their retry lane, and the stream of the dead.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`NatsConsumer`] | describes a consumer of a stream; gives the two below |
+//! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
+//! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
+//! | [`NatsSink`] | the stream of dead letters |
+//! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
+//!
+//! ```no_run
+//! use async_nats::Client;
+//! use dlq_core::BoxError;
+//! use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
+//! use dlq_tower::consumer::Consumer;
+//! use dlq_tower::handler::Handles;
+//!
+//! async fn consume(client: Client, handler: impl Handles) -> Result<(), BoxError> {
+//!     let orders = NatsConsumer::new("ORDERS", "billing").with_filter("orders.>");
+//!     let consumer = Consumer::builder(orders.source(&client).await?)
+//!         .handler(handler)
+//!         .retry_lane(orders.retry_lane(&client).await?)
+//!         .sink(NatsSink::open(&client, DlqStream::new()).await?)
+//!         .build()?;
+//!     consumer.run_until_signal().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # At the server
+//!
+//! The user's stream is read by a durable pull consumer with explicit acknowledgement. It has no limit of deliveries:
+//! how often a message was handed out says nothing about its handler (G3), and the server would drop what reached the
+//! limit in silence. It has no backoff either, which would replace its lease. Two streams are ours, [`DlqStream`] and
+//! [`RetryStream`]; both are created when they are missing. What exists with other settings is reported and never
+//! changed.
+//!
+//! # Write, confirm, settle
+//!
+//! A letter or a retry record is published with a deterministic id and confirmed by the server; only then is the
+//! original acknowledged, and the acknowledgement is confirmed too (G1). A process that dies in between writes the same
+//! letter again, which the server refuses within the stream's duplicate window and readers collapse beyond it (G2).
+//!
+//! # Waiting
+//!
+//! A short delay is spent in the process, which extends the lease. A longer one is spent in the retry stream, as a
+//! message that the server itself publishes when it is due (2.12 and later); it is never published to its original
+//! subject, where every consumer would hear it.
+//!
+//! # What is not promised
+//!
+//! - Order: what comes again after a crash comes after what was published meanwhile. A handler with an order key is
+//!   refused on this transport.
+//! - Against the loss of power: unless `sync_interval` is `always`, a server confirms before its disk has it. Three
+//!   replicas, or that setting, are the answer; both are the operator's.
+//! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
+
+mod consumer;
+mod durable;
+mod error;
+mod lane;
+mod marks;
+mod names;
+mod place;
+mod publish;
+mod pull;
+mod settle;
+mod sink;
+mod source;
+mod streams;
+mod wire;
+
+pub use consumer::{NatsConsumer, Start};
+pub use lane::NatsRetryLane;
+pub use marks::NatsCrashMarks;
+pub use settle::NatsSettle;
+pub use sink::NatsSink;
+pub use source::NatsSource;
+pub use streams::{DlqStream, RetryStream};
+
+/// The client that this crate works with.
+pub use async_nats;

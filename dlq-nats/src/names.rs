@@ -1,0 +1,61 @@
+//! Names and subjects: what a server takes as one.
+
+/// The longest text that becomes part of a subject, in bytes.
+const LONGEST: usize = 200;
+
+/// `text` as one token of a subject, or as the name of a consumer: other characters than letters, digits, `-` and `_`
+/// are written as `=` and the hexadecimal digits of their bytes, so that no two texts share a token.
+pub(crate) fn token(text: &str) -> String {
+    let mut token = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
+            token.push(char::from(byte));
+        } else {
+            token.push_str(&format!("={byte:02X}"));
+        }
+    }
+    if token.is_empty() { "=".to_owned() } else { token }
+}
+
+/// Whether something can be published to a subject of this name.
+pub(crate) fn is_subject(text: &str) -> bool {
+    text.len() <= LONGEST
+        && text.split('.').all(|token| !token.is_empty())
+        && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '*' && c != '>')
+}
+
+/// The part of a subject that says where a message was addressed. A subject that is none, of a letter from elsewhere,
+/// is written as one token, cut where it is long: the subject is for filters, the letter knows the whole.
+pub(crate) fn tail(subject: &str) -> String {
+    if is_subject(subject) {
+        return subject.to_owned();
+    }
+    let mut token = token(subject);
+    // All ASCII.
+    token.truncate(LONGEST);
+    token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_consumers_share_a_token() {
+        assert_eq!(token("payments.charge"), "payments=2Echarge");
+        assert_eq!(token("payments-charge_1"), "payments-charge_1");
+        assert_ne!(token("a=2Eb"), token("a.b"));
+        assert_eq!(token(""), "=");
+        assert!(is_subject(&token("a b\0>*.é")));
+    }
+
+    #[test]
+    fn what_is_no_subject_becomes_one() {
+        for subject in ["", "a..b", ".", "a b", "*", "orders.>", "a\0b", "s\u{85}"] {
+            assert!(!is_subject(subject), "{subject:?}");
+            assert!(is_subject(&tail(subject)), "{subject:?}");
+        }
+        assert!(is_subject(&tail(&"s".repeat(5_000))));
+        assert_eq!(tail("orders.eu.created"), "orders.eu.created");
+    }
+}

@@ -1,0 +1,53 @@
+//! Where a message stands, as the subject says by which it is acknowledged.
+
+use dlq_core::Timestamp;
+
+/// What the server tells of a message that it hands out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) stream: String,
+    /// How often it was handed out, this time included.
+    pub(crate) delivered: u32,
+    pub(crate) sequence: u64,
+    pub(crate) published: Timestamp,
+}
+
+impl Place {
+    /// Reads `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMER_SEQUENCE.NANOS.PENDING`, before which newer servers
+    /// write domain and account.
+    pub(crate) fn read(reply: &str) -> Option<Self> {
+        let tokens: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
+        let rest = match tokens.len() {
+            7 => &tokens[..],
+            9.. => &tokens[2..],
+            _ => return None,
+        };
+        Some(Self {
+            stream: rest[0].to_owned(),
+            delivered: u32::try_from(rest[2].parse::<u64>().ok()?).unwrap_or(u32::MAX),
+            sequence: rest[3].parse().ok()?,
+            published: Timestamp::from_nanos(rest[5].parse().ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read() {
+        let place = Place {
+            stream: "ORDERS".to_owned(),
+            delivered: 3,
+            sequence: 42,
+            published: Timestamp::from_nanos(1_790_000_000_000_000_001),
+        };
+        let rest = "ORDERS.billing.3.42.7.1790000000000000001.5";
+        assert_eq!(Place::read(&format!("$JS.ACK.{rest}")), Some(place.clone()));
+        assert_eq!(Place::read(&format!("$JS.ACK.hub.ACC.{rest}.token")), Some(place));
+        for odd in ["", "_INBOX.x", "$JS.ACK.a.b", "$JS.ACK.ORDERS.c.x.y.z.t.p"] {
+            assert_eq!(Place::read(odd), None, "{odd}");
+        }
+    }
+}

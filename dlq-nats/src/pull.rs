@@ -1,0 +1,302 @@
+//! [`Puller`]: asks the server for the messages of one durable consumer, whatever happens to connection, server and
+//! consumer.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::{Client, Message, Subject, Subscriber};
+use dlq_core::{TransportError, TransportErrorKind};
+use futures_util::{FutureExt, StreamExt};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::durable::Durable;
+use crate::error::unavailable;
+use crate::place::Place;
+use crate::settle::{PROGRESS, nak};
+
+/// How long the server keeps a request that it cannot fill.
+const EXPIRES: Duration = Duration::from_secs(30);
+/// How often the server says that it still knows of a request.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// How long the server may be silent until its request is taken for lost.
+const SILENCE: Duration = Duration::from_secs(12);
+/// How often a waiting source looks whether the connection is another one.
+const WATCH: Duration = Duration::from_secs(1);
+/// Between two requests of which the first was refused.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long giving back may take.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// A message that was fetched.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) message: Message,
+    pub(crate) reply: Subject,
+    pub(crate) place: Place,
+    /// No later than this its lease has begun.
+    received: Instant,
+}
+
+/// The messages of one durable consumer.
+///
+/// Requests are made ahead: what is in hand here, and what is asked for, is `prefetch` together. Every future of it
+/// can be dropped at any time.
+#[derive(Debug)]
+pub(crate) struct Puller {
+    client: Client,
+    context: Context,
+    durable: Durable,
+    prefetch: usize,
+    inbox: String,
+    subscriber: Option<Subscriber>,
+    ready: VecDeque<Fetched>,
+    /// How many messages the server was asked for and has not sent.
+    asked: usize,
+    /// When the server last said something, while it is asked.
+    heard: Instant,
+    /// When it was last looked what the server has sent.
+    polled: Instant,
+    /// How often the client had connected when the server was last asked.
+    connects: u64,
+    /// Whether stream and consumer have to be looked at before the server is asked again.
+    doubtful: bool,
+    not_before: Instant,
+    pause: Duration,
+    closed: bool,
+}
+
+impl Puller {
+    pub(crate) fn new(client: Client, context: Context, durable: Durable, prefetch: usize) -> Self {
+        let now = Instant::now();
+        Self {
+            inbox: client.new_inbox(),
+            client,
+            context,
+            durable,
+            prefetch: prefetch.max(1),
+            subscriber: None,
+            ready: VecDeque::new(),
+            asked: 0,
+            heard: now,
+            polled: now,
+            connects: 0,
+            doubtful: false,
+            not_before: now,
+            pause: FIRST_PAUSE,
+            closed: false,
+        }
+    }
+
+    /// The next message; `None` once closed.
+    pub(crate) async fn next(&mut self) -> Result<Option<Fetched>, TransportError> {
+        loop {
+            if self.closed {
+                return Ok(None);
+            }
+            self.prepare().await?;
+            self.sweep();
+            self.refresh().await?;
+            self.ask().await?;
+            // From here to the return nothing is awaited: what is taken is yielded.
+            if let Some(next) = self.ready.pop_front() {
+                return Ok(Some(next));
+            }
+            let Some(subscriber) = &mut self.subscriber else { continue };
+            let wake = (Instant::now() + WATCH).min(self.not_before.max(Instant::now() + FIRST_PAUSE));
+            tokio::select! {
+                biased;
+                message = subscriber.next() => {
+                    let now = Instant::now();
+                    self.polled = now;
+                    match message {
+                        Some(message) => self.take(message, now),
+                        None => {
+                            self.subscriber = None;
+                            let text = "the connection was closed";
+                            return Err(TransportError::new(TransportErrorKind::Unavailable, "fetch")
+                                .with_detail(text));
+                        }
+                    }
+                }
+                () = sleep_until(wake) => {
+                    self.polled = Instant::now();
+                    self.watch();
+                }
+            }
+        }
+    }
+
+    /// Sees that there is somebody to ask, and a place where the answers go.
+    async fn prepare(&mut self) -> Result<(), TransportError> {
+        if self.doubtful && Instant::now() >= self.not_before {
+            let ensured = self.durable.ensure(&self.context).await;
+            if let Err(error) = ensured {
+                self.slow();
+                return Err(error.for_transport("fetch"));
+            }
+            self.doubtful = false;
+        }
+        if self.subscriber.is_none() {
+            let subscribed = self.client.subscribe(self.inbox.clone()).await;
+            self.subscriber = Some(subscribed.map_err(|error| unavailable("fetch", error))?);
+            self.asked = 0;
+        }
+        Ok(())
+    }
+
+    /// Takes what has come since it was last looked. How long ago it came nobody knows: no longer than that.
+    fn sweep(&mut self) {
+        let since = self.polled;
+        self.polled = Instant::now();
+        // Its silence while nobody listened says nothing.
+        self.heard = self.heard.max(self.polled.checked_sub(HEARTBEAT).unwrap_or(self.polled));
+        while let Some(subscriber) = &mut self.subscriber {
+            match subscriber.next().now_or_never() {
+                Some(Some(message)) => self.take(message, since),
+                Some(None) => self.subscriber = None,
+                None => return,
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, received: Instant) {
+        self.heard = Instant::now();
+        let Some(status) = message.status.map(|status| status.as_u16()) else {
+            self.asked = self.asked.saturating_sub(1);
+            self.pause = FIRST_PAUSE;
+            let reply = message.reply.clone();
+            let read = reply.and_then(|reply| Some((Place::read(&reply)?, reply)));
+            match read {
+                Some((place, reply)) => {
+                    self.ready.push_back(Fetched { message, reply, place, received });
+                }
+                None => tracing::error!(
+                    subject = %message.subject,
+                    reply = ?message.reply,
+                    "a message came that cannot be acknowledged; it is left with the server"
+                ),
+            }
+            return;
+        };
+        let description = message.description.as_deref().unwrap_or_default();
+        match status {
+            100 => {}
+            404 | 408 => {
+                let left = message.headers.as_ref().and_then(|headers| {
+                    headers.get("Nats-Pending-Messages")?.as_str().parse::<usize>().ok()
+                });
+                self.asked = left.map_or(0, |left| self.asked.saturating_sub(left));
+                self.pause = FIRST_PAUSE;
+            }
+            _ => {
+                tracing::debug!(status, description, consumer = self.durable.name, "a request ended");
+                self.asked = 0;
+                self.doubtful = true;
+                self.slow();
+            }
+        }
+    }
+
+    /// What waited here for long is given a new lease, or dropped when its lease may have ended: it comes again.
+    async fn refresh(&mut self) -> Result<(), TransportError> {
+        let lease = self.durable.lease;
+        while let Some(first) = self.ready.front() {
+            let age = first.received.elapsed();
+            if age > lease * 3 / 4 {
+                self.ready.pop_front();
+                continue;
+            }
+            if age > lease / 4 {
+                let said = self.client.publish(first.reply.clone(), PROGRESS).await;
+                said.map_err(|error| unavailable("extend a lease", error))?;
+                if let Some(first) = self.ready.front_mut() {
+                    first.received = Instant::now();
+                }
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Asks for as many messages as there is room for, when that is worth asking.
+    async fn ask(&mut self) -> Result<(), TransportError> {
+        self.watch();
+        let wanted = self.prefetch.saturating_sub(self.asked + self.ready.len());
+        let worth = (self.prefetch / 2).max(1);
+        if self.doubtful || wanted < worth || Instant::now() < self.not_before {
+            return Ok(());
+        }
+        let request = serde_json::json!({
+            "batch": wanted,
+            "expires": EXPIRES.as_nanos(),
+            "idle_heartbeat": HEARTBEAT.as_nanos(),
+        });
+        let (stream, consumer) = (self.durable.of.name(), &self.durable.name);
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        let body = request.to_string().into();
+        let sent = self.client.publish_with_reply(subject, self.inbox.clone(), body).await;
+        sent.map_err(|error| unavailable("fetch", error))?;
+        if self.asked == 0 {
+            self.heard = Instant::now();
+        }
+        self.asked += wanted;
+        Ok(())
+    }
+
+    /// Finds out that nobody is going to answer what was asked.
+    fn watch(&mut self) {
+        let connects = self.client.statistics().connects.load(Ordering::Relaxed);
+        if connects != self.connects {
+            self.connects = connects;
+            self.asked = 0;
+        }
+        if self.asked > 0 && self.heard.elapsed() > SILENCE {
+            tracing::warn!(consumer = self.durable.name, "the server is silent; it is asked again");
+            self.asked = 0;
+            self.doubtful = true;
+        }
+    }
+
+    fn slow(&mut self) {
+        self.not_before = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Stops asking, and gives back what was fetched and not yielded, in its order.
+    pub(crate) async fn close(&mut self) {
+        self.closed = true;
+        if timeout(CLOSING, self.give_back()).await.is_err() {
+            tracing::warn!(
+                consumer = self.durable.name,
+                "what was fetched could not be given back in time: it comes again when its lease ends"
+            );
+        }
+        self.subscriber = None;
+        self.ready.clear();
+    }
+
+    async fn give_back(&mut self) {
+        self.sweep();
+        if let Some(mut subscriber) = self.subscriber.take()
+            && subscriber.drain().await.is_ok()
+        {
+            // What is on its way still comes; then it ends.
+            while let Some(message) = subscriber.next().await {
+                self.take(message, Instant::now());
+            }
+        }
+        if self.ready.is_empty() {
+            return;
+        }
+        for fetched in self.ready.drain(..) {
+            if fetched.received.elapsed() < self.durable.lease {
+                // One that cannot be said comes again when its lease ends.
+                let _ = self.client.publish(fetched.reply, nak(Duration::ZERO)).await;
+            }
+        }
+        let _ = self.client.flush().await;
+    }
+}

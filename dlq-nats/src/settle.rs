@@ -1,0 +1,100 @@
+use std::time::Duration;
+
+use async_nats::client::RequestErrorKind;
+use async_nats::{Client, Request, Subject};
+use bytes::Bytes;
+use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
+use tokio::time::{Instant, sleep};
+
+use crate::error::unavailable;
+
+/// How long one word to the server may take.
+const WORD: Duration = Duration::from_secs(5);
+/// Between two tries of an acknowledgement that the server did not confirm.
+const PAUSE: Duration = Duration::from_millis(200);
+/// For how long an acknowledgement is tried, however long the lease.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Ends a delivery of a [`NatsSource`](crate::NatsSource).
+///
+/// Every word is a request that the server answers, so that what is settled is settled: an acknowledgement that was
+/// only sent is lost with the connection. One that is not confirmed is sent again until the lease has ended, since to
+/// acknowledge twice does no harm. The server takes the word of whoever had the message last or before: a late
+/// acknowledgement ends it, too.
+#[derive(Debug)]
+pub struct NatsSettle {
+    client: Client,
+    reply: Subject,
+    lease: Duration,
+    ends: Instant,
+}
+
+impl NatsSettle {
+    pub(crate) fn new(client: Client, reply: Subject, lease: Duration) -> Self {
+        Self { client, reply, lease, ends: Instant::now() + lease }
+    }
+
+    async fn say(
+        &self,
+        operation: &'static str,
+        word: Bytes,
+        patience: Duration,
+    ) -> Result<(), TransportError> {
+        let request = Request::new().payload(word).timeout(Some(patience));
+        match self.client.send_request(self.reply.clone(), request).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == RequestErrorKind::NoResponders => {
+                let text = "the server does not know the consumer, or not yet";
+                Err(TransportError::new(TransportErrorKind::Lost, operation).with_detail(text))
+            }
+            Err(error) => Err(unavailable(operation, error)),
+        }
+    }
+
+    async fn acknowledge(&self) -> Result<(), TransportError> {
+        let until = self.ends.min(Instant::now() + PATIENCE);
+        loop {
+            let outcome =
+                self.say("acknowledge a message", Bytes::from_static(b"+ACK"), WORD).await;
+            if outcome.is_ok() || Instant::now() + PAUSE >= until {
+                return outcome;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// The word by which a message is given back for so long.
+pub(crate) fn nak(after: Duration) -> Bytes {
+    if after.is_zero() {
+        return Bytes::from_static(b"-NAK");
+    }
+    let nanos = i64::try_from(after.as_nanos()).unwrap_or(i64::MAX);
+    format!("-NAK {{\"delay\":{nanos}}}").into()
+}
+
+/// The word by which a lease begins anew.
+pub(crate) const PROGRESS: Bytes = Bytes::from_static(b"+WPI");
+
+impl Settle for NatsSettle {
+    async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
+        match disposition {
+            Disposition::Deferred { after } => self.say("give a message back", nak(after), WORD).await,
+            Disposition::Succeeded
+            | Disposition::Duplicate
+            | Disposition::Dead(_)
+            | Disposition::Escalated { .. } => self.acknowledge().await,
+        }
+    }
+
+    async fn extend(&mut self) -> Result<(), TransportError> {
+        let begun = Instant::now();
+        self.say("extend a lease", PROGRESS, WORD.min(self.lease)).await?;
+        self.ends = begun + self.lease;
+        Ok(())
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        Some(self.lease)
+    }
+}

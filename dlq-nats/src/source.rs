@@ -1,0 +1,185 @@
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::header::HeaderMap;
+use bytes::Bytes;
+use dlq_core::protocol::split;
+use dlq_core::{
+    Capabilities, Death, Delivery, Lane, Message, Ordering, Origin, Position, SharedClock, Source,
+    Timestamp, TransportError,
+};
+
+use crate::pull::{Fetched, Puller};
+use crate::settle::{NatsSettle, nak};
+use crate::wire;
+
+/// How much before its time a record may come: less than clocks differ.
+const EARLY: Duration = Duration::from_millis(20);
+
+/// How messages of one consumer are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    pub(crate) consumer: Arc<str>,
+    pub(crate) cluster: Arc<str>,
+    pub(crate) key_header: Option<Arc<str>>,
+    pub(crate) event_header: Option<Arc<str>>,
+    pub(crate) lease: Duration,
+    pub(crate) clock: SharedClock,
+}
+
+/// The messages of a stream for one consumer, and its retry records when they are due. Made by
+/// [`NatsConsumer::source`](crate::NatsConsumer::source).
+///
+/// # Reading goes on
+///
+/// After a lost connection, a restart of the server or a change of leader it asks again. A consumer that was deleted is
+/// created again where it stood when this process last looked at it, which is when it was opened or in trouble: messages
+/// may then come again, and none is skipped. [`next`](Source::next) fails with `Unavailable` while that is not possible.
+///
+/// # Headers
+///
+/// They come in the order of their names, since the client does not keep the order on the wire. `Nats-Msg-Id` is the id
+/// of the message. A header that is not UTF-8 breaks the connection in the client, before this source sees it.
+#[derive(Debug)]
+pub struct NatsSource {
+    client: Client,
+    reading: Reading,
+    main: Option<Puller>,
+    retries: Option<Puller>,
+}
+
+impl NatsSource {
+    pub(crate) fn new(
+        client: Client,
+        reading: Reading,
+        main: Option<Puller>,
+        retries: Option<Puller>,
+    ) -> Self {
+        Self { client, reading, main, retries }
+    }
+}
+
+impl Source for NatsSource {
+    type Settle = NatsSettle;
+
+    /// No order: what comes again after a crash comes after what was published meanwhile.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none()
+            .with_ordering(Ordering::None)
+            .with_counts_deliveries(true)
+            .with_delayed_release(true)
+    }
+
+    async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
+        loop {
+            let (lane, next) = tokio::select! {
+                next = next_of(&mut self.main) => (Lane::Main, next?),
+                next = next_of(&mut self.retries) => (Lane::Retry, next?),
+            };
+            let Some(fetched) = next else { return Ok(None) };
+            let reply = fetched.reply.clone();
+            let (delivery, due) = match lane {
+                Lane::Main => (self.reading.main(fetched), None),
+                _ => self.reading.record(fetched),
+            };
+            let now = self.reading.clock.now();
+            let early = due.map_or(Duration::ZERO, |due| due.since(now));
+            if early > EARLY {
+                // If this is not heard it comes again when its lease ends, and is looked at again.
+                let _ = self.client.publish(reply, nak(early)).await;
+                continue;
+            }
+            let settle = NatsSettle::new(self.client.clone(), reply, self.reading.lease);
+            return Ok(Some((delivery, settle)));
+        }
+    }
+
+    async fn close(&mut self) {
+        for puller in [&mut self.main, &mut self.retries].into_iter().flatten() {
+            puller.close().await;
+        }
+    }
+}
+
+async fn next_of(puller: &mut Option<Puller>) -> Result<Option<Fetched>, TransportError> {
+    match puller {
+        Some(puller) => puller.next().await,
+        None => pending().await,
+    }
+}
+
+impl Reading {
+    /// A message of the user's stream.
+    fn main(&self, fetched: Fetched) -> Delivery {
+        let Fetched { message, place, .. } = fetched;
+        let no_headers = HeaderMap::new();
+        let raw = message.headers.as_ref().unwrap_or(&no_headers);
+        let mut headers = wire::read(raw);
+        let mut key = None;
+        if let Some(name) = &self.key_header {
+            key = headers.get(name).map(Bytes::copy_from_slice);
+            headers.remove(name);
+        }
+        let event = self.event_header.as_ref().and_then(|name| headers.get_str(name));
+        let event = event.map(Arc::<str>::from);
+        let mut read = Message::new(message.subject.as_str(), message.payload.clone())
+            .with_published_at(place.published);
+        if let Some(id) = headers.get_str("Nats-Msg-Id") {
+            read = read.with_id(id);
+        }
+        if let Some(key) = key {
+            read = read.with_key(key);
+        }
+        if let Some(event) = event {
+            read = read.with_event(event);
+        }
+        let mut origin = Origin::new("nats", place.stream, Position::Offset(place.sequence))
+            .with_cluster(Arc::clone(&self.cluster));
+        // Headers that claim an identity are believed where they fit the message (G2).
+        let (producers, decoded) = split(&headers);
+        let death = decoded.death(&read, &self.consumer, false);
+        let delivery = match death {
+            None => Delivery::new(read.with_headers(headers), origin),
+            Some(Death { letter, generation }) => {
+                if let (Some(stream), Some(position)) =
+                    (decoded.original.topic, decoded.original.offset)
+                {
+                    origin = Origin::new("nats", stream, position)
+                        .with_cluster(Arc::clone(&self.cluster));
+                }
+                if let Some(at) = decoded.original.timestamp {
+                    read = read.with_published_at(at);
+                }
+                Delivery::new(read.with_headers(producers), origin)
+                    .with_death(Death { letter, generation: generation.saturating_add(1) })
+                    .with_replays(decoded.replays.unwrap_or(0))
+            }
+        };
+        delivery.with_consumer(Arc::clone(&self.consumer)).with_deliveries(place.delivered)
+    }
+
+    /// A record of the retry lane, and when it is due.
+    fn record(&self, fetched: Fetched) -> (Delivery, Option<Timestamp>) {
+        let headers = fetched.message.headers.clone().unwrap_or_default();
+        let Some(read) = wire::unpack(&headers, fetched.message.payload.clone()) else {
+            tracing::error!(
+                subject = %fetched.message.subject,
+                "something else than a retry record is in the retry stream; it is handled as a message"
+            );
+            return (self.main(fetched), None);
+        };
+        let wire::Unpacked { message, decoded, rest } = read;
+        let delivery = Delivery::new(message, rest.origin)
+            .with_consumer(Arc::clone(&self.consumer))
+            .with_lane(Lane::Retry)
+            .with_death(rest.death)
+            .with_history(decoded.history.unwrap_or_default())
+            .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
+            .with_escalations(decoded.escalations.unwrap_or(1))
+            .with_replays(decoded.replays.unwrap_or(0))
+            .with_deliveries(fetched.place.delivered);
+        (delivery, decoded.due)
+    }
+}

@@ -1,0 +1,274 @@
+//! The streams that are ours: [`DlqStream`] for the dead, [`RetryStream`] for those that wait for their next attempt.
+
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::{
+    Config, DiscardPolicy, Info, RetentionPolicy, StorageType,
+};
+
+use crate::error::SetupError;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The stream that keeps dead letters: a file-backed stream with limits retention, named `DLQ` unless told otherwise.
+///
+/// A letter for `orders.created` is published to `dlq.orders.created`. It is kept for 30 days and then removed by the
+/// server, resolved or not: where that is too short, say so here or have a store beside it.
+///
+/// The stream is created when it is not there. One that exists with other settings is reported, never changed.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DlqStream {
+    pub(crate) name: String,
+    pub(crate) prefix: String,
+    max_age: Duration,
+    replicas: usize,
+    duplicate_window: Duration,
+}
+
+impl DlqStream {
+    /// The stream `DLQ` of subjects `dlq.>`, one replica, 30 days, a duplicate window of 2 minutes.
+    pub fn new() -> Self {
+        Self {
+            name: "DLQ".to_owned(),
+            prefix: "dlq".to_owned(),
+            max_age: 30 * DAY,
+            replicas: 1,
+            duplicate_window: Duration::from_secs(120),
+        }
+    }
+
+    /// Sets its name. Defaults to `DLQ`.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets what its subjects begin with. Defaults to `dlq`. Payloads that do not fit beside their headers stand under
+    /// `PREFIX-body`.
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets for how long letters are kept. Defaults to 30 days.
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.max_age = age;
+        self
+    }
+
+    /// Sets how many servers keep it. Defaults to 1; production wants 3.
+    pub fn with_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Sets for how long the server refuses a second copy of a letter. Defaults to 2 minutes. Copies beyond it are told
+    /// apart by nobody and collapsed by readers. The server remembers every letter of that time, some 200 bytes each.
+    pub fn with_duplicate_window(mut self, window: Duration) -> Self {
+        self.duplicate_window = window;
+        self
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            name: self.name.clone(),
+            subjects: vec![format!("{}.>", self.prefix), format!("{}-body.>", self.prefix)],
+            retention: RetentionPolicy::Limits,
+            max_age: self.max_age,
+            duplicate_window: self.duplicate_window.min(self.max_age),
+            allow_direct: true,
+            ..base(self.replicas)
+        }
+    }
+}
+
+impl Default for DlqStream {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The stream in which messages wait for their next attempt: a file-backed work queue, named `DLQ_RETRY` unless told
+/// otherwise. All consumers share it, and each hears its own part only.
+///
+/// Servers of version 2.12 and later hand a record out when it is due; whether they do is read from what the server
+/// answers, since older ones ignore the setting in silence. With these the record is fetched at once and given back
+/// until it is due, which costs the server memory for each that waits.
+///
+/// The stream is created when it is not there. One that exists with other settings is reported, never changed.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RetryStream {
+    pub(crate) name: String,
+    pub(crate) prefix: String,
+    replicas: usize,
+    duplicate_window: Duration,
+    schedules: bool,
+}
+
+impl RetryStream {
+    /// The stream `DLQ_RETRY` of subjects `retry.>`, one replica, a duplicate window of 10 minutes.
+    pub fn new() -> Self {
+        Self {
+            name: "DLQ_RETRY".to_owned(),
+            prefix: "retry".to_owned(),
+            replicas: 1,
+            duplicate_window: Duration::from_secs(600),
+            schedules: true,
+        }
+    }
+
+    /// Sets its name. Defaults to `DLQ_RETRY`.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets what its subjects begin with. Defaults to `retry`. Records that wait stand under `PREFIX-at`.
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets how many servers keep it. Defaults to 1; production wants 3.
+    pub fn with_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Sets for how long the server knows that a hop was written. Defaults to 10 minutes; it should be well above the
+    /// lease, since a process that dies after it wrote a record writes it again when the message comes again.
+    pub fn with_duplicate_window(mut self, window: Duration) -> Self {
+        self.duplicate_window = window;
+        self
+    }
+
+    /// Does not use the server's schedules even if it has them.
+    pub fn without_schedules(mut self) -> Self {
+        self.schedules = false;
+        self
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            name: self.name.clone(),
+            subjects: vec![format!("{}.>", self.prefix), format!("{}-at.>", self.prefix)],
+            retention: RetentionPolicy::WorkQueue,
+            duplicate_window: self.duplicate_window,
+            allow_message_schedules: self.schedules,
+            ..base(self.replicas)
+        }
+    }
+
+    /// Whether records can be left with the server until they are due.
+    pub(crate) fn schedules(&self, info: &Info) -> bool {
+        self.schedules && info.config.allow_message_schedules
+    }
+}
+
+impl Default for RetryStream {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Nothing is bounded, so that nothing is evicted; and where an operator sets a bound, writing fails and nothing is lost.
+fn base(replicas: usize) -> Config {
+    Config {
+        storage: StorageType::File,
+        discard: DiscardPolicy::New,
+        num_replicas: replicas,
+        max_messages: -1,
+        max_bytes: -1,
+        max_messages_per_subject: -1,
+        max_consumers: -1,
+        ..Config::default()
+    }
+}
+
+/// Creates the stream, or sees that the one that is there will do.
+pub(crate) async fn ensure(context: &Context, wanted: &Config) -> Result<Info, SetupError> {
+    if let Some(info) = find(context, &wanted.name).await? {
+        return check(info, wanted);
+    }
+    let what = format!("create stream `{}`", wanted.name);
+    match context.create_stream(wanted.clone()).await {
+        Ok(stream) => check(stream.cached_info().clone(), wanted),
+        Err(error) => {
+            // Another process may have been faster.
+            if let Some(info) = find(context, &wanted.name).await? {
+                return check(info, wanted);
+            }
+            Err(match error.kind() {
+                CreateStreamErrorKind::JetStream(answer) => SetupError::answered(&what, answer),
+                CreateStreamErrorKind::EmptyStreamName
+                | CreateStreamErrorKind::InvalidStreamName => {
+                    SetupError::Config(format!("{what}: {error}"))
+                }
+                _ => SetupError::unavailable(format!("{what}: {error}"), error),
+            })
+        }
+    }
+}
+
+/// The stream of this name; `None` when there is none.
+pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, SetupError> {
+    let what = format!("look for stream `{name}`");
+    match context.get_stream(name).await {
+        Ok(stream) => Ok(Some(stream.cached_info().clone())),
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(answer)
+                if answer.error_code() == async_nats::jetstream::ErrorCode::STREAM_NOT_FOUND =>
+            {
+                Ok(None)
+            }
+            GetStreamErrorKind::JetStream(answer) => Err(SetupError::answered(&what, answer)),
+            GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => {
+                Err(SetupError::Config(format!("{what}: {error}")))
+            }
+            GetStreamErrorKind::Request => {
+                Err(SetupError::unavailable(format!("{what}: {error}"), error))
+            }
+        },
+    }
+}
+
+fn check(info: Info, wanted: &Config) -> Result<Info, SetupError> {
+    let found = &info.config;
+    let mut wrong = Vec::new();
+    let mut differs = |setting: &str, found: String, wanted: String| {
+        if found != wanted {
+            wrong.push(format!("`{setting}` is {found}, asked was {wanted}"));
+        }
+    };
+    let sorted = |subjects: &[String]| {
+        let mut subjects = subjects.to_vec();
+        subjects.sort_unstable();
+        subjects.join(", ")
+    };
+    differs("subjects", sorted(&found.subjects), sorted(&wanted.subjects));
+    differs("retention", word(&found.retention), word(&wanted.retention));
+    differs("storage", word(&found.storage), word(&wanted.storage));
+    differs("max_age", word(&found.max_age), word(&wanted.max_age));
+    differs("replicas", word(&found.num_replicas), word(&wanted.num_replicas));
+    differs("duplicate_window", word(&found.duplicate_window), word(&wanted.duplicate_window));
+    differs("discard", word(&found.discard), word(&wanted.discard));
+    differs("no_ack", word(&found.no_ack), word(&false));
+    differs("sealed", word(&found.sealed), word(&false));
+    differs("a mirror", word(&found.mirror.is_some()), word(&false));
+    if wrong.is_empty() {
+        return Ok(info);
+    }
+    Err(SetupError::Config(format!(
+        "stream `{}` exists with other settings: {}; change the stream, or ask for what it has",
+        wanted.name,
+        wrong.join("; ")
+    )))
+}
+
+fn word(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}")
+}

@@ -1,0 +1,204 @@
+//! How a message and what is known of it are written as a message of NATS.
+//!
+//! Headers of NATS are text, one line each, and their order is not kept by every client. What cannot be said that way
+//! (a key, a payload that is absent, a header that is not text) travels in one header of JSON, [`REST`]. Headers that
+//! the server acts upon (`Nats-*`) are carried under [`KEPT`] and do nothing on the way.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use dlq_core::protocol::{Decoded, KEPT, split};
+use dlq_core::{Death, Header, Headers, LetterState, Message, Origin, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// The header with what no other header says. Believed on our own streams only.
+pub(crate) const REST: &str = "dlq.nats.rest";
+
+/// What no other header says of a message on a stream of ours.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Rest {
+    /// The message without its payload, and without its headers unless they are here.
+    message: Message,
+    /// Whether the headers are here, because NATS could not carry them as they are.
+    #[serde(default, skip_serializing_if = "is_default")]
+    exact: bool,
+    /// Whether there is no payload, which differs from an empty one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    absent: bool,
+    pub(crate) origin: Origin,
+    pub(crate) death: Death,
+    /// Of a letter only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) facts: Option<Facts>,
+    /// The sequence under which the payload stands, where it did not fit beside the headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) body: Option<u64>,
+}
+
+/// What is known of a letter that no other header says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    pub(crate) deliveries: u32,
+    pub(crate) crashes: u32,
+    pub(crate) died_at: Timestamp,
+    pub(crate) confirmed: bool,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) attributes: BTreeMap<String, String>,
+    pub(crate) state: LetterState,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Rest {
+    pub(crate) fn of(message: &Message, origin: &Origin, death: Death) -> Self {
+        let exact = !is_plain(message.headers());
+        let mut bare = message.clone().with_payload(None);
+        if !exact {
+            bare = bare.with_headers(Headers::new());
+        }
+        let absent = message.payload().is_none();
+        let origin = origin.clone();
+        Self { message: bare, exact, absent, origin, death, facts: None, body: None }
+    }
+}
+
+/// Whether these headers come back from a server as they are. They come back sorted by name.
+fn is_plain(headers: &Headers) -> bool {
+    headers.iter().all(|header| carried(header).is_some())
+        && headers.iter().zip(headers.iter().skip(1)).all(|(a, b)| a.name <= b.name)
+}
+
+/// The header as NATS carries it; `None` where it cannot.
+fn carried(header: &Header) -> Option<(HeaderName, HeaderValue)> {
+    let name = std::str::from_utf8(&header.name).ok().filter(|name| !name.is_empty())?;
+    let value = std::str::from_utf8(header.value.as_deref()?).ok()?;
+    if value.trim() != value {
+        return None;
+    }
+    let name = if is_the_servers(name) || name == REST {
+        HeaderName::from_str(&format!("{KEPT}{name}"))
+    } else {
+        HeaderName::from_str(name)
+    };
+    Some((name.ok()?, HeaderValue::from_str(value).ok()?))
+}
+
+/// Whether a server acts upon a header of this name, or writes it.
+pub(crate) fn is_the_servers(name: &str) -> bool {
+    name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"))
+}
+
+/// The headers that say all this. Those that NATS cannot carry are in `rest`.
+pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<HeaderMap, serde_json::Error> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in written.iter().filter_map(carried) {
+        headers.append(name, value);
+    }
+    let rest = serde_json::to_string(rest)?;
+    // JSON has no line breaks and begins and ends with a brace.
+    headers.append(REST, HeaderValue::from_str(&rest).unwrap_or_default());
+    Ok(headers)
+}
+
+/// A message from a stream of ours.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    pub(crate) message: Message,
+    pub(crate) decoded: Decoded,
+    pub(crate) rest: Rest,
+}
+
+/// Reads what [`pack`] wrote; `None` when somebody else has written it.
+pub(crate) fn unpack(headers: &HeaderMap, payload: Bytes) -> Option<Unpacked> {
+    let rest: Rest = serde_json::from_str(headers.get_last(REST)?.as_str()).ok()?;
+    let all: Headers = read(headers)
+        .iter()
+        .filter(|header| {
+            std::str::from_utf8(&header.name).is_ok_and(|n| !is_the_servers(n) && n != REST)
+        })
+        .cloned()
+        .collect();
+    let (producers, decoded) = split(&all);
+    let mut message = rest.message.clone();
+    if !rest.exact {
+        message = message.with_headers(sorted(producers));
+    }
+    if !rest.absent {
+        message = message.with_payload(Some(payload));
+    }
+    Some(Unpacked { message, decoded, rest })
+}
+
+/// The headers of a message, in the order of their names: the client does not keep the order in which they came.
+pub(crate) fn read(headers: &HeaderMap) -> Headers {
+    let all = headers.iter().flat_map(|(name, values)| {
+        values.iter().map(move |value| Header {
+            name: Bytes::copy_from_slice(AsRef::<[u8]>::as_ref(name)),
+            value: Some(Bytes::copy_from_slice(value.as_str().as_bytes())),
+        })
+    });
+    sorted(all.collect())
+}
+
+fn sorted(headers: Headers) -> Headers {
+    let mut all: Vec<Header> = headers.iter().cloned().collect();
+    // Stable: values of one name stay in their order.
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::{LetterId, Position};
+    use dlq_testkit::fixtures::hostile_messages;
+
+    use super::*;
+
+    fn there_and_back(message: &Message) -> Message {
+        let origin = Origin::new("nats", "ORDERS", Position::Offset(1));
+        let death = Death { letter: LetterId::of(&origin, None, "c"), generation: 2 };
+        let letter = dlq_testkit::fixtures::letter_of(message.clone(), 1);
+        let rest = Rest::of(message, &origin, death);
+        let headers = pack(&dlq_core::protocol::on_death(&letter), &rest).unwrap();
+        for (name, _) in headers.iter() {
+            assert!(!is_the_servers(name.as_ref()), "{name} would be acted upon");
+        }
+        let read = unpack(&headers, message.payload().cloned().unwrap_or_default()).unwrap();
+        assert_eq!((read.rest.death, &read.rest.origin), (death, &origin));
+        assert_eq!(read.decoded.consumer.as_deref(), Some(letter.consumer.as_str()));
+        read.message
+    }
+
+    #[test]
+    fn g8_every_message_comes_back_byte_for_byte() {
+        for (what, message) in hostile_messages() {
+            assert_eq!(there_and_back(&message), message, "{what}");
+        }
+    }
+
+    #[test]
+    fn headers_for_the_server_come_back_and_do_nothing_on_the_way() {
+        let message = Message::new("orders.created", "x")
+            .with_header("Nats-Msg-Id", "evt-1")
+            .with_header("Nats-Rollup", "all")
+            .with_header("nats-ttl", "1s")
+            .with_header("trace", "t");
+        assert_eq!(there_and_back(&message), message);
+        let unsorted = Message::new("s", "x").with_header("b", "1").with_header("a", " 2 ");
+        assert_eq!(there_and_back(&unsorted), unsorted);
+        let claims = Message::new("s", "x").with_header(REST, "{}").with_header("dlq.id", "mine");
+        assert_eq!(there_and_back(&claims), claims);
+    }
+
+    #[test]
+    fn what_others_wrote_is_not_taken_for_ours() {
+        let mut headers = HeaderMap::new();
+        assert!(unpack(&headers, Bytes::new()).is_none());
+        headers.insert(REST, "no json");
+        assert!(unpack(&headers, Bytes::new()).is_none());
+    }
+}

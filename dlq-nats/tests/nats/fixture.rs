@@ -1,0 +1,281 @@
+//! A server of its own for each test, so that each can kill it.
+
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
+use async_nats::jetstream::{self, Context, stream};
+use async_nats::{Client, ConnectOptions};
+use dlq_core::{
+    Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock, TransportError,
+};
+use dlq_nats::{NatsConsumer, NatsRetryLane, NatsSettle, NatsSource, RetryStream};
+use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_testkit::transport::TransportFixture;
+use tokio::time::timeout;
+
+/// How long a test waits for what must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const STREAM: &str = "ORDERS";
+const KEY: &str = "key";
+
+/// Whether there is a server to be had; says so if not.
+pub(crate) fn available() -> bool {
+    or_skip(Service::Nats, ensure_installed(Service::Nats)).is_ok()
+}
+
+/// A server with the stream `ORDERS` of subjects `orders.>`, and a client.
+#[derive(Debug)]
+pub(crate) struct Server {
+    running: Mutex<Running>,
+    pub(crate) client: Client,
+    pub(crate) context: Context,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::with("max_payload", "1MB").await
+    }
+
+    pub(crate) async fn with(setting: &str, value: &str) -> Self {
+        let builder = Service::Nats.builder().ours().setting(setting, value);
+        let running = tokio::task::block_in_place(|| builder.start().unwrap());
+        let options = ConnectOptions::new()
+            .reconnect_delay_callback(|_| Duration::from_millis(50))
+            .retry_on_initial_connect();
+        let client = options.connect(running.url()).await.unwrap();
+        let context = jetstream::new(client.clone());
+        let server = Self { running: Mutex::new(running), client, context };
+        server.create_stream().await;
+        server
+    }
+
+    pub(crate) async fn create_stream(&self) {
+        let config = stream::Config {
+            name: STREAM.to_owned(),
+            subjects: vec!["orders.>".to_owned()],
+            ..stream::Config::default()
+        };
+        self.context.create_stream(config).await.unwrap();
+    }
+
+    pub(crate) fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills it, and starts it again on its data.
+    pub(crate) async fn kill_and_restart(&self) {
+        let starts = self.running().starts();
+        tokio::task::block_in_place(|| self.running().restart().unwrap());
+        assert_eq!(self.running().starts(), starts + 1, "it was really killed");
+        self.await_connection().await;
+    }
+
+    pub(crate) async fn await_connection(&self) {
+        let answers = async {
+            while self.context.get_stream(STREAM).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, answers).await.expect("the client finds the server again");
+    }
+
+    /// Publishes messages of which each is its number.
+    pub(crate) async fn publish(&self, numbers: impl IntoIterator<Item = u32>) {
+        for number in numbers {
+            let sent = self.context.publish("orders.created", number.to_string().into()).await;
+            sent.unwrap().await.unwrap();
+        }
+    }
+
+    pub(crate) async fn source(&self, consumer: &NatsConsumer) -> NatsSource {
+        consumer.source(&self.client).await.unwrap()
+    }
+
+    /// Every message of a stream: subject, headers, payload.
+    pub(crate) async fn stored(&self, stream: &str) -> Vec<stream_message::Stored> {
+        let mut stream = self.context.get_stream(stream).await.unwrap();
+        let state = stream.info().await.unwrap().state.clone();
+        let mut stored = Vec::new();
+        for sequence in state.first_sequence..=state.last_sequence {
+            if let Ok(message) = stream.get_raw_message(sequence).await {
+                stored.push(stream_message::Stored {
+                    subject: message.subject.to_string(),
+                    headers: message.headers,
+                    payload: message.payload,
+                });
+            }
+        }
+        stored
+    }
+
+    pub(crate) async fn count(&self, stream: &str) -> u64 {
+        self.context.get_stream(stream).await.unwrap().get_info().await.unwrap().state.messages
+    }
+}
+
+pub(crate) mod stream_message {
+    #[derive(Debug)]
+    pub(crate) struct Stored {
+        pub(crate) subject: String,
+        pub(crate) headers: async_nats::HeaderMap,
+        pub(crate) payload: bytes::Bytes,
+    }
+}
+
+/// The consumer that most tests are about.
+pub(crate) fn billing() -> NatsConsumer {
+    consumer("billing")
+}
+
+pub(crate) fn consumer(name: &str) -> NatsConsumer {
+    NatsConsumer::new(STREAM, name)
+        .with_filter("orders.>")
+        .with_lease(LEASE)
+        .with_prefetch(4)
+        .with_key_header(KEY)
+}
+
+/// The next delivery; errors that pass are waited out, as a consumer does.
+pub(crate) async fn next(source: &mut NatsSource) -> (Delivery, NatsSettle) {
+    let next = async {
+        loop {
+            match source.next().await {
+                Ok(next) => return next.expect("the source has not ended"),
+                Err(error) if error.is_transient() => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(error) => panic!("the source failed: {error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, next).await.expect("a delivery comes")
+}
+
+pub(crate) async fn handle(source: &mut NatsSource) -> Result<Delivery, TransportError> {
+    let (delivery, settle) = next(source).await;
+    settle.settle(Disposition::Succeeded).await.map(|()| delivery)
+}
+
+pub(crate) fn number(delivery: &Delivery) -> u32 {
+    std::str::from_utf8(delivery.message().payload().unwrap()).unwrap().parse().unwrap()
+}
+
+/// As the conformance suite wants it.
+#[derive(Debug)]
+pub(crate) struct NatsFixture {
+    server: Server,
+    retries: RetryStream,
+}
+
+impl NatsFixture {
+    fn consumer(&self, name: &str) -> NatsConsumer {
+        consumer(name).with_retries(self.retries.clone())
+    }
+}
+
+impl TransportFixture for NatsFixture {
+    type Source = NatsSource;
+    type Lane = NatsRetryLane;
+
+    const PAUSED: bool = false;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(_: &'static str) -> Self {
+        Self { server: Server::start().await, retries: RetryStream::new() }
+    }
+
+    async fn publish(&self, message: Message) -> bool {
+        let mut headers = HeaderMap::new();
+        let key = message.key().map(|key| (&b"key"[..], Some(&key[..])));
+        let id = message.id().map(|id| (&b"Nats-Msg-Id"[..], Some(id.as_bytes())));
+        let own = message.headers().iter().map(|header| (&header.name[..], header.value.as_deref()));
+        for (name, value) in own.chain(key).chain(id) {
+            let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
+            let name = name.and_then(|name| HeaderName::from_str(name).ok());
+            let value = value.and_then(|value| std::str::from_utf8(value).ok());
+            let value = value.and_then(|value| HeaderValue::from_str(value).ok());
+            let (Some(name), Some(value)) = (name, value) else { return false };
+            headers.append(name, value);
+        }
+        let Some(payload) = message.payload().cloned() else { return false };
+        let subject = message.subject().to_owned();
+        let sent = self.server.context.publish_with_headers(subject, headers, payload).await;
+        sent.unwrap().await.unwrap();
+        true
+    }
+
+    async fn source(&self, consumer: &str) -> NatsSource {
+        self.server.source(&self.consumer(consumer)).await
+    }
+
+    async fn retry_lane(&self) -> Option<NatsRetryLane> {
+        let lane = self.consumer("billing").retry_lane(&self.server.client).await.unwrap();
+        Some(lane)
+    }
+
+    async fn restart(&self) -> bool {
+        self.server.kill_and_restart().await;
+        true
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    fn clock(&self) -> SharedClock {
+        SystemClock::shared()
+    }
+}
+
+/// The same without the server's schedules.
+#[derive(Debug)]
+pub(crate) struct WithoutSchedules(NatsFixture);
+
+impl TransportFixture for WithoutSchedules {
+    type Source = NatsSource;
+    type Lane = NatsRetryLane;
+
+    const PAUSED: bool = false;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(check: &'static str) -> Self {
+        let mut fixture = NatsFixture::fresh(check).await;
+        fixture.retries = fixture.retries.without_schedules();
+        Self(fixture)
+    }
+
+    async fn publish(&self, message: Message) -> bool {
+        self.0.publish(message).await
+    }
+
+    async fn source(&self, consumer: &str) -> NatsSource {
+        self.0.source(consumer).await
+    }
+
+    async fn retry_lane(&self) -> Option<NatsRetryLane> {
+        let lane = self.0.retry_lane().await;
+        assert!(lane.as_ref().is_some_and(|lane| !lane.has_schedules()));
+        lane
+    }
+
+    async fn restart(&self) -> bool {
+        self.0.restart().await
+    }
+
+    fn lease(&self) -> Duration {
+        self.0.lease()
+    }
+
+    fn clock(&self) -> SharedClock {
+        self.0.clock()
+    }
+}

@@ -1,0 +1,42 @@
+//! What the transport on NATS JetStream has to pass: the conformance suite, and what is its own, all against the real
+//! server.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod fixture;
+mod lane;
+mod marks;
+mod opening;
+mod resuming;
+mod settling;
+mod sink;
+
+mod conformance {
+    dlq_testkit::transport_conformance!(crate::fixture::NatsFixture);
+}
+
+/// The same where the server keeps no schedules, as before 2.12.
+mod without_schedules {
+    use crate::fixture::WithoutSchedules;
+    use dlq_testkit::transport::{lane, run};
+
+    #[test]
+    fn a_record_comes_when_it_is_due() {
+        run::<WithoutSchedules, _>("due", lane::a_record_comes_when_it_is_due);
+    }
+
+    #[test]
+    fn a_record_does_not_block_others() {
+        run::<WithoutSchedules, _>("others", lane::a_record_does_not_block_others);
+    }
+
+    #[test]
+    fn a_record_survives_a_restart_of_the_broker() {
+        run::<WithoutSchedules, _>("restart", lane::a_record_survives_a_restart_of_the_broker);
+    }
+
+    #[test]
+    fn a_hop_written_twice_is_one_record() {
+        run::<WithoutSchedules, _>("twice", lane::a_hop_written_twice_is_one_record);
+    }
+}
