@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use async_nats::jetstream::ErrorCode;
 use dlq_core::{BoxError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
 
 /// A stream, a consumer or a bucket that could not be made ready.
@@ -21,7 +22,8 @@ impl SetupError {
     /// An answer of JetStream's: one that the request deserved is not helped by asking again.
     pub(crate) fn answered(what: &str, error: async_nats::jetstream::Error) -> Self {
         let text = format!("{what}: {error}");
-        if (400..500).contains(&error.code()) && error.code() != 408 {
+        let refused = error.error_code() == ErrorCode::STREAM_INVALID_CONFIG;
+        if refused || ((400..500).contains(&error.code()) && error.code() != 408) {
             Self::Config(text)
         } else {
             Self::Unavailable(text, Some(error.into()))

@@ -159,6 +159,8 @@ impl RetryStream {
             retention: RetentionPolicy::WorkQueue,
             duplicate_window: self.duplicate_window,
             allow_message_schedules: self.schedules,
+            // Servers refuse schedules together with the other policy. It makes no difference without bounds.
+            discard: DiscardPolicy::Old,
             ..base(self.replicas)
         }
     }
@@ -259,6 +261,15 @@ fn check(info: Info, wanted: &Config) -> Result<Info, SetupError> {
     differs("no_ack", word(&found.no_ack), word(&false));
     differs("sealed", word(&found.sealed), word(&false));
     differs("a mirror", word(&found.mirror.is_some()), word(&false));
+    let bounds = [
+        found.max_messages > 0,
+        found.max_bytes > 0,
+        found.max_messages_per_subject > 0,
+    ];
+    if found.discard == DiscardPolicy::Old && bounds.contains(&true) {
+        let text = "it is bounded and discards what is old, so that it would lose what it keeps";
+        wrong.push(text.to_owned());
+    }
     if wrong.is_empty() {
         return Ok(info);
     }

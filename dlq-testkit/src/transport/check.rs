@@ -67,7 +67,7 @@ impl<F: TransportFixture> Check<F> {
 
     /// How long something may take that the broker does by itself, the end of a lease included.
     pub(super) fn patience(&self) -> Duration {
-        self.fixture.lease() * 2 + Duration::from_secs(10)
+        self.fixture.lease() * 2 + Duration::from_secs(30)
     }
 
     /// The next delivery.
