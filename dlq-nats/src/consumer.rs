@@ -182,9 +182,10 @@ impl NatsConsumer {
             event_header: self.event_header.clone(),
             lease: self.lease,
             clock: self.clock.clone(),
+            retries: self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str())),
         };
         let mut pullers = pullers.into_iter();
-        Ok(NatsSource::new(client.clone(), reading, pullers.next(), pullers.next()))
+        Ok(NatsSource::new(client.clone(), context, reading, pullers.next(), pullers.next()))
     }
 
     /// The retry lane of this consumer; its sources hear the records.

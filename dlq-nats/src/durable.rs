@@ -154,7 +154,9 @@ impl Durable {
             ));
         }
         if !found.backoff.is_empty() {
-            wrong.push("it has a `backoff`, which would replace the lease; it must have none".to_owned());
+            wrong.push(
+                "it has a `backoff`, which would replace the lease; it must have none".to_owned(),
+            );
         }
         if found.ack_wait != self.lease {
             wrong.push(format!("`ack_wait` is {:?}, asked was {:?}", found.ack_wait, self.lease));

@@ -1,14 +1,13 @@
-use async_nats::header::{NATS_SCHEDULE, NATS_SCHEDULE_TARGET};
 use async_nats::jetstream::Context;
-use async_nats::jetstream::context::PublishErrorKind;
-use async_nats::jetstream::message::PublishMessage;
 use dlq_core::protocol::on_escalation;
-use dlq_core::{Escalation, Fingerprint, Reason, RetryLane, SharedClock, StoreError};
+use dlq_core::{
+    Death, Delivery, Escalation, Fingerprint, Message, Reason, RetryLane, SharedClock, StoreError,
+};
 
 use crate::names::{tail, token};
-use crate::publish::{confirmed, oversize, unwritable};
-use crate::streams::{self, RetryStream};
-use crate::wire::{self, Rest};
+use crate::publish::{Outgoing, send};
+use crate::streams::RetryStream;
+use crate::wire::Rest;
 
 const OPERATION: &str = "write a retry record";
 
@@ -56,39 +55,42 @@ impl RetryLane for NatsRetryLane {
         let death = delivery.death(consumer);
         let hop = delivery.escalations().saturating_add(1);
         let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
-        let rest = Rest::of(message, delivery.origin(), death);
-        let headers = wire::pack(&on_escalation(&escalation, &fingerprint), &rest)
-            .map_err(|error| unwritable(OPERATION, error))?;
-        let payload = message.payload().cloned().unwrap_or_default();
-        let mut record = PublishMessage::build()
-            .headers(headers)
-            .payload(payload)
-            .message_id(format!("{death}.{hop}"))
-            .expected_stream(&self.stream.name);
+        let place = format!("{}.{}.{hop}", death.letter, death.generation);
         let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
         let mut subject = format!("{prefix}.{consumer}.{}", tail(message.subject()));
+        let mut orders = Vec::new();
         if self.schedules && *due > self.clock.now() {
-            let target = subject;
+            orders.push(("Nats-Schedule", format!("@at {due}")));
+            orders.push(("Nats-Schedule-Target", subject));
             // A subject has one schedule, so each record has a subject of its own.
-            subject = format!("{prefix}-at.{consumer}.{}.{}.{hop}", death.letter, death.generation);
-            record = record
-                .header(NATS_SCHEDULE, format!("@at {due}"))
-                .header(NATS_SCHEDULE_TARGET, target);
+            subject = format!("{prefix}-at.{consumer}.{place}");
         }
-        match confirmed(&self.context, &subject, &record).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                Err(oversize(OPERATION, message, error))
-            }
-            Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
-                // Somebody has deleted it.
-                streams::ensure(&self.context, &self.stream.config())
-                    .await
-                    .map_err(|error| error.for_store(OPERATION))?;
-                let written = confirmed(&self.context, &subject, &record).await;
-                written.map(drop).map_err(|error| unwritable(OPERATION, error))
-            }
-            Err(error) => Err(unwritable(OPERATION, error)),
-        }
+        let written = |message: &Message| {
+            let mut escalation = escalation.clone();
+            escalation.delivery = with_message(&escalation.delivery, death, message);
+            on_escalation(&escalation, &fingerprint)
+        };
+        let outgoing = Outgoing {
+            operation: OPERATION,
+            subject,
+            aside: format!("{prefix}-aside.{consumer}.{place}"),
+            id: place,
+            message,
+            written,
+            rest: Rest::of(message, delivery.origin(), death),
+            orders,
+        };
+        send(&self.context, &self.stream.config(), outgoing).await.map(drop)
     }
+}
+
+/// What a record says of a delivery, of another message.
+fn with_message(delivery: &Delivery, death: Death, message: &Message) -> Delivery {
+    if message.headers() == delivery.message().headers() {
+        return delivery.clone();
+    }
+    Delivery::new(message.clone(), delivery.origin().clone())
+        .with_death(death)
+        .with_escalations(delivery.escalations())
+        .with_replays(delivery.replays())
 }

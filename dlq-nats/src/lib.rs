@@ -6,6 +6,7 @@
 //! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
+//! | [`NatsLetters`] | reads the letters of that stream and sends them back |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
 //!
 //! ```no_run
@@ -59,6 +60,7 @@ mod consumer;
 mod durable;
 mod error;
 mod lane;
+mod letters;
 mod marks;
 mod names;
 mod place;
@@ -72,6 +74,7 @@ mod wire;
 
 pub use consumer::{NatsConsumer, Start};
 pub use lane::NatsRetryLane;
+pub use letters::{NatsLetters, StoredLetter};
 pub use marks::NatsCrashMarks;
 pub use settle::NatsSettle;
 pub use sink::NatsSink;

@@ -1,18 +1,165 @@
-//! Publishing that is over when the server has confirmed it.
+//! Writing to a stream of ours, and reading from it, whatever the size of what is written.
+//!
+//! A server takes 64 KiB of headers and `max_payload` of everything in one message. A message that was within these
+//! bounds when it was published need not be so with our headers on it. What does not fit is written aside first, to
+//! subjects that nobody consumes: the payload as it is, and what the producer's headers and [`REST`](wire::REST) would
+//! say as JSON. The message itself then has our headers only, and says where the rest stands.
 
-use async_nats::jetstream::Context;
-use async_nats::jetstream::context::PublishError;
+use async_nats::header;
+use async_nats::header::HeaderMap;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::publish::PublishAck;
-use dlq_core::{BoxError, Message, StoreError, StoreErrorKind};
+use async_nats::jetstream::{self, Context, ErrorCode, stream};
+use bytes::{Bytes, BytesMut};
+use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
-/// Publishes, and returns once the server has confirmed.
-pub(crate) async fn confirmed(
+use crate::streams;
+use crate::wire::{self, REST, Rest, Unpacked};
+
+/// Headers that a server refuses, and a message that a stream does.
+const TOO_LARGE: [ErrorCode; 2] = [ErrorCode(10097), ErrorCode(10054)];
+
+/// What is left of `max_payload` for the headers of a part.
+const SPARE: usize = 1024;
+
+/// A message on its way to a stream of ours.
+pub(crate) struct Outgoing<'a, W> {
+    pub(crate) operation: &'static str,
+    pub(crate) subject: String,
+    /// Where that is written which does not fit.
+    pub(crate) aside: String,
+    /// What makes it the same message when it is written again.
+    pub(crate) id: String,
+    pub(crate) message: &'a Message,
+    /// Our headers on those of the producer's that are given.
+    pub(crate) written: W,
+    pub(crate) rest: Rest,
+    /// Headers for the server.
+    pub(crate) orders: Vec<(&'static str, String)>,
+}
+
+/// Writes it, and returns once the server has confirmed: whether it was there already.
+pub(crate) async fn send<W: Fn(&Message) -> Headers>(
     context: &Context,
-    subject: &str,
-    message: &PublishMessage,
-) -> Result<PublishAck, PublishError> {
-    context.send_publish(subject.to_owned(), message.clone()).await?.await
+    stream: &stream::Config,
+    outgoing: Outgoing<'_, W>,
+) -> Result<bool, StoreError> {
+    let Outgoing { operation, subject, aside, id, message, written, mut rest, orders } = outgoing;
+    let payload = message.payload().cloned().unwrap_or_default();
+    let order = |mut headers: HeaderMap| {
+        for (name, value) in &orders {
+            headers.insert(*name, value.as_str());
+        }
+        headers
+    };
+    let to = To { context, stream, operation };
+    let headers = wire::pack(&written(message), &rest).map_err(|e| unwritable(operation, e))?;
+    match to.publish(&subject, &id, order(headers), payload.clone()).await {
+        Ok((_, duplicate)) => return Ok(duplicate),
+        Err(Failed::Other(error)) => return Err(error),
+        Err(Failed::TooLarge(_)) => {}
+    }
+    let failed = |failed: Failed| failed.told(operation, message);
+    rest.body = to.aside(&aside, &format!("body.{id}"), payload).await.map_err(failed)?;
+    let rest = rest.exactly(message);
+    let json = serde_json::to_vec(&rest).map_err(|error| unwritable(operation, error))?;
+    let parts = to.aside(&aside, &format!("rest.{id}"), json.into()).await.map_err(failed)?;
+    let parts: Vec<String> = parts.iter().map(u64::to_string).collect();
+    let bare = message.clone().with_headers(Headers::new());
+    let mut headers = wire::carry(&written(&bare));
+    headers.insert(REST, parts.join(","));
+    let sent = to.publish(&subject, &id, order(headers), Bytes::new()).await;
+    sent.map(|(_, duplicate)| duplicate).map_err(failed)
+}
+
+struct To<'a> {
+    context: &'a Context,
+    stream: &'a stream::Config,
+    operation: &'static str,
+}
+
+impl To<'_> {
+    /// Publishes to this stream and no other: its sequence there, and whether it was there already.
+    async fn publish(
+        &self,
+        subject: &str,
+        id: &str,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(u64, bool), Failed> {
+        let message = PublishMessage::build()
+            .headers(headers)
+            .payload(payload)
+            .message_id(id)
+            .header(header::NATS_EXPECTED_STREAM, self.stream.name.as_str());
+        let mut written = self.confirmed(subject, message.clone()).await;
+        if written.as_ref().is_err_and(|e| e.kind() == PublishErrorKind::StreamNotFound) {
+            // Somebody has deleted it.
+            streams::ensure(self.context, self.stream)
+                .await
+                .map_err(|error| Failed::Other(error.for_store(self.operation)))?;
+            written = self.confirmed(subject, message).await;
+        }
+        written.map_err(|error| {
+            if is_too_large(&error) {
+                Failed::TooLarge(error)
+            } else {
+                Failed::Other(unwritable(self.operation, error))
+            }
+        })
+    }
+
+    /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
+    async fn aside(&self, subject: &str, id: &str, mut bytes: Bytes) -> Result<Vec<u64>, Failed> {
+        let most = self.context.client().max_payload().saturating_sub(SPARE).max(SPARE);
+        let mut parts = Vec::new();
+        while !bytes.is_empty() {
+            let part = bytes.split_to(bytes.len().min(most));
+            let id = format!("{}.{id}", parts.len());
+            parts.push(self.publish(subject, &id, HeaderMap::new(), part).await?.0);
+        }
+        Ok(parts)
+    }
+
+    /// The server has it when this returns.
+    async fn confirmed(
+        &self,
+        subject: &str,
+        message: PublishMessage,
+    ) -> Result<(u64, bool), PublishError> {
+        let sent = self.context.send_publish(subject.to_owned(), message).await?;
+        let ack = sent.await?;
+        Ok((ack.sequence, ack.duplicate))
+    }
+}
+
+fn is_too_large(error: &PublishError) -> bool {
+    let answer = std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<jetstream::Error>())
+        .map(jetstream::Error::error_code);
+    error.kind() == PublishErrorKind::MaxPayloadExceeded
+        || answer.is_some_and(|code| TOO_LARGE.contains(&code))
+}
+
+enum Failed {
+    TooLarge(PublishError),
+    Other(StoreError),
+}
+
+impl Failed {
+    fn told(self, operation: &'static str, message: &Message) -> StoreError {
+        let error = match self {
+            Self::Other(error) => return error,
+            Self::TooLarge(error) => error,
+        };
+        let payload = message.payload().map_or(0, Bytes::len);
+        let text = format!(
+            "the message on `{}` ({payload} bytes of payload) is more than the server takes in one message; nothing is \
+             acknowledged; raise `max_payload`, or use a store",
+            message.subject().chars().take(80).collect::<String>()
+        );
+        StoreError::new(StoreErrorKind::Refused, operation).with_detail(text).with_source(error)
+    }
 }
 
 /// The server did not take it, or did not say so.
@@ -23,13 +170,45 @@ pub(crate) fn unwritable(operation: &'static str, error: impl Into<BoxError>) ->
         .with_source(error)
 }
 
-/// The message and what is known of it are more than the server takes in one message.
-pub(crate) fn oversize(operation: &'static str, message: &Message, error: PublishError) -> StoreError {
-    let payload = message.payload().map_or(0, bytes::Bytes::len);
-    let text = format!(
-        "the message on `{}` ({payload} bytes) and its headers are more than the server's `max_payload`; nothing is \
-         acknowledged; raise `max_payload`, or use a store",
-        message.subject()
-    );
-    StoreError::new(StoreErrorKind::Refused, operation).with_detail(text).with_source(error)
+/// A message of a stream of ours, and under which sequences parts of it stand aside.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) read: Unpacked,
+    pub(crate) aside: Vec<u64>,
+}
+
+/// Reads what [`send`] wrote; `None` when somebody else has written it.
+pub(crate) async fn receive(
+    context: &Context,
+    stream: &str,
+    headers: &HeaderMap,
+    payload: Bytes,
+) -> Result<Option<Whole>, StoreError> {
+    let parts = headers.get_last(REST).and_then(|rest| {
+        rest.as_str().split(',').map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>()
+    });
+    let Some(mut aside) = parts else {
+        let read = wire::unpack(headers, payload);
+        return Ok(read.map(|read| Whole { read, aside: Vec::new() }));
+    };
+    let json = gather(context, stream, &aside).await?;
+    let Ok(rest) = serde_json::from_slice::<Rest>(&json) else { return Ok(None) };
+    let payload = gather(context, stream, &rest.body).await?;
+    aside.extend(&rest.body);
+    Ok(Some(Whole { read: wire::unpack_with(headers, rest, payload), aside }))
+}
+
+async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes, StoreError> {
+    const OPERATION: &str = "read what stands aside of a message";
+    if parts.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let stream = context.get_stream_no_info(stream).await;
+    let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
+    let mut whole = BytesMut::new();
+    for part in parts {
+        let message = stream.get_raw_message(*part).await;
+        whole.extend_from_slice(&message.map_err(|error| unwritable(OPERATION, error))?.payload);
+    }
+    Ok(whole.freeze())
 }

@@ -105,7 +105,8 @@ impl Puller {
                 return Ok(Some(next));
             }
             let Some(subscriber) = &mut self.subscriber else { continue };
-            let wake = (Instant::now() + WATCH).min(self.not_before.max(Instant::now() + FIRST_PAUSE));
+            let wake =
+                (Instant::now() + WATCH).min(self.not_before.max(Instant::now() + FIRST_PAUSE));
             tokio::select! {
                 biased;
                 message = subscriber.next() => {
@@ -192,7 +193,12 @@ impl Puller {
                 self.pause = FIRST_PAUSE;
             }
             _ => {
-                tracing::debug!(status, description, consumer = self.durable.name, "a request ended");
+                tracing::debug!(
+                    status,
+                    description,
+                    consumer = self.durable.name,
+                    "a request ended"
+                );
                 self.asked = 0;
                 self.doubtful = true;
                 self.slow();

@@ -1,6 +1,8 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
+use async_nats::jetstream::Context;
 use async_nats::{Client, Request, Subject};
 use bytes::Bytes;
 use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
@@ -27,11 +29,33 @@ pub struct NatsSettle {
     reply: Subject,
     lease: Duration,
     ends: Instant,
+    /// Parts of the message in the retry stream, which go with it.
+    aside: Option<Aside>,
+}
+
+#[derive(Debug)]
+struct Aside {
+    context: Context,
+    stream: Arc<str>,
+    sequences: Vec<u64>,
 }
 
 impl NatsSettle {
     pub(crate) fn new(client: Client, reply: Subject, lease: Duration) -> Self {
-        Self { client, reply, lease, ends: Instant::now() + lease }
+        Self { client, reply, lease, ends: Instant::now() + lease, aside: None }
+    }
+
+    pub(crate) fn with_aside(
+        mut self,
+        context: &Context,
+        stream: Option<&Arc<str>>,
+        sequences: Vec<u64>,
+    ) -> Self {
+        if let Some(stream) = stream.filter(|_| !sequences.is_empty()) {
+            let (context, stream) = (context.clone(), Arc::clone(stream));
+            self.aside = Some(Aside { context, stream, sequences });
+        }
+        self
     }
 
     async fn say(
@@ -64,6 +88,18 @@ impl NatsSettle {
     }
 }
 
+impl Aside {
+    /// What stays when this fails, or the process dies before, is unused and does no harm.
+    async fn remove(self) {
+        let Ok(stream) = self.context.get_stream_no_info(&*self.stream).await else { return };
+        for sequence in self.sequences {
+            if let Err(error) = stream.delete_message(sequence).await {
+                tracing::warn!(%error, sequence, "a part of a settled retry record was not removed");
+            }
+        }
+    }
+}
+
 /// The word by which a message is given back for so long.
 pub(crate) fn nak(after: Duration) -> Bytes {
     if after.is_zero() {
@@ -79,11 +115,19 @@ pub(crate) const PROGRESS: Bytes = Bytes::from_static(b"+WPI");
 impl Settle for NatsSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         match disposition {
-            Disposition::Deferred { after } => self.say("give a message back", nak(after), WORD).await,
+            Disposition::Deferred { after } => {
+                self.say("give a message back", nak(after), WORD).await
+            }
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)
-            | Disposition::Escalated { .. } => self.acknowledge().await,
+            | Disposition::Escalated { .. } => {
+                self.acknowledge().await?;
+                if let Some(aside) = self.aside {
+                    aside.remove().await;
+                }
+                Ok(())
+            }
         }
     }
 

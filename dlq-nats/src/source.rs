@@ -4,19 +4,26 @@ use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::header::HeaderMap;
+use async_nats::jetstream::Context;
 use bytes::Bytes;
-use dlq_core::protocol::split;
 use dlq_core::{
     Capabilities, Death, Delivery, Lane, Message, Ordering, Origin, Position, SharedClock, Source,
-    Timestamp, TransportError,
+    StoreError, Timestamp, TransportError,
 };
 
+use crate::publish::{Whole, receive};
 use crate::pull::{Fetched, Puller};
 use crate::settle::{NatsSettle, nak};
 use crate::wire;
 
 /// How much before its time a record may come: less than clocks differ.
 const EARLY: Duration = Duration::from_millis(20);
+
+/// For how long a record is given back that cannot be read now.
+const UNREADABLE: Duration = Duration::from_secs(10);
+
+/// A delivery, when it is due, and which messages of the retry stream are parts of it.
+type Record = (Delivery, Option<Timestamp>, Vec<u64>);
 
 /// How messages of one consumer are read.
 #[derive(Clone, Debug)]
@@ -27,6 +34,8 @@ pub(crate) struct Reading {
     pub(crate) event_header: Option<Arc<str>>,
     pub(crate) lease: Duration,
     pub(crate) clock: SharedClock,
+    /// The name of the retry stream.
+    pub(crate) retries: Option<Arc<str>>,
 }
 
 /// The messages of a stream for one consumer, and its retry records when they are due. Made by
@@ -45,6 +54,7 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 pub struct NatsSource {
     client: Client,
+    context: Context,
     reading: Reading,
     main: Option<Puller>,
     retries: Option<Puller>,
@@ -53,11 +63,12 @@ pub struct NatsSource {
 impl NatsSource {
     pub(crate) fn new(
         client: Client,
+        context: Context,
         reading: Reading,
         main: Option<Puller>,
         retries: Option<Puller>,
     ) -> Self {
-        Self { client, reading, main, retries }
+        Self { client, context, reading, main, retries }
     }
 }
 
@@ -80,9 +91,17 @@ impl Source for NatsSource {
             };
             let Some(fetched) = next else { return Ok(None) };
             let reply = fetched.reply.clone();
-            let (delivery, due) = match lane {
-                Lane::Main => (self.reading.main(fetched), None),
-                _ => self.reading.record(fetched),
+            let (delivery, due, aside) = match lane {
+                Lane::Main => (self.reading.main(fetched), None, Vec::new()),
+                // While what stands aside is fetched the record is in nobody's hands: it comes again if this is dropped.
+                _ => match self.reading.record(&self.context, fetched).await {
+                    Ok(record) => record,
+                    Err(error) => {
+                        tracing::error!(%error, "a retry record cannot be read; it is tried again");
+                        let _ = self.client.publish(reply, nak(UNREADABLE)).await;
+                        continue;
+                    }
+                },
             };
             let now = self.reading.clock.now();
             let early = due.map_or(Duration::ZERO, |due| due.since(now));
@@ -92,6 +111,7 @@ impl Source for NatsSource {
                 continue;
             }
             let settle = NatsSettle::new(self.client.clone(), reply, self.reading.lease);
+            let settle = settle.with_aside(&self.context, self.reading.retries.as_ref(), aside);
             return Ok(Some((delivery, settle)));
         }
     }
@@ -138,7 +158,7 @@ impl Reading {
         let mut origin = Origin::new("nats", place.stream, Position::Offset(place.sequence))
             .with_cluster(Arc::clone(&self.cluster));
         // Headers that claim an identity are believed where they fit the message (G2).
-        let (producers, decoded) = split(&headers);
+        let (producers, decoded) = wire::split_ours(&headers);
         let death = decoded.death(&read, &self.consumer, false);
         let delivery = match death {
             None => Delivery::new(read.with_headers(headers), origin),
@@ -152,7 +172,19 @@ impl Reading {
                 if let Some(at) = decoded.original.timestamp {
                     read = read.with_published_at(at);
                 }
-                Delivery::new(read.with_headers(producers), origin)
+                // The id on it is the replay's; the producer's was kept.
+                let mut sent = Message::new(message.subject.as_str(), message.payload)
+                    .with_published_at(read.published_at().unwrap_or(place.published));
+                if let Some(id) = producers.get_str("Nats-Msg-Id") {
+                    sent = sent.with_id(id);
+                }
+                if let Some(key) = read.key() {
+                    sent = sent.with_key(key.clone());
+                }
+                if let Some(event) = read.event() {
+                    sent = sent.with_event(event);
+                }
+                Delivery::new(sent.with_headers(producers), origin)
                     .with_death(Death { letter, generation: generation.saturating_add(1) })
                     .with_replays(decoded.replays.unwrap_or(0))
             }
@@ -160,15 +192,17 @@ impl Reading {
         delivery.with_consumer(Arc::clone(&self.consumer)).with_deliveries(place.delivered)
     }
 
-    /// A record of the retry lane, and when it is due.
-    fn record(&self, fetched: Fetched) -> (Delivery, Option<Timestamp>) {
+    /// A record of the retry lane.
+    async fn record(&self, context: &Context, fetched: Fetched) -> Result<Record, StoreError> {
         let headers = fetched.message.headers.clone().unwrap_or_default();
-        let Some(read) = wire::unpack(&headers, fetched.message.payload.clone()) else {
+        let payload = fetched.message.payload.clone();
+        let read = receive(context, &fetched.place.stream, &headers, payload).await?;
+        let Some(Whole { read, aside }) = read else {
             tracing::error!(
                 subject = %fetched.message.subject,
                 "something else than a retry record is in the retry stream; it is handled as a message"
             );
-            return (self.main(fetched), None);
+            return Ok((self.main(fetched), None, Vec::new()));
         };
         let wire::Unpacked { message, decoded, rest } = read;
         let delivery = Delivery::new(message, rest.origin)
@@ -180,6 +214,6 @@ impl Reading {
             .with_escalations(decoded.escalations.unwrap_or(1))
             .with_replays(decoded.replays.unwrap_or(0))
             .with_deliveries(fetched.place.delivered);
-        (delivery, decoded.due)
+        Ok((delivery, decoded.due, aside))
     }
 }

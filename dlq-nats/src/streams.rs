@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
-use async_nats::jetstream::stream::{
-    Config, DiscardPolicy, Info, RetentionPolicy, StorageType,
-};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 
 use crate::error::SetupError;
 
@@ -46,8 +44,8 @@ impl DlqStream {
         self
     }
 
-    /// Sets what its subjects begin with. Defaults to `dlq`. Payloads that do not fit beside their headers stand under
-    /// `PREFIX-body`.
+    /// Sets what its subjects begin with. Defaults to `dlq`. What does not fit in one message stands under
+    /// `PREFIX-aside`.
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -75,11 +73,10 @@ impl DlqStream {
     pub(crate) fn config(&self) -> Config {
         Config {
             name: self.name.clone(),
-            subjects: vec![format!("{}.>", self.prefix), format!("{}-body.>", self.prefix)],
+            subjects: vec![format!("{}.>", self.prefix), format!("{}-aside.>", self.prefix)],
             retention: RetentionPolicy::Limits,
             max_age: self.max_age,
             duplicate_window: self.duplicate_window.min(self.max_age),
-            allow_direct: true,
             ..base(self.replicas)
         }
     }
@@ -127,7 +124,8 @@ impl RetryStream {
         self
     }
 
-    /// Sets what its subjects begin with. Defaults to `retry`. Records that wait stand under `PREFIX-at`.
+    /// Sets what its subjects begin with. Defaults to `retry`. Records that wait stand under `PREFIX-at`,
+    /// what does not fit in one message under `PREFIX-aside`.
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -155,7 +153,7 @@ impl RetryStream {
     pub(crate) fn config(&self) -> Config {
         Config {
             name: self.name.clone(),
-            subjects: vec![format!("{}.>", self.prefix), format!("{}-at.>", self.prefix)],
+            subjects: ["", "-at", "-aside"].map(|part| format!("{}{part}.>", self.prefix)).to_vec(),
             retention: RetentionPolicy::WorkQueue,
             duplicate_window: self.duplicate_window,
             allow_message_schedules: self.schedules,
@@ -183,6 +181,7 @@ fn base(replicas: usize) -> Config {
         storage: StorageType::File,
         discard: DiscardPolicy::New,
         num_replicas: replicas,
+        allow_direct: true,
         max_messages: -1,
         max_bytes: -1,
         max_messages_per_subject: -1,
@@ -261,11 +260,7 @@ fn check(info: Info, wanted: &Config) -> Result<Info, SetupError> {
     differs("no_ack", word(&found.no_ack), word(&false));
     differs("sealed", word(&found.sealed), word(&false));
     differs("a mirror", word(&found.mirror.is_some()), word(&false));
-    let bounds = [
-        found.max_messages > 0,
-        found.max_bytes > 0,
-        found.max_messages_per_subject > 0,
-    ];
+    let bounds = [found.max_messages > 0, found.max_bytes > 0, found.max_messages_per_subject > 0];
     if found.discard == DiscardPolicy::Old && bounds.contains(&true) {
         let text = "it is bounded and discards what is old, so that it would lose what it keeps";
         wrong.push(text.to_owned());

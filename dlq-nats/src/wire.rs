@@ -32,9 +32,9 @@ pub(crate) struct Rest {
     /// Of a letter only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) facts: Option<Facts>,
-    /// The sequence under which the payload stands, where it did not fit beside the headers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) body: Option<u64>,
+    /// The sequences under which the payload stands, where it did not fit beside the headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) body: Vec<u64>,
 }
 
 /// What is known of a letter that no other header says.
@@ -62,7 +62,12 @@ impl Rest {
         }
         let absent = message.payload().is_none();
         let origin = origin.clone();
-        Self { message: bare, exact, absent, origin, death, facts: None, body: None }
+        Self { message: bare, exact, absent, origin, death, facts: None, body: Vec::new() }
+    }
+
+    /// The same with all headers of `message`, which then need not be anywhere else.
+    pub(crate) fn exactly(self, message: &Message) -> Self {
+        Self { message: message.clone().with_payload(None), exact: true, ..self }
     }
 }
 
@@ -94,14 +99,20 @@ pub(crate) fn is_the_servers(name: &str) -> bool {
 
 /// The headers that say all this. Those that NATS cannot carry are in `rest`.
 pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<HeaderMap, serde_json::Error> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in written.iter().filter_map(carried) {
-        headers.append(name, value);
-    }
+    let mut headers = carry(written);
     let rest = serde_json::to_string(rest)?;
     // JSON has no line breaks and begins and ends with a brace.
     headers.append(REST, HeaderValue::from_str(&rest).unwrap_or_default());
     Ok(headers)
+}
+
+/// Those headers that NATS can carry.
+pub(crate) fn carry(written: &Headers) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in written.iter().filter_map(carried) {
+        headers.append(name, value);
+    }
+    headers
 }
 
 /// A message from a stream of ours.
@@ -115,22 +126,30 @@ pub(crate) struct Unpacked {
 /// Reads what [`pack`] wrote; `None` when somebody else has written it.
 pub(crate) fn unpack(headers: &HeaderMap, payload: Bytes) -> Option<Unpacked> {
     let rest: Rest = serde_json::from_str(headers.get_last(REST)?.as_str()).ok()?;
-    let all: Headers = read(headers)
-        .iter()
-        .filter(|header| {
-            std::str::from_utf8(&header.name).is_ok_and(|n| !is_the_servers(n) && n != REST)
-        })
-        .cloned()
-        .collect();
-    let (producers, decoded) = split(&all);
+    Some(unpack_with(headers, rest, payload))
+}
+
+/// The same when what [`REST`] says was elsewhere.
+pub(crate) fn unpack_with(headers: &HeaderMap, rest: Rest, payload: Bytes) -> Unpacked {
+    let (producers, decoded) = split_ours(&read(headers));
     let mut message = rest.message.clone();
     if !rest.exact {
-        message = message.with_headers(sorted(producers));
+        message = message.with_headers(producers);
     }
     if !rest.absent {
         message = message.with_payload(Some(payload));
     }
-    Some(Unpacked { message, decoded, rest })
+    Unpacked { message, decoded, rest }
+}
+
+/// The producer's headers of a message that we wrote, and what ours say. The server's are neither.
+pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
+    let mut ours = headers.clone();
+    ours.retain(|header| {
+        std::str::from_utf8(&header.name).is_ok_and(|name| !is_the_servers(name) && name != REST)
+    });
+    let (producers, decoded) = split(&ours);
+    (sorted(producers), decoded)
 }
 
 /// The headers of a message, in the order of their names: the client does not keep the order in which they came.

@@ -100,7 +100,7 @@ impl Server {
         let state = stream.info().await.unwrap().state.clone();
         let mut stored = Vec::new();
         for sequence in state.first_sequence..=state.last_sequence {
-            if let Ok(message) = stream.get_raw_message(sequence).await {
+            if let Ok(message) = stream.direct_get(sequence).await {
                 stored.push(stream_message::Stored {
                     subject: message.subject.to_string(),
                     headers: message.headers,
@@ -194,7 +194,8 @@ impl TransportFixture for NatsFixture {
         let mut headers = HeaderMap::new();
         let key = message.key().map(|key| (&b"key"[..], Some(&key[..])));
         let id = message.id().map(|id| (&b"Nats-Msg-Id"[..], Some(id.as_bytes())));
-        let own = message.headers().iter().map(|header| (&header.name[..], header.value.as_deref()));
+        let own =
+            message.headers().iter().map(|header| (&header.name[..], header.value.as_deref()));
         for (name, value) in own.chain(key).chain(id) {
             let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
             let name = name.and_then(|name| HeaderName::from_str(name).ok());

@@ -1,1 +1,161 @@
-//! To come.
+//! The retry lane, and who is believed to be a known letter.
+
+use std::time::Duration;
+
+use dlq_core::protocol::{Replay, on_replay};
+use dlq_core::{
+    Attempt, Cause, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure, Lane,
+    OperationId, RetryLane, Settle, Source, Timestamp,
+};
+use dlq_nats::RetryStream;
+use dlq_testkit::fixtures::letter_of;
+use tokio::time::timeout;
+
+use crate::fixture::{LEASE, Server, available, billing, consumer, handle, next, number};
+
+fn escalation(delivery: Delivery, consumer: &str, due: Timestamp) -> Escalation {
+    let failure = Failure::new(ErrorClass::Transient, Cause::Error, "tests::Refused", "not yet");
+    let mut history = delivery.history().clone();
+    history.push(Attempt { number: 1, generation: delivery.generation(), failure });
+    Escalation { delivery, consumer: consumer.into(), due, history, attempts: 1 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_keeps_records_until_they_are_due() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    assert!(lane.has_schedules(), "this server has them");
+    server.publish([1]).await;
+    let mut source = server.source(&billing()).await;
+    let (delivery, settle) = next(&mut source).await;
+    let far = Timestamp::MAX.before(Duration::from_secs(1));
+    let due = delivery.message().published_at().unwrap().after(Duration::from_secs(7200));
+    assert!(due < far);
+    // The handler has another name than the consumer, as behind a router: its records are heard all the same.
+    lane.escalate(escalation(delivery, "payments.charge", due)).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let stored = server.stored("DLQ_RETRY").await;
+    assert_eq!(stored.len(), 1);
+    assert!(stored[0].subject.starts_with("retry-at.billing."), "{}", stored[0].subject);
+    assert_eq!(
+        stored[0].headers.get("Nats-Schedule-Target").unwrap().as_str(),
+        "retry.billing.orders.created"
+    );
+    assert_eq!(stored[0].payload, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_of_another_handler_of_the_consumer_is_heard() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let lane = consumer("a.b c").retry_lane(&server.client).await.unwrap();
+    server.publish([1]).await;
+    let mut source = server.source(&consumer("a.b c")).await;
+    let (delivery, settle) = next(&mut source).await;
+    let death = delivery.death("payments.charge");
+    lane.escalate(escalation(delivery, "payments.charge", Timestamp::EPOCH)).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let record = handle(&mut source).await.unwrap();
+    assert_eq!((record.lane(), number(&record)), (Lane::Retry, 1));
+    assert_eq!(record.death("payments.charge"), death);
+    assert_eq!(server.count("DLQ_RETRY").await, 0, "a settled record is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_a_message_as_large_as_can_be_waits_too() {
+    if !available() {
+        return;
+    }
+    let server = Server::with("max_payload", "131072").await;
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let mut source = server.source(&billing()).await;
+    let long = "x".repeat(60_000);
+    for (payload, header) in [(131_072 - 20, ""), (10, long.as_str()), (0, long.as_str())] {
+        let large = bytes::Bytes::from(vec![b'1'; payload]);
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("long", header);
+        let sent = server.context.publish_with_headers("orders.created", headers, large.clone());
+        sent.await.unwrap().await.unwrap();
+        let (delivery, settle) = next(&mut source).await;
+        let message = delivery.message().clone();
+        let hop = escalation(delivery, "billing", Timestamp::EPOCH);
+        lane.escalate(hop.clone()).await.unwrap();
+        lane.escalate(hop.clone()).await.unwrap();
+        settle.settle(Disposition::Succeeded).await.unwrap();
+        let record = handle(&mut source).await.unwrap();
+        assert_eq!((record.lane(), record.message()), (Lane::Retry, &message));
+        assert_eq!((record.attempt(), record.history()), (2, &hop.history));
+        assert_eq!(server.count("DLQ_RETRY").await, 0, "its parts are gone with it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_stream_that_was_deleted_is_made_again() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let consumer = billing().with_retries(RetryStream::new().with_name("RETRIES"));
+    let lane = consumer.retry_lane(&server.client).await.unwrap();
+    server.publish([1]).await;
+    let mut source = server.source(&consumer).await;
+    let (delivery, settle) = next(&mut source).await;
+    server.context.delete_stream("RETRIES").await.unwrap();
+    lane.escalate(escalation(delivery, "billing", Timestamp::EPOCH)).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    assert_eq!(handle(&mut source).await.unwrap().lane(), Lane::Retry);
+}
+
+/// Publishes what a replay to the origin would, with this payload.
+async fn replay(server: &Server, letter: &DeadLetter, payload: &'static str) {
+    let at = Timestamp::from_millis(1_790_000_000_000);
+    let operation = OperationId::of("ana", at, 1);
+    let replay = Replay { operation, count: 1, from: "DLQ@1".to_owned(), at };
+    let mut headers = async_nats::HeaderMap::new();
+    for header in &on_replay(letter, &replay) {
+        let name = std::str::from_utf8(&header.name).unwrap();
+        let value = std::str::from_utf8(header.value.as_deref().unwrap()).unwrap();
+        headers.append(name, value);
+    }
+    let subject = letter.message.subject().to_owned();
+    let sent = server.context.publish_with_headers(subject, headers, payload.into()).await;
+    sent.unwrap().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_a_replayed_letter_is_known_and_copied_headers_are_not_believed() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish([1]).await;
+    let mut source = server.source(&billing()).await;
+    let original = handle(&mut source).await.unwrap();
+    let mut letter = letter_of(original.message().clone(), 1);
+    letter.origin = original.origin().clone();
+    letter.consumer = "billing".to_owned();
+    letter.id = original.death("billing").letter;
+    replay(&server, &letter, "1").await;
+    let known = handle(&mut source).await.unwrap();
+    assert_eq!((known.death("billing").letter, known.generation()), (letter.id, 1));
+    assert_eq!((known.replays(), known.origin()), (1, original.origin()));
+    assert_eq!(known.message(), original.message(), "our headers are not the producer's");
+    // Headers copied onto a new message.
+    replay(&server, &letter, "2").await;
+    let copied = handle(&mut source).await.unwrap();
+    assert_ne!(copied.death("billing").letter, letter.id);
+    assert_eq!((copied.generation(), copied.replays()), (0, 0));
+    // Another consumer has its own letters.
+    let mut shipping = server.source(&consumer("shipping")).await;
+    for _ in 0..3 {
+        let delivery = handle(&mut shipping).await.unwrap();
+        assert_ne!(delivery.death("shipping").letter, letter.id);
+        assert_eq!(delivery.generation(), 0);
+    }
+    assert!(timeout(LEASE, source.next()).await.is_err());
+}

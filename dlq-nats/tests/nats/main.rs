@@ -5,6 +5,7 @@
 
 mod fixture;
 mod lane;
+mod letters;
 mod marks;
 mod opening;
 mod resuming;

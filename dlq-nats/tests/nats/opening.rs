@@ -1,1 +1,128 @@
-//! To come.
+//! What is found at the server when it is opened.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, pull, push};
+use async_nats::jetstream::stream;
+use dlq_core::{StoreErrorKind, TransportErrorKind};
+use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
+
+use crate::fixture::{STREAM, Server, available, billing};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_with_other_settings_is_reported_and_not_changed() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let theirs = stream::Config {
+        name: "DLQ".to_owned(),
+        subjects: vec!["dlq.>".to_owned()],
+        max_age: Duration::from_secs(3600),
+        storage: stream::StorageType::Memory,
+        ..stream::Config::default()
+    };
+    server.context.create_stream(theirs).await.unwrap();
+    let before = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    let text = error.to_string();
+    for part in ["`subjects` is dlq.>, asked", "`max_age` is 3600s", "`storage` is Memory"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let after = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    assert_eq!(after, before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_that_would_evict_letters_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let mut config = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    config.max_messages = 1000;
+    config.discard = stream::DiscardPolicy::Old;
+    server.context.update_stream(config).await.unwrap();
+    let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
+    assert!(error.to_string().contains("would lose what it keeps"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subjects_of_another_stream_are_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let stream = DlqStream::new().with_prefix("orders");
+    let error = NatsSink::open(&server.client, stream).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("overlap"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_made_once_is_opened_again_by_many() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let open = || async {
+        let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+        let _ = billing().retry_lane(&server.client).await.unwrap();
+        let _ = billing().source(&server.client).await.unwrap();
+    };
+    tokio::join!(open(), open(), open(), open());
+    open().await;
+    let info = server.context.get_stream("DLQ").await.unwrap().cached_info().clone();
+    assert_eq!(info.config.retention, stream::RetentionPolicy::Limits);
+    assert_eq!(info.config.storage, stream::StorageType::File);
+    assert_eq!(info.config.max_age, Duration::from_secs(30 * 24 * 3600));
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let config = stream.consumer_info("billing").await.unwrap().config;
+    assert_eq!((config.max_deliver, config.ack_policy), (-1, AckPolicy::Explicit));
+    assert!(config.backoff.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_would_drop_messages_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let theirs = pull::Config {
+        durable_name: Some("billing".to_owned()),
+        max_deliver: 3,
+        backoff: vec![Duration::from_secs(1), Duration::from_secs(2)],
+        ..pull::Config::default()
+    };
+    stream.create_consumer(theirs).await.unwrap();
+    let error = billing().source(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    let text = error.to_string();
+    for part in ["`max_deliver` is 3", "it has a `backoff`", "its filter is []"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let pushing = push::Config {
+        durable_name: Some("pushing".to_owned()),
+        deliver_subject: "somewhere".to_owned(),
+        ..push::Config::default()
+    };
+    stream.create_consumer(pushing).await.unwrap();
+    let error = NatsConsumer::new(STREAM, "pushing").source(&server.client).await.unwrap_err();
+    assert!(error.to_string().contains("it pushes"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_not_there_is_named() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let error = NatsConsumer::new("ODRERS", "billing").source(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    assert!(error.to_string().contains("there is no stream `ODRERS`"), "{error}");
+    let error = billing().without_retries().retry_lane(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+}

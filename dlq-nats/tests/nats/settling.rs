@@ -1,1 +1,114 @@
-//! To come.
+//! What the server knows when a settlement has returned.
+
+use std::time::Duration;
+
+use dlq_core::{Disposition, Settle, Source};
+use tokio::time::timeout;
+
+use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, next, number};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledgement_is_confirmed_before_it_returns() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish(1..=50).await;
+    let mut source = server.source(&billing()).await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    for settled in 1..=50 {
+        let (delivery, settle) = next(&mut source).await;
+        settle.settle(Disposition::Succeeded).await.unwrap();
+        assert_eq!(number(&delivery), settled);
+        let info = stream.consumer_info("billing").await.unwrap();
+        assert_eq!(info.ack_floor.stream_sequence, u64::from(settled), "the server has it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_nobody_hears_is_an_error() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish([1]).await;
+    let mut source = server.source(&billing()).await;
+    let (_, mut settle) = next(&mut source).await;
+    tokio::task::block_in_place(|| server.running().kill().unwrap());
+    assert!(settle.extend().await.is_err());
+    let settled = timeout(PATIENCE, settle.settle(Disposition::Succeeded)).await.unwrap();
+    assert!(settled.is_err(), "a dead server has confirmed");
+    server.kill_and_restart().await;
+    // What the client had not sent it sends now, so that the first message may be settled after all.
+    server.publish([2]).await;
+    let mut last = 0;
+    while last != 2 {
+        let (delivery, settle) = next(&mut source).await;
+        settle.settle(Disposition::Succeeded).await.unwrap();
+        last = number(&delivery);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledgement_outlasts_a_restart() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish([1]).await;
+    let consumer = billing().with_lease(Duration::from_secs(60));
+    let mut source = server.source(&consumer).await;
+    let (_, settle) = next(&mut source).await;
+    tokio::task::block_in_place(|| server.running().kill().unwrap());
+    let settling = timeout(PATIENCE, settle.settle(Disposition::Succeeded));
+    let (settled, ()) = tokio::join!(settling, server.kill_and_restart());
+    settled.unwrap().unwrap();
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    assert_eq!(stream.consumer_info("billing").await.unwrap().num_ack_pending, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deliveries_are_counted_and_attempts_are_not() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish([1]).await;
+    let mut source = server.source(&billing()).await;
+    for deliveries in 1..=3 {
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!((delivery.deliveries(), delivery.attempt()), (deliveries, 1));
+        settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
+    }
+    // Handed out and never settled: another process gets it, and is told.
+    let (delivery, settle) = next(&mut source).await;
+    assert_eq!(delivery.deliveries(), 4);
+    drop((settle, source));
+    let mut source = server.source(&billing()).await;
+    let (delivery, settle) = next(&mut source).await;
+    assert_eq!((delivery.deliveries(), delivery.attempt()), (5, 1));
+    settle.settle(Disposition::Succeeded).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_fetched_and_not_asked_for_in_time_is_not_handed_out_stale() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish(1..=4).await;
+    let mut source = server.source(&billing()).await;
+    let (_, settle) = next(&mut source).await;
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    // The rest waits in this process past its lease, as in an outage.
+    let mut other = server.source(&billing()).await;
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let (delivery, settle) = next(&mut other).await;
+        settle.settle(Disposition::Succeeded).await.unwrap();
+        seen.push(number(&delivery));
+    }
+    let stale = timeout(LEASE, source.next()).await;
+    let stale = stale.map(|next| next.unwrap().map(|(delivery, _)| number(&delivery)));
+    assert!(stale.is_err(), "handed out although another has handled it: {stale:?}");
+}
