@@ -39,6 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct NatsLetters {
     context: Context,
     stream: DlqStream,
+    key_header: Option<String>,
 }
 
 /// A letter and where it stands.
@@ -55,7 +56,15 @@ impl NatsLetters {
     /// The letters of this stream, which is looked for when it is read.
     #[must_use]
     pub fn new(client: &Client, stream: DlqStream) -> Self {
-        Self { context: jetstream::new(client.clone()), stream }
+        Self { context: jetstream::new(client.clone()), stream, key_header: None }
+    }
+
+    /// Sets the header that carries the key of a message that is sent to its origin; the same as the
+    /// [consumer's](crate::NatsConsumer::with_key_header). Defaults to none.
+    #[must_use]
+    pub fn with_key_header(mut self, name: impl Into<String>) -> Self {
+        self.key_header = Some(name.into());
+        self
     }
 
     /// Every letter that matches, in the order in which they died. What is in the stream and was not written by a
@@ -136,12 +145,10 @@ impl NatsLetters {
     /// Sends a letter back to the subject where it was born, where every consumer hears it. Within the duplicate window
     /// of that stream, sending it for the same operation again changes nothing; `false` says that it was so.
     ///
-    /// The key is no part of a message of NATS and is not sent.
-    ///
     /// # Errors
     ///
-    /// `Refused` when the letter was not born on NATS or its subject is none; `Unavailable` when the server has not
-    /// confirmed.
+    /// `Refused` when the letter was not born on NATS, its subject is none, or it has a key and no header is known
+    /// [that carries it](Self::with_key_header); `Unavailable` when the server has not confirmed.
     pub async fn send_to_origin(
         &self,
         stored: &StoredLetter,
@@ -161,7 +168,17 @@ impl NatsLetters {
             from: format!("{}@{}", self.stream.name, stored.sequence),
             at: now,
         };
-        let mut headers = wire::carry(&on_replay(letter, &replay));
+        let mut all = on_replay(letter, &replay);
+        if let Some(key) = letter.message.key() {
+            let name = self.key_header.as_ref().filter(|_| wire::is_text(key));
+            let name = name.ok_or_else(|| {
+                let text =
+                    "it has a key, and no header is known that carries it; use `with_key_header`";
+                StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text)
+            })?;
+            all.append(name.clone(), key.clone());
+        }
+        let mut headers = wire::carry(&all);
         headers.insert(header::NATS_EXPECTED_STREAM, letter.origin.stream());
         let message = PublishMessage::build()
             .headers(headers)

@@ -7,8 +7,8 @@ use async_nats::header::HeaderMap;
 use async_nats::jetstream::Context;
 use bytes::Bytes;
 use dlq_core::{
-    Capabilities, Death, Delivery, Lane, Message, Ordering, Origin, Position, SharedClock, Source,
-    StoreError, Timestamp, TransportError,
+    Capabilities, Death, Delivery, Headers, Lane, Message, Ordering, Origin, Position, SharedClock,
+    Source, StoreError, Timestamp, TransportError,
 };
 
 use crate::publish::{Whole, receive};
@@ -144,47 +144,38 @@ impl Reading {
         }
         let event = self.event_header.as_ref().and_then(|name| headers.get_str(name));
         let event = event.map(Arc::<str>::from);
-        let mut read = Message::new(message.subject.as_str(), message.payload.clone())
-            .with_published_at(place.published);
-        if let Some(id) = headers.get_str("Nats-Msg-Id") {
-            read = read.with_id(id);
-        }
-        if let Some(key) = key {
-            read = read.with_key(key);
-        }
-        if let Some(event) = event {
-            read = read.with_event(event);
-        }
-        let mut origin = Origin::new("nats", place.stream, Position::Offset(place.sequence))
-            .with_cluster(Arc::clone(&self.cluster));
-        // Headers that claim an identity are believed where they fit the message (G2).
+        let sent = |headers: Headers, at: Timestamp| {
+            let mut sent = Message::new(message.subject.as_str(), message.payload.clone())
+                .with_published_at(at);
+            if let Some(id) = headers.get_str("Nats-Msg-Id") {
+                sent = sent.with_id(id);
+            }
+            if let Some(key) = &key {
+                sent = sent.with_key(key.clone());
+            }
+            if let Some(event) = &event {
+                sent = sent.with_event(Arc::clone(event));
+            }
+            sent.with_headers(headers)
+        };
+        let origin = |stream: &str, position: Position| {
+            Origin::new("nats", stream, position).with_cluster(Arc::clone(&self.cluster))
+        };
+        // Headers that claim an identity are believed where they fit the message (G2). The id on such a message is
+        // that of the replay; the producer's was kept.
         let (producers, decoded) = wire::split_ours(&headers);
-        let death = decoded.death(&read, &self.consumer, false);
-        let delivery = match death {
-            None => Delivery::new(read.with_headers(headers), origin),
+        let here = Position::Offset(place.sequence);
+        let read = sent(headers, place.published);
+        let delivery = match decoded.death(&read, &self.consumer, false) {
+            None => Delivery::new(read, origin(&place.stream, here)),
             Some(Death { letter, generation }) => {
-                if let (Some(stream), Some(position)) =
-                    (decoded.original.topic, decoded.original.offset)
-                {
-                    origin = Origin::new("nats", stream, position)
-                        .with_cluster(Arc::clone(&self.cluster));
-                }
-                if let Some(at) = decoded.original.timestamp {
-                    read = read.with_published_at(at);
-                }
-                // The id on it is the replay's; the producer's was kept.
-                let mut sent = Message::new(message.subject.as_str(), message.payload)
-                    .with_published_at(read.published_at().unwrap_or(place.published));
-                if let Some(id) = producers.get_str("Nats-Msg-Id") {
-                    sent = sent.with_id(id);
-                }
-                if let Some(key) = read.key() {
-                    sent = sent.with_key(key.clone());
-                }
-                if let Some(event) = read.event() {
-                    sent = sent.with_event(event);
-                }
-                Delivery::new(sent.with_headers(producers), origin)
+                let born = decoded.original;
+                let at = born.timestamp.unwrap_or(place.published);
+                let origin = match (&born.topic, born.offset) {
+                    (Some(stream), Some(position)) => origin(stream, position),
+                    _ => origin(&place.stream, here),
+                };
+                Delivery::new(sent(producers, at), origin)
                     .with_death(Death { letter, generation: generation.saturating_add(1) })
                     .with_replays(decoded.replays.unwrap_or(0))
             }

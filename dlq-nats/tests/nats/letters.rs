@@ -90,6 +90,38 @@ async fn g6_a_letter_is_sent_to_its_origin_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_goes_with_the_letter_or_it_is_not_sent() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("key", "customer-7");
+    headers.insert("Nats-Msg-Id", "evt-1");
+    let sent = server.context.publish_with_headers("orders.created", headers, "1".into()).await;
+    sent.unwrap().await.unwrap();
+    let mut source = server.source(&billing()).await;
+    let original = handle(&mut source).await.unwrap();
+    assert_eq!(original.message().id(), Some("evt-1"));
+    let mut letter = letter_of(original.message().clone(), 1);
+    letter.origin = original.origin().clone();
+    letter.consumer = "billing".to_owned();
+    letter.id = original.death("billing").letter;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    sink.put(vec![letter.clone()]).await.unwrap();
+    let letters = NatsLetters::new(&server.client, DlqStream::new());
+    let read = letters.read(&Filter::new()).await.unwrap();
+    let operation = OperationId::of("ana", at(0), 1);
+    let refused = letters.send_to_origin(&read[0], operation, at(1)).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused);
+    let letters = letters.with_key_header("key");
+    assert!(letters.send_to_origin(&read[0], operation, at(1)).await.unwrap());
+    let again = handle(&mut source).await.unwrap();
+    assert_eq!(again.message(), original.message(), "id, key and headers are the producer's");
+    assert_eq!(again.death("billing").letter, letter.id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
     if !available() {
         return;
