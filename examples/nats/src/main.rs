@@ -1,0 +1,108 @@
+//! The payments consumer of the quickstart on NATS JetStream. Its handler, payment and provider are the same files;
+//! what differs is where messages come from and where the dead go.
+//!
+//! It needs a server with JetStream: `cargo run -p dlq-services -- up nats` starts one and prints where it is. Then
+//! `NATS_URL=nats://127.0.0.1:4222 cargo run -p nats-example`. The dead letters are in the stream `DLQ`, on subjects
+//! `dlq.payments.*`. With `-- --repaired` the provider works again: letters whose error can pass, and those that could
+//! not be decoded, are sent back to the handler and to nobody else.
+
+mod feed;
+#[path = "../../quickstart/src/payment.rs"]
+mod payment;
+#[path = "../../quickstart/src/provider.rs"]
+mod provider;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Duration;
+
+use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, async_nats};
+use dlq_tower::consumer::Consumer;
+use dlq_tower::core::idempotency::memory::MemoryIdempotency;
+use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, SystemClock};
+use dlq_tower::dlq_handler;
+use dlq_tower::extract::{Attempt, Json, State};
+
+use payment::Payment;
+use provider::{ChargeError, Provider};
+
+const CONSUMER: &str = "payments.charge";
+
+#[dlq_handler(
+    name = "payments.charge",
+    max_attempts = 3,
+    backoff = exponential("20ms", max = "200ms", jitter = full),
+    timeout = "250ms",
+    idempotency_key = |payment: &Payment| payment.id.clone(),
+)]
+async fn charge(
+    Json(payment): Json<Payment>,
+    attempt: Attempt,
+    State(provider): State<Provider>,
+) -> Result<(), ChargeError> {
+    provider.charge(&payment.card, payment.amount_cents, attempt.number()).await
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // A panic ends up in its letter.
+    std::panic::set_hook(Box::new(|_| {}));
+    let repaired = std::env::args().any(|arg| arg == "--repaired");
+    payment::accept_amounts_as_text(repaired);
+    let url = std::env::var("NATS_URL").unwrap_or_else(|_| "nats://127.0.0.1:4222".to_owned());
+    let client = async_nats::connect(url).await?;
+
+    let payments = NatsConsumer::new(feed::STREAM, CONSUMER)
+        .with_filter("payments.>")
+        .with_key_header(feed::KEY);
+    let letters = NatsLetters::new(&client, DlqStream::new());
+    let sink = NatsSink::open(&client, DlqStream::new()).await?;
+    let lane = payments.retry_lane(&client).await?;
+    let messages = if repaired { 0 } else { feed::publish(&client).await? };
+    let mut sent = 0;
+    if repaired {
+        let fixed = |letter: &dlq_tower::core::DeadLetter| {
+            letter.class == ErrorClass::Transient || letter.cause == Some(Cause::Decode)
+        };
+        for stored in letters.read(&Filter::new()).await?.iter().filter(|s| fixed(&s.letter)) {
+            letters.send_to_handler(stored, &lane, SystemClock.now()).await?;
+            sent += 1;
+        }
+    }
+
+    let provider = Provider::new(repaired);
+    let charge = charge::handler()
+        .with_state(provider.clone())
+        .idempotency(MemoryIdempotency::new())
+        .idempotency_lease(Duration::from_secs(1))
+        .build()?;
+    let consumer = Consumer::builder(payments.source(&client).await?)
+        .handler(charge)
+        .retry_lane(lane)
+        .sink(sink)
+        .shutdown_deadline(Duration::from_secs(10))
+        .build()?;
+    // It runs until there is nothing left to do.
+    let report = consumer.run(feed::until_idle(&client)).await;
+
+    let charged = provider.charged();
+    if repaired {
+        println!("{sent} letters sent back: {charged} payments charged that had died before");
+    } else {
+        println!("{messages} messages: {charged} charged");
+    }
+    let mut causes: BTreeMap<String, u32> = BTreeMap::new();
+    let dead = letters.read(&Filter::new()).await?;
+    for stored in &dead {
+        let cause = stored.letter.cause.map_or_else(|| "none".to_owned(), |c| c.to_string());
+        *causes.entry(cause).or_default() += 1;
+    }
+    println!("{} letters in the stream DLQ", dead.len());
+    for (cause, count) in causes {
+        println!("  {count:>4}  {cause}");
+    }
+    if report.unsettled > 0 {
+        return Err(format!("{report}").into());
+    }
+    Ok(())
+}
