@@ -1,0 +1,152 @@
+//! Three servers, of which the leader is killed again and again.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::ConnectOptions;
+use async_nats::jetstream::{self, stream};
+use dlq_core::{Delivery, ErrorClass, Filter};
+use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, RetryStream};
+use dlq_services::{NatsCluster, Service, or_skip};
+use dlq_tower::consumer::Consumer;
+use dlq_tower::handler::handler;
+use tokio::time::{sleep, timeout};
+
+use crate::fixture::{LEASE, STREAM, number};
+
+const MESSAGES: u32 = 300;
+const KILLS: u32 = 3;
+const PATIENCE: Duration = Duration::from_secs(240);
+
+#[derive(Debug, thiserror::Error)]
+#[error("never")]
+struct Never;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_leaders_change_and_nothing_is_lost() {
+    let started = tokio::task::block_in_place(|| NatsCluster::builder().ours().start_cluster());
+    let Ok(mut cluster) = or_skip(Service::Nats, started) else { return };
+    let options = ConnectOptions::new()
+        .reconnect_delay_callback(|_| Duration::from_millis(100))
+        .connection_timeout(Duration::from_secs(2));
+    let urls: Vec<String> = cluster.nodes().iter().map(|node| node.url().to_owned()).collect();
+    let client = options.connect(urls).await.unwrap();
+    let context = jetstream::new(client.clone());
+    let config = stream::Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["orders.>".to_owned()],
+        num_replicas: 3,
+        ..stream::Config::default()
+    };
+    context.create_stream(config).await.unwrap();
+    let dead = DlqStream::new().with_replicas(3);
+    let consumer = NatsConsumer::new(STREAM, "billing")
+        .with_lease(LEASE * 2)
+        .with_retries(RetryStream::new().with_replicas(3));
+    let sink = NatsSink::open(&client, dead.clone()).await.unwrap();
+
+    let handled = Arc::new(Mutex::new(BTreeSet::new()));
+    let told = Arc::clone(&handled);
+    let stack = handler("billing", move |delivery: Delivery| {
+        let number = number(&delivery);
+        let good = !number.is_multiple_of(5);
+        if good {
+            told.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        }
+        async move { if good { Ok(()) } else { Err(Never) } }
+    })
+    .classify(|_: &Never| ErrorClass::Permanent)
+    .build()
+    .unwrap();
+    let running = Consumer::builder(consumer.source(&client).await.unwrap())
+        .handler(stack)
+        .retry_lane(consumer.retry_lane(&client).await.unwrap())
+        .sink(sink)
+        .build()
+        .unwrap();
+    let stop = running.handle();
+
+    let publishing = async {
+        for number in 1..=MESSAGES {
+            // What was not confirmed is sent again; the server knows it by its id.
+            let message = || {
+                jetstream::message::PublishMessage::build()
+                    .payload(number.to_string().into())
+                    .message_id(number.to_string())
+            };
+            loop {
+                let sent = context.send_publish("orders.created", message()).await;
+                if let Ok(sent) = sent
+                    && sent.await.is_ok()
+                {
+                    break;
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            sleep(Duration::from_millis(30)).await;
+        }
+    };
+    let killing = async {
+        for _ in 0..KILLS {
+            let leader = loop {
+                let leader = async {
+                    let stream = context.get_stream(STREAM).await.ok()?;
+                    let info = stream.consumer_info("billing").await.ok()?;
+                    let name = info.cluster?.leader?;
+                    name.strip_prefix('n')?.parse::<usize>().ok()
+                };
+                match leader.await {
+                    Some(leader) => break leader - 1,
+                    None => sleep(Duration::from_millis(100)).await,
+                }
+            };
+            // On a thread of its own: everything else goes on meanwhile.
+            let killed = tokio::task::spawn_blocking(move || {
+                cluster.kill(leader).unwrap();
+                cluster.await_formed().unwrap();
+                cluster.restart(leader).unwrap();
+                cluster
+            });
+            cluster = killed.await.unwrap();
+        }
+        let starts: u32 = cluster.nodes().iter().map(|node| node.starts()).sum();
+        assert_eq!(starts, 3 + KILLS, "the leaders were really killed");
+        cluster
+    };
+    let idle = async {
+        let ((), cluster) = tokio::join!(publishing, killing);
+        loop {
+            let left = async {
+                let stream = context.get_stream(STREAM).await.ok()?;
+                let info = stream.consumer_info("billing").await.ok()?;
+                Some(info.num_pending + info.num_ack_pending as u64)
+            };
+            if left.await == Some(0) {
+                return cluster;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let watched = async {
+        let done = timeout(PATIENCE, idle).await;
+        stop.stop();
+        done
+    };
+    let (_, done) = tokio::join!(running.run(std::future::pending()), watched);
+    let _cluster = done.expect("everything is settled in the end");
+
+    let (lost, saved): (BTreeSet<u32>, BTreeSet<u32>) =
+        (1..=MESSAGES).partition(|number| number.is_multiple_of(5));
+    assert_eq!(*handled.lock().unwrap(), saved, "the handled");
+    let letters = NatsLetters::new(&client, dead).read(&Filter::new()).await.unwrap();
+    let dead: Vec<u32> = letters
+        .iter()
+        .map(|stored| {
+            let payload = stored.letter.message.payload().unwrap();
+            std::str::from_utf8(payload).unwrap().parse().unwrap()
+        })
+        .collect();
+    assert_eq!(dead.len(), lost.len(), "one letter per death (G2)");
+    assert_eq!(dead.into_iter().collect::<BTreeSet<_>>(), lost, "the dead");
+}
