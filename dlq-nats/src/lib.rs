@@ -7,6 +7,7 @@
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
 //! | [`NatsLetters`] | reads the letters of that stream and sends them back |
+//! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
 //!
 //! ```no_run
@@ -66,6 +67,7 @@ mod names;
 mod place;
 mod publish;
 mod pull;
+pub mod router;
 mod settle;
 mod sink;
 mod source;
@@ -76,10 +78,11 @@ pub use consumer::{NatsConsumer, Start};
 pub use lane::NatsRetryLane;
 pub use letters::{NatsLetters, StoredLetter};
 pub use marks::NatsCrashMarks;
+pub use router::EventRouter;
 pub use settle::NatsSettle;
 pub use sink::NatsSink;
 pub use source::NatsSource;
-pub use streams::{DlqStream, RetryStream};
+pub use streams::{AdvisoryStream, DlqStream, RetryStream};
 
 /// The client that this crate works with.
 pub use async_nats;

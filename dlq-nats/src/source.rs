@@ -11,6 +11,7 @@ use dlq_core::{
     Source, StoreError, Timestamp, TransportError,
 };
 
+use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::pull::{Fetched, Puller};
 use crate::settle::{NatsSettle, nak};
@@ -134,9 +135,19 @@ impl Reading {
     /// A message of the user's stream.
     fn main(&self, fetched: Fetched) -> Delivery {
         let Fetched { message, place, .. } = fetched;
-        let no_headers = HeaderMap::new();
-        let raw = message.headers.as_ref().unwrap_or(&no_headers);
-        let mut headers = wire::read(raw);
+        let headers = message.headers.unwrap_or_default();
+        self.message(&message.subject, &headers, message.payload, place)
+    }
+
+    /// A message that stands at `place`.
+    pub(crate) fn message(
+        &self,
+        subject: &str,
+        headers: &HeaderMap,
+        payload: Bytes,
+        place: Place,
+    ) -> Delivery {
+        let mut headers = wire::read(headers);
         let mut key = None;
         if let Some(name) = &self.key_header {
             key = headers.get(name).map(Bytes::copy_from_slice);
@@ -145,8 +156,7 @@ impl Reading {
         let event = self.event_header.as_ref().and_then(|name| headers.get_str(name));
         let event = event.map(Arc::<str>::from);
         let sent = |headers: Headers, at: Timestamp| {
-            let mut sent = Message::new(message.subject.as_str(), message.payload.clone())
-                .with_published_at(at);
+            let mut sent = Message::new(subject, payload.clone()).with_published_at(at);
             if let Some(id) = headers.get_str("Nats-Msg-Id") {
                 sent = sent.with_id(id);
             }

@@ -7,6 +7,7 @@ use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 
 use crate::error::SetupError;
+use crate::router::{MAX_DELIVERIES, TERMINATED};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -170,6 +171,61 @@ impl RetryStream {
 }
 
 impl Default for RetryStream {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The stream that keeps what servers say of messages they gave up, for the
+/// [event router](crate::EventRouter): a file-backed stream with limits retention, named `DLQ_ADVISORY` unless told
+/// otherwise.
+///
+/// The stream is created when it is not there. One that exists with other settings is reported, never changed.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct AdvisoryStream {
+    pub(crate) name: String,
+    max_age: Duration,
+    replicas: usize,
+}
+
+impl AdvisoryStream {
+    /// The stream `DLQ_ADVISORY`, one replica, 7 days.
+    pub fn new() -> Self {
+        Self { name: "DLQ_ADVISORY".to_owned(), max_age: 7 * DAY, replicas: 1 }
+    }
+
+    /// Sets its name. Defaults to `DLQ_ADVISORY`.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets for how long advisories are kept for a router that does not run. Defaults to 7 days.
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.max_age = age;
+        self
+    }
+
+    /// Sets how many servers keep it. Defaults to 1; production wants 3.
+    pub fn with_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            name: self.name.clone(),
+            subjects: vec![MAX_DELIVERIES.to_owned(), TERMINATED.to_owned()],
+            retention: RetentionPolicy::Limits,
+            max_age: self.max_age,
+            duplicate_window: Duration::from_secs(120).min(self.max_age),
+            ..base(self.replicas)
+        }
+    }
+}
+
+impl Default for AdvisoryStream {
     fn default() -> Self {
         Self::new()
     }

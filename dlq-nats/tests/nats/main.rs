@@ -10,6 +10,7 @@ mod letters;
 mod marks;
 mod opening;
 mod resuming;
+mod router;
 mod settling;
 mod sink;
 

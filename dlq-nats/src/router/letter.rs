@@ -1,0 +1,88 @@
+//! The letter of a message that a server has given up.
+
+use std::collections::BTreeMap;
+
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::RetentionPolicy;
+use dlq_core::{
+    Attempt, Cause, DeadLetter, Delivery, Failure, Fingerprint, History, LetterState, Message,
+    Origin, Position, Timestamp,
+};
+
+use super::advisory::{Advisory, Kind};
+use crate::place::Place;
+use crate::source::Reading;
+
+/// The message that an advisory is about, as a delivery to the consumer that did not handle it.
+pub(super) fn delivery_of(
+    reading: &Reading,
+    advisory: &Advisory,
+    found: Option<StreamMessage>,
+) -> Delivery {
+    let delivered = u32::try_from(advisory.deliveries).unwrap_or(u32::MAX);
+    let Some(found) = found else {
+        let position = Position::Offset(advisory.sequence);
+        let origin = Origin::new("nats", advisory.stream.as_str(), position)
+            .with_cluster(reading.cluster.clone());
+        // Its subject is not known any more.
+        return Delivery::new(Message::tombstone(advisory.stream.as_str()), origin)
+            .with_consumer(reading.consumer.clone())
+            .with_deliveries(delivered);
+    };
+    let published = i64::try_from(found.time.unix_timestamp_nanos()).unwrap_or(i64::MAX);
+    let place = Place {
+        stream: advisory.stream.clone(),
+        delivered,
+        sequence: found.sequence,
+        published: Timestamp::from_nanos(published),
+    };
+    reading.message(&found.subject, &found.headers, found.payload, place)
+}
+
+/// The letter of `delivery`.
+pub(super) fn letter_of(
+    delivery: &Delivery,
+    advisory: &Advisory,
+    retention: Option<RetentionPolicy>,
+) -> DeadLetter {
+    let kind = advisory.kind();
+    let consumer = &advisory.consumer;
+    let death = delivery.death(consumer);
+    let mut history = History::new();
+    if kind == Kind::Terminated {
+        let text = advisory.reason.as_deref().unwrap_or("the consumer gave no reason");
+        let failure = Failure::new(kind.class(), Cause::Error, kind.as_str(), text);
+        history.push(Attempt {
+            number: delivery.deliveries(),
+            generation: death.generation,
+            failure: failure.timed(advisory.timestamp, std::time::Duration::ZERO),
+        });
+    }
+    let has_payload = retention.is_some();
+    let mut attributes = BTreeMap::from([("nats.advisory".to_owned(), kind.as_str().to_owned())]);
+    if !has_payload {
+        attributes.insert("nats.payload".to_owned(), "lost".to_owned());
+    }
+    DeadLetter {
+        id: death.letter,
+        generation: death.generation,
+        message: delivery.message().clone(),
+        origin: delivery.origin().clone(),
+        consumer: consumer.clone(),
+        service: None,
+        reason: kind.reason(),
+        class: kind.class(),
+        cause: history.last().map(|failure| failure.cause),
+        // Whether a handler ran is not known: what was fetched ahead counts as handed out, too.
+        attempts: 0,
+        deliveries: delivery.deliveries(),
+        crashes: 0,
+        escalations: 0,
+        fingerprint: Fingerprint::of(consumer, kind.reason(), history.last()),
+        died_at: advisory.timestamp,
+        confirmed: kind.is_confirmed(retention),
+        attributes,
+        state: LetterState { replays: delivery.replays(), ..LetterState::default() },
+        history,
+    }
+}

@@ -1,0 +1,55 @@
+//! The event router: dead letters of consumers that are not ours.
+//!
+//! A consumer in any language, with a finite `max_deliver`, leaves messages behind: the server stops handing them out,
+//! says so once, and forgets. The router hears that, fetches the message by its sequence and writes it to the
+//! [stream of dead letters](crate::DlqStream), as [`NatsSink`](crate::NatsSink) does for consumers of ours.
+//!
+//! # Three ears
+//!
+//! | ear | hears | is deaf when |
+//! |---|---|---|
+//! | a durable consumer of a stream of advisories ([`AdvisoryStream`](crate::AdvisoryStream)) | also what was said while no router ran | that stream has no leader |
+//! | plain subscriptions | what is said now | the router does not run or is not connected |
+//! | a sweep, every few seconds | provokes what a server would say at the next pull only | the router does not run |
+//!
+//! All three make one letter: its identity is the message and the consumer, and the server refuses a second copy within
+//! the duplicate window. Two routers side by side are as good as one.
+//!
+//! # Write, confirm, settle
+//!
+//! An advisory is acknowledged when its letter is confirmed. A router that dies in between hears it again and writes the
+//! same letter again, which changes nothing.
+//!
+//! | state | the process dies | next |
+//! |---|---|---|
+//! | the advisory is kept, nothing is written | it comes again when its lease ends | the letter is written |
+//! | the letter is sent, not confirmed | as above | the server refuses the copy, or takes the first |
+//! | the letter is confirmed, the advisory not | as above | the server refuses the copy; the advisory is acknowledged |
+//!
+//! # A suspicion
+//!
+//! That a message was handed out often does not say that it failed: what a client fetched ahead counts as well, and an
+//! acknowledgement may be on its way. Such a letter is not `confirmed`, and the automatic schedule leaves it out. It is
+//! confirmed where the stream drops what is acknowledged (work queue, interest) and the message is still there, and
+//! where the consumer itself refused the message for good.
+//!
+//! # What cannot be had
+//!
+//! - A message that was terminated in a stream that drops such messages, or was deleted or expired, is gone before
+//!   anybody can read it: its letter has no payload, and the attribute `nats.payload` is `lost`.
+//! - When a consumer is deleted, the server says nothing of what it had not handled.
+//! - Advisories that are sent while neither the stream of advisories has a leader nor a router is connected are lost.
+
+mod advisory;
+mod builder;
+mod ears;
+mod letter;
+mod recent;
+mod report;
+mod route;
+mod sweep;
+mod watch;
+
+pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
+pub use builder::{EventRouter, EventRouterBuilder};
+pub use report::RouterReport;

@@ -1,0 +1,295 @@
+//! The event router, beside consumers that are not ours.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::{AckKind, stream};
+use dlq_core::protocol::{Decoded, split};
+use dlq_core::{Header, Headers, Position, Reason};
+use dlq_nats::EventRouter;
+use dlq_nats::router::RouterReport;
+use futures_util::StreamExt as _;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::fixture::{PATIENCE, STREAM, Server, available};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A router in the background.
+struct Routing {
+    stop: oneshot::Sender<()>,
+    task: JoinSet<RouterReport>,
+}
+
+impl Routing {
+    async fn start(server: &Server) -> Self {
+        let router =
+            EventRouter::builder(server.client.clone()).sweep_every(SECOND / 4).lease(SECOND * 2);
+        let router = router.open().await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let mut task = JoinSet::new();
+        task.spawn(router.run(async { _ = stopped.await }));
+        Self { stop, task }
+    }
+
+    async fn stop(mut self) -> RouterReport {
+        self.stop.send(()).unwrap();
+        timeout(PATIENCE, self.task.join_next()).await.expect("it stops").unwrap().unwrap()
+    }
+
+    async fn kill(mut self) {
+        self.task.shutdown().await;
+    }
+}
+
+/// A letter as it stands on the stream.
+struct Letter {
+    says: Decoded,
+    /// Of the advisory, among what no header of the protocol says.
+    deliveries: u64,
+    subject: String,
+    payload: String,
+}
+
+impl Letter {
+    /// By payload; two of one message are a failure.
+    async fn all(server: &Server) -> BTreeMap<String, Self> {
+        let mut letters = BTreeMap::new();
+        for stored in server.stored("DLQ").await {
+            let says = decoded(&stored.headers);
+            let payload = String::from_utf8(stored.payload.to_vec()).unwrap();
+            let rest = stored.headers.get("dlq.nats.rest").unwrap().as_str();
+            let rest: serde_json::Value = serde_json::from_str(rest).unwrap();
+            let deliveries = rest["facts"]["deliveries"].as_u64().unwrap();
+            let subject = stored.subject;
+            let letter = Self { says, deliveries, subject, payload: payload.clone() };
+            let second = letters.insert(payload, letter);
+            assert!(second.is_none(), "two letters of `{}`", second.unwrap().payload);
+        }
+        letters
+    }
+
+    /// Waits until there are so many.
+    async fn until(server: &Server, count: u64) {
+        let enough = async {
+            while server.count("DLQ").await < count {
+                sleep(SECOND / 200).await;
+            }
+        };
+        let waited = timeout(PATIENCE, enough).await;
+        assert!(waited.is_ok(), "{} letters, expected {count}", server.count("DLQ").await);
+    }
+}
+
+fn decoded(headers: &HeaderMap) -> Decoded {
+    let all = headers.iter().flat_map(|(name, values)| {
+        values.iter().map(move |value| Header {
+            name: AsRef::<[u8]>::as_ref(name).to_vec().into(),
+            value: Some(value.as_str().as_bytes().to_vec().into()),
+        })
+    });
+    split(&all.collect::<Headers>()).1
+}
+
+async fn consumer(server: &Server, stream: &str, max_deliver: i64) -> PullConsumer {
+    let config = pull::Config {
+        durable_name: Some("theirs".to_owned()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: SECOND,
+        max_deliver,
+        ..pull::Config::default()
+    };
+    server.context.create_consumer_on_stream(config, stream).await.unwrap()
+}
+
+/// Takes so many deliveries and answers each.
+async fn answer(consumer: &PullConsumer, deliveries: usize, word: impl Fn(&[u8]) -> AckKind) {
+    for _ in 0..deliveries {
+        let mut batch =
+            consumer.fetch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
+        let message = timeout(PATIENCE, batch.next()).await.unwrap().unwrap().unwrap();
+        message.double_ack_with(word(&message.payload)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exhausted_message_becomes_one_letter_however_many_ears_hear_it() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let (one, two) = (Routing::start(&server).await, Routing::start(&server).await);
+    let theirs = consumer(&server, STREAM, 2).await;
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Msg-Id", "evt-1");
+    headers.insert("trace", "Ärger");
+    server.publish([1]).await;
+    let sent = server.context.publish_with_headers("orders.eu", headers, "poison".into()).await;
+    sent.unwrap().await.unwrap();
+    // Nobody pulls after the last delivery: only the sweep makes the server say so.
+    let refused = |payload: &[u8]| payload == b"poison";
+    answer(&theirs, 3, |payload| if refused(payload) { AckKind::Nak(None) } else { AckKind::Ack })
+        .await;
+    Letter::until(&server, 1).await;
+    let (one, two) = (one.stop().await, two.stop().await);
+    assert_eq!(one.routed + two.routed, 1, "{one}; {two}");
+    assert!(one.pokes + two.pokes > 0, "{one}; {two}");
+    let letters = Letter::all(&server).await;
+    let letter = &letters["poison"];
+    assert_eq!((letters.len(), letter.subject.as_str()), (1, "dlq.orders.eu"));
+    assert_eq!(letter.says.reason, Some(Reason::MaxDeliveries));
+    assert_eq!(letter.says.consumer.as_deref(), Some("theirs"));
+    assert_eq!(letter.says.original.topic.as_deref(), Some(STREAM));
+    assert_eq!(letter.says.original.offset, Some(Position::Offset(2)));
+    assert_eq!(server.count(STREAM).await, 2, "the stream is left as it was");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_said_while_no_router_runs_is_heard_later() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    Routing::start(&server).await.kill().await;
+    let theirs = consumer(&server, STREAM, 1).await;
+    server.publish(0..300).await;
+    answer(&theirs, 300, |_| AckKind::Nak(None)).await;
+    answer_nothing(&theirs).await;
+    server.kill_and_restart().await;
+    // It dies again and again with advisories in hand.
+    for letters in [1, 60, 120, 180] {
+        let router = Routing::start(&server).await;
+        Letter::until(&server, letters).await;
+        router.kill().await;
+    }
+    let router = Routing::start(&server).await;
+    Letter::until(&server, 300).await;
+    let report = router.stop().await;
+    assert_eq!(Letter::all(&server).await.len(), 300, "{report}");
+}
+
+/// A pull that finds nothing, at which a server notices what is exhausted.
+async fn answer_nothing(consumer: &PullConsumer) {
+    let mut batch = consumer.fetch().max_messages(1).expires(SECOND).messages().await.unwrap();
+    assert!(batch.next().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_left_its_stream_is_a_letter_without_payload() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let config = stream::Config {
+        name: "JOBS".to_owned(),
+        subjects: vec!["jobs.>".to_owned()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        ..stream::Config::default()
+    };
+    server.context.create_stream(config).await.unwrap();
+    let theirs = consumer(&server, "JOBS", 3).await;
+    let router = Routing::start(&server).await;
+    server.context.publish("jobs.a", "gone".into()).await.unwrap().await.unwrap();
+    answer(&theirs, 1, |_| AckKind::Term).await;
+    Letter::until(&server, 1).await;
+    let report = router.stop().await;
+    assert_eq!((report.routed, report.without_payload), (1, 1), "{report}");
+    let letters = Letter::all(&server).await;
+    let letter = &letters[""];
+    assert_eq!(letter.says.reason, Some(Reason::Permanent));
+    assert_eq!(letter.says.original.offset, Some(Position::Offset(1)));
+}
+
+/// Built once; skipped aloud where there is no Go.
+fn foreign() -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("foreign");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&program).arg(".").current_dir(source);
+    match build.status() {
+        Ok(status) => {
+            assert!(status.success(), "the foreign consumer does not build");
+            Some(program)
+        }
+        Err(error) => {
+            let required = std::env::var("DLQ_TEST_REQUIRE").is_ok_and(|all| all.contains("nats"));
+            assert!(!required, "go cannot be run: {error}");
+            println!("skipped: go cannot be run: {error}");
+            None
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_every_message_of_a_foreign_consumer_succeeds_or_has_exactly_one_letter() {
+    const MESSAGES: u64 = 200;
+    if !available() {
+        return;
+    }
+    let Some(program) = tokio::task::block_in_place(foreign) else { return };
+    let server = Server::start().await;
+    let kind = |n: u64| match n {
+        40 | 80 | 120 => "die",
+        n if n % 10 == 3 => "fail",
+        n if n % 10 == 7 => "term",
+        _ => "ok",
+    };
+    for n in 0..MESSAGES {
+        let payload = format!("{} {n}", kind(n));
+        server.context.publish("orders.created", payload.into()).await.unwrap().await.unwrap();
+    }
+    let url = server.running().url().to_owned();
+    let mut router = Routing::start(&server).await;
+    let (mut succeeded, mut runs, mut kills) = (Vec::new(), 0, 0);
+    loop {
+        let (program, url) = (program.clone(), url.clone());
+        let run = move || Command::new(program).args([&url, STREAM, "foreign"]).output().unwrap();
+        let run = tokio::task::spawn_blocking(run);
+        if runs % 3 == 1 {
+            // The router dies while the consumer works.
+            sleep(SECOND / 20).await;
+            router.kill().await;
+            kills += 1;
+            router = Routing::start(&server).await;
+        }
+        let output = timeout(PATIENCE, run).await.expect("it ends").unwrap();
+        runs += 1;
+        succeeded.extend(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned));
+        if output.status.success() {
+            break;
+        }
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.is_empty() && runs < 40, "run {runs}: {error}");
+    }
+    let dead = (0..MESSAGES).filter(|n| kind(*n) != "ok").count() as u64;
+    Letter::until(&server, dead).await;
+    let report = router.stop().await;
+    let letters = Letter::all(&server).await;
+    for n in 0..MESSAGES {
+        let payload = format!("{} {n}", kind(n));
+        let letter = letters.get(&payload);
+        if kind(n) == "ok" {
+            assert!(succeeded.contains(&payload) && letter.is_none(), "{payload}");
+            continue;
+        }
+        assert!(!succeeded.contains(&payload), "{payload}");
+        let letter = letter.unwrap_or_else(|| panic!("`{payload}` has no letter"));
+        assert_eq!(letter.subject, "dlq.orders.created");
+        assert_eq!(letter.says.original.offset, Some(Position::Offset(n + 1)), "{payload}");
+        let reason = if kind(n) == "term" { Reason::Permanent } else { Reason::MaxDeliveries };
+        assert_eq!(letter.says.reason, Some(reason), "{payload}");
+        assert_eq!(letter.deliveries, if kind(n) == "term" { 1 } else { 3 }, "{payload}");
+    }
+    assert_eq!(letters.len() as u64, dead);
+    println!(
+        "{MESSAGES} messages, {runs} runs of the consumer, {kills} kills of the router: {} succeeded, {} letters ({report})",
+        succeeded.len(),
+        letters.len()
+    );
+}
