@@ -19,9 +19,9 @@ use crate::settle::{PROGRESS, nak};
 /// How long the server keeps a request that it cannot fill.
 const EXPIRES: Duration = Duration::from_secs(30);
 /// How often the server says that it still knows of a request.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT: Duration = Duration::from_secs(3);
 /// How long the server may be silent until its request is taken for lost.
-const SILENCE: Duration = Duration::from_secs(12);
+const SILENCE: Duration = Duration::from_secs(7);
 /// How often a waiting source looks whether the connection is another one.
 const WATCH: Duration = Duration::from_secs(1);
 /// Between two requests of which the first was refused.
@@ -151,9 +151,12 @@ impl Puller {
     /// Takes what has come since it was last looked. How long ago it came nobody knows: no longer than that.
     fn sweep(&mut self) {
         let since = self.polled;
-        self.polled = Instant::now();
-        // Its silence while nobody listened says nothing.
-        self.heard = self.heard.max(self.polled.checked_sub(HEARTBEAT).unwrap_or(self.polled));
+        let now = Instant::now();
+        self.polled = now;
+        if now.duration_since(since) > HEARTBEAT {
+            // Its silence while nobody listened says nothing.
+            self.heard = now;
+        }
         while let Some(subscriber) = &mut self.subscriber {
             match subscriber.next().now_or_never() {
                 Some(Some(message)) => self.take(message, since),

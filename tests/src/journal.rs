@@ -12,7 +12,8 @@ pub struct Entry {
     pub message: u64,
 }
 
-/// A file of lines, each on the disk before the call returns. Clones write to the same file.
+/// A file of lines, each with the kernel before the call returns, so that it outlives the process. Clones write to the
+/// same file.
 ///
 /// What is noted is printed as well, for whoever follows the process.
 #[derive(Clone, Debug)]
@@ -38,7 +39,6 @@ impl Journal {
     pub fn note(&self, what: &str, message: u64) -> io::Result<()> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(format!("{what} {message}\n").as_bytes())?;
-        file.sync_data()?;
         writeln!(io::stdout(), "{what} {message}")
     }
 

@@ -3,6 +3,7 @@
 mod broker;
 mod feed;
 mod journal;
+pub mod nats;
 
 pub use broker::{FileBroker, FileSettle};
 pub use feed::{KILLER, Kind, MESSAGES, kind, message};

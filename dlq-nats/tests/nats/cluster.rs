@@ -1,14 +1,14 @@
-//! Three servers, of which the leader is killed again and again.
+//! Three servers, of which the leader is killed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
-use dlq_core::{Delivery, ErrorClass, Filter};
+use async_nats::{Client, ConnectOptions};
+use dlq_core::{Delivery, ErrorClass, Filter, Source as _};
 use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, RetryStream};
-use dlq_services::{NatsCluster, Service, or_skip};
+use dlq_services::{Cluster, NatsCluster, Service, or_skip};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use tokio::time::{sleep, timeout};
@@ -23,23 +23,77 @@ const PATIENCE: Duration = Duration::from_secs(240);
 #[error("never")]
 struct Never;
 
+/// The index of the server that leads the consumer `billing`.
+async fn leader(context: &jetstream::Context) -> usize {
+    loop {
+        let leader = async {
+            let stream = context.get_stream(STREAM).await.ok()?;
+            let info = stream.consumer_info("billing").await.ok()?;
+            let name = info.cluster?.leader?;
+            name.strip_prefix('n')?.parse::<usize>().ok()
+        };
+        match leader.await {
+            Some(leader) => return leader - 1,
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// A request goes to the leader alone, and a frozen one says nothing; the connection, to another server, stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g1_leaders_change_and_nothing_is_lost() {
+async fn a_request_that_nobody_heard_is_made_again() {
     let started = tokio::task::block_in_place(|| NatsCluster::builder().ours().start_cluster());
     let Ok(mut cluster) = or_skip(Service::Nats, started) else { return };
+    let client = connect(&cluster).await;
+    let context = jetstream::new(client.clone());
+    context.create_stream(replicated()).await.unwrap();
+    let consumer = NatsConsumer::new(STREAM, "billing").with_lease(LEASE * 2);
+    drop(consumer.source(&client).await.unwrap());
+    let leads = leader(&context).await;
+    let other = cluster.nodes()[(leads + 1) % 3].url().to_owned();
+    let options = ConnectOptions::new().ignore_discovered_servers();
+    let elsewhere = options.connect(other).await.unwrap();
+    let mut source = consumer.source(&elsewhere).await.unwrap();
+    context.publish("orders.created", "1".into()).await.unwrap().await.unwrap();
+    tokio::task::block_in_place(|| cluster.pause(leads)).unwrap();
+    let heard = async {
+        loop {
+            // While there is no leader it may say so.
+            if let Ok(next) = source.next().await {
+                return next;
+            }
+        }
+    };
+    let heard = timeout(PATIENCE, heard).await.expect("it asks again");
+    assert_eq!(number(&heard.unwrap().0), 1);
+    let connects = elsewhere.statistics().connects.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(connects, 1, "the connection stayed");
+}
+
+async fn connect(cluster: &Cluster) -> Client {
     let options = ConnectOptions::new()
         .reconnect_delay_callback(|_| Duration::from_millis(100))
         .connection_timeout(Duration::from_secs(2));
     let urls: Vec<String> = cluster.nodes().iter().map(|node| node.url().to_owned()).collect();
-    let client = options.connect(urls).await.unwrap();
-    let context = jetstream::new(client.clone());
-    let config = stream::Config {
+    options.connect(urls).await.unwrap()
+}
+
+fn replicated() -> stream::Config {
+    stream::Config {
         name: STREAM.to_owned(),
         subjects: vec!["orders.>".to_owned()],
         num_replicas: 3,
         ..stream::Config::default()
-    };
-    context.create_stream(config).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_leaders_change_and_nothing_is_lost() {
+    let started = tokio::task::block_in_place(|| NatsCluster::builder().ours().start_cluster());
+    let Ok(mut cluster) = or_skip(Service::Nats, started) else { return };
+    let client = connect(&cluster).await;
+    let context = jetstream::new(client.clone());
+    context.create_stream(replicated()).await.unwrap();
     let dead = DlqStream::new().with_replicas(3);
     let consumer = NatsConsumer::new(STREAM, "billing")
         .with_lease(LEASE * 2)
@@ -89,18 +143,7 @@ async fn g1_leaders_change_and_nothing_is_lost() {
     };
     let killing = async {
         for _ in 0..KILLS {
-            let leader = loop {
-                let leader = async {
-                    let stream = context.get_stream(STREAM).await.ok()?;
-                    let info = stream.consumer_info("billing").await.ok()?;
-                    let name = info.cluster?.leader?;
-                    name.strip_prefix('n')?.parse::<usize>().ok()
-                };
-                match leader.await {
-                    Some(leader) => break leader - 1,
-                    None => sleep(Duration::from_millis(100)).await,
-                }
-            };
+            let leader = leader(&context).await;
             // On a thread of its own: everything else goes on meanwhile.
             let killed = tokio::task::spawn_blocking(move || {
                 cluster.kill(leader).unwrap();

@@ -1,10 +1,7 @@
 //! `kill -9` at random, many times: every message either succeeded or has exactly one letter.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::ExitStatus;
 
 use dlq_sql::sqlite::SqliteStore;
 use dlq_tests::{
@@ -16,48 +13,8 @@ use dlq_tower::core::{
 };
 
 use crate::history::History;
-use crate::victim::Victim;
-
-/// A generator of numbers: xorshift (Marsaglia, 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound).unwrap()
-    }
-}
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
-}
-
-/// How the processes of a run ended.
-#[derive(Default)]
-struct Deaths {
-    /// By our hand.
-    killed: u64,
-    /// By a message that aborts the process.
-    aborted: u64,
-}
-
-impl Deaths {
-    fn count(&mut self, status: ExitStatus) {
-        match status.signal() {
-            Some(9) => self.killed += 1,
-            Some(6) => self.aborted += 1,
-            _ => assert!(status.success(), "it ended by itself: {status}"),
-        }
-    }
-}
-
-impl fmt::Display for Deaths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} processes killed and {} aborted", self.killed, self.aborted)
-    }
-}
+use crate::random::{Random, number};
+use crate::victim::{Deaths, Victim};
 
 /// Kills it so many times, each after a random progress of fewer than `most` lines, then lets it come to its end.
 fn run_with_kills(
@@ -108,7 +65,7 @@ fn undisturbed(kind: Kind) -> u64 {
 
 #[tokio::test]
 async fn g1_every_message_succeeds_or_has_exactly_one_letter() {
-    let mut random = Random(number("DLQ_E2E_SEED", 7).max(1));
+    let mut random = Random::new();
     let kills = number("DLQ_E2E_KILLS", 25);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();

@@ -6,4 +6,7 @@ mod crash_table;
 mod graceful;
 mod history;
 mod kill;
+mod nats;
+mod random;
+mod servers;
 mod victim;

@@ -1,14 +1,16 @@
 //! The program that is killed.
 
+use std::fmt;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// How long it may say nothing.
-const SILENCE: Duration = Duration::from_secs(30);
+/// How long it may say nothing: three servers take their time to choose a leader.
+const SILENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Victim {
     child: Child,
@@ -17,7 +19,11 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn start(folder: &Path, flags: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_victim"))
+        Self::of(env!("CARGO_BIN_EXE_victim"), folder, flags)
+    }
+
+    pub(crate) fn of(program: &str, folder: &Path, flags: &[&str]) -> Self {
+        let mut child = Command::new(program)
             .arg(folder)
             .args(flags)
             .stdout(Stdio::piped())
@@ -73,5 +79,34 @@ impl Drop for Victim {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// How the processes of a run ended.
+#[derive(Default)]
+pub(crate) struct Deaths {
+    /// By our hand.
+    pub(crate) killed: u64,
+    /// By a message that aborts the process.
+    pub(crate) aborted: u64,
+    /// By an error at their start.
+    pub(crate) refused: u64,
+}
+
+impl Deaths {
+    pub(crate) fn count(&mut self, status: ExitStatus) {
+        match status.signal() {
+            Some(9) => self.killed += 1,
+            Some(6) => self.aborted += 1,
+            _ if status.success() => {}
+            _ => self.refused += 1,
+        }
+    }
+}
+
+impl fmt::Display for Deaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} processes killed, {} aborted", self.killed, self.aborted)?;
+        if self.refused > 0 { write!(f, ", {} found no server", self.refused) } else { Ok(()) }
     }
 }
