@@ -190,4 +190,8 @@ impl Idempotency for MemoryIdempotency {
             .count();
         Ok(forgotten as u64)
     }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
 }

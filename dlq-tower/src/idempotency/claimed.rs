@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use dlq_core::StoreError;
 use dlq_core::idempotency::{Idempotency, IdempotencyToken, Release};
+use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 
 use super::layer::Shared;
+use crate::stage::{Done, Setback};
 
 /// The shortest time between two extensions.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -20,6 +22,19 @@ pub(super) enum Owed {
     Release(Release),
 }
 
+impl Owed {
+    /// What a run owes that ended so.
+    pub(super) fn after(outcome: &Result<Done, Setback>) -> Self {
+        match outcome {
+            Ok(_) => Self::Completion,
+            Err(Setback::Failed(_)) => Self::Release(Release::Failed),
+            Err(Setback::Crashed { .. } | Setback::Deferred { .. }) => {
+                Self::Release(Release::Unused)
+            }
+        }
+    }
+}
+
 /// A claim in our hands. Dropped before it is settled, it is settled by a task of its own.
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
@@ -29,26 +44,30 @@ pub(super) struct Claimed<I: Idempotency> {
 }
 
 impl<I: Idempotency> Claimed<I> {
+    #[inline]
     pub(super) fn new(shared: Arc<Shared<I>>, token: IdempotencyToken) -> Self {
         Self { shared, token: Some(token), owed: Owed::Release(Release::Unused) }
     }
 
     /// Extends the claim for as long as it is polled.
-    pub(super) async fn keep(&self) -> Infallible {
-        let Some(token) = &self.token else { return std::future::pending().await };
-        loop {
-            tokio::time::sleep((self.shared.lease / 3).max(SHORTEST)).await;
-            match self.shared.store.extend(token.clone(), self.shared.lease).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    tracing::warn!(
-                        consumer = &*token.consumer,
-                        "a claim was lost while its handler runs: the message may run elsewhere as well"
-                    );
-                    return std::future::pending().await;
-                }
-                Err(error) => {
-                    tracing::warn!(consumer = &*token.consumer, %error, "a claim could not be extended");
+    pub(super) fn keep(&self) -> impl Future<Output = Infallible> + Send + use<I> {
+        let (shared, token) = (Arc::clone(&self.shared), self.token.clone());
+        async move {
+            let Some(token) = token else { return std::future::pending().await };
+            loop {
+                tokio::time::sleep((shared.lease / 3).max(SHORTEST)).await;
+                match shared.store.extend(token.clone(), shared.lease).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        tracing::warn!(
+                            consumer = &*token.consumer,
+                            "a claim was lost while its handler runs: the message may run elsewhere as well"
+                        );
+                        return std::future::pending().await;
+                    }
+                    Err(error) => {
+                        tracing::warn!(consumer = &*token.consumer, %error, "a claim could not be extended");
+                    }
                 }
             }
         }
@@ -59,18 +78,32 @@ impl<I: Idempotency> Claimed<I> {
         // Owed before it is tried: a caller that is dropped here leaves it to the task.
         self.owed = owed;
         if let Some(token) = &self.token {
-            settle(&self.shared, token, owed).await;
+            settle(&self.shared, token.clone(), owed).await;
             self.token = None;
         }
     }
+
+    /// The same in place, with a store that is [immediate](Idempotency::is_immediate); any other gets the claim back.
+    #[inline]
+    pub(super) fn settle_now(mut self, owed: Owed) -> Result<(), Self> {
+        if !self.shared.store.is_immediate() {
+            return Err(self);
+        }
+        if let Some(token) = self.token.take()
+            && settle(&self.shared, token, owed).now_or_never().is_none()
+        {
+            tracing::error!(?owed, "an immediate store is not: a key is left to its lease");
+        }
+        Ok(())
+    }
 }
 
-async fn settle<I: Idempotency>(shared: &Shared<I>, token: &IdempotencyToken, owed: Owed) {
-    let consumer = &*token.consumer;
+async fn settle<I: Idempotency>(shared: &Shared<I>, token: IdempotencyToken, owed: Owed) {
     let settled: Result<bool, StoreError> = match owed {
-        Owed::Completion => shared.store.complete(token.clone(), shared.keep).await,
-        Owed::Release(release) => shared.store.release(token.clone(), release).await,
+        Owed::Completion => shared.store.complete(token, shared.keep).await,
+        Owed::Release(release) => shared.store.release(token, release).await,
     };
+    let consumer = shared.consumer.as_deref();
     match settled {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
@@ -86,8 +119,17 @@ async fn settle<I: Idempotency>(shared: &Shared<I>, token: &IdempotencyToken, ow
 }
 
 impl<I: Idempotency> Drop for Claimed<I> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(token) = self.token.take() else { return };
+        if let Some(token) = self.token.take() {
+            self.leave(token);
+        }
+    }
+}
+
+impl<I: Idempotency> Claimed<I> {
+    #[cold]
+    fn leave(&self, token: IdempotencyToken) {
         let Ok(runtime) = Handle::try_current() else {
             tracing::warn!(consumer = &*token.consumer, "a claim is left to its lease: no runtime");
             return;
@@ -95,7 +137,7 @@ impl<I: Idempotency> Drop for Claimed<I> {
         let (shared, owed) = (Arc::clone(&self.shared), self.owed);
         let settling = async move {
             // Past its lease the claim is over anyway.
-            let _ = tokio::time::timeout(shared.lease, settle(&shared, &token, owed)).await;
+            let _ = tokio::time::timeout(shared.lease, settle(&shared, token, owed)).await;
         };
         self.shared.tasks.spawn_on(settling, &runtime);
     }

@@ -1,6 +1,5 @@
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store, IdempotencyClaim, Release};
 use dlq_core::{Delivery, ErrorClass, Timestamp};
+use futures_util::FutureExt as _;
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -59,7 +59,7 @@ where
 {
     type Response = Done;
     type Error = Setback;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, I>;
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -71,17 +71,26 @@ where
         // The function is the user's, and stands outside the panic guard.
         let key = match catch_unwind(AssertUnwindSafe(|| (self.shared.key)(&delivery))) {
             Ok(Some(key)) => key,
-            Ok(None) => return ResponseFuture::plain(self.inner.call(delivery)),
+            Ok(None) => return ResponseFuture::running(self.inner.call(delivery), None),
             Err(payload) => {
                 let failure = failure_of(payload, ErrorClass::Permanent);
                 // The retry stage sets when.
                 let setback = Run::begin(&delivery).failed(failure, Timestamp::EPOCH);
-                return ResponseFuture::claimed(Box::pin(ready(Err(setback))));
+                return ResponseFuture::waiting(ready(Err(setback)));
             }
         };
-        let clone = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::claimed(Box::pin(once(Arc::clone(&self.shared), ready, delivery, key)))
+        if !self.shared.store.is_immediate() {
+            let clone = self.inner.clone();
+            let ready = std::mem::replace(&mut self.inner, clone);
+            return ResponseFuture::waiting(once(Arc::clone(&self.shared), ready, delivery, key));
+        }
+        let claim = claim(&self.shared, delivery, key).now_or_never();
+        match claim.unwrap_or(Err(Unclaimed::of(unanswered()))) {
+            Ok((delivery, claimed)) => {
+                ResponseFuture::running(self.inner.call(delivery), Some(claimed))
+            }
+            Err(unclaimed) => ResponseFuture::waiting(unclaimed.end()),
+        }
     }
 }
 
@@ -104,53 +113,62 @@ where
     S::Response: IsDone,
     S::Error: ClassifiedError,
 {
+    match claim(&shared, delivery, key).await {
+        Ok((delivery, claimed)) => {
+            ResponseFuture::running(service.call(delivery), Some(claimed)).await
+        }
+        Err(unclaimed) => unclaimed.end().await,
+    }
+}
+
+/// Why a message is not to be run, with a claim that is of no use then.
+struct Unclaimed<I: Store> {
+    outcome: Result<Done, Setback>,
+    claimed: Option<Claimed<I>>,
+}
+
+impl<I: Store> Unclaimed<I> {
+    fn of(outcome: Result<Done, Setback>) -> Self {
+        Self { outcome, claimed: None }
+    }
+
+    async fn end(self) -> Result<Done, Setback> {
+        if let Some(claimed) = self.claimed {
+            claimed.settle(Owed::Release(Release::Unused)).await;
+        }
+        self.outcome
+    }
+}
+
+fn unanswered() -> Result<Done, Setback> {
+    Err(Setback::Deferred { after: NO_ANSWER, why: "the idempotency store does not answer" })
+}
+
+/// Claims `key` for a run of `delivery`.
+async fn claim<I: Store>(
+    shared: &Arc<Shared<I>>,
+    delivery: Delivery,
+    key: Bytes,
+) -> Result<(Delivery, Claimed<I>), Unclaimed<I>> {
     let consumer = shared.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone();
     let claim = shared.store.claim(consumer, key, shared.lease).await;
     let (token, attempts, crashes) = match claim {
         Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
-        Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
+        Ok(IdempotencyClaim::Done { .. }) => return Err(Unclaimed::of(Ok(Done::Duplicate))),
         Ok(IdempotencyClaim::InFlight { remaining }) => {
-            return Err(Setback::Deferred { after: remaining, why: "in flight elsewhere" });
+            let why = "in flight elsewhere";
+            return Err(Unclaimed::of(Err(Setback::Deferred { after: remaining, why })));
         }
         Err(error) => {
             let consumer = shared.consumer.as_deref().unwrap_or(delivery.consumer());
             tracing::warn!(consumer, %error, "a key could not be claimed");
-            let why = "the idempotency store does not answer";
-            return Err(Setback::Deferred { after: NO_ANSWER, why });
+            return Err(Unclaimed::of(unanswered()));
         }
     };
-    let delivery = continued(delivery, attempts, crashes, shared.max_crashes);
-    let claimed = Claimed::new(shared, token);
-    let delivery = match delivery {
-        Ok(delivery) => delivery,
-        Err(setback) => {
-            claimed.settle(Owed::Release(Release::Unused)).await;
-            return Err(setback);
-        }
-    };
-    let outcome = {
-        let mut running = pin!(service.call(delivery));
-        // The handler first: one that is done at once needs no timer.
-        tokio::select! {
-            biased;
-            outcome = &mut running => outcome,
-            never = claimed.keep() => match never {},
-        }
-    };
-    match outcome {
-        Ok(done) => {
-            claimed.settle(Owed::Completion).await;
-            Ok(done.into_done())
-        }
-        Err(error) => {
-            let setback = error.into_setback();
-            let release = match &setback {
-                Setback::Failed(_) => Release::Failed,
-                Setback::Crashed { .. } | Setback::Deferred { .. } => Release::Unused,
-            };
-            claimed.settle(Owed::Release(release)).await;
-            Err(setback)
-        }
+    let claimed = Claimed::new(Arc::clone(shared), token);
+    match continued(delivery, attempts, crashes, shared.max_crashes) {
+        Ok(delivery) => Ok((delivery, claimed)),
+        Err(setback) => Err(Unclaimed { outcome: Err(setback), claimed: Some(claimed) }),
     }
 }
 
