@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::Delivery;
 use dlq_core::policy::RetryPolicy;
-use futures_util::future::poll_fn;
 use tower_service::Service;
 
 use super::{Handles, InvalidConfig};
@@ -55,13 +54,8 @@ where
         + 'static,
 {
     fn run(&self, delivery: Delivery) -> StackFuture {
-        let mut service = self.0.clone();
-        StackFuture(Box::pin(async move {
-            // A handler at its limit makes its own message wait, not those behind it (G4).
-            let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
-            let Ok(verdict) = service.once(delivery).await;
-            verdict
-        }))
+        // A handler at its limit makes its own message wait, not those behind it (G4).
+        StackFuture(Box::pin(self.0.handle(delivery)))
     }
 }
 
@@ -159,13 +153,13 @@ impl fmt::Debug for HandlerStack {
 
 /// A message on its way through a handler's stack, from its first attempt to the verdict.
 #[must_use = "a future does nothing until it is polled"]
-pub struct StackFuture(Pin<Box<dyn Future<Output = Verdict> + Send>>);
+pub struct StackFuture(Pin<Box<dyn Future<Output = Result<Verdict, Infallible>> + Send>>);
 
 impl Future for StackFuture {
     type Output = Result<Verdict, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx).map(Ok)
+        self.0.as_mut().poll(cx)
     }
 }
 

@@ -46,7 +46,7 @@ pin_project! {
         Running { #[pin] attempt: F },
         // Between two attempts: holds a slot, and no permit.
         Holding { #[pin] delay: Sleep, slot: Option<HoldSlot> },
-        // The delay is over; the service has to become ready.
+        // The service has to become ready for the attempt that is due.
         Waiting { slot: Option<HoldSlot> },
     }
 }
@@ -65,6 +65,12 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
     #[inline]
     pub(super) fn running(mut service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
         let state = State::Running { attempt: service.call(delivery.clone()) };
+        Self { service, delivery, shared, history: None, stop: None, state }
+    }
+
+    #[inline]
+    pub(super) fn waiting(service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
+        let state = State::Waiting { slot: None };
         Self { service, delivery, shared, history: None, stop: None, state }
     }
 }
