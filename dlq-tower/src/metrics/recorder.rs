@@ -1,7 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
 
 use ::metrics::{Counter, Histogram, counter, histogram};
 use dlq_core::ErrorClass;
@@ -32,7 +31,7 @@ pub(super) struct Handles {
     pub(super) duplicate: Counter,
     pub(super) dlq: Counter,
     failed: Counter,
-    duration: Histogram,
+    pub(super) duration: Histogram,
     transient: Counter,
     permanent: Counter,
     conflicting: Counter,
@@ -52,10 +51,6 @@ impl Handles {
             permanent: letters(ErrorClass::Permanent),
             conflicting: counter!(DLQ_CONFLICTING_LETTERS_TOTAL, "topic" => Arc::clone(subject)),
         }
-    }
-
-    pub(super) fn took(&self, duration: Duration) {
-        self.duration.record(duration.as_secs_f64());
     }
 }
 
