@@ -1,9 +1,11 @@
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ::metrics::{Counter, Histogram, counter, histogram};
 use dlq_core::ErrorClass;
+use rapidhash::quality::GlobalState;
 
 use super::{
     DLQ_CONFLICTING_LETTERS_TOTAL, EVENTS_PROCESSED_TOTAL, EVENTS_PROCESSING_DURATION_SECONDS,
@@ -19,10 +21,30 @@ pub struct Recorder {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
+/// Subjects are only ever added, so that they are looked up without a lock.
 struct Shared {
-    subjects: RwLock<HashMap<Arc<str>, Arc<Handles>>>,
+    subjects: [Slot; SLOTS],
+    known: AtomicUsize,
     other: OnceLock<Arc<Handles>>,
+}
+
+/// How many lists the subjects are spread over.
+const SLOTS: usize = 128;
+
+/// A place in a list, taken once.
+type Slot = OnceLock<Box<Known>>;
+
+struct Known {
+    subject: Arc<str>,
+    handles: Arc<Handles>,
+    next: Slot,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let subjects = [const { Slot::new() }; SLOTS];
+        Self { subjects, known: AtomicUsize::new(0), other: OnceLock::new() }
+    }
 }
 
 /// The handles of one subject.
@@ -65,20 +87,32 @@ impl Recorder {
     }
 
     pub(super) fn handles(&self, subject: &Arc<str>) -> Arc<Handles> {
-        {
-            let known = self.shared.subjects.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(handles) = known.get(subject) {
-                return Arc::clone(handles);
+        let hash = GlobalState::new().hash_one(&**subject);
+        let mut slot = &self.shared.subjects[hash as usize % SLOTS];
+        loop {
+            let Some(known) = slot.get().or_else(|| self.learn(slot, subject)) else {
+                let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
+                return Arc::clone(self.shared.other.get_or_init(other));
+            };
+            if known.subject == *subject {
+                return Arc::clone(&known.handles);
             }
+            slot = &known.next;
         }
-        let mut known = self.shared.subjects.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= Self::SUBJECTS && !known.contains_key(subject) {
-            let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
-            return Arc::clone(self.shared.other.get_or_init(other));
+    }
+
+    /// Takes the place for `subject`, unless there are too many or another was faster; threads that learn at once may
+    /// exceed the bound by their number.
+    #[cold]
+    fn learn<'a>(&self, slot: &'a Slot, subject: &Arc<str>) -> Option<&'a Box<Known>> {
+        if self.shared.known.load(Ordering::Relaxed) >= Self::SUBJECTS {
+            return None;
         }
-        let handles =
-            known.entry(Arc::clone(subject)).or_insert_with(|| Arc::new(Handles::new(subject)));
-        Arc::clone(handles)
+        Some(slot.get_or_init(|| {
+            self.shared.known.fetch_add(1, Ordering::Relaxed);
+            let (subject, handles) = (Arc::clone(subject), Arc::new(Handles::new(subject)));
+            Box::new(Known { subject, handles, next: Slot::new() })
+        }))
     }
 
     /// An attempt at a message of `subject` failed.
@@ -103,7 +137,7 @@ impl Recorder {
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.shared.subjects.read().unwrap_or_else(PoisonError::into_inner).len();
+        let known = self.shared.known.load(Ordering::Relaxed);
         f.debug_struct("Recorder").field("subjects", &known).finish()
     }
 }
