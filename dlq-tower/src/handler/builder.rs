@@ -287,7 +287,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let service = optional(limit, guard.layer(service));
         let service = optional(settings.once(idempotency), service);
         let service = optional(concurrency.map(ConcurrencyLayer::new), service);
-        let service = Box::new(Composed(retry.layer(service)));
+        let service = Arc::new(Composed::new(retry.layer(service)));
 
         let shared = Shared { name, aliases, policy, timeout, concurrency, order_by, service };
         Ok(HandlerStack::new(shared))

@@ -2,17 +2,18 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::Delivery;
 use dlq_core::policy::RetryPolicy;
+use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{Handles, InvalidConfig};
-use crate::retry::Retry;
+use crate::retry::{self, Retry};
 use crate::stage::{Done, Setback, Verdict};
 
 /// Reads a key from a delivery.
@@ -34,16 +35,43 @@ pub(super) struct Shared {
     pub(super) timeout: Option<Duration>,
     pub(super) concurrency: Option<usize>,
     pub(super) order_by: Option<KeyFn>,
-    pub(super) service: Box<dyn Run>,
+    pub(super) service: Arc<dyn Run>,
 }
 
 /// The composed layers, erased.
 pub(super) trait Run: Send + Sync {
-    fn run(&self, delivery: Delivery) -> StackFuture;
+    fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture;
 }
 
-/// A composed service, to be cloned for each message.
-pub(super) struct Composed<S>(pub(super) Retry<S>);
+/// A composed service, to be cloned for each message; or rather for each of those that are in hand at once.
+pub(super) struct Composed<S: Service<Delivery>> {
+    retry: Retry<S>,
+    /// What messages have left behind that are done, each with its clone of the service.
+    spares: Mutex<Vec<Pin<Box<Handling<S>>>>>,
+}
+
+/// How many spares are kept.
+const SPARES: usize = 64;
+
+pin_project! {
+    /// A message in hand, and whose spare its place becomes.
+    struct Handling<S: Service<Delivery>> {
+        #[pin]
+        handling: retry::ResponseFuture<S>,
+        // None while it is a spare.
+        home: Option<Arc<Composed<S>>>,
+    }
+}
+
+impl<S: Service<Delivery>> Composed<S> {
+    pub(super) fn new(retry: Retry<S>) -> Self {
+        Self { retry, spares: Mutex::default() }
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Vec<Pin<Box<Handling<S>>>>> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl<S> Run for Composed<S>
 where
@@ -53,9 +81,52 @@ where
         + Sync
         + 'static,
 {
-    fn run(&self, delivery: Delivery) -> StackFuture {
+    fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture {
         // A handler at its limit makes its own message wait, not those behind it (G4).
-        StackFuture(Box::pin(self.0.handle(delivery)))
+        let spare = self.spares().pop();
+        let handling = match spare {
+            Some(mut spare) => {
+                let this = spare.as_mut().project();
+                this.handling.restart(delivery);
+                *this.home = Some(self);
+                spare
+            }
+            None => {
+                Box::pin(Handling { handling: self.retry.handle(delivery), home: Some(self) })
+            }
+        };
+        StackFuture(Some(handling))
+    }
+}
+
+/// A message in hand, erased.
+trait Handle: Future<Output = Result<Verdict, Infallible>> + Send {
+    /// Leaves its place, whose message is done, to another message.
+    fn leave(self: Pin<Box<Self>>);
+}
+
+impl<S> Future for Handling<S>
+where
+    S: Service<Delivery, Response = Done, Error = Setback>,
+{
+    type Output = Result<Verdict, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().handling.poll(cx)
+    }
+}
+
+impl<S> Handle for Handling<S>
+where
+    S: Service<Delivery, Response = Done, Error = Setback, Future: Send> + Send + Sync,
+{
+    fn leave(mut self: Pin<Box<Self>>) {
+        if let Some(home) = self.as_mut().project().home.take() {
+            let mut spares = home.spares();
+            if spares.len() < SPARES {
+                spares.push(self);
+            }
+        }
     }
 }
 
@@ -116,7 +187,7 @@ impl Service<Delivery> for HandlerStack {
             known if known == &**name => delivery,
             _ => delivery.with_consumer(Arc::clone(name)),
         };
-        service.run(delivery)
+        Arc::clone(service).run(delivery)
     }
 }
 
@@ -153,13 +224,21 @@ impl fmt::Debug for HandlerStack {
 
 /// A message on its way through a handler's stack, from its first attempt to the verdict.
 #[must_use = "a future does nothing until it is polled"]
-pub struct StackFuture(Pin<Box<dyn Future<Output = Result<Verdict, Infallible>> + Send>>);
+pub struct StackFuture(Option<Pin<Box<dyn Handle>>>);
 
 impl Future for StackFuture {
     type Output = Result<Verdict, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx)
+        let handling = self.0.as_mut().expect("a future is not polled after it has completed");
+        let verdict = ready!(handling.as_mut().poll(cx));
+        // A service that failed is not used again.
+        if let Some(handling) = self.0.take()
+            && matches!(verdict, Ok(Verdict::Done(_)))
+        {
+            handling.leave();
+        }
+        Poll::Ready(verdict)
     }
 }
 

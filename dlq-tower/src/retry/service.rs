@@ -34,11 +34,7 @@ impl<S> Retry<S> {
     where
         S: Service<Delivery> + Clone,
     {
-        let (service, shared) = (self.inner.clone(), Arc::clone(&self.shared));
-        match shared.refuse(&delivery) {
-            Some(verdict) => ResponseFuture::decided(verdict, service, delivery, shared),
-            None => ResponseFuture::waiting(service, delivery, shared),
-        }
+        ResponseFuture::waiting(self.inner.clone(), delivery, Arc::clone(&self.shared))
     }
 
     /// The service inside.
