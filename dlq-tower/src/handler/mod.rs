@@ -60,7 +60,6 @@
 
 mod builder;
 mod config;
-mod either;
 mod env;
 mod error;
 mod failed;

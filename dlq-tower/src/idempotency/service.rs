@@ -23,13 +23,19 @@ const NO_ANSWER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Idempotency<S, I = BoxIdempotency> {
     inner: S,
-    shared: Arc<Shared<I>>,
+    // None where no message has a key.
+    shared: Option<Arc<Shared<I>>>,
 }
 
 impl<S, I> Idempotency<S, I> {
     #[inline]
     pub(super) fn new(inner: S, shared: Arc<Shared<I>>) -> Self {
-        Self { inner, shared }
+        Self { inner, shared: Some(shared) }
+    }
+
+    /// The service of a stack without the layer.
+    pub(crate) fn without(inner: S) -> Self {
+        Self { inner, shared: None }
     }
 
     /// The service inside.
@@ -68,8 +74,11 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let Some(shared) = &self.shared else {
+            return ResponseFuture::running(self.inner.call(delivery), None);
+        };
         // The function is the user's, and stands outside the panic guard.
-        let key = match catch_unwind(AssertUnwindSafe(|| (self.shared.key)(&delivery))) {
+        let key = match catch_unwind(AssertUnwindSafe(|| (shared.key)(&delivery))) {
             Ok(Some(key)) => key,
             Ok(None) => return ResponseFuture::running(self.inner.call(delivery), None),
             Err(payload) => {
@@ -79,12 +88,12 @@ where
                 return ResponseFuture::waiting(ready(Err(setback)));
             }
         };
-        if !self.shared.store.is_immediate() {
+        if !shared.store.is_immediate() {
             let clone = self.inner.clone();
             let ready = std::mem::replace(&mut self.inner, clone);
-            return ResponseFuture::waiting(once(Arc::clone(&self.shared), ready, delivery, key));
+            return ResponseFuture::waiting(once(Arc::clone(shared), ready, delivery, key));
         }
-        let claim = claim(&self.shared, delivery, key).now_or_never();
+        let claim = claim(shared, delivery, key).now_or_never();
         match claim.unwrap_or(Err(Unclaimed::of(unanswered()))) {
             Ok((delivery, claimed)) => {
                 ResponseFuture::running(self.inner.call(delivery), Some(claimed))
@@ -96,7 +105,7 @@ where
 
 impl<S: Clone, I> Clone for Idempotency<S, I> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self { inner: self.inner.clone(), shared: self.shared.clone() }
     }
 }
 
