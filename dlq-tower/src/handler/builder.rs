@@ -173,7 +173,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         F: Fn(&Delivery) -> K + Send + Sync + 'static,
         K: ToKey,
     {
-        let key: KeyFn = Arc::new(move |delivery| key(delivery).to_key());
+        let key: KeyFn = Arc::new(move |delivery| key(delivery).into_key());
         self.set(|settings| settings.idempotency_key = Some(key))
     }
 
@@ -197,7 +197,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         F: Fn(&Delivery) -> K + Send + Sync + 'static,
         K: ToKey,
     {
-        let key: KeyFn = Arc::new(move |delivery| key(delivery).to_key());
+        let key: KeyFn = Arc::new(move |delivery| key(delivery).into_key());
         self.set(|settings| settings.order_by = Some(key))
     }
 

@@ -89,32 +89,44 @@ impl<I: Idempotency> Claimed<I> {
         if !self.shared.store.is_immediate() {
             return Err(self);
         }
-        if let Some(token) = self.token.take()
-            && settle(&self.shared, token, owed).now_or_never().is_none()
-        {
-            tracing::error!(?owed, "an immediate store is not: a key is left to its lease");
+        if let Some(token) = self.token.take() {
+            let Shared { store, keep, .. } = &*self.shared;
+            let settled = match owed {
+                Owed::Completion => store.complete(token, *keep).now_or_never(),
+                Owed::Release(release) => store.release(token, release).now_or_never(),
+            };
+            // One that does not answer after all leaves the key to its lease.
+            self.shared.settled(owed, settled.unwrap_or(Ok(false)));
         }
         Ok(())
     }
 }
 
 async fn settle<I: Idempotency>(shared: &Shared<I>, token: IdempotencyToken, owed: Owed) {
-    let settled: Result<bool, StoreError> = match owed {
+    let settled = match owed {
         Owed::Completion => shared.store.complete(token, shared.keep).await,
         Owed::Release(release) => shared.store.release(token, release).await,
     };
-    let consumer = shared.consumer.as_deref();
-    match settled {
-        Ok(true) => {}
-        Ok(false) => tracing::warn!(
-            consumer,
-            ?owed,
-            "a claim had been lost when its handler ended: the message may have run elsewhere as well"
-        ),
-        Err(error) => tracing::error!(
-            consumer, ?owed, %error,
-            "the end of a claim could not be recorded: its key stays claimed until the lease ends"
-        ),
+    shared.settled(owed, settled);
+}
+
+impl<I> Shared<I> {
+    /// Says what is amiss with the end of a claim.
+    #[inline]
+    fn settled(&self, owed: Owed, settled: Result<bool, StoreError>) {
+        let consumer = self.consumer.as_deref();
+        match settled {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                consumer,
+                ?owed,
+                "a claim had been lost when its handler ended: the message may have run elsewhere as well"
+            ),
+            Err(error) => tracing::error!(
+                consumer, ?owed, %error,
+                "the end of a claim could not be recorded: its key stays claimed until the lease ends"
+            ),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store, IdempotencyClaim, Release};
-use dlq_core::{Delivery, ErrorClass, Timestamp};
+use dlq_core::{Delivery, ErrorClass, StoreError, StoreErrorKind, Timestamp};
 use futures_util::FutureExt as _;
 use tower_service::Service;
 
@@ -93,8 +93,9 @@ where
             let ready = std::mem::replace(&mut self.inner, clone);
             return ResponseFuture::waiting(once(Arc::clone(shared), ready, delivery, key));
         }
-        let claim = claim(shared, delivery, key).now_or_never();
-        match claim.unwrap_or(Err(Unclaimed::of(unanswered()))) {
+        let consumer = Arc::clone(shared.consumer(&delivery));
+        let claim = shared.store.claim(consumer, key, shared.lease).now_or_never();
+        match shared.claimed(delivery, claim.unwrap_or_else(|| Err(not_immediate()))) {
             Ok((delivery, claimed)) => {
                 ResponseFuture::running(self.inner.call(delivery), Some(claimed))
             }
@@ -122,7 +123,9 @@ where
     S::Response: IsDone,
     S::Error: ClassifiedError,
 {
-    match claim(&shared, delivery, key).await {
+    let consumer = Arc::clone(shared.consumer(&delivery));
+    let claim = shared.store.claim(consumer, key, shared.lease).await;
+    match shared.claimed(delivery, claim) {
         Ok((delivery, claimed)) => {
             ResponseFuture::running(service.call(delivery), Some(claimed)).await
         }
@@ -149,35 +152,43 @@ impl<I: Store> Unclaimed<I> {
     }
 }
 
-fn unanswered() -> Result<Done, Setback> {
-    Err(Setback::Deferred { after: NO_ANSWER, why: "the idempotency store does not answer" })
+fn not_immediate() -> StoreError {
+    let error = StoreError::new(StoreErrorKind::Unexpected, "claim a key");
+    error.with_detail("the store says that it is immediate, but did not answer at once")
 }
 
-/// Claims `key` for a run of `delivery`.
-async fn claim<I: Store>(
-    shared: &Arc<Shared<I>>,
-    delivery: Delivery,
-    key: Bytes,
-) -> Result<(Delivery, Claimed<I>), Unclaimed<I>> {
-    let consumer = shared.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone();
-    let claim = shared.store.claim(consumer, key, shared.lease).await;
-    let (token, attempts, crashes) = match claim {
-        Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
-        Ok(IdempotencyClaim::Done { .. }) => return Err(Unclaimed::of(Ok(Done::Duplicate))),
-        Ok(IdempotencyClaim::InFlight { remaining }) => {
-            let why = "in flight elsewhere";
-            return Err(Unclaimed::of(Err(Setback::Deferred { after: remaining, why })));
+impl<I: Store> Shared<I> {
+    #[inline]
+    fn consumer<'a>(&'a self, delivery: &'a Delivery) -> &'a Arc<str> {
+        self.consumer.as_ref().unwrap_or(delivery.consumer_shared())
+    }
+
+    /// What is to be run under `claim`, if it is to be.
+    #[inline]
+    fn claimed(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        claim: Result<IdempotencyClaim, StoreError>,
+    ) -> Result<(Delivery, Claimed<I>), Unclaimed<I>> {
+        let (token, attempts, crashes) = match claim {
+            Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
+            Ok(IdempotencyClaim::Done { .. }) => return Err(Unclaimed::of(Ok(Done::Duplicate))),
+            Ok(IdempotencyClaim::InFlight { remaining }) => {
+                let why = "in flight elsewhere";
+                return Err(Unclaimed::of(Err(Setback::Deferred { after: remaining, why })));
+            }
+            Err(error) => {
+                let consumer = &**self.consumer(&delivery);
+                tracing::warn!(consumer, %error, "a key could not be claimed");
+                let why = "the idempotency store does not answer";
+                return Err(Unclaimed::of(Err(Setback::Deferred { after: NO_ANSWER, why })));
+            }
+        };
+        let claimed = Claimed::new(Arc::clone(self), token);
+        match continued(delivery, attempts, crashes, self.max_crashes) {
+            Ok(delivery) => Ok((delivery, claimed)),
+            Err(setback) => Err(Unclaimed { outcome: Err(setback), claimed: Some(claimed) }),
         }
-        Err(error) => {
-            let consumer = shared.consumer.as_deref().unwrap_or(delivery.consumer());
-            tracing::warn!(consumer, %error, "a key could not be claimed");
-            return Err(Unclaimed::of(unanswered()));
-        }
-    };
-    let claimed = Claimed::new(Arc::clone(shared), token);
-    match continued(delivery, attempts, crashes, shared.max_crashes) {
-        Ok(delivery) => Ok((delivery, claimed)),
-        Err(setback) => Err(Unclaimed { outcome: Err(setback), claimed: Some(claimed) }),
     }
 }
 
@@ -186,6 +197,7 @@ async fn claim<I: Store>(
 /// A key counts across deaths, runs included that no letter knows of because the process died before they were
 /// recorded. What it says is therefore of no use to a message that came back from the dead, which would else die of
 /// attempts of an earlier life (G3): its letter counts for it.
+#[inline]
 fn continued(
     delivery: Delivery,
     attempts: u32,
