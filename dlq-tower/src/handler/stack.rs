@@ -183,8 +183,8 @@ impl Service<Delivery> for HandlerStack {
         let Shared { name, policy, service, .. } = &*self.shared;
         let delivery = delivery.with_max_attempts(policy.max_attempts());
         // A letter that died under a former name is handled, and if need be dies, under the present one.
-        let delivery = match delivery.consumer() {
-            known if known == &**name => delivery,
+        let delivery = match delivery.consumer_shared() {
+            known if Arc::ptr_eq(known, name) || known == name => delivery,
             _ => delivery.with_consumer(Arc::clone(name)),
         };
         Arc::clone(service).run(delivery)

@@ -1,11 +1,11 @@
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ::metrics::{Counter, Histogram, counter, histogram};
 use dlq_core::ErrorClass;
-use rapidhash::quality::GlobalState;
+use rapidhash::fast::RandomState;
 
 use super::{
     DLQ_CONFLICTING_LETTERS_TOTAL, EVENTS_PROCESSED_TOTAL, EVENTS_PROCESSING_DURATION_SECONDS,
@@ -23,6 +23,7 @@ pub struct Recorder {
 
 /// Subjects are only ever added, so that they are looked up without a lock.
 struct Shared {
+    spread: RandomState,
     subjects: [Slot; SLOTS],
     known: AtomicUsize,
     other: OnceLock<Arc<Handles>>,
@@ -43,7 +44,8 @@ struct Known {
 impl Default for Shared {
     fn default() -> Self {
         let subjects = [const { Slot::new() }; SLOTS];
-        Self { subjects, known: AtomicUsize::new(0), other: OnceLock::new() }
+        let spread = RandomState::default();
+        Self { spread, subjects, known: AtomicUsize::new(0), other: OnceLock::new() }
     }
 }
 
@@ -87,8 +89,9 @@ impl Recorder {
     }
 
     pub(super) fn handles(&self, subject: &Arc<str>) -> Arc<Handles> {
-        let hash = GlobalState::new().hash_one(&**subject);
-        let mut slot = &self.shared.subjects[hash as usize % SLOTS];
+        let mut hasher = self.shared.spread.build_hasher();
+        hasher.write(subject.as_bytes());
+        let mut slot = &self.shared.subjects[hasher.finish() as usize % SLOTS];
         loop {
             let Some(known) = slot.get().or_else(|| self.learn(slot, subject)) else {
                 let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
