@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rapidhash::fast::RandomState;
 
 use super::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
-use crate::clock::{SharedClock, SystemClock};
+use crate::clock::{CoarseClock, SharedClock};
 use crate::{StoreError, Timestamp};
 
 /// Idempotency in memory. Clones share the keys.
@@ -69,7 +69,7 @@ impl MemoryIdempotency {
     /// No keys yet, by the machine's clock.
     #[must_use]
     pub fn new() -> Self {
-        Self { keys: Arc::default(), clock: SystemClock::shared() }
+        Self { keys: Arc::default(), clock: Arc::new(CoarseClock) }
     }
 
     /// Sets the clock by which this handle tells the time. Defaults to the machine's.

@@ -91,9 +91,7 @@ where
                 *this.home = Some(self);
                 spare
             }
-            None => {
-                Box::pin(Handling { handling: self.retry.handle(delivery), home: Some(self) })
-            }
+            None => Box::pin(Handling { handling: self.retry.handle(delivery), home: Some(self) }),
         };
         StackFuture(Some(handling))
     }
