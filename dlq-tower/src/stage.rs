@@ -431,3 +431,22 @@ mod sealed {
     impl Sealed for super::Settlement {}
     impl Sealed for super::RouteError {}
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_reading_is_used_once_and_does_not_grow_old() {
+        let early = Instant::now();
+        let used = with_reading(early, || [reading(), reading()]);
+        assert_eq!(used[0], early);
+        assert!(used[1] > early, "what comes next takes its own");
+        with_reading(early, || ());
+        assert!(reading() > early, "nobody used it");
+        let panicked = catch_unwind(AssertUnwindSafe(|| with_reading(early, || panic!("inside"))));
+        assert!(panicked.is_err() && reading() > early);
+    }
+}
