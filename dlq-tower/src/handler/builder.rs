@@ -8,7 +8,8 @@ use dlq_core::{Classifier, Delivery, SharedClock};
 use tower_layer::Layer;
 
 use super::failed::Judge;
-use super::stack::{Composed, KeyFn, Shared};
+use super::place::Composed;
+use super::stack::{KeyFn, Shared};
 use super::{
     HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig, ToKey,
     Unclassified, env, service,

@@ -1,20 +1,17 @@
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::Delivery;
 use dlq_core::policy::RetryPolicy;
-use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{Handles, InvalidConfig};
-use crate::retry::{self, Retry};
-use crate::stage::{Done, Setback, Verdict};
+use super::place::Run;
+use super::{Handles, InvalidConfig, StackFuture};
+use crate::stage::Verdict;
 
 /// Reads a key from a delivery.
 pub(super) type KeyFn = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
@@ -36,96 +33,6 @@ pub(super) struct Shared {
     pub(super) concurrency: Option<usize>,
     pub(super) order_by: Option<KeyFn>,
     pub(super) service: Arc<dyn Run>,
-}
-
-/// The composed layers, erased.
-pub(super) trait Run: Send + Sync {
-    fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture;
-}
-
-/// A composed service, to be cloned for each message; or rather for each of those that are in hand at once.
-pub(super) struct Composed<S: Service<Delivery>> {
-    retry: Retry<S>,
-    /// What messages have left behind that are done, each with its clone of the service.
-    spares: Mutex<Vec<Pin<Box<Handling<S>>>>>,
-}
-
-/// How many spares are kept.
-const SPARES: usize = 64;
-
-pin_project! {
-    /// A message in hand, and whose spare its place becomes.
-    struct Handling<S: Service<Delivery>> {
-        #[pin]
-        handling: retry::ResponseFuture<S>,
-        // None while it is a spare.
-        home: Option<Arc<Composed<S>>>,
-    }
-}
-
-impl<S: Service<Delivery>> Composed<S> {
-    pub(super) fn new(retry: Retry<S>) -> Self {
-        Self { retry, spares: Mutex::default() }
-    }
-
-    fn spares(&self) -> MutexGuard<'_, Vec<Pin<Box<Handling<S>>>>> {
-        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<S> Run for Composed<S>
-where
-    S: Service<Delivery, Response = Done, Error = Setback, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-{
-    fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture {
-        // A handler at its limit makes its own message wait, not those behind it (G4).
-        let spare = self.spares().pop();
-        let handling = match spare {
-            Some(mut spare) => {
-                let this = spare.as_mut().project();
-                this.handling.restart(delivery);
-                *this.home = Some(self);
-                spare
-            }
-            None => Box::pin(Handling { handling: self.retry.handle(delivery), home: Some(self) }),
-        };
-        StackFuture(Some(handling))
-    }
-}
-
-/// A message in hand, erased.
-trait Handle: Future<Output = Result<Verdict, Infallible>> + Send {
-    /// Leaves its place, whose message is done, to another message.
-    fn leave(self: Pin<Box<Self>>);
-}
-
-impl<S> Future for Handling<S>
-where
-    S: Service<Delivery, Response = Done, Error = Setback>,
-{
-    type Output = Result<Verdict, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().handling.poll(cx)
-    }
-}
-
-impl<S> Handle for Handling<S>
-where
-    S: Service<Delivery, Response = Done, Error = Setback, Future: Send> + Send + Sync,
-{
-    fn leave(mut self: Pin<Box<Self>>) {
-        if let Some(home) = self.as_mut().project().home.take() {
-            let mut spares = home.spares();
-            if spares.len() < SPARES {
-                spares.push(self);
-            }
-        }
-    }
 }
 
 impl HandlerStack {
@@ -217,32 +124,6 @@ impl fmt::Debug for HandlerStack {
             .field("concurrency", &self.shared.concurrency)
             .field("is_ordered", &self.is_ordered())
             .finish_non_exhaustive()
-    }
-}
-
-/// A message on its way through a handler's stack, from its first attempt to the verdict.
-#[must_use = "a future does nothing until it is polled"]
-pub struct StackFuture(Option<Pin<Box<dyn Handle>>>);
-
-impl Future for StackFuture {
-    type Output = Result<Verdict, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let handling = self.0.as_mut().expect("a future is not polled after it has completed");
-        let verdict = ready!(handling.as_mut().poll(cx));
-        // A service that failed is not used again.
-        if let Some(handling) = self.0.take()
-            && matches!(verdict, Ok(Verdict::Done(_)))
-        {
-            handling.leave();
-        }
-        Poll::Ready(verdict)
-    }
-}
-
-impl fmt::Debug for StackFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StackFuture").finish_non_exhaustive()
     }
 }
 

@@ -93,7 +93,7 @@ impl Recorder {
         hasher.write(subject.as_bytes());
         let mut slot = &self.shared.subjects[hasher.finish() as usize % SLOTS];
         loop {
-            let Some(known) = slot.get().or_else(|| self.learn(slot, subject)) else {
+            let Some(known) = slot.get().map(Box::as_ref).or_else(|| self.learn(slot, subject)) else {
                 let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
                 return Arc::clone(self.shared.other.get_or_init(other));
             };
@@ -107,7 +107,7 @@ impl Recorder {
     /// Takes the place for `subject`, unless there are too many or another was faster; threads that learn at once may
     /// exceed the bound by their number.
     #[cold]
-    fn learn<'a>(&self, slot: &'a Slot, subject: &Arc<str>) -> Option<&'a Box<Known>> {
+    fn learn<'a>(&self, slot: &'a Slot, subject: &Arc<str>) -> Option<&'a Known> {
         if self.shared.known.load(Ordering::Relaxed) >= Self::SUBJECTS {
             return None;
         }

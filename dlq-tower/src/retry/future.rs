@@ -85,8 +85,6 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
         let mut this = self.project();
         this.state.set(due(this.shared, &delivery));
         *this.delivery = Some(delivery);
-        *this.history = None;
-        *this.stop = None;
     }
 }
 
@@ -114,6 +112,8 @@ where
         // Nothing of the message stays behind.
         this.state.set(State::Decided { verdict: None });
         *this.delivery = None;
+        *this.history = None;
+        *this.stop = None;
         Poll::Ready(Ok(verdict))
     }
 }
