@@ -35,7 +35,8 @@ impl Owed {
     }
 }
 
-/// A claim in our hands. Dropped before it is settled, it is settled by a task of its own.
+/// A claim in our hands. Dropped before it is settled, it is settled all the same: in place with an
+/// immediate store, else by a task of its own.
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
     shared: Arc<Shared<I>>,
@@ -86,19 +87,9 @@ impl<I: Idempotency> Claimed<I> {
     /// The same in place, with a store that is [immediate](Idempotency::is_immediate); any other gets the claim back.
     #[inline]
     pub(super) fn settle_now(mut self, owed: Owed) -> Result<(), Self> {
-        if !self.shared.store.is_immediate() {
-            return Err(self);
-        }
-        if let Some(token) = self.token.take() {
-            let Shared { store, keep, .. } = &*self.shared;
-            let settled = match owed {
-                Owed::Completion => store.complete(token, *keep).now_or_never(),
-                Owed::Release(release) => store.release(token, release).now_or_never(),
-            };
-            // One that does not answer after all leaves the key to its lease.
-            self.shared.settled(owed, settled.unwrap_or(Ok(false)));
-        }
-        Ok(())
+        self.owed = owed;
+        // Dropping settles it, in place.
+        if self.shared.store.is_immediate() { Ok(()) } else { Err(self) }
     }
 }
 
@@ -133,13 +124,22 @@ impl<I> Shared<I> {
 impl<I: Idempotency> Drop for Claimed<I> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(token) = self.token.take() {
-            self.leave(token);
+        let Some(token) = self.token.take() else { return };
+        let Shared { store, keep, .. } = &*self.shared;
+        if !store.is_immediate() {
+            return self.leave(token);
         }
+        let settled = match self.owed {
+            Owed::Completion => store.complete(token, *keep).now_or_never(),
+            Owed::Release(release) => store.release(token, release).now_or_never(),
+        };
+        // One that does not answer after all leaves the key to its lease.
+        self.shared.settled(self.owed, settled.unwrap_or(Ok(false)));
     }
 }
 
 impl<I: Idempotency> Claimed<I> {
+    /// Leaves it to a task.
     #[cold]
     fn leave(&self, token: IdempotencyToken) {
         let Ok(runtime) = Handle::try_current() else {

@@ -48,7 +48,8 @@
 //!
 //! The key becomes done only when the handler has succeeded, and is free again when it failed, so that a retry or a
 //! replay is never taken for a duplicate. A handler that is deferred or dropped midway gives its claim back uncounted;
-//! giving back after a drop runs as a task of its own, see [`drained`](IdempotencyLayer::drained).
+//! giving back after a drop runs as a task of its own, see [`drained`](IdempotencyLayer::drained), unless the store is
+//! immediate.
 //!
 //! A key function that panics fails its message for good: without its key it is not handled.
 //!

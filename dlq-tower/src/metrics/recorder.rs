@@ -93,7 +93,8 @@ impl Recorder {
         hasher.write(subject.as_bytes());
         let mut slot = &self.shared.subjects[hasher.finish() as usize % SLOTS];
         loop {
-            let Some(known) = slot.get().map(Box::as_ref).or_else(|| self.learn(slot, subject)) else {
+            let Some(known) = slot.get().map(Box::as_ref).or_else(|| self.learn(slot, subject))
+            else {
                 let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
                 return Arc::clone(self.shared.other.get_or_init(other));
             };

@@ -12,7 +12,8 @@ use dlq_tower::classify::{Classify, ClassifyLayer};
 use dlq_tower::idempotency::IdempotencyLayer;
 use dlq_tower::retry::RetryLayer;
 use dlq_tower::stage::{Done, Setback, Verdict};
-use tower::{Layer, ServiceBuilder};
+use futures_util::FutureExt as _;
+use tower::{Layer, Service, ServiceBuilder};
 
 use crate::support::*;
 
@@ -355,4 +356,16 @@ async fn an_immediate_store_makes_nothing_wait() {
     let mut running = Box::pin(call(&service, delivery(1)));
     assert!(futures_util::poll!(running.as_mut()).is_ready(), "at the first poll");
     assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }));
+}
+
+#[test]
+fn a_claim_on_an_immediate_store_is_given_back_at_once_without_a_runtime() {
+    let (store, handler) = (MemoryIdempotency::new(), Handler::default());
+    let mut service = once(&keyed(&store), &handler);
+    drop(Service::call(&mut service, delivery(1)));
+    let free = claim(&store).now_or_never();
+    assert!(
+        matches!(free, Some(IdempotencyClaim::New { attempts: 0, crashes: 0, .. })),
+        "{free:?}"
+    );
 }
