@@ -56,13 +56,13 @@ impl Timestamp {
     /// This time plus `duration`; saturates at [`Timestamp::MAX`].
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+        Self(self.0.saturating_add(nanos(duration)))
     }
 
     /// This time minus `duration`; saturates at the earliest representable time.
     #[must_use]
     pub fn before(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+        Self(self.0.saturating_sub(nanos(duration)))
     }
 
     /// How long after `earlier` this time lies; zero when it does not.
@@ -71,6 +71,13 @@ impl Timestamp {
         let nanos = i128::from(self.0) - i128::from(earlier.0);
         Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
+}
+
+/// Whole nanoseconds; saturates.
+#[inline]
+fn nanos(duration: Duration) -> i64 {
+    let seconds = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(duration.subsec_nanos()))
 }
 
 impl fmt::Display for Timestamp {
@@ -146,6 +153,24 @@ impl Clock for SystemClock {
             Ok(elapsed) => Timestamp::EPOCH.after(elapsed),
             Err(error) => Timestamp::EPOCH.before(error.duration()),
         }
+    }
+}
+
+/// The clock of the machine as of its last tick, a few milliseconds ago at most, at a fifth of the cost: for leases and
+/// other times that are long beside that. Where the system has no such clock, it is [`SystemClock`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CoarseClock;
+
+impl Clock for CoarseClock {
+    #[cfg(target_os = "linux")]
+    fn now(&self) -> Timestamp {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Timestamp(now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn now(&self) -> Timestamp {
+        SystemClock.now()
     }
 }
 

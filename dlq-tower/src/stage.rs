@@ -84,27 +84,46 @@ pub(crate) struct Run {
 }
 
 thread_local! {
-    /// When the run began that was started last on this thread, so that layers around it need not read the clock again.
-    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// A reading of the clock for whoever inside needs one next: a message, its attempt and its run begin together.
+    static READING: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Leaves no reading behind that has grown old, also when what was to use it panics.
+struct Unread;
+
+impl Drop for Unread {
+    #[inline]
+    fn drop(&mut self) {
+        READING.set(None);
+    }
+}
+
+/// The time, as it was just read outside if it was.
+#[inline]
+pub(crate) fn reading() -> Instant {
+    READING.take().unwrap_or_else(Instant::now)
+}
+
+/// Does `what`, in which the first who asks for a [`reading`] is given `now`.
+#[inline]
+pub(crate) fn with_reading<T>(now: Instant, what: impl FnOnce() -> T) -> T {
+    READING.set(Some(now));
+    let _unread = Unread;
+    what()
 }
 
 impl Run {
     /// The run of `delivery` that begins now.
     #[inline]
     pub(crate) fn begin(delivery: &Delivery) -> Self {
-        let began = Instant::now();
-        BEGAN.set(Some(began));
-        Self { number: delivery.attempt(), generation: delivery.generation(), began }
+        Self { number: delivery.attempt(), generation: delivery.generation(), began: reading() }
     }
 
-    /// The run of `delivery` that `start` begins, if it does so at once, or else begins now.
+    /// The run of `delivery` that `start` begins now.
     #[inline]
     pub(crate) fn around<T>(delivery: Delivery, start: impl FnOnce(Delivery) -> T) -> (Self, T) {
-        let (number, generation) = (delivery.attempt(), delivery.generation());
-        BEGAN.set(None);
-        let started = start(delivery);
-        let began = BEGAN.take().unwrap_or_else(Instant::now);
-        (Self { number, generation, began }, started)
+        let run = Self::begin(&delivery);
+        (run, with_reading(run.began, || start(delivery)))
     }
 
     /// The run ended now, and failed.
@@ -411,4 +430,23 @@ mod sealed {
     impl Sealed for super::Verdict {}
     impl Sealed for super::Settlement {}
     impl Sealed for super::RouteError {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_reading_is_used_once_and_does_not_grow_old() {
+        let early = Instant::now();
+        let used = with_reading(early, || [reading(), reading()]);
+        assert_eq!(used[0], early);
+        assert!(used[1] > early, "what comes next takes its own");
+        with_reading(early, || ());
+        assert!(reading() > early, "nobody used it");
+        let panicked = catch_unwind(AssertUnwindSafe(|| with_reading(early, || panic!("inside"))));
+        assert!(panicked.is_err() && reading() > early);
+    }
 }

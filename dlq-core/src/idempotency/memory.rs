@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rapidhash::fast::RandomState;
 
 use super::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
-use crate::clock::{SharedClock, SystemClock};
+use crate::clock::{CoarseClock, SharedClock};
 use crate::{StoreError, Timestamp};
 
 /// Idempotency in memory. Clones share the keys.
@@ -28,10 +29,12 @@ struct Keys {
 #[derive(Debug)]
 struct Consumer {
     name: Arc<str>,
-    entries: HashMap<Bytes, Entry>,
+    /// Keys may come from whoever publishes: they are spread by a seed that only we know.
+    entries: HashMap<Bytes, Entry, RandomState>,
 }
 
 impl Keys {
+    #[inline]
     fn find(&self, consumer: &Arc<str>) -> Option<usize> {
         // Mostly it is the very name that was seen before.
         let is = |known: &Consumer| Arc::ptr_eq(&known.name, consumer) || known.name == *consumer;
@@ -66,7 +69,7 @@ impl MemoryIdempotency {
     /// No keys yet, by the machine's clock.
     #[must_use]
     pub fn new() -> Self {
-        Self { keys: Arc::default(), clock: SystemClock::shared() }
+        Self { keys: Arc::default(), clock: Arc::new(CoarseClock) }
     }
 
     /// Sets the clock by which this handle tells the time. Defaults to the machine's.
@@ -76,11 +79,13 @@ impl MemoryIdempotency {
         self
     }
 
+    #[inline]
     fn keys(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the entry of `token` if the token was the last that was given out for its key.
+    #[inline]
     fn with_entry(&self, token: IdempotencyToken, change: impl FnOnce(&mut Entry) -> bool) -> bool {
         let mut keys = self.keys();
         let Some(index) = keys.find(&token.consumer) else { return false };
@@ -110,7 +115,7 @@ impl Idempotency for MemoryIdempotency {
         let mut guard = self.keys();
         let keys = &mut *guard;
         let index = keys.find(&consumer).unwrap_or_else(|| {
-            let (name, entries) = (Arc::clone(&consumer), HashMap::new());
+            let (name, entries) = (Arc::clone(&consumer), HashMap::default());
             keys.consumers.push(Consumer { name, entries });
             keys.consumers.len() - 1
         });
@@ -189,5 +194,9 @@ impl Idempotency for MemoryIdempotency {
             .take(limit as usize)
             .count();
         Ok(forgotten as u64)
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
     }
 }

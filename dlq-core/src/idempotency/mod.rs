@@ -119,6 +119,12 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     /// Forgets keys that were done and kept long enough, and keys that are not done and untouched for [`KEEP_FREE`]
     /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Whether every answer is ready when it is first asked for, as one from memory is. Such a store is asked in place,
+    /// where one that has to be waited for needs an allocation. Defaults to `false`.
+    fn is_immediate(&self) -> bool {
+        false
+    }
 }
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -134,6 +140,7 @@ trait DynIdempotency: fmt::Debug + Send + Sync {
     fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool>;
     fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
     fn purge(&self, limit: u32) -> Answer<'_, u64>;
+    fn is_immediate(&self) -> bool;
 }
 
 impl<I: Idempotency> DynIdempotency for I {
@@ -160,6 +167,10 @@ impl<I: Idempotency> DynIdempotency for I {
 
     fn purge(&self, limit: u32) -> Answer<'_, u64> {
         Box::pin(Idempotency::purge(self, limit))
+    }
+
+    fn is_immediate(&self) -> bool {
+        Idempotency::is_immediate(self)
     }
 }
 
@@ -199,5 +210,9 @@ impl Idempotency for BoxIdempotency {
 
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         DynIdempotency::purge(&*self.0, limit).await
+    }
+
+    fn is_immediate(&self) -> bool {
+        DynIdempotency::is_immediate(&*self.0)
     }
 }

@@ -20,8 +20,8 @@ pin_project! {
 
 impl<F> ResponseFuture<F> {
     #[inline]
-    pub(super) fn new(inner: F, permit: OwnedSemaphorePermit) -> Self {
-        Self { inner, permit: Some(permit) }
+    pub(super) fn new(inner: F, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { inner, permit }
     }
 }
 

@@ -17,7 +17,8 @@ const CLOSED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Concurrency<S> {
     inner: S,
-    permits: PollSemaphore,
+    // None for as many as there are.
+    permits: Option<PollSemaphore>,
     // Taken by `poll_ready`, moved into the future by `call`.
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -25,7 +26,12 @@ pub struct Concurrency<S> {
 impl<S> Concurrency<S> {
     #[inline]
     pub(super) fn new(inner: S, permits: Arc<Semaphore>) -> Self {
-        Self { inner, permits: PollSemaphore::new(permits), permit: None }
+        Self { inner, permits: Some(PollSemaphore::new(permits)), permit: None }
+    }
+
+    /// The service of a stack without the layer.
+    pub(crate) fn without(inner: S) -> Self {
+        Self { inner, permits: None, permit: None }
     }
 
     /// The service inside.
@@ -57,8 +63,8 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        if self.permit.is_none() {
-            let Some(permit) = ready!(self.permits.poll_acquire(cx)) else {
+        if let (Some(permits), None) = (&mut self.permits, &self.permit) {
+            let Some(permit) = ready!(permits.poll_acquire(cx)) else {
                 let why = "the semaphore of attempts is closed";
                 return Poll::Ready(Err(Setback::Deferred { after: CLOSED, why }));
             };
@@ -69,7 +75,9 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let permit = self.permit.take().expect("a service is polled ready before it is called");
+        let permit = self.permit.take();
+        let is_ready = permit.is_some() || self.permits.is_none();
+        assert!(is_ready, "a service is polled ready before it is called");
         ResponseFuture::new(self.inner.call(delivery), permit)
     }
 }

@@ -124,7 +124,7 @@ where
             *seen = Seen::Value(P::decode(delivery).ok()?);
         }
         let Seen::Value(payload) = &*seen else { return None };
-        match catch_unwind(AssertUnwindSafe(|| key(payload.value()).to_key())) {
+        match catch_unwind(AssertUnwindSafe(|| key(payload.value()).into_key())) {
             Ok(key) => key,
             Err(payload) => {
                 let message = text_of(&*payload);

@@ -7,20 +7,20 @@ use dlq_core::policy::RetryPolicy;
 use dlq_core::{Classifier, Delivery, SharedClock};
 use tower_layer::Layer;
 
-use super::either::optional;
 use super::failed::Judge;
-use super::stack::{Composed, KeyFn, Shared};
+use super::place::Composed;
+use super::stack::{KeyFn, Shared};
 use super::{
     HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig, ToKey,
     Unclassified, env, service,
 };
 use crate::catch_panic::CatchPanicLayer;
 use crate::classify::{ClassifyLayer, Derived};
-use crate::concurrency::ConcurrencyLayer;
-use crate::idempotency::IdempotencyLayer;
+use crate::concurrency::{Concurrency, ConcurrencyLayer};
+use crate::idempotency::{Idempotency as Once, IdempotencyLayer};
 use crate::metrics::Recorder;
 use crate::retry::{HoldSlots, RetryLayer};
-use crate::timeout::TimeoutLayer;
+use crate::timeout::{Timeout, TimeoutLayer};
 
 /// A handler without the attribute: `function` under a stable name, with the default policy. Its errors are transient
 /// until [`derived`](HandlerBuilder::derived) or [`classify`](HandlerBuilder::classify) says how to judge them.
@@ -174,7 +174,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         F: Fn(&Delivery) -> K + Send + Sync + 'static,
         K: ToKey,
     {
-        let key: KeyFn = Arc::new(move |delivery| key(delivery).to_key());
+        let key: KeyFn = Arc::new(move |delivery| key(delivery).into_key());
         self.set(|settings| settings.idempotency_key = Some(key))
     }
 
@@ -198,7 +198,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         F: Fn(&Delivery) -> K + Send + Sync + 'static,
         K: ToKey,
     {
-        let key: KeyFn = Arc::new(move |delivery| key(delivery).to_key());
+        let key: KeyFn = Arc::new(move |delivery| key(delivery).into_key());
         self.set(|settings| settings.order_by = Some(key))
     }
 
@@ -284,10 +284,20 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         }
 
         let service = classify.layer(service::function(function, state));
-        let service = optional(limit, guard.layer(service));
-        let service = optional(settings.once(idempotency), service);
-        let service = optional(concurrency.map(ConcurrencyLayer::new), service);
-        let service = Box::new(Composed(retry.layer(service)));
+        let service = guard.layer(service);
+        let service = match limit {
+            Some(limit) => limit.layer(service),
+            None => Timeout::without(service),
+        };
+        let service = match settings.once(idempotency) {
+            Some(once) => once.layer(service),
+            None => Once::without(service),
+        };
+        let service = match concurrency {
+            Some(limit) => ConcurrencyLayer::new(limit).layer(service),
+            None => Concurrency::without(service),
+        };
+        let service = Arc::new(Composed::new(retry.layer(service)));
 
         let shared = Shared { name, aliases, policy, timeout, concurrency, order_by, service };
         Ok(HandlerStack::new(shared))

@@ -22,6 +22,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 pub trait ToKey {
     /// The key's bytes; `None` for no key.
     fn to_key(&self) -> Option<Bytes>;
+
+    /// The same of a value that is of no further use. Defaults to a copy.
+    fn into_key(self) -> Option<Bytes>
+    where
+        Self: Sized,
+    {
+        self.to_key()
+    }
 }
 
 impl ToKey for [u8] {
@@ -38,7 +46,11 @@ impl ToKey for str {
 
 impl ToKey for Bytes {
     fn to_key(&self) -> Option<Bytes> {
-        (!self.is_empty()).then(|| self.clone())
+        self.clone().into_key()
+    }
+
+    fn into_key(self) -> Option<Bytes> {
+        (!self.is_empty()).then_some(self)
     }
 }
 
@@ -47,6 +59,10 @@ macro_rules! by_slice {
         impl ToKey for $of {
             fn to_key(&self) -> Option<Bytes> {
                 self[..].to_key()
+            }
+
+            fn into_key(self) -> Option<Bytes> {
+                Bytes::from(self).into_key()
             }
         }
     )*};
@@ -90,6 +106,10 @@ impl<T: ToKey + ToOwned + ?Sized> ToKey for Cow<'_, T> {
 impl<T: ToKey> ToKey for Option<T> {
     fn to_key(&self) -> Option<Bytes> {
         self.as_ref().and_then(ToKey::to_key)
+    }
+
+    fn into_key(self) -> Option<Bytes> {
+        self.and_then(ToKey::into_key)
     }
 }
 

@@ -53,14 +53,14 @@
 //!
 //! # Cost
 //!
-//! One allocation per message, retries included. A handler that is at its limit of [concurrency] does not make the
-//! stack unready: its messages wait in their own futures, without a permit, so that those of other handlers go on.
+//! One allocation for each message in hand at once, not for each message. A handler that is at its limit of
+//! [concurrency] does not make the stack unready: its messages wait in their own futures, without a permit, so that
+//! those of other handlers go on.
 //!
 //! [concurrency]: HandlerBuilder::concurrency
 
 mod builder;
 mod config;
-mod either;
 mod env;
 mod error;
 mod failed;
@@ -68,6 +68,7 @@ mod function;
 mod handles;
 mod keys;
 mod output;
+mod place;
 mod service;
 mod stack;
 mod unclassified;
@@ -81,7 +82,8 @@ pub use function::HandlerFn;
 pub use handles::Handles;
 pub use keys::ToKey;
 pub use output::{HandlerFailure, HandlerOutput};
-pub use stack::{HandlerStack, IntoStack, StackFuture};
+pub use place::StackFuture;
+pub use stack::{HandlerStack, IntoStack};
 pub use unclassified::Unclassified;
 
 pub(crate) use builder::check_name;

@@ -1,7 +1,5 @@
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,12 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::Delivery;
 use dlq_core::policy::RetryPolicy;
-use futures_util::future::poll_fn;
 use tower_service::Service;
 
-use super::{Handles, InvalidConfig};
-use crate::retry::Retry;
-use crate::stage::{Done, Setback, Verdict};
+use super::place::Run;
+use super::{Handles, InvalidConfig, StackFuture};
+use crate::stage::Verdict;
 
 /// Reads a key from a delivery.
 pub(super) type KeyFn = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
@@ -35,34 +32,7 @@ pub(super) struct Shared {
     pub(super) timeout: Option<Duration>,
     pub(super) concurrency: Option<usize>,
     pub(super) order_by: Option<KeyFn>,
-    pub(super) service: Box<dyn Run>,
-}
-
-/// The composed layers, erased.
-pub(super) trait Run: Send + Sync {
-    fn run(&self, delivery: Delivery) -> StackFuture;
-}
-
-/// A composed service, to be cloned for each message.
-pub(super) struct Composed<S>(pub(super) Retry<S>);
-
-impl<S> Run for Composed<S>
-where
-    S: Service<Delivery, Response = Done, Error = Setback, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-{
-    fn run(&self, delivery: Delivery) -> StackFuture {
-        let mut service = self.0.clone();
-        StackFuture(Box::pin(async move {
-            // A handler at its limit makes its own message wait, not those behind it (G4).
-            let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
-            let Ok(verdict) = service.once(delivery).await;
-            verdict
-        }))
-    }
+    pub(super) service: Arc<dyn Run>,
 }
 
 impl HandlerStack {
@@ -118,11 +88,11 @@ impl Service<Delivery> for HandlerStack {
         let Shared { name, policy, service, .. } = &*self.shared;
         let delivery = delivery.with_max_attempts(policy.max_attempts());
         // A letter that died under a former name is handled, and if need be dies, under the present one.
-        let delivery = match delivery.consumer() {
-            known if known == &**name => delivery,
+        let delivery = match delivery.consumer_shared() {
+            known if Arc::ptr_eq(known, name) || known == name => delivery,
             _ => delivery.with_consumer(Arc::clone(name)),
         };
-        service.run(delivery)
+        Arc::clone(service).run(delivery)
     }
 }
 
@@ -154,24 +124,6 @@ impl fmt::Debug for HandlerStack {
             .field("concurrency", &self.shared.concurrency)
             .field("is_ordered", &self.is_ordered())
             .finish_non_exhaustive()
-    }
-}
-
-/// A message on its way through a handler's stack, from its first attempt to the verdict.
-#[must_use = "a future does nothing until it is polled"]
-pub struct StackFuture(Pin<Box<dyn Future<Output = Verdict> + Send>>);
-
-impl Future for StackFuture {
-    type Output = Result<Verdict, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx).map(Ok)
-    }
-}
-
-impl fmt::Debug for StackFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StackFuture").finish_non_exhaustive()
     }
 }
 

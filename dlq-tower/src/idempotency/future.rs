@@ -1,67 +1,97 @@
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use dlq_core::idempotency::Idempotency as Store;
 use pin_project_lite::pin_project;
 
+use super::claimed::{Claimed, Owed};
 use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 
-type Once = Pin<Box<dyn Future<Output = Result<Done, Setback>> + Send>>;
+type Outcome = Result<Done, Setback>;
 
 pin_project! {
     /// One run, at most once per key.
     #[must_use = "a future does nothing until it is polled"]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<F, I: Store> {
         #[pin]
-        state: State<F>,
+        state: State<F, I>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F> {
-        // There is no key.
-        Plain { #[pin] inner: F },
-        // Claims, runs, and tells the store how it ended.
-        Claimed { once: Once },
+    enum State<F, I: Store> {
+        // The service inside runs; under a claim, if there is a key.
+        Running { #[pin] inner: F, claimed: Option<Claimed<I>>, keep: Option<Keep> },
+        // The store is waited for, before the run or after it.
+        Waiting { outcome: Pin<Box<dyn Future<Output = Outcome> + Send>> },
     }
 }
 
-impl<F> ResponseFuture<F> {
+/// Extends the claim while the service inside waits.
+type Keep = Pin<Box<dyn Future<Output = Infallible> + Send>>;
+
+impl<F, I: Store> ResponseFuture<F, I> {
     #[inline]
-    pub(super) fn plain(inner: F) -> Self {
-        Self { state: State::Plain { inner } }
+    pub(super) fn running(inner: F, claimed: Option<Claimed<I>>) -> Self {
+        Self { state: State::Running { inner, claimed, keep: None } }
     }
 
-    #[inline]
-    pub(super) fn claimed(once: Once) -> Self {
-        Self { state: State::Claimed { once } }
+    pub(super) fn waiting(outcome: impl Future<Output = Outcome> + Send + 'static) -> Self {
+        Self { state: State::Waiting { outcome: Box::pin(outcome) } }
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F>
+impl<F, I, R, E> Future for ResponseFuture<F, I>
 where
+    I: Store,
     F: Future<Output = Result<R, E>>,
     R: IsDone,
     E: ClassifiedError,
 {
-    type Output = Result<Done, Setback>;
+    type Output = Outcome;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProj::Plain { inner } => {
-                inner.poll(cx).map(|outcome| outcome.map(R::into_done).map_err(E::into_setback))
-            }
-            StateProj::Claimed { once } => once.as_mut().poll(cx),
+        let mut state = self.project().state;
+        let (outcome, claimed) = match state.as_mut().project() {
+            StateProj::Waiting { outcome } => return outcome.as_mut().poll(cx),
+            StateProj::Running { inner, claimed, keep } => match inner.poll(cx) {
+                Poll::Ready(outcome) => {
+                    (outcome.map(R::into_done).map_err(E::into_setback), claimed.take())
+                }
+                // The service inside first: one that is done at once needs no timer.
+                Poll::Pending => {
+                    if let Some(claimed) = claimed {
+                        let keep = keep.get_or_insert_with(|| Box::pin(claimed.keep()));
+                        let _never_ready = keep.as_mut().poll(cx);
+                    }
+                    return Poll::Pending;
+                }
+            },
+        };
+        let owed = Owed::after(&outcome);
+        let Some(Err(claimed)) = claimed.map(|claimed| claimed.settle_now(owed)) else {
+            return Poll::Ready(outcome);
+        };
+        let outcome = async move {
+            claimed.settle(owed).await;
+            outcome
+        };
+        state.set(State::Waiting { outcome: Box::pin(outcome) });
+        match state.project() {
+            StateProj::Waiting { outcome } => outcome.as_mut().poll(cx),
+            StateProj::Running { .. } => unreachable!("set above"),
         }
     }
 }
 
-impl<F> fmt::Debug for ResponseFuture<F> {
+impl<F, I: Store> fmt::Debug for ResponseFuture<F, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let claimed = matches!(self.state, State::Claimed { .. });
-        f.debug_struct("ResponseFuture").field("claimed", &claimed).finish_non_exhaustive()
+        let waiting = matches!(self.state, State::Waiting { .. });
+        f.debug_struct("ResponseFuture").field("waiting", &waiting).finish_non_exhaustive()
     }
 }

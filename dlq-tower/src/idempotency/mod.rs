@@ -48,7 +48,8 @@
 //!
 //! The key becomes done only when the handler has succeeded, and is free again when it failed, so that a retry or a
 //! replay is never taken for a duplicate. A handler that is deferred or dropped midway gives its claim back uncounted;
-//! giving back after a drop runs as a task of its own, see [`drained`](IdempotencyLayer::drained).
+//! giving back after a drop runs as a task of its own, see [`drained`](IdempotencyLayer::drained), unless the store is
+//! immediate.
 //!
 //! A key function that panics fails its message for good: without its key it is not handled.
 //!
@@ -62,8 +63,10 @@
 //!
 //! # Cost
 //!
-//! Two calls of the store per message with a key, and one allocation besides the store's own; a
-//! [`BoxIdempotency`](dlq_core::idempotency::BoxIdempotency) adds one to each call. Nothing for messages without a key.
+//! Two calls of the store per message with a key. A store that [is immediate](dlq_core::idempotency::Idempotency::is_immediate)
+//! is called in place, and nothing is allocated while the handler does not wait; any other costs two allocations besides
+//! its own. A [`BoxIdempotency`](dlq_core::idempotency::BoxIdempotency) adds one to each call. Nothing for messages
+//! without a key.
 
 mod claimed;
 mod future;

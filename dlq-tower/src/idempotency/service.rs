@@ -1,13 +1,13 @@
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store, IdempotencyClaim, Release};
-use dlq_core::{Delivery, ErrorClass, Timestamp};
+use dlq_core::{Delivery, ErrorClass, StoreError, StoreErrorKind, Timestamp};
+use futures_util::FutureExt as _;
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -23,13 +23,19 @@ const NO_ANSWER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Idempotency<S, I = BoxIdempotency> {
     inner: S,
-    shared: Arc<Shared<I>>,
+    // None where no message has a key.
+    shared: Option<Arc<Shared<I>>>,
 }
 
 impl<S, I> Idempotency<S, I> {
     #[inline]
     pub(super) fn new(inner: S, shared: Arc<Shared<I>>) -> Self {
-        Self { inner, shared }
+        Self { inner, shared: Some(shared) }
+    }
+
+    /// The service of a stack without the layer.
+    pub(crate) fn without(inner: S) -> Self {
+        Self { inner, shared: None }
     }
 
     /// The service inside.
@@ -59,7 +65,7 @@ where
 {
     type Response = Done;
     type Error = Setback;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, I>;
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -68,26 +74,39 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let Some(shared) = &self.shared else {
+            return ResponseFuture::running(self.inner.call(delivery), None);
+        };
         // The function is the user's, and stands outside the panic guard.
-        let key = match catch_unwind(AssertUnwindSafe(|| (self.shared.key)(&delivery))) {
+        let key = match catch_unwind(AssertUnwindSafe(|| (shared.key)(&delivery))) {
             Ok(Some(key)) => key,
-            Ok(None) => return ResponseFuture::plain(self.inner.call(delivery)),
+            Ok(None) => return ResponseFuture::running(self.inner.call(delivery), None),
             Err(payload) => {
                 let failure = failure_of(payload, ErrorClass::Permanent);
                 // The retry stage sets when.
                 let setback = Run::begin(&delivery).failed(failure, Timestamp::EPOCH);
-                return ResponseFuture::claimed(Box::pin(ready(Err(setback))));
+                return ResponseFuture::waiting(ready(Err(setback)));
             }
         };
-        let clone = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::claimed(Box::pin(once(Arc::clone(&self.shared), ready, delivery, key)))
+        if !shared.store.is_immediate() {
+            let clone = self.inner.clone();
+            let ready = std::mem::replace(&mut self.inner, clone);
+            return ResponseFuture::waiting(once(Arc::clone(shared), ready, delivery, key));
+        }
+        let consumer = Arc::clone(shared.consumer(&delivery));
+        let claim = shared.store.claim(consumer, key, shared.lease).now_or_never();
+        match shared.claimed(delivery, claim.unwrap_or_else(|| Err(not_immediate()))) {
+            Ok((delivery, claimed)) => {
+                ResponseFuture::running(self.inner.call(delivery), Some(claimed))
+            }
+            Err(unclaimed) => ResponseFuture::waiting(unclaimed.end()),
+        }
     }
 }
 
 impl<S: Clone, I> Clone for Idempotency<S, I> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self { inner: self.inner.clone(), shared: self.shared.clone() }
     }
 }
 
@@ -104,52 +123,71 @@ where
     S::Response: IsDone,
     S::Error: ClassifiedError,
 {
-    let consumer = shared.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone();
+    let consumer = Arc::clone(shared.consumer(&delivery));
     let claim = shared.store.claim(consumer, key, shared.lease).await;
-    let (token, attempts, crashes) = match claim {
-        Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
-        Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
-        Ok(IdempotencyClaim::InFlight { remaining }) => {
-            return Err(Setback::Deferred { after: remaining, why: "in flight elsewhere" });
+    match shared.claimed(delivery, claim) {
+        Ok((delivery, claimed)) => {
+            ResponseFuture::running(service.call(delivery), Some(claimed)).await
         }
-        Err(error) => {
-            let consumer = shared.consumer.as_deref().unwrap_or(delivery.consumer());
-            tracing::warn!(consumer, %error, "a key could not be claimed");
-            let why = "the idempotency store does not answer";
-            return Err(Setback::Deferred { after: NO_ANSWER, why });
-        }
-    };
-    let delivery = continued(delivery, attempts, crashes, shared.max_crashes);
-    let claimed = Claimed::new(shared, token);
-    let delivery = match delivery {
-        Ok(delivery) => delivery,
-        Err(setback) => {
+        Err(unclaimed) => unclaimed.end().await,
+    }
+}
+
+/// Why a message is not to be run, with a claim that is of no use then.
+struct Unclaimed<I: Store> {
+    outcome: Result<Done, Setback>,
+    claimed: Option<Claimed<I>>,
+}
+
+impl<I: Store> Unclaimed<I> {
+    fn of(outcome: Result<Done, Setback>) -> Self {
+        Self { outcome, claimed: None }
+    }
+
+    async fn end(self) -> Result<Done, Setback> {
+        if let Some(claimed) = self.claimed {
             claimed.settle(Owed::Release(Release::Unused)).await;
-            return Err(setback);
         }
-    };
-    let outcome = {
-        let mut running = pin!(service.call(delivery));
-        // The handler first: one that is done at once needs no timer.
-        tokio::select! {
-            biased;
-            outcome = &mut running => outcome,
-            never = claimed.keep() => match never {},
-        }
-    };
-    match outcome {
-        Ok(done) => {
-            claimed.settle(Owed::Completion).await;
-            Ok(done.into_done())
-        }
-        Err(error) => {
-            let setback = error.into_setback();
-            let release = match &setback {
-                Setback::Failed(_) => Release::Failed,
-                Setback::Crashed { .. } | Setback::Deferred { .. } => Release::Unused,
-            };
-            claimed.settle(Owed::Release(release)).await;
-            Err(setback)
+        self.outcome
+    }
+}
+
+fn not_immediate() -> StoreError {
+    let error = StoreError::new(StoreErrorKind::Unexpected, "claim a key");
+    error.with_detail("the store says that it is immediate, but did not answer at once")
+}
+
+impl<I: Store> Shared<I> {
+    #[inline]
+    fn consumer<'a>(&'a self, delivery: &'a Delivery) -> &'a Arc<str> {
+        self.consumer.as_ref().unwrap_or(delivery.consumer_shared())
+    }
+
+    /// What is to be run under `claim`, if it is to be.
+    #[inline]
+    fn claimed(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        claim: Result<IdempotencyClaim, StoreError>,
+    ) -> Result<(Delivery, Claimed<I>), Unclaimed<I>> {
+        let (token, attempts, crashes) = match claim {
+            Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
+            Ok(IdempotencyClaim::Done { .. }) => return Err(Unclaimed::of(Ok(Done::Duplicate))),
+            Ok(IdempotencyClaim::InFlight { remaining }) => {
+                let why = "in flight elsewhere";
+                return Err(Unclaimed::of(Err(Setback::Deferred { after: remaining, why })));
+            }
+            Err(error) => {
+                let consumer = &**self.consumer(&delivery);
+                tracing::warn!(consumer, %error, "a key could not be claimed");
+                let why = "the idempotency store does not answer";
+                return Err(Unclaimed::of(Err(Setback::Deferred { after: NO_ANSWER, why })));
+            }
+        };
+        let claimed = Claimed::new(Arc::clone(self), token);
+        match continued(delivery, attempts, crashes, self.max_crashes) {
+            Ok(delivery) => Ok((delivery, claimed)),
+            Err(setback) => Err(Unclaimed { outcome: Err(setback), claimed: Some(claimed) }),
         }
     }
 }
@@ -159,6 +197,7 @@ where
 /// A key counts across deaths, runs included that no letter knows of because the process died before they were
 /// recorded. What it says is therefore of no use to a message that came back from the dead, which would else die of
 /// attempts of an earlier life (G3): its letter counts for it.
+#[inline]
 fn continued(
     delivery: Delivery,
     attempts: u32,

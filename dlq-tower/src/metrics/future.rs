@@ -4,12 +4,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::metrics::IntoF64;
 use dlq_core::Disposition;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::recorder::Handles;
-use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
+use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement, with_reading};
 
 pin_project! {
     /// One message in hand, counted when it is settled.
@@ -18,14 +19,24 @@ pin_project! {
         #[pin]
         inner: F,
         handles: Arc<Handles>,
-        began: Instant,
+        // None until it is first polled, when work on it begins.
+        began: Option<Instant>,
+    }
+}
+
+/// The time since an instant, read only where somebody records it.
+struct Since(Instant);
+
+impl IntoF64 for Since {
+    fn into_f64(self) -> f64 {
+        self.0.elapsed().as_secs_f64()
     }
 }
 
 impl<F> ResponseFuture<F> {
     #[inline]
     pub(super) fn new(inner: F, handles: Arc<Handles>) -> Self {
-        Self { inner, handles, began: Instant::now() }
+        Self { inner, handles, began: None }
     }
 }
 
@@ -40,8 +51,15 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let outcome = ready!(this.inner.poll(cx));
-        this.handles.took(this.began.elapsed());
+        let (began, polled) = match *this.began {
+            Some(began) => (began, this.inner.poll(cx)),
+            None => {
+                let now = *this.began.insert(Instant::now());
+                (now, with_reading(now, || this.inner.poll(cx)))
+            }
+        };
+        let outcome = ready!(polled);
+        this.handles.duration.record(Since(began));
         Poll::Ready(match outcome {
             Ok(response) => {
                 let settlement = response.into_settlement();

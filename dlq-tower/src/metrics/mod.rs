@@ -3,7 +3,7 @@
 //! | name | kind | labels | counts |
 //! |---|---|---|---|
 //! | `events_processed_total` | counter | `subject`, `status` | `success` and `dlq` once per message, `duplicate` when the handler did not run, `failed` per failed attempt |
-//! | `events_processing_duration_seconds` | histogram | `subject` | from the call to the settlement, waits in the process included |
+//! | `events_processing_duration_seconds` | histogram | `subject` | from when its future is first polled to the settlement, waits in the process included |
 //! | `messages_in_dlq_total` | counter | `topic`, `class` | letters written |
 //! | `dlq_messages_quarantined_total` | counter | `event`, `reason` | letters set aside; counted by the stores |
 //!
@@ -32,7 +32,8 @@
 //!
 //! # Cost
 //!
-//! Two readings of the monotonic clock and a look-up by subject per message. No label carries an unbounded value: past
+//! A look-up by subject per message, without a lock; one reading of the monotonic clock, which the first attempt inside
+//! shares, and a second one where somebody records. No label carries an unbounded value: past
 //! [1000 subjects](Recorder::SUBJECTS) further ones are counted as `other`. Handles are kept from the recorder that is
 //! installed when a subject is first seen: install it before the first message.
 

@@ -1,10 +1,11 @@
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ::metrics::{Counter, Histogram, counter, histogram};
 use dlq_core::ErrorClass;
+use rapidhash::fast::RandomState;
 
 use super::{
     DLQ_CONFLICTING_LETTERS_TOTAL, EVENTS_PROCESSED_TOTAL, EVENTS_PROCESSING_DURATION_SECONDS,
@@ -20,10 +21,32 @@ pub struct Recorder {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
+/// Subjects are only ever added, so that they are looked up without a lock.
 struct Shared {
-    subjects: RwLock<HashMap<Arc<str>, Arc<Handles>>>,
+    spread: RandomState,
+    subjects: [Slot; SLOTS],
+    known: AtomicUsize,
     other: OnceLock<Arc<Handles>>,
+}
+
+/// How many lists the subjects are spread over.
+const SLOTS: usize = 128;
+
+/// A place in a list, taken once.
+type Slot = OnceLock<Box<Known>>;
+
+struct Known {
+    subject: Arc<str>,
+    handles: Arc<Handles>,
+    next: Slot,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let subjects = [const { Slot::new() }; SLOTS];
+        let spread = RandomState::default();
+        Self { spread, subjects, known: AtomicUsize::new(0), other: OnceLock::new() }
+    }
 }
 
 /// The handles of one subject.
@@ -32,7 +55,7 @@ pub(super) struct Handles {
     pub(super) duplicate: Counter,
     pub(super) dlq: Counter,
     failed: Counter,
-    duration: Histogram,
+    pub(super) duration: Histogram,
     transient: Counter,
     permanent: Counter,
     conflicting: Counter,
@@ -53,10 +76,6 @@ impl Handles {
             conflicting: counter!(DLQ_CONFLICTING_LETTERS_TOTAL, "topic" => Arc::clone(subject)),
         }
     }
-
-    pub(super) fn took(&self, duration: Duration) {
-        self.duration.record(duration.as_secs_f64());
-    }
 }
 
 impl Recorder {
@@ -70,20 +89,34 @@ impl Recorder {
     }
 
     pub(super) fn handles(&self, subject: &Arc<str>) -> Arc<Handles> {
-        {
-            let known = self.shared.subjects.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(handles) = known.get(subject) {
-                return Arc::clone(handles);
+        let mut hasher = self.shared.spread.build_hasher();
+        hasher.write(subject.as_bytes());
+        let mut slot = &self.shared.subjects[hasher.finish() as usize % SLOTS];
+        loop {
+            let Some(known) = slot.get().map(Box::as_ref).or_else(|| self.learn(slot, subject))
+            else {
+                let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
+                return Arc::clone(self.shared.other.get_or_init(other));
+            };
+            if known.subject == *subject {
+                return Arc::clone(&known.handles);
             }
+            slot = &known.next;
         }
-        let mut known = self.shared.subjects.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= Self::SUBJECTS && !known.contains_key(subject) {
-            let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
-            return Arc::clone(self.shared.other.get_or_init(other));
+    }
+
+    /// Takes the place for `subject`, unless there are too many or another was faster; threads that learn at once may
+    /// exceed the bound by their number.
+    #[cold]
+    fn learn<'a>(&self, slot: &'a Slot, subject: &Arc<str>) -> Option<&'a Known> {
+        if self.shared.known.load(Ordering::Relaxed) >= Self::SUBJECTS {
+            return None;
         }
-        let handles =
-            known.entry(Arc::clone(subject)).or_insert_with(|| Arc::new(Handles::new(subject)));
-        Arc::clone(handles)
+        Some(slot.get_or_init(|| {
+            self.shared.known.fetch_add(1, Ordering::Relaxed);
+            let (subject, handles) = (Arc::clone(subject), Arc::new(Handles::new(subject)));
+            Box::new(Known { subject, handles, next: Slot::new() })
+        }))
     }
 
     /// An attempt at a message of `subject` failed.
@@ -108,7 +141,7 @@ impl Recorder {
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.shared.subjects.read().unwrap_or_else(PoisonError::into_inner).len();
+        let known = self.shared.known.load(Ordering::Relaxed);
         f.debug_struct("Recorder").field("subjects", &known).finish()
     }
 }

@@ -19,14 +19,15 @@ use crate::stage::{ClassifiedError, IsDone, Verdict};
 
 pin_project! {
     /// A message in hand, from its first attempt to the verdict.
+    #[project = Projection]
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<S>
     where
         S: Service<Delivery>,
     {
         service: S,
-        // The next attempt, or the one that runs.
-        delivery: Delivery,
+        // The next attempt, or the one that runs. None once the verdict was given.
+        delivery: Option<Delivery>,
         shared: Arc<Shared>,
         // None until an attempt has failed here.
         history: Option<History>,
@@ -40,32 +41,59 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F> {
-        // The verdict stands without a run.
+        // The verdict stands.
         Decided { verdict: Option<Verdict> },
         // An attempt runs.
         Running { #[pin] attempt: F },
         // Between two attempts: holds a slot, and no permit.
         Holding { #[pin] delay: Sleep, slot: Option<HoldSlot> },
-        // The delay is over; the service has to become ready.
+        // The service has to become ready for the attempt that is due.
         Waiting { slot: Option<HoldSlot> },
     }
 }
 
 impl<S: Service<Delivery>> ResponseFuture<S> {
+    #[inline]
+    fn new(service: S, delivery: Delivery, shared: Arc<Shared>, state: State<S::Future>) -> Self {
+        Self { service, delivery: Some(delivery), shared, history: None, stop: None, state }
+    }
+
     pub(super) fn decided(
         verdict: Verdict,
         service: S,
         delivery: Delivery,
         shared: Arc<Shared>,
     ) -> Self {
-        let state = State::Decided { verdict: Some(verdict) };
-        Self { service, delivery, shared, history: None, stop: None, state }
+        Self::new(service, delivery, shared, State::Decided { verdict: Some(verdict) })
     }
 
     #[inline]
     pub(super) fn running(mut service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
         let state = State::Running { attempt: service.call(delivery.clone()) };
-        Self { service, delivery, shared, history: None, stop: None, state }
+        Self::new(service, delivery, shared, state)
+    }
+
+    /// Handles `delivery` as soon as the service is ready, which need not be so now.
+    pub(super) fn waiting(service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
+        let state = due(&shared, &delivery);
+        Self::new(service, delivery, shared, state)
+    }
+
+    /// Handles another message, once the verdict on the last one was given.
+    #[inline]
+    pub(crate) fn restart(self: Pin<&mut Self>, delivery: Delivery) {
+        let mut this = self.project();
+        this.state.set(due(this.shared, &delivery));
+        *this.delivery = Some(delivery);
+    }
+}
+
+/// What begins for a message whose service is not known to be ready.
+#[inline]
+fn due<F>(shared: &Shared, delivery: &Delivery) -> State<F> {
+    match shared.refuse(delivery) {
+        None => State::Waiting { slot: None },
+        verdict => State::Decided { verdict },
     }
 }
 
@@ -80,31 +108,50 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let verdict = ready!(this.verdict(cx));
+        // Nothing of the message stays behind.
+        this.state.set(State::Decided { verdict: None });
+        *this.delivery = None;
+        *this.history = None;
+        *this.stop = None;
+        Poll::Ready(Ok(verdict))
+    }
+}
+
+impl<S> Projection<'_, S>
+where
+    S: Service<Delivery>,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    #[inline]
+    fn verdict(&mut self, cx: &mut Context<'_>) -> Poll<Verdict> {
+        let this = self;
+        let delivery = this.delivery.as_mut();
+        let delivery = delivery.expect("a future is not polled after it has completed");
         loop {
             match this.state.as_mut().project() {
                 StateProj::Decided { verdict } => {
                     let verdict = verdict.take();
-                    return Poll::Ready(Ok(
-                        verdict.expect("a future is not polled after it has completed")
-                    ));
+                    return Poll::Ready(verdict.expect("the verdict is taken once"));
                 }
                 StateProj::Running { attempt } => {
                     let setback = match ready!(attempt.poll(cx)) {
-                        Ok(done) => return Poll::Ready(Ok(Verdict::Done(done.into_done()))),
+                        Ok(done) => return Poll::Ready(Verdict::Done(done.into_done())),
                         Err(error) => error.into_setback(),
                     };
                     // The attempt's permit and lease go with its future, before anything is waited for.
                     this.state.set(State::Decided { verdict: None });
-                    let delay = match this.shared.after(setback, this.delivery, this.history) {
-                        Step::Over(verdict) => return Poll::Ready(Ok(verdict)),
+                    let delay = match this.shared.after(setback, delivery, this.history) {
+                        Step::Over(verdict) => return Poll::Ready(verdict),
                         Step::Again(delay) => delay,
                     };
                     let slot = (delay <= this.shared.policy.hold_limit())
                         .then(|| this.shared.slots.take())
                         .flatten();
                     if slot.is_none() {
-                        let verdict = this.shared.postpone(delay, this.delivery, this.history);
-                        return Poll::Ready(Ok(verdict));
+                        let verdict = this.shared.postpone(delay, delivery, this.history);
+                        return Poll::Ready(verdict);
                     }
                     if this.stop.is_none() {
                         *this.stop = stopped().map(Box::pin);
@@ -116,8 +163,8 @@ where
                     if delay.poll(cx).is_pending() {
                         if let Some(stop) = this.stop {
                             ready!(stop.as_mut().poll(cx));
-                            let verdict = this.shared.postpone(left, this.delivery, this.history);
-                            return Poll::Ready(Ok(verdict));
+                            let verdict = this.shared.postpone(left, delivery, this.history);
+                            return Poll::Ready(verdict);
                         }
                         return Poll::Pending;
                     }
@@ -126,20 +173,20 @@ where
                 }
                 StateProj::Waiting { slot: _ } => match this.service.poll_ready(cx) {
                     Poll::Ready(Ok(())) => {
-                        let attempt = this.service.call(this.delivery.clone());
+                        let attempt = this.service.call(delivery.clone());
                         this.state.set(State::Running { attempt });
                     }
                     Poll::Ready(Err(error)) => {
                         let (after, why) = unready(&error.into_setback());
-                        let verdict = this.shared.defer(after, why, this.delivery, this.history);
-                        return Poll::Ready(Ok(verdict));
+                        let verdict = this.shared.defer(after, why, delivery, this.history);
+                        return Poll::Ready(verdict);
                     }
                     Poll::Pending => {
                         if let Some(stop) = this.stop {
                             ready!(stop.as_mut().poll(cx));
                             let none = Duration::ZERO;
-                            let verdict = this.shared.postpone(none, this.delivery, this.history);
-                            return Poll::Ready(Ok(verdict));
+                            let verdict = this.shared.postpone(none, delivery, this.history);
+                            return Poll::Ready(verdict);
                         }
                         return Poll::Pending;
                     }

@@ -28,17 +28,13 @@ impl<S> Retry<S> {
         Self { inner, shared, unready: None }
     }
 
-    /// Handles `delivery` and nothing after it: the same as a call, without a clone for the next one.
+    /// Handles `delivery` as soon as the service inside is ready, which need not be so now.
     #[inline]
-    pub(crate) fn once(self, delivery: Delivery) -> ResponseFuture<S>
+    pub(crate) fn handle(&self, delivery: Delivery) -> ResponseFuture<S>
     where
-        S: Service<Delivery>,
+        S: Service<Delivery> + Clone,
     {
-        let Self { inner, shared, unready } = self;
-        match unready.or_else(|| shared.refuse(&delivery)) {
-            Some(verdict) => ResponseFuture::decided(verdict, inner, delivery, shared),
-            None => ResponseFuture::running(inner, delivery, shared),
-        }
+        ResponseFuture::waiting(self.inner.clone(), delivery, Arc::clone(&self.shared))
     }
 
     /// The service inside.
@@ -92,7 +88,10 @@ where
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);
-        Self { inner: ready, shared, unready: self.unready.take() }.once(delivery)
+        match self.unready.take().or_else(|| shared.refuse(&delivery)) {
+            Some(verdict) => ResponseFuture::decided(verdict, ready, delivery, shared),
+            None => ResponseFuture::running(ready, delivery, shared),
+        }
     }
 }
 

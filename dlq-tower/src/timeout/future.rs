@@ -22,7 +22,7 @@ pin_project! {
         // cannot keep its own timer from firing.
         #[pin]
         timer: Option<Unconstrained<Sleep>>,
-        limit: Duration,
+        limit: Option<Duration>,
         number: u32,
         generation: u32,
         clock: LayerClock,
@@ -33,7 +33,7 @@ impl<F> ResponseFuture<F> {
     #[inline]
     pub(super) fn new(
         inner: F,
-        limit: Duration,
+        limit: Option<Duration>,
         number: u32,
         generation: u32,
         clock: LayerClock,
@@ -60,15 +60,16 @@ where
                 outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback),
             );
         }
+        let Some(limit) = *this.limit else { return Poll::Pending };
         if this.timer.is_none() {
-            this.timer.set(Some(unconstrained(sleep(*this.limit))));
+            this.timer.set(Some(unconstrained(sleep(limit))));
         }
         let timer = this.timer.as_mut().as_pin_mut().expect("the timer was armed above");
         ready!(timer.poll(cx));
         this.inner.set(None);
-        let message = format!("the handler ran longer than its timeout of {:?}", this.limit);
+        let message = format!("the handler ran longer than its timeout of {limit:?}");
         let failure = Failure::new(ErrorClass::Transient, Cause::Timeout, "timeout", &message)
-            .timed(this.clock.now(), *this.limit);
+            .timed(this.clock.now(), limit);
         Poll::Ready(Err(Setback::Failed(Box::new(Attempt {
             number: *this.number,
             generation: *this.generation,

@@ -11,14 +11,20 @@ use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback};
 #[derive(Clone, Debug)]
 pub struct Timeout<S> {
     inner: S,
-    limit: Duration,
+    // None for as long as it likes.
+    limit: Option<Duration>,
     clock: LayerClock,
 }
 
 impl<S> Timeout<S> {
     #[inline]
     pub(super) fn new(inner: S, limit: Duration, clock: LayerClock) -> Self {
-        Self { inner, limit, clock }
+        Self { inner, limit: Some(limit), clock }
+    }
+
+    /// The service of a stack without the layer.
+    pub(crate) fn without(inner: S) -> Self {
+        Self { inner, limit: None, clock: LayerClock::default() }
     }
 
     /// The service inside.

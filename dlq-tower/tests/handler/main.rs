@@ -11,3 +11,4 @@ mod fixture;
 mod keys;
 mod router;
 mod settings;
+mod spares;

@@ -12,7 +12,8 @@ use dlq_tower::classify::{Classify, ClassifyLayer};
 use dlq_tower::idempotency::IdempotencyLayer;
 use dlq_tower::retry::RetryLayer;
 use dlq_tower::stage::{Done, Setback, Verdict};
-use tower::{Layer, ServiceBuilder};
+use futures_util::FutureExt as _;
+use tower::{Layer, Service, ServiceBuilder};
 
 use crate::support::*;
 
@@ -33,20 +34,61 @@ fn memory() -> MemoryIdempotency {
     MemoryIdempotency::new().with_clock(clock())
 }
 
+/// Takes its time before each answer: not immediate.
+#[derive(Clone, Debug)]
+struct Patient(MemoryIdempotency);
+
+impl Idempotency for Patient {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        tokio::task::yield_now().await;
+        self.0.claim(consumer, key, lease).await
+    }
+    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
+        tokio::task::yield_now().await;
+        self.0.extend(token, lease).await
+    }
+    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
+        tokio::task::yield_now().await;
+        self.0.complete(token, keep).await
+    }
+    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
+        tokio::task::yield_now().await;
+        self.0.release(token, release).await
+    }
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        self.0.purge(limit).await
+    }
+}
+
+/// A layer over a store that is asked in place, and one over a store that is waited for, each with what is in it.
+fn both() -> [(MemoryIdempotency, IdempotencyLayer); 2] {
+    let (immediate, patient) = (memory(), memory());
+    assert!(immediate.is_immediate() && !Patient(memory()).is_immediate());
+    let layers = (keyed(&immediate), keyed(&Patient(patient.clone())));
+    [(immediate, layers.0), (patient, layers.1)]
+}
+
 async fn claim(store: &impl Idempotency) -> IdempotencyClaim {
     store.claim(Arc::from(CONSUMER), Bytes::from("payment-1"), secs(30)).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_is_handled_once() {
-    let (store, handler) = (memory(), Handler::default());
-    let service = once(&keyed(&store), &handler);
-    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
-    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Duplicate);
-    assert_eq!(call(&service, delivery(2)).await.unwrap(), Done::Succeeded);
-    let other = delivery(1).with_consumer("mail.send");
-    assert_eq!(call(&service, other).await.unwrap(), Done::Succeeded, "another consumer's own");
-    assert_eq!(handler.runs(), 3);
+    for (_, layer) in both() {
+        let handler = Handler::default();
+        let service = once(&layer, &handler);
+        assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+        assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Duplicate);
+        assert_eq!(call(&service, delivery(2)).await.unwrap(), Done::Succeeded);
+        let other = delivery(1).with_consumer("mail.send");
+        assert_eq!(call(&service, other).await.unwrap(), Done::Succeeded, "another consumer's own");
+        assert_eq!(handler.runs(), 3);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,105 +103,116 @@ async fn a_message_without_a_key_is_just_handled() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_in_flight_elsewhere_is_deferred_for_the_rest_of_the_lease() {
-    let (store, handler) = (memory(), Handler::default());
-    let service = once(&keyed(&store), &handler);
-    let _theirs = claim(&store).await;
-    tokio::time::advance(secs(10)).await;
-    let deferred = Setback::Deferred { after: secs(20), why: "in flight elsewhere" };
-    assert_eq!(call(&service, delivery(1)).await.unwrap_err(), deferred);
-    assert_eq!(handler.runs(), 0);
+    for (store, layer) in both() {
+        let handler = Handler::default();
+        let service = once(&layer, &handler);
+        let _theirs = claim(&store).await;
+        tokio::time::advance(secs(10)).await;
+        let deferred = Setback::Deferred { after: secs(20), why: "in flight elsewhere" };
+        assert_eq!(call(&service, delivery(1)).await.unwrap_err(), deferred);
+        assert_eq!(handler.runs(), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_frees_the_key_and_is_counted() {
-    let store = memory();
-    let handler = Handler::new([Act::Fail(down()), Act::Fail(down())]);
-    let service = once(&keyed(&store), &handler);
-    failed(call(&service, delivery(1)).await.unwrap_err());
-    let attempt = failed(call(&service, delivery(1)).await.unwrap_err());
-    assert_eq!(attempt.number, 2, "the broker says 1, the claim remembers one more");
-    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
-    let attempts: Vec<_> = handler.seen().iter().map(|seen| seen.attempt).collect();
-    assert_eq!(attempts, [1, 2, 3]);
+    for (_, layer) in both() {
+        let handler = Handler::new([Act::Fail(down()), Act::Fail(down())]);
+        let service = once(&layer, &handler);
+        failed(call(&service, delivery(1)).await.unwrap_err());
+        let attempt = failed(call(&service, delivery(1)).await.unwrap_err());
+        assert_eq!(attempt.number, 2, "the broker says 1, the claim remembers one more");
+        assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+        let attempts: Vec<_> = handler.seen().iter().map(|seen| seen.attempt).collect();
+        assert_eq!(attempts, [1, 2, 3]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn retries_claim_anew_and_count_alike() {
-    let store = memory();
-    let handler = Handler::always(down());
-    let service = ServiceBuilder::new()
-        .layer(RetryLayer::new(policy(3, secs(1))))
-        .layer(keyed(&store))
-        .layer(ClassifyLayer::new(judge))
-        .service(handler.clone());
-    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it is down") };
-    assert_eq!((dead.reason, dead.attempts, handler.runs()), (Reason::Exhausted, 3, 3));
-    let IdempotencyClaim::New { attempts, .. } = claim(&store).await else { panic!("free") };
-    assert_eq!(attempts, 3);
+    for (store, layer) in both() {
+        let handler = Handler::always(down());
+        let service = ServiceBuilder::new()
+            .layer(RetryLayer::new(policy(3, secs(1))))
+            .layer(layer)
+            .layer(ClassifyLayer::new(judge))
+            .service(handler.clone());
+        let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else {
+            panic!("it is down")
+        };
+        assert_eq!((dead.reason, dead.attempts, handler.runs()), (Reason::Exhausted, 3, 3));
+        let IdempotencyClaim::New { attempts, .. } = claim(&store).await else { panic!("free") };
+        assert_eq!(attempts, 3);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_claim_is_extended_while_the_handler_runs() {
-    let store = memory();
-    let handler = Handler::new([Act::Take(secs(300))]);
-    let service = once(&keyed(&store), &handler);
-    let mut slow = Box::pin(call(&service, delivery(1)));
-    assert!(futures_util::poll!(slow.as_mut()).is_pending());
-    let watch = async {
-        for _ in 0..29 {
-            tokio::time::sleep(secs(10)).await;
-            assert!(matches!(claim(&store).await, IdempotencyClaim::InFlight { .. }));
-        }
-    };
-    let (outcome, ()) = tokio::join!(slow, watch);
-    assert_eq!(outcome.unwrap(), Done::Succeeded);
-    assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }));
+    for (store, layer) in both() {
+        let handler = Handler::new([Act::Take(secs(300))]);
+        let service = once(&layer, &handler);
+        let mut slow = Box::pin(call(&service, delivery(1)));
+        assert!(futures_util::poll!(slow.as_mut()).is_pending());
+        let watch = async {
+            for _ in 0..29 {
+                tokio::time::sleep(secs(10)).await;
+                assert!(matches!(claim(&store).await, IdempotencyClaim::InFlight { .. }));
+            }
+        };
+        let (outcome, ()) = tokio::join!(slow, watch);
+        assert_eq!(outcome.unwrap(), Done::Succeeded);
+        assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }));
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_dropped_midway_gives_its_claim_back_uncounted() {
-    let store = memory();
-    let handler = Handler::new([Act::Take(secs(300))]);
-    let layer = keyed(&store);
-    let service = once(&layer, &handler);
-    assert!(tokio::time::timeout(secs(1), call(&service, delivery(1))).await.is_err());
-    layer.drained().await;
-    let free = claim(&store).await;
-    assert!(matches!(free, IdempotencyClaim::New { attempts: 0, crashes: 0, .. }), "{free:?}");
+    for (store, layer) in both() {
+        let handler = Handler::new([Act::Take(secs(300))]);
+        let service = once(&layer, &handler);
+        assert!(tokio::time::timeout(secs(1), call(&service, delivery(1))).await.is_err());
+        layer.drained().await;
+        let free = claim(&store).await;
+        assert!(matches!(free, IdempotencyClaim::New { attempts: 0, crashes: 0, .. }), "{free:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn claims_that_ended_without_a_word_are_crashes() {
-    let (store, handler) = (memory(), Handler::default());
-    let layer = keyed(&store).max_crashes(2);
-    let service = ServiceBuilder::new()
-        .layer(RetryLayer::new(policy(3, secs(1))))
-        .layer(layer)
-        .layer(ClassifyLayer::new(judge))
-        .service(handler.clone());
-    let _crash = claim(&store).await;
-    tokio::time::advance(secs(31)).await;
-    let _crash = claim(&store).await;
-    tokio::time::advance(secs(31)).await;
-    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it kills") };
-    assert_eq!((dead.reason, dead.crashes), (Reason::MaxCrashes, 2));
-    assert_eq!(handler.runs(), 0);
-    let replayed = delivery(1).with_death(dlq_core::Death {
-        letter: dlq_core::LetterId::from_bytes([3; 16]),
-        generation: 1,
-    });
-    let again = verdict(&service, replayed).await;
-    assert_eq!(again, Verdict::Done(Done::Succeeded), "a replay has its chance");
+    for (store, layer) in both() {
+        let handler = Handler::default();
+        let layer = layer.max_crashes(2);
+        let service = ServiceBuilder::new()
+            .layer(RetryLayer::new(policy(3, secs(1))))
+            .layer(layer)
+            .layer(ClassifyLayer::new(judge))
+            .service(handler.clone());
+        let _crash = claim(&store).await;
+        tokio::time::advance(secs(31)).await;
+        let _crash = claim(&store).await;
+        tokio::time::advance(secs(31)).await;
+        let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it kills") };
+        assert_eq!((dead.reason, dead.crashes), (Reason::MaxCrashes, 2));
+        assert_eq!(handler.runs(), 0);
+        let replayed = delivery(1).with_death(dlq_core::Death {
+            letter: dlq_core::LetterId::from_bytes([3; 16]),
+            generation: 1,
+        });
+        let again = verdict(&service, replayed).await;
+        assert_eq!(again, Verdict::Done(Done::Succeeded), "a replay has its chance");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_sees_how_often_it_crashed() {
-    let (store, handler) = (memory(), Handler::default());
-    let service = once(&keyed(&store), &handler);
-    let _crash = claim(&store).await;
-    tokio::time::advance(secs(31)).await;
-    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
-    assert_eq!(handler.seen()[0].crashes, 1);
+    for (store, layer) in both() {
+        let handler = Handler::default();
+        let service = once(&layer, &handler);
+        let _crash = claim(&store).await;
+        tokio::time::advance(secs(31)).await;
+        assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+        assert_eq!(handler.seen()[0].crashes, 1);
+    }
 }
 
 /// Answers nothing.
@@ -244,4 +297,75 @@ async fn a_success_stays_a_success_when_its_mark_cannot_be_written() {
     assert_eq!(store.extended.load(SeqCst), 2, "tried again after a failed extension");
     assert_eq!(store.completed.load(SeqCst), 1);
     failed(call(&service, delivery(2)).await.unwrap_err());
+}
+
+/// Says that it is immediate, and is not.
+#[derive(Clone, Debug)]
+struct Boastful {
+    slow: Patient,
+    claims: bool,
+}
+
+impl Idempotency for Boastful {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        if self.claims {
+            return self.slow.0.claim(consumer, key, lease).await;
+        }
+        self.slow.claim(consumer, key, lease).await
+    }
+    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
+        self.slow.extend(token, lease).await
+    }
+    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
+        self.slow.complete(token, keep).await
+    }
+    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
+        self.slow.release(token, release).await
+    }
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        self.slow.purge(limit).await
+    }
+    fn is_immediate(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_not_as_immediate_as_it_says_loses_nothing() {
+    let (store, handler) = (memory(), Handler::default());
+    let service = |claims| {
+        let boastful = Boastful { slow: Patient(store.clone()), claims };
+        once(&keyed(&boastful), &handler)
+    };
+    let deferred = call(&service(false), delivery(1)).await.unwrap_err();
+    assert!(matches!(deferred, Setback::Deferred { .. }), "{deferred}");
+    assert_eq!(handler.runs(), 0);
+    assert_eq!(call(&service(true), delivery(1)).await.unwrap(), Done::Succeeded);
+    assert!(matches!(claim(&store).await, IdempotencyClaim::InFlight { .. }), "left to its lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_immediate_store_makes_nothing_wait() {
+    let (store, handler) = (memory(), Handler::default());
+    let service = once(&keyed(&store), &handler);
+    let mut running = Box::pin(call(&service, delivery(1)));
+    assert!(futures_util::poll!(running.as_mut()).is_ready(), "at the first poll");
+    assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }));
+}
+
+#[test]
+fn a_claim_on_an_immediate_store_is_given_back_at_once_without_a_runtime() {
+    let (store, handler) = (MemoryIdempotency::new(), Handler::default());
+    let mut service = once(&keyed(&store), &handler);
+    drop(Service::call(&mut service, delivery(1)));
+    let free = claim(&store).now_or_never();
+    assert!(
+        matches!(free, Some(IdempotencyClaim::New { attempts: 0, crashes: 0, .. })),
+        "{free:?}"
+    );
 }

@@ -111,3 +111,20 @@ fn a_message_that_could_not_be_routed_is_not_counted_as_dead() {
     assert_eq!(counted["messages_in_dlq_total{topic=s,class=permanent}"], 1);
     assert_eq!(counted["events_processed_total{subject=s,status=failed}"], 2);
 }
+
+#[test]
+fn threads_that_learn_subjects_at_once_learn_each_once() {
+    let recorder = Recorder::new();
+    let start = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                start.wait();
+                for number in 0..400 {
+                    recorder.attempt_failed(&format!("subject-{number}").into());
+                }
+            });
+        }
+    });
+    assert_eq!(format!("{recorder:?}"), "Recorder { subjects: 400 }");
+}

@@ -1,0 +1,133 @@
+//! Where a handler's messages are handled: each in a place of its own, which it leaves to a later one when it is done.
+//!
+//! A place is one allocation with one clone of the composed layers, so that there are as many as messages in hand at
+//! once, not as many as messages. What a place held of its message is dropped before it is left. A message that is
+//! dropped midway, fails for good or panics takes its place with it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use dlq_core::Delivery;
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::retry::{self, Retry};
+use crate::stage::{Done, Setback, Verdict};
+
+/// How many free places are kept.
+const FREE: usize = 64;
+
+/// The composed layers, erased.
+pub(super) trait Run: Send + Sync {
+    fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture;
+}
+
+/// The composed layers, and the places that messages have left.
+pub(super) struct Composed<S: Service<Delivery>> {
+    retry: Retry<S>,
+    free: Mutex<Vec<Pin<Box<Place<S>>>>>,
+}
+
+pin_project! {
+    struct Place<S: Service<Delivery>> {
+        #[pin]
+        handling: retry::ResponseFuture<S>,
+        // Where it is left. None while it is free, or it would keep what keeps it.
+        of: Option<Arc<Composed<S>>>,
+    }
+}
+
+impl<S: Service<Delivery>> Composed<S> {
+    pub(super) fn new(retry: Retry<S>) -> Self {
+        Self { retry, free: Mutex::default() }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Pin<Box<Place<S>>>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S> Run for Composed<S>
+where
+    S: Service<Delivery, Response = Done, Error = Setback, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture {
+        let free = self.free().pop();
+        // A handler at its limit makes its own message wait, not those behind it (G4).
+        let place = match free {
+            Some(mut place) => {
+                let this = place.as_mut().project();
+                this.handling.restart(delivery);
+                *this.of = Some(self);
+                place
+            }
+            None => Box::pin(Place { handling: self.retry.handle(delivery), of: Some(self) }),
+        };
+        StackFuture(Some(place))
+    }
+}
+
+/// A place with a message in it, erased.
+trait Taken: Future<Output = Result<Verdict, Infallible>> + Send {
+    /// Leaves it, when the message is done.
+    fn leave(self: Pin<Box<Self>>);
+}
+
+impl<S> Future for Place<S>
+where
+    S: Service<Delivery, Response = Done, Error = Setback>,
+{
+    type Output = Result<Verdict, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().handling.poll(cx)
+    }
+}
+
+impl<S> Taken for Place<S>
+where
+    S: Service<Delivery, Response = Done, Error = Setback, Future: Send> + Send + Sync,
+{
+    fn leave(mut self: Pin<Box<Self>>) {
+        if let Some(of) = self.as_mut().project().of.take() {
+            let mut free = of.free();
+            if free.len() < FREE {
+                free.push(self);
+            }
+        }
+    }
+}
+
+/// A message on its way through a handler's stack, from its first attempt to the verdict.
+#[must_use = "a future does nothing until it is polled"]
+pub struct StackFuture(Option<Pin<Box<dyn Taken>>>);
+
+impl Future for StackFuture {
+    type Output = Result<Verdict, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let place = self.0.as_mut().expect("a future is not polled after it has completed");
+        let verdict = ready!(place.as_mut().poll(cx));
+        // A service may have failed where the message is not done: it is not used again.
+        if let Some(place) = self.0.take()
+            && matches!(verdict, Ok(Verdict::Done(_)))
+        {
+            place.leave();
+        }
+        Poll::Ready(verdict)
+    }
+}
+
+impl fmt::Debug for StackFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StackFuture").finish_non_exhaustive()
+    }
+}
