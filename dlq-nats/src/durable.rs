@@ -1,5 +1,6 @@
 //! A durable consumer at the server: created when it is missing, checked when it is there.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
@@ -38,6 +39,8 @@ pub(crate) struct Durable {
     pub(crate) start: Start,
     pub(crate) lease: Duration,
     pub(crate) max_ack_pending: i64,
+    /// What it is to say of itself.
+    pub(crate) metadata: HashMap<String, String>,
     /// When the stream was created, and up to which sequence everything was settled.
     seen: Option<(String, u64)>,
 }
@@ -45,7 +48,8 @@ pub(crate) struct Durable {
 impl Durable {
     pub(crate) fn new(of: Of, name: String, lease: Duration) -> Self {
         let (filters, start) = (Vec::new(), Start::Earliest);
-        Self { of, name, filters, start, lease, max_ack_pending: -1, seen: None }
+        let metadata = HashMap::new();
+        Self { of, name, filters, start, lease, max_ack_pending: -1, metadata, seen: None }
     }
 
     /// Makes sure that stream and consumer are there as they should be.
@@ -123,6 +127,7 @@ impl Durable {
             max_ack_pending: self.max_ack_pending,
             filter_subject,
             filter_subjects,
+            metadata: self.metadata.clone(),
             ..pull::Config::default()
         };
         let what = format!("create consumer `{}` of stream `{}`", self.name, self.of.name());

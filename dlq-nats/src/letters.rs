@@ -222,7 +222,7 @@ impl NatsLetters {
 }
 
 /// What was written, as a letter.
-fn letter_of(whole: Whole, place: &Place) -> Option<DeadLetter> {
+pub(crate) fn letter_of(whole: Whole, place: &Place) -> Option<DeadLetter> {
     let wire::Unpacked { message, decoded, rest } = whole.read;
     let facts = rest.facts?;
     let mut state = facts.state;

@@ -7,6 +7,7 @@
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
 //! | [`NatsLetters`] | reads the letters of that stream and sends them back |
+//! | [`NatsFeed`] | the letters of that stream as they come, for a store beside it |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
 //!
@@ -60,6 +61,7 @@
 mod consumer;
 mod durable;
 mod error;
+mod feed;
 mod lane;
 mod letters;
 mod marks;
@@ -75,6 +77,7 @@ mod streams;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};
+pub use feed::{IngestMark, NatsFeed, ingest_marks};
 pub use lane::NatsRetryLane;
 pub use letters::{NatsLetters, StoredLetter};
 pub use marks::NatsCrashMarks;

@@ -9,6 +9,7 @@ use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
@@ -205,10 +206,18 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
     }
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
+    let gone = |part: u64| {
+        let text = format!("its part {part} has gone from the stream");
+        StoreError::new(StoreErrorKind::Corrupt, OPERATION).with_detail(text)
+    };
     let mut whole = BytesMut::new();
     for part in parts {
-        let message = stream.get_raw_message(*part).await;
-        whole.extend_from_slice(&message.map_err(|error| unwritable(OPERATION, error))?.payload);
+        let message = stream.get_raw_message(*part).await.map_err(|error| match error.kind() {
+            LastRawMessageErrorKind::NoMessageFound => gone(*part),
+            LastRawMessageErrorKind::JetStream(answer) if answer.code() == 404 => gone(*part),
+            _ => unwritable(OPERATION, error),
+        })?;
+        whole.extend_from_slice(&message.payload);
     }
     Ok(whole.freeze())
 }
