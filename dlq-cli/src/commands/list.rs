@@ -1,8 +1,9 @@
 use std::process::ExitCode;
 
+use dlq_core::store::Letters as _;
 use dlq_core::{LetterSummary, Order, PageRequest};
 
-use super::Context;
+use super::{Context, count};
 use crate::cli::{Format, ListArgs};
 use crate::error::CliError;
 use crate::output::{SCHEMA_VERSION, Table, age, cut};
@@ -11,15 +12,10 @@ use crate::output::{SCHEMA_VERSION, Table, age, cut};
 const PAGE: u64 = 500;
 
 pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(context.letters.store()).await?;
     if args.count {
-        let count = context.letters.count(filter).await?;
-        match context.out.format {
-            Format::Table => context.out.line(count)?,
-            _ => context.out.document(&serde_json::json!({ "count": count }))?,
-        }
-        return Ok(ExitCode::SUCCESS);
+        return count::run(context, args.filter).await;
     }
+    let filter = args.filter.resolve(&context.letters).await?;
     let order = if args.oldest_first { Order::OldestFirst } else { Order::NewestFirst };
     let limit = if args.limit == 0 { u64::MAX } else { args.limit };
     let mut after = args.cursor;

@@ -1,5 +1,9 @@
 //! The arguments. The doc comments are the help.
 
+mod broker;
+
+pub(crate) use broker::{BrokerArgs, CheckArgs, IngestArgs, RouteArgs};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
 use dlq_core::{Cursor, OperationId};
@@ -13,9 +17,12 @@ use crate::filter::FilterArgs;
 #[derive(Debug, Parser)]
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the dead letters are, e.g. sqlite://dlq.db
-    #[arg(long, value_name = "URL", env = "DLQ_FROM", global = true)]
+    /// Where the dead letters are: sqlite://dlq.db, or nats://[USER:PASSWORD@]HOST[:PORT]/STREAM
+    #[arg(long, value_name = "URL", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) broker: BrokerArgs,
 
     /// How to print data
     #[arg(short, long, value_enum, default_value_t = Format::Table, global = true)]
@@ -40,6 +47,8 @@ pub(crate) enum Format {
 pub(crate) enum Command {
     /// List letters, newest first
     List(ListArgs),
+    /// Print how many letters match
+    Count(CountArgs),
     /// Show one letter with everything that was tried
     Show(ShowArgs),
     /// Group letters by error, largest group first
@@ -48,7 +57,7 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// A histogram of reasons and the latest letters
     Peek(PeekArgs),
-    /// Send letters back to the handler that failed
+    /// Send letters back
     Replay(ReplayArgs),
     /// Watch and steer operations on many letters
     Op {
@@ -61,6 +70,34 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Write whole letters as JSON lines, byte for byte
     Export(ExportArgs),
+    /// Drain the dead letters of a broker into a store
+    Ingest(IngestArgs),
+    /// Write dead letters for consumers of NATS JetStream that give messages up themselves
+    Route(RouteArgs),
+    /// Look for settings at a broker by which messages or letters would be lost
+    Check(CheckArgs),
+}
+
+impl Command {
+    /// As it is typed.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::List(_) => "list",
+            Self::Count(_) => "count",
+            Self::Show(_) => "show",
+            Self::Groups(_) => "groups",
+            Self::Stats(_) => "stats",
+            Self::Peek(_) => "peek",
+            Self::Replay(_) => "replay",
+            Self::Op { .. } => "op",
+            Self::Mark(_) => "mark",
+            Self::Delete(_) => "delete",
+            Self::Export(_) => "export",
+            Self::Ingest(_) => "ingest",
+            Self::Route(_) => "route",
+            Self::Check(_) => "check",
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -79,6 +116,12 @@ pub(crate) struct ListArgs {
     /// Oldest first
     #[arg(long)]
     pub(crate) oldest_first: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,0 +1,104 @@
+//! The arguments of what concerns brokers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use dlq_core::policy::duration;
+
+/// How a broker is reached.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct BrokerArgs {
+    /// Credentials file for NATS
+    #[arg(long, value_name = "FILE", env = "DLQ_NATS_CREDS", global = true)]
+    pub(crate) creds: Option<PathBuf>,
+
+    /// Certificates by which a broker is trusted, besides those of this machine
+    #[arg(long, value_name = "FILE", env = "DLQ_TLS_CA", global = true)]
+    pub(crate) tls_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    /// The store, which is created when it is not there, e.g. sqlite://dlq.db
+    #[arg(long, value_name = "URL", env = "DLQ_INTO", hide_env_values = true)]
+    pub(crate) into: String,
+    /// End when every letter is in the store, instead of waiting for more
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Append a JSON line for each new letter to this file; defaults to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) incidents: Option<PathBuf>,
+    /// The durable consumer that remembers which letters were taken
+    #[arg(long, value_name = "NAME", default_value = "dlq-ingest")]
+    pub(crate) durable: String,
+    /// How soon the letters of a process that died are taken again; counts when the consumer is created
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+    /// How many letters are put at once
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) batch: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RouteArgs {
+    /// Watch the consumers of this stream; may be given several times. Defaults to all streams
+    #[arg(long, value_name = "STREAM", env = "DLQ_ROUTE_STREAM", value_delimiter = ',')]
+    pub(crate) stream: Vec<String>,
+    /// Watch this consumer; may be given several times. Defaults to all consumers
+    #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMER", value_delimiter = ',')]
+    pub(crate) consumer: Vec<Watched>,
+    /// How often consumers without workers are made to say what they gave up
+    #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
+    pub(crate) sweep_every: Duration,
+    /// How soon the work of a router that died is taken over; counts when its consumer is created
+    #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+    /// The alias of the cluster, which is part of the identity of letters
+    #[arg(long, value_name = "NAME", env = "DLQ_ROUTE_CLUSTER", default_value = "default")]
+    pub(crate) cluster: String,
+    /// The header that says the type of the event, e.g. ce-type
+    #[arg(long, value_name = "NAME", env = "DLQ_ROUTE_EVENT_HEADER")]
+    pub(crate) event_header: Option<String>,
+    /// The stream that keeps advisories while no router runs
+    #[arg(
+        long,
+        value_name = "STREAM",
+        env = "DLQ_ROUTE_ADVISORY_STREAM",
+        default_value = "DLQ_ADVISORY"
+    )]
+    pub(crate) advisory_stream: String,
+    /// On how many servers streams are kept that are not there yet
+    #[arg(long, value_name = "N", env = "DLQ_ROUTE_REPLICAS", default_value_t = 1)]
+    pub(crate) replicas: usize,
+}
+
+/// A consumer of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) stream: String,
+    pub(crate) consumer: String,
+}
+
+impl std::str::FromStr for Watched {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((stream, consumer)) if !stream.is_empty() && !consumer.is_empty() => {
+                Ok(Self { stream: stream.to_owned(), consumer: consumer.to_owned() })
+            }
+            _ => Err("write STREAM/CONSUMER, e.g. ORDERS/billing".to_owned()),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Look at this stream, besides those of dead letters
+    #[arg(long, value_name = "STREAM", requires = "consumer")]
+    pub(crate) stream: Option<String>,
+    /// Look at this consumer of it
+    #[arg(long, value_name = "NAME", requires = "stream")]
+    pub(crate) consumer: Option<String>,
+}
