@@ -13,8 +13,8 @@ use tokio::time::sleep;
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
-use crate::letters::letter_of;
-use crate::publish::{receive, unwritable};
+use crate::letters::StoredLetter;
+use crate::publish::unwritable;
 use crate::pull::{Fetched, Puller};
 use crate::streams::{DlqStream, find};
 
@@ -169,22 +169,12 @@ impl NatsFeed {
 
     async fn read(&self, fetched: &Fetched) -> Result<Fed, StoreError> {
         let Fetched { message, place, .. } = fetched;
-        let headers = message.headers.clone().unwrap_or_default();
-        let read = receive(&self.context, &self.stream, &headers, message.payload.clone()).await;
-        let content = match read {
-            Ok(whole) => whole
-                .and_then(|whole| letter_of(whole, place))
-                .map_or(Content::Foreign, |letter| Content::Letter(Box::new(letter))),
+        let content = match StoredLetter::read(&self.context, message, place).await {
+            Ok(Some(stored)) => Content::Letter(Box::new(stored.letter)),
+            Ok(None) => Content::Foreign,
             Err(error) if error.is_transient() => return Err(error),
             Err(error) => Content::Damaged(error.to_string()),
         };
-        if matches!(content, Content::Foreign) {
-            tracing::warn!(
-                sequence = place.sequence,
-                subject = %message.subject,
-                "something else than a letter is among the dead letters; it is passed over"
-            );
-        }
         let position = Position::Offset(place.sequence);
         let at = Origin::new("nats", self.stream.as_str(), position);
         let at = at.with_cluster(self.cluster.as_str());

@@ -79,7 +79,7 @@ mod wire;
 pub use consumer::{NatsConsumer, Start};
 pub use feed::{IngestMark, NatsFeed, ingest_marks};
 pub use lane::NatsRetryLane;
-pub use letters::{NatsLetters, StoredLetter};
+pub use letters::{LetterScan, NatsLetters, StoredLetter};
 pub use marks::NatsCrashMarks;
 pub use router::EventRouter;
 pub use settle::NatsSettle;

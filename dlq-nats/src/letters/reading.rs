@@ -1,0 +1,249 @@
+use std::sync::Arc;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::stream::{Info, RawMessageErrorKind};
+use dlq_core::store::{Group, Letters, Stats, reading};
+use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::scan::{Scan, Scanned, batch_of};
+use super::snapshot::{Seen, Snapshot};
+use super::{NatsLetters, StoredLetter, stored};
+use crate::place::Place;
+use crate::publish::unwritable;
+use crate::streams::find;
+
+const READING: &str = "read dead letters";
+
+impl Letters for NatsLetters {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.stored(id).await?.map(|stored| stored.letter))
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        Ok(reading::with_prefix(&self.snapshot().await?.rows, &digits, limit))
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let letter = |id: &LetterId| snapshot.rows.get(id).map(|row| &row.letter);
+        let mut page = reading::page(&snapshot.by_age, letter, &filter, page);
+        page.letters.iter_mut().for_each(|letter| snapshot.measure(letter));
+        Ok(page)
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        Ok(self.snapshot().await?.matching(&filter).count() as u64)
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let letters = snapshot.matching(&filter).map(|row| &row.letter);
+        let mut groups = reading::groups(letters, limit);
+        groups.iter_mut().for_each(|group| snapshot.measure(&mut group.sample));
+        Ok(groups)
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        let snapshot = self.snapshot().await?;
+        Ok(reading::stats(snapshot.matching(&filter).map(|row| &row.letter)))
+    }
+}
+
+impl NatsLetters {
+    /// The latest death of a letter, payload and all, and where it stands; `None` when there is none, or no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn stored(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let Some(row) = snapshot.rows.get(&id) else { return Ok(None) };
+        let name = &self.stream.name;
+        let stream = self.context.get_stream_no_info(name).await;
+        let stream = stream.map_err(|error| unwritable(READING, error))?;
+        let message = match stream.get_raw_message(row.sequence).await {
+            Ok(message) => message,
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => return Ok(None),
+            Err(error) => return Err(unwritable(READING, error)),
+        };
+        let place = Place {
+            stream: name.clone(),
+            delivered: 1,
+            sequence: row.sequence,
+            published: row.letter.state.created_at,
+        };
+        let read = stored::whole(&self.context, &message.headers, message.payload, &place).await?;
+        Ok(read.map(|read| {
+            let mut letter = row.letter.clone();
+            letter.message = read.message;
+            StoredLetter { letter, sequence: row.sequence }
+        }))
+    }
+
+    /// Every letter that matches with its payload, in the order in which they died; for few, or small ones: all are in
+    /// memory at once.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such stream, `Unavailable` when the server does not answer or a part of a letter has
+    /// gone.
+    pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let mut rows: Vec<_> = snapshot.matching(filter).collect();
+        rows.sort_unstable_by_key(|row| row.sequence);
+        let mut letters = Vec::new();
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(letters) };
+        let mut scan = self.scan(first.sequence, false).await?;
+        let mut rows = rows.iter().peekable();
+        while let Some(stored) = scan.next().await? {
+            while rows.next_if(|row| row.sequence < stored.sequence).is_some() {}
+            if let Some(row) = rows.next_if(|row| row.sequence == stored.sequence) {
+                let mut letter = row.letter.clone();
+                letter.message = stored.letter.message;
+                letters.push(StoredLetter { letter, sequence: row.sequence });
+            }
+            if stored.sequence >= last.sequence {
+                break;
+            }
+        }
+        Ok(letters)
+    }
+
+    /// What was written to the stream from this sequence on until now, copies and earlier deaths too, in the order of
+    /// the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn scan_from(&self, sequence: u64) -> Result<LetterScan, StoreError> {
+        self.scan(sequence, false).await
+    }
+
+    /// The same, and then what is written from now on. It never ends, and goes on after an error where it stood.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn follow(&self, sequence: u64) -> Result<LetterScan, StoreError> {
+        self.scan(sequence, true).await
+    }
+
+    async fn scan(&self, sequence: u64, follow: bool) -> Result<LetterScan, StoreError> {
+        let info = self.info().await?;
+        Ok(self.scan_of(&info, sequence, follow))
+    }
+
+    fn scan_of(&self, info: &Info, sequence: u64, follow: bool) -> LetterScan {
+        let from = DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) };
+        let scan = Scan {
+            operation: READING,
+            stream: self.stream.name.clone(),
+            subject: format!("{}.>", self.stream.prefix),
+            from,
+            headers_only: false,
+            batch: batch_of(&info.state),
+            follow,
+        };
+        LetterScan { letters: self.clone(), messages: scan.run(self.context.clone()), next: None }
+    }
+
+    /// The letter in a message that a consumer of the stream was handed. `None`, and a warning, when it is none.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when a part of the letter that stands aside cannot be read.
+    pub async fn letter_in(
+        &self,
+        message: &async_nats::jetstream::Message,
+    ) -> Result<Option<StoredLetter>, StoreError> {
+        match message.reply.as_ref().and_then(|reply| Place::read(reply)) {
+            Some(place) => StoredLetter::read(&self.context, message, &place).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn info(&self) -> Result<Info, StoreError> {
+        let name = &self.stream.name;
+        let info = find(&self.context, name).await.map_err(|error| error.for_store(READING))?;
+        info.ok_or_else(|| {
+            let text = format!("there is no stream `{name}`");
+            StoreError::new(StoreErrorKind::NotFound, READING).with_detail(text)
+        })
+    }
+
+    /// The letters as they stand. The stream is read again only when something has come or gone.
+    pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
+        let mut kept = self.kept.lock().await;
+        let info = self.info().await?;
+        let seen = Seen::of(&info);
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.seen == seen) {
+            return Ok(Arc::clone(kept));
+        }
+        let mut snapshot = Snapshot::new(seen);
+        let mut scan = self.scan_of(&info, 1, false);
+        // What comes while it is read is for the next time.
+        let last = info.state.last_sequence;
+        while let Some(stored) = scan.next().await? {
+            if stored.sequence > last {
+                break;
+            }
+            snapshot.add(stored);
+        }
+        let snapshot = Arc::new(snapshot);
+        *kept = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+}
+
+/// Letters in the order of their stream, one for each message that is one. Made by [`NatsLetters::scan_from`] and
+/// [`NatsLetters::follow`].
+#[must_use = "it reads nothing unless it is asked for the next letter"]
+pub struct LetterScan {
+    letters: NatsLetters,
+    messages: Scanned,
+    /// A message that was taken and whose parts are not read yet.
+    next: Option<(async_nats::jetstream::Message, Place)>,
+}
+
+impl LetterScan {
+    /// The next letter; `None` at the end of a scan that does not follow.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer. A scan that follows can be asked again.
+    ///
+    /// # Cancel safety
+    ///
+    /// No letter is lost when the future is dropped.
+    pub async fn next(&mut self) -> Result<Option<StoredLetter>, StoreError> {
+        loop {
+            let (message, place) = match &self.next {
+                Some(next) => next,
+                None => match self.messages.try_next().await? {
+                    Some(next) => self.next.insert(next),
+                    None => return Ok(None),
+                },
+            };
+            let read = StoredLetter::read(&self.letters.context, message, place).await?;
+            self.next = None;
+            if read.is_some() {
+                return Ok(read);
+            }
+        }
+    }
+
+    /// The letters as a stream, which ends where the scan does.
+    pub fn into_stream(self) -> impl futures_util::Stream<Item = Result<StoredLetter, StoreError>> {
+        futures_util::stream::unfold(self, |mut scan| async {
+            scan.next().await.transpose().map(|next| (next, scan))
+        })
+        .boxed()
+    }
+}
+
+impl std::fmt::Debug for LetterScan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LetterScan").field("letters", &self.letters).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_nats::jetstream::stream::Info;
+use dlq_core::store::reading;
+use dlq_core::store::rules::{Arrival, Standing, death_arrives};
+use dlq_core::{Binding, Cursor, DeadLetter, Filter, LetterId, LetterSummary, Message};
+
+use super::StoredLetter;
+
+/// Which state of the stream was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    created: String,
+    last: u64,
+    messages: u64,
+}
+
+impl Seen {
+    pub(super) fn of(info: &Info) -> Self {
+        let created = info.created.to_string();
+        Self { created, last: info.state.last_sequence, messages: info.state.messages }
+    }
+}
+
+/// A letter without its payload.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) letter: DeadLetter,
+    pub(super) sequence: u64,
+    size: Option<u64>,
+    bytes: Binding,
+}
+
+/// The letters of a stream as they stood when it was read: several copies are one letter, the latest death counts, and
+/// no bytes are lost.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) seen: Seen,
+    pub(super) rows: BTreeMap<LetterId, Row>,
+    pub(super) by_age: BTreeSet<Cursor>,
+}
+
+impl Snapshot {
+    pub(super) fn new(seen: Seen) -> Self {
+        Self { seen, rows: BTreeMap::new(), by_age: BTreeSet::new() }
+    }
+
+    /// A letter that comes later in the stream than those before.
+    pub(super) fn add(&mut self, stored: StoredLetter) {
+        let StoredLetter { mut letter, sequence } = stored;
+        let message = &letter.message;
+        let bytes = digest(message);
+        let there = self.rows.get(&letter.id);
+        let standing = there.map(|there| Standing {
+            generation: there.letter.generation,
+            is_record: false,
+            is_claimed: false,
+            attempts: there.letter.attempts,
+            has_same_bytes: there.bytes == bytes,
+        });
+        match death_arrives(standing, letter.generation) {
+            Arrival::Known | Arrival::OutOfDate => return,
+            Arrival::New => {}
+            Arrival::News => {
+                // When it was first seen and how often it was sent back stay.
+                if let Some(there) = there {
+                    let (state, before) = (&mut letter.state, &there.letter.state);
+                    state.created_at = before.created_at;
+                    state.replays = state.replays.max(before.replays);
+                    state.retry_count = state.retry_count.max(before.retry_count);
+                }
+            }
+            Arrival::Conflict => {
+                letter.id = letter.id.conflicting(message);
+                return self.add(StoredLetter { letter, sequence });
+            }
+        }
+        let size = letter.message.payload().map(|payload| payload.len() as u64);
+        letter.message = letter.message.with_payload(None);
+        self.by_age.insert(reading::place(&letter));
+        self.rows.insert(letter.id, Row { letter, sequence, size, bytes });
+    }
+
+    /// Every letter that matches, oldest first.
+    pub(super) fn matching<'a>(
+        &'a self,
+        filter: &'a Filter,
+    ) -> impl DoubleEndedIterator<Item = &'a Row> {
+        let rows = self.by_age.iter().filter_map(|place| self.rows.get(&place.id));
+        rows.filter(|row| filter.matches(&row.letter))
+    }
+
+    /// Says how large the payload is, which is not here.
+    pub(super) fn measure(&self, summary: &mut LetterSummary) {
+        summary.payload_size = self.rows.get(&summary.id).and_then(|row| row.size);
+    }
+}
+
+/// The same for the same payload and key.
+fn digest(message: &Message) -> Binding {
+    Binding::of(&LetterId::from_bytes([0; 16]), message)
+}

@@ -1,0 +1,86 @@
+use async_nats::HeaderMap;
+use async_nats::jetstream::{Context, Message};
+use bytes::Bytes;
+use dlq_core::store::rules::born;
+use dlq_core::{Binding, DeadLetter, Reason, StoreError};
+
+use crate::place::Place;
+use crate::publish::{Whole, receive};
+use crate::wire;
+
+/// A letter and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct StoredLetter {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// Its sequence in the stream.
+    pub sequence: u64,
+}
+
+impl StoredLetter {
+    /// The letter in a message of the stream. `None`, and a warning, for what a sink has not written, or what was
+    /// changed since: its bytes do not fit its identity.
+    pub(crate) async fn read(
+        context: &Context,
+        message: &Message,
+        place: &Place,
+    ) -> Result<Option<Self>, StoreError> {
+        let headers = message.headers.clone().unwrap_or_default();
+        let read = whole(context, &headers, message.payload.clone(), place).await?;
+        if read.is_none() {
+            tracing::warn!(
+                sequence = place.sequence,
+                subject = %message.subject,
+                "something else than a letter is among the dead letters; it is passed over"
+            );
+        }
+        Ok(read.map(|letter| Self { letter, sequence: place.sequence }))
+    }
+}
+
+/// The letter that these headers and this payload are.
+pub(super) async fn whole(
+    context: &Context,
+    headers: &HeaderMap,
+    payload: Bytes,
+    place: &Place,
+) -> Result<Option<DeadLetter>, StoreError> {
+    let read = receive(context, &place.stream, headers, payload).await?;
+    Ok(read.and_then(|whole| letter_of(whole, place)))
+}
+
+/// What was written, as a letter that has just been stored: what its writer knew of other stores says nothing here, but
+/// how often it was sent back does.
+fn letter_of(whole: Whole, place: &Place) -> Option<DeadLetter> {
+    let wire::Unpacked { message, decoded, rest } = whole.read;
+    let facts = rest.facts?;
+    let id = rest.death.letter;
+    if decoded.letter != Some(id) || decoded.binding != Some(Binding::of(&id, &message)) {
+        return None;
+    }
+    let mut state = born(place.published);
+    state.replays = decoded.replays.unwrap_or(facts.state.replays);
+    state.retry_count = facts.state.retry_count.max(state.replays);
+    Some(DeadLetter {
+        id,
+        generation: rest.death.generation,
+        message,
+        origin: rest.origin,
+        consumer: decoded.consumer?,
+        service: decoded.service,
+        reason: decoded.reason.unwrap_or(Reason::Manual),
+        class: decoded.class?,
+        cause: decoded.cause,
+        attempts: decoded.attempts.unwrap_or(0),
+        deliveries: facts.deliveries,
+        crashes: facts.crashes,
+        escalations: decoded.escalations.unwrap_or(0),
+        fingerprint: decoded.fingerprint?,
+        history: decoded.history.unwrap_or_default(),
+        died_at: facts.died_at,
+        confirmed: facts.confirmed,
+        attributes: facts.attributes,
+        state,
+    })
+}
