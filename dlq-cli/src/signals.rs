@@ -46,9 +46,8 @@ impl Signals {
     pub(crate) fn new() -> Result<Self, CliError> {
         use tokio::signal::unix::{SignalKind, signal};
         let listen = |kind| {
-            signal(kind).map_err(|error| {
-                CliError::failed(format!("cannot listen for signals: {error}"))
-            })
+            signal(kind)
+                .map_err(|error| CliError::failed(format!("cannot listen for signals: {error}")))
         };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,

@@ -104,8 +104,7 @@ impl NatsFeed {
             _ => {}
         }
         let lease = there.map_or(lease, |(info, _)| info.config.ack_wait);
-        let mut durable =
-            Durable::new(Of::Stream(stream.name.clone()), consumer.to_owned(), lease);
+        let mut durable = Durable::new(Of::Stream(stream.name.clone()), consumer.to_owned(), lease);
         durable.filters = vec![format!("{}.>", stream.prefix)];
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
         durable.ensure(&context).await.map_err(|error| error.for_store(OPENING))?;

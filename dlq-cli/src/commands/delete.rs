@@ -7,7 +7,11 @@ use crate::ask;
 use crate::cli::DeleteArgs;
 use crate::error::CliError;
 
-pub(super) async fn run(context: &mut Context, store: &DeadLetters, args: DeleteArgs) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: DeleteArgs,
+) -> Result<ExitCode, CliError> {
     let Some(selection) = mark::select(context, args.filter, &args.change, "delete").await? else {
         return Ok(ExitCode::SUCCESS);
     };

@@ -11,7 +11,11 @@ use crate::filter::FilterArgs;
 use dlq_core::PageRequest;
 use dlq_core::store::Selection;
 
-pub(super) async fn run(context: &mut Context, store: &DeadLetters, args: MarkArgs) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: MarkArgs,
+) -> Result<ExitCode, CliError> {
     let verb = format!("mark as {}", args.mark);
     let Some(selection) = select(context, args.filter, &args.change, &verb).await? else {
         return Ok(ExitCode::SUCCESS);

@@ -16,7 +16,11 @@ const PAGE: u32 = 500;
 /// How often a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
-pub(super) async fn run(context: &mut Context, store: &DeadLetters, command: OpCommand) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    command: OpCommand,
+) -> Result<ExitCode, CliError> {
     match command {
         OpCommand::List { limit } => show_all(context, store, limit).await,
         OpCommand::Show { id } => show(context, store, id).await,
@@ -35,7 +39,11 @@ pub(super) async fn run(context: &mut Context, store: &DeadLetters, command: OpC
     }
 }
 
-async fn show_all(context: &mut Context, store: &DeadLetters, limit: u32) -> Result<ExitCode, CliError> {
+async fn show_all(
+    context: &mut Context,
+    store: &DeadLetters,
+    limit: u32,
+) -> Result<ExitCode, CliError> {
     let operations = store.operations(limit).await?;
     if !context.out.is_table() {
         context.out.documents("operations", &operations)?;
@@ -74,7 +82,11 @@ async fn show_all(context: &mut Context, store: &DeadLetters, limit: u32) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(context: &mut Context, store: &DeadLetters, id: OperationId) -> Result<ExitCode, CliError> {
+async fn show(
+    context: &mut Context,
+    store: &DeadLetters,
+    id: OperationId,
+) -> Result<ExitCode, CliError> {
     let operation = store.operation(id).await?;
     let mut items = Vec::new();
     let mut after = 0;
@@ -125,8 +137,7 @@ async fn steer(
     args: SteerArgs,
     control: Control,
 ) -> Result<ExitCode, CliError> {
-    let operation =
-        store.control(args.id, control, ask::actor(args.note.as_deref())).await?;
+    let operation = store.control(args.id, control, ask::actor(args.note.as_deref())).await?;
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {

@@ -9,7 +9,11 @@ use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::output::SCHEMA_VERSION;
 
-pub(super) async fn run(context: &mut Context, store: &DeadLetters, args: ReplayArgs) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: ReplayArgs,
+) -> Result<ExitCode, CliError> {
     if args.to != "handler" {
         return Err(CliError::refused(format!(
             "`--to {}` needs a broker to publish to, and {} is a store; replay to the handler instead: \
@@ -41,8 +45,7 @@ pub(super) async fn run(context: &mut Context, store: &DeadLetters, args: Replay
         return Ok(ExitCode::SUCCESS);
     }
     ask::confirm(&args.change, "replay", plan.count)?;
-    let mut operation =
-        store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
+    let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
     eprintln!(
         "operation {} has {} letters; running consumers take them, consumers that start later do too",
         list::short(&operation.id),

@@ -45,9 +45,7 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
     };
     let mut advisories = AdvisoryStream::new().with_name(&args.advisory_stream);
     advisories = match broker.config(&args.advisory_stream).await? {
-        Some(there) => {
-            advisories.with_max_age(there.max_age).with_replicas(there.num_replicas)
-        }
+        Some(there) => advisories.with_max_age(there.max_age).with_replicas(there.num_replicas),
         None => advisories.with_replicas(args.replicas),
     };
     let mut builder = EventRouter::builder(broker.client.clone())

@@ -104,7 +104,11 @@ async fn who_may_not_is_told_what() {
     for url in [format!("nats://ana:wrong@{host}"), format!("nats://t0k@{host}")] {
         wrong(&url, 1, &["does not know this user", "--creds"]);
     }
-    wrong(&format!("nats://bob:s3cret@{host}/HIDDEN"), 1, &["does not permit", "$JS.API.STREAM.INFO.HIDDEN"]);
+    wrong(
+        &format!("nats://bob:s3cret@{host}/HIDDEN"),
+        1,
+        &["does not permit", "$JS.API.STREAM.INFO.HIDDEN"],
+    );
     let folder = tempfile::tempdir().unwrap();
     let into = format!("sqlite://{}", folder.path().join("dlq.db").display());
     let bob = format!("nats://bob:s3cret@{host}/DLQ");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dlq_core::store::{Letters as _, Upkeep as _, Selection, Actor};
+use dlq_core::store::{Actor, Letters as _, Selection, Upkeep as _};
 use dlq_core::{DeadLetter, Filter, LetterId, Order, PageRequest};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{died_again, letter, varied};
@@ -56,7 +56,10 @@ async fn every_letter_goes_into_the_store_with_everything() {
             kept.history = letter.history.clone();
         }
         assert_eq!(kept.message, letter.message);
-        assert_eq!((kept.death(), kept.reason, &kept.history), (letter.death(), letter.reason, &letter.history));
+        assert_eq!(
+            (kept.death(), kept.reason, &kept.history),
+            (letter.death(), letter.reason, &letter.history)
+        );
     }
     let told = std::fs::read_to_string(&file).unwrap();
     let told = incidents(&told);
@@ -70,7 +73,9 @@ async fn every_letter_goes_into_the_store_with_everything() {
     // What an operator did in the store meanwhile stays.
     store.delete(Selection::all(), Actor::new("ana")).await.unwrap();
     bench.put(letters(5)).await;
-    assert!(bench.run(&["ingest", "--into", &into, "--once"]).ok().out.starts_with("5 letters stored"));
+    assert!(
+        bench.run(&["ingest", "--into", &into, "--once"]).ok().out.starts_with("5 letters stored")
+    );
     let listed = store.list(Filter::new(), PageRequest::new().with_order(Order::OldestFirst)).await;
     assert_eq!(listed.unwrap().letters.len(), 5);
 }
@@ -160,7 +165,9 @@ async fn a_stream_has_one_store() {
     assert!(refused.err.contains("ingest first: dlq ingest --once --from"), "{}", refused.err);
     let into = bench.store_url();
     bench.run(&["ingest", "--into", &into, "--once"]).ok();
-    for args in [&["mark", "resolved", "--all", "--yes"] as &[&str], &["delete", "--all"], &["op", "list"]] {
+    for args in
+        [&["mark", "resolved", "--all", "--yes"] as &[&str], &["delete", "--all"], &["op", "list"]]
+    {
         let refused = bench.run(args);
         assert_eq!(refused.code, 2, "{args:?}");
         assert!(
@@ -173,7 +180,11 @@ async fn a_stream_has_one_store() {
     drop(SqliteStore::open(bench.file("other.db")).await.unwrap());
     let refused = bench.run(&["ingest", "--into", &other, "--once"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
-    assert!(refused.err.contains("dlq.db") && refused.err.contains("delete the consumer"), "{}", refused.err);
+    assert!(
+        refused.err.contains("dlq.db") && refused.err.contains("delete the consumer"),
+        "{}",
+        refused.err
+    );
     // A second store has a consumer of its own.
     bench.run(&["ingest", "--into", &other, "--once", "--durable", "other"]).ok();
 
@@ -182,7 +193,14 @@ async fn a_stream_has_one_store() {
     assert_eq!(refused.code, 2, "{}", refused.err);
     assert!(refused.err.contains("If it is lost"), "{}", refused.err);
     assert!(!std::path::Path::new(&bench.file("dlq.db")).exists());
-    bench.context.get_stream(&bench.name).await.unwrap().delete_consumer("dlq-ingest").await.unwrap();
+    bench
+        .context
+        .get_stream(&bench.name)
+        .await
+        .unwrap()
+        .delete_consumer("dlq-ingest")
+        .await
+        .unwrap();
     assert_eq!(bench.run(&["ingest", "--into", &into, "--once"]).ok().out, "3 letters stored\n");
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use dlq_core::{Filter, Reason};
 use dlq_nats::NatsLetters;
 use dlq_nats::async_nats::jetstream::consumer::pull;
 use dlq_nats::async_nats::jetstream::{AckKind, stream};
-use dlq_core::{Filter, Reason};
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
@@ -15,7 +15,8 @@ use crate::fixture::{Bench, PATIENCE};
 async fn what_a_foreign_consumer_gives_up_becomes_a_letter() {
     let Some(bench) = Bench::new("route").await else { return };
     let subjects = vec!["routed.>".to_owned()];
-    let config = stream::Config { name: "ROUTED".to_owned(), subjects, ..stream::Config::default() };
+    let config =
+        stream::Config { name: "ROUTED".to_owned(), subjects, ..stream::Config::default() };
     let stream = bench.context.create_stream(config).await.unwrap();
     let config = pull::Config {
         durable_name: Some("shipping".to_owned()),
@@ -28,18 +29,20 @@ async fn what_a_foreign_consumer_gives_up_becomes_a_letter() {
     let name = "DLQ_NEW";
     let from = format!("{}/{name}", bench.host());
     let mut process = {
-        let args = ["route", "--from", &from, "--stream", "ROUTED", "-o", "json", "--cluster", "eu"];
+        let args =
+            ["route", "--from", &from, "--stream", "ROUTED", "-o", "json", "--cluster", "eu"];
         let mut command = bench.command(&args);
         command.env("DLQ_ROUTE_SWEEP_EVERY", "250ms").env("DLQ_ROUTE_LEASE", "2s");
         crate::fixture::Process::start(command)
     };
     process.says("routing what the consumers of ROUTED give up into");
     bench.context.publish("routed.parcel", "42".into()).await.unwrap().await.unwrap();
+    let mut messages = consumer.stream().max_messages_per_batch(1).messages().await.unwrap();
     for _ in 0..2 {
-        let mut messages = consumer.fetch().max_messages(1).messages().await.unwrap();
         let message = messages.next().await.unwrap().unwrap();
         message.ack_with(AckKind::Nak(None)).await.unwrap();
     }
+    drop(messages);
     let letters = NatsLetters::new(&bench.client, dlq_nats::DlqStream::new().with_name(name));
     let found = timeout(PATIENCE, async {
         loop {
@@ -71,7 +74,8 @@ async fn settings_that_will_not_do_are_named() {
         ("DLQ_ROUTE_CONSUMER", "billing", "STREAM/CONSUMER"),
         ("DLQ_ROUTE_REPLICAS", "many", "many"),
     ] {
-        let ran = tokio::task::block_in_place(|| bench.command(&["route"]).env(variable, value).output());
+        let ran =
+            tokio::task::block_in_place(|| bench.command(&["route"]).env(variable, value).output());
         let ran = crate::common::Ran::from(ran.unwrap());
         assert_eq!(ran.code, 2, "{variable}: {}", ran.err);
         assert!(ran.err.contains(expected), "{variable}: {}", ran.err);

@@ -30,7 +30,11 @@ async fn they_say_what_a_store_with_the_same_letters_says() {
     };
     expect(Filter::new(), &[]).await;
     expect(Filter::new().with_subject("orders.>".parse().unwrap()), &["--topic", "orders.>"]).await;
-    expect(Filter::new().with_consumer("payments.charge".to_owned()), &["--consumer", "payments.charge"]).await;
+    expect(
+        Filter::new().with_consumer("payments.charge".to_owned()),
+        &["--consumer", "payments.charge"],
+    )
+    .await;
     expect(Filter::new().with_error("time out".to_owned()), &["--error", "time out"]).await;
 
     let groups = bench.run(&["groups", "-o", "json", "--limit", "100"]).ok().json();
@@ -41,7 +45,9 @@ async fn they_say_what_a_store_with_the_same_letters_says() {
     assert_eq!(counts(&groups["groups"]), expected.iter().map(|g| g.count).collect::<Vec<_>>());
     let stats = bench.run(&["stats", "-o", "json"]).ok().json();
     let expected = serde_json::to_value(store.stats(Filter::new()).await.unwrap()).unwrap();
-    for part in ["total", "by_status", "by_reason", "by_cause", "by_class", "by_consumer", "by_subject"] {
+    for part in
+        ["total", "by_status", "by_reason", "by_cause", "by_class", "by_consumer", "by_subject"]
+    {
         assert_eq!(stats[part], expected[part], "{part}");
     }
     for args in [&["groups"] as &[&str], &["stats"], &["peek"], &["list"]] {
@@ -83,11 +89,14 @@ async fn one_letter_is_shown_whole() {
     let Some(bench) = Bench::with("show", (0..3).map(letter).collect()).await else { return };
     let id = letter(1).id.to_string();
     let shown = bench.run(&["show", &id[..12]]).ok().out;
-    for expected in [id.as_str(), "orders.created", "evt-1", "customer-1", "\"order\": 1", "attempts (3)"] {
+    for expected in
+        [id.as_str(), "orders.created", "evt-1", "customer-1", "\"order\": 1", "attempts (3)"]
+    {
         assert!(shown.contains(expected), "{expected} is not in\n{shown}");
     }
     assert_eq!(bench.run(&["show", &id, "--payload"]).ok().out, "{\"order\":1}");
-    let read: DeadLetter = serde_json::from_value(bench.run(&["show", &id, "-o", "json"]).ok().json()).unwrap();
+    let read: DeadLetter =
+        serde_json::from_value(bench.run(&["show", &id, "-o", "json"]).ok().json()).unwrap();
     assert_eq!((read.message, read.history), (letter(1).message, letter(1).history));
     let missing = bench.run(&["show", "00000000000000000000000000000000"]);
     assert_eq!(missing.code, 1);

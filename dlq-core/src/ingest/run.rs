@@ -208,9 +208,8 @@ fn letter(fed: &Fed) -> Option<&DeadLetter> {
 fn incidents(fed: &[Fed], outcomes: &[(Outcome, Option<String>)]) -> Vec<Incident> {
     let told = |(fed, (outcome, detail)): (&Fed, &(Outcome, Option<String>))| {
         let may_be = fed.again && *outcome == Outcome::Known;
-        (outcome.is_news() || may_be).then(|| {
-            Incident::of(&fed.place, fed.again, letter(fed), *outcome, detail.clone())
-        })
+        (outcome.is_news() || may_be)
+            .then(|| Incident::of(&fed.place, fed.again, letter(fed), *outcome, detail.clone()))
     };
     fed.iter().zip(outcomes).filter_map(told).collect()
 }

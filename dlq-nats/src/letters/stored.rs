@@ -1,5 +1,5 @@
-use async_nats::{HeaderMap, Message};
 use async_nats::jetstream::Context;
+use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
 use dlq_core::store::rules::born;
 use dlq_core::{Binding, DeadLetter, Reason, StoreError};
