@@ -12,6 +12,7 @@ mod filter;
 mod nats;
 mod open;
 mod output;
+#[cfg(feature = "nats")]
 mod signals;
 
 use std::ffi::OsString;

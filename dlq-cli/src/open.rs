@@ -3,7 +3,7 @@
 use dlq_core::DeadLetters;
 use dlq_sql::sqlite::SqliteStore;
 
-use crate::cli::BrokerArgs;
+use crate::cli::Cli;
 use crate::error::CliError;
 #[cfg(feature = "nats")]
 use crate::nats::Broker;
@@ -16,14 +16,14 @@ pub(crate) enum Place {
 }
 
 /// Opens what `--from` names. Never creates a store.
-pub(crate) async fn open(from: Option<&str>, broker: &BrokerArgs) -> Result<Place, CliError> {
-    let url = from.ok_or_else(|| {
+pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
+    let url = cli.from.as_deref().ok_or_else(|| {
         CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
     })?;
     match url.split_once("://") {
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
-            Broker::connect(scheme, rest, without_password(url), broker).await.map(Place::Nats)
+            Broker::connect(scheme, rest, without_password(url), &cli.broker).await.map(Place::Nats)
         }
         _ => store(url, false).await.map(Place::Store),
     }

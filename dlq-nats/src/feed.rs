@@ -122,6 +122,14 @@ impl NatsFeed {
         })
     }
 
+    /// Sets how many letters are fetched ahead. Defaults to 512. What is fetched by a process that dies is not seen
+    /// again before its lease has ended.
+    #[must_use]
+    pub fn with_prefetch(mut self, letters: usize) -> Self {
+        self.puller = self.puller.with_prefetch(letters);
+        self
+    }
+
     /// Ends when there are no more letters, also none that another process has in hand. Defaults to waiting for more.
     #[must_use]
     pub fn until_end(mut self) -> Self {

@@ -90,6 +90,10 @@ impl Puller {
         }
     }
 
+    pub(crate) fn with_prefetch(self, messages: usize) -> Self {
+        Self { prefetch: messages.max(1), ..self }
+    }
+
     /// The next message; `None` once closed.
     pub(crate) async fn next(&mut self) -> Result<Option<Fetched>, TransportError> {
         loop {

@@ -1,7 +1,9 @@
 //! The arguments. The doc comments are the help.
 
+#[cfg(feature = "nats")]
 mod broker;
 
+#[cfg(feature = "nats")]
 pub(crate) use broker::{BrokerArgs, CheckArgs, IngestArgs, RouteArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -21,6 +23,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "URL", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
 
+    #[cfg(feature = "nats")]
     #[command(flatten)]
     pub(crate) broker: BrokerArgs,
 
@@ -70,10 +73,13 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Write whole letters as JSON lines, byte for byte
     Export(ExportArgs),
+    #[cfg(feature = "nats")]
     /// Drain the dead letters of a broker into a store
     Ingest(IngestArgs),
+    #[cfg(feature = "nats")]
     /// Write dead letters for consumers of NATS JetStream that give messages up themselves
     Route(RouteArgs),
+    #[cfg(feature = "nats")]
     /// Look for settings at a broker by which messages or letters would be lost
     Check(CheckArgs),
 }
@@ -93,8 +99,11 @@ impl Command {
             Self::Mark(_) => "mark",
             Self::Delete(_) => "delete",
             Self::Export(_) => "export",
+            #[cfg(feature = "nats")]
             Self::Ingest(_) => "ingest",
+            #[cfg(feature = "nats")]
             Self::Route(_) => "route",
+            #[cfg(feature = "nats")]
             Self::Check(_) => "check",
         }
     }

@@ -35,8 +35,8 @@ pub(crate) const PARTIAL: u8 = 3;
 
 /// Opens what is asked for and runs the verb.
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
-    let Cli { from, broker, output, command } = cli;
-    let place = open::open(from.as_deref(), &broker).await?;
+    let place = open::open(&cli).await?;
+    let Cli { from, output, command, .. } = cli;
     let target = open::without_password(from.as_deref().unwrap_or_default());
     let out = Output::new(output);
     match place {

@@ -33,7 +33,7 @@ pub(super) async fn run(
     let opening = async {
         Ok(NatsFeed::open(&broker.client, &stream, &args.durable, &name, args.lease).await?)
     };
-    let feed = broker.permitted(opening).await?;
+    let feed = broker.permitted(opening).await?.with_prefetch(args.batch.saturating_mul(2));
     let feed = if args.once { feed.until_end() } else { feed };
     let mut ingest = Ingest::new(feed, store.store().clone()).with_batch(args.batch);
     if args.once {

@@ -1,6 +1,7 @@
 //! Draining a stream into a store.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use dlq_core::store::{Actor, Letters as _, Selection, Upkeep as _};
 use dlq_core::{DeadLetter, Filter, LetterId, Order, PageRequest};
@@ -82,18 +83,20 @@ async fn every_letter_goes_into_the_store_with_everything() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_moment_it_loses_no_letter_and_no_incident() {
-    const COUNT: u64 = 600;
+    const COUNT: u64 = 900;
     let written = letters(COUNT);
     let Some(bench) = Bench::with("kill", written.clone()).await else { return };
     let into = bench.store_url();
     let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", "1s"];
     let mut said = String::new();
-    for lines in [1, 2, 9, 60, 150] {
+    for round in 0..16 {
         let mut process = bench.start(&args);
         process.says("go into");
-        for _ in 0..lines {
+        for _ in 0..round * 7 % 40 {
             process.line();
         }
+        // In the middle of whatever it does then.
+        std::thread::sleep(Duration::from_micros(round * 300));
         said.push_str(&process.kill());
         // It may have died in the middle of a line.
         said.push('\n');
