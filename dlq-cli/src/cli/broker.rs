@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use dlq_core::OperationId;
 use dlq_core::policy::duration;
 
 /// How a broker is reached.
@@ -93,12 +94,33 @@ impl std::str::FromStr for Watched {
     }
 }
 
+/// What only a replay at a broker takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Replay at a broker")]
+pub(crate) struct ReplayAtBrokerArgs {
+    /// Send letters too that were sent before
+    #[arg(long)]
+    pub(crate) again: bool,
+    /// Go on with a replay that was interrupted, by the id that it said; needed with --again only
+    #[arg(long, value_name = "ID", requires = "again")]
+    pub(crate) resume: Option<OperationId>,
+    /// The header that carries the key of a message, as the consumer has it
+    #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
+    pub(crate) key_header: Option<String>,
+    /// The stream by which letters go to their handlers
+    #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
+    pub(crate) retry_stream: String,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Look at this stream, besides those of dead letters
-    #[arg(long, value_name = "STREAM", requires = "consumer")]
-    pub(crate) stream: Option<String>,
-    /// Look at this consumer of it
-    #[arg(long, value_name = "NAME", requires = "stream")]
-    pub(crate) consumer: Option<String>,
+    /// Look at this stream and its consumers; may be given several times. Defaults to all streams
+    #[arg(long, value_name = "STREAM")]
+    pub(crate) stream: Vec<String>,
+    /// A consumer of ours, which the server must never make lose a message; may be given several times
+    #[arg(long, value_name = "STREAM/NAME")]
+    pub(crate) consumer: Vec<Watched>,
+    /// Compare with this deployment, a JSON document
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stream", "consumer"])]
+    pub(crate) deployment: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@
 mod broker;
 
 #[cfg(feature = "nats")]
-pub(crate) use broker::{BrokerArgs, CheckArgs, IngestArgs, RouteArgs};
+pub(crate) use broker::{BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs, RouteArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
@@ -201,12 +201,15 @@ pub(crate) struct ReplayArgs {
     /// Send this many first; stop by itself when one of them fails again
     #[arg(long, value_name = "N")]
     pub(crate) canary: Option<u32>,
-    /// Quarantine letters that were replayed this often; 0 for no cap
-    #[arg(long, default_value_t = dlq_core::store::OperationSpec::MAX_REPLAYS)]
+    /// Quarantine letters that were replayed this often, or leave them where they are at a broker; 0 for no cap
+    #[arg(long, visible_alias = "cap", default_value_t = dlq_core::store::OperationSpec::MAX_REPLAYS)]
     pub(crate) max_replays: u32,
     /// Wait until every letter has an outcome
     #[arg(long)]
     pub(crate) wait: bool,
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(crate) at_broker: ReplayAtBrokerArgs,
 }
 
 #[derive(Debug, Subcommand)]

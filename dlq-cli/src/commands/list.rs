@@ -53,7 +53,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
 }
 
 /// The table of letters that `list` and `peek` show.
-pub(super) fn table(letters: &[LetterSummary]) -> Table {
+pub(crate) fn table(letters: &[LetterSummary]) -> Table {
     let mut table = Table::new(&[
         "ID", "STATUS", "SUBJECT", "CONSUMER", "REASON", "CAUSE", "ATTEMPTS", "AGE", "ERROR",
     ]);
@@ -74,6 +74,6 @@ pub(super) fn table(letters: &[LetterSummary]) -> Table {
 }
 
 /// The first digits of an id: enough to type, and to be unique among millions.
-pub(super) fn short(id: &impl ToString) -> String {
+pub(crate) fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(12).collect()
 }

@@ -12,6 +12,9 @@ mod replay;
 mod show;
 mod stats;
 
+#[cfg(feature = "nats")]
+pub(crate) use list::{short, table};
+
 use std::process::ExitCode;
 
 use dlq_core::DeadLetters;

@@ -9,7 +9,7 @@ use dlq_nats::async_nats::jetstream::{self, ErrorCode, stream};
 use dlq_nats::async_nats::{
     Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError,
 };
-use dlq_nats::{DlqStream, ingest_marks};
+use dlq_nats::{DlqStream, RetryStream, ingest_marks};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
 
@@ -199,6 +199,19 @@ pub(crate) fn existing(config: &stream::Config) -> Option<DlqStream> {
             .with_name(&config.name)
             .with_prefix(prefix)
             .with_max_age(config.max_age)
+            .with_replicas(config.num_replicas)
+            .with_duplicate_window(config.duplicate_window),
+    )
+}
+
+/// The stream by which letters go to their handlers, as it is; `None` when it is one of something else.
+pub(crate) fn existing_retries(config: &stream::Config) -> Option<RetryStream> {
+    let prefixes = config.subjects.iter().filter_map(|subject| subject.strip_suffix("-at.>"));
+    let prefix = prefixes.last()?;
+    Some(
+        RetryStream::new()
+            .with_name(&config.name)
+            .with_prefix(prefix)
             .with_replicas(config.num_replicas)
             .with_duplicate_window(config.duplicate_window),
     )

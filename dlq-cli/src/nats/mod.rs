@@ -1,7 +1,9 @@
 //! What the verbs do at NATS JetStream.
 
+mod check;
 mod connect;
 mod ingest;
+mod replay;
 mod route;
 mod url;
 
@@ -25,6 +27,8 @@ pub(crate) async fn run(
 ) -> Result<ExitCode, CliError> {
     let exit = match command {
         Command::Ingest(args) => ingest::run(broker, &mut out, args).await?,
+        Command::Check(args) => check::run(broker, &mut out, args).await?,
+        Command::Replay(args) => replay::run(broker, &mut out, args).await?,
         Command::Route(args) => route::run(broker, &mut out, args).await?,
         command => {
             let looking = async {
