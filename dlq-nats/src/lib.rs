@@ -9,6 +9,7 @@
 //! | [`NatsLetters`] | reads the letters of that stream and sends them back |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`admin`] | creates what is missing, and finds what is set wrongly |
 //!
 //! ```no_run
 //! use async_nats::Client;
@@ -57,9 +58,12 @@
 //!   replicas, or that setting, are the answer; both are the operator's.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
 
+pub mod admin;
 mod consumer;
+mod difference;
 mod durable;
 mod error;
+mod jetstream;
 mod lane;
 mod letters;
 mod marks;
@@ -75,6 +79,7 @@ mod streams;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};
+pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
 pub use letters::{NatsLetters, StoredLetter};
 pub use marks::NatsCrashMarks;
