@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::{Context, consumer};
 use async_nats::{Client, Subject};
 use bytes::Bytes;
 use dlq_core::ingest::{Content, Fed, Feed};
@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
+use crate::jetstream::JetStream;
 use crate::letters::StoredLetter;
 use crate::publish::unwritable;
 use crate::pull::{Fetched, Puller};
@@ -76,13 +77,13 @@ impl NatsFeed {
     /// `InvalidConfig` when the consumer exists with settings that will not do; `Unavailable` when the server does not
     /// answer.
     pub async fn open(
-        client: &Client,
+        jetstream: &impl JetStream,
         stream: &DlqStream,
         consumer: &str,
         store: &str,
         lease: Duration,
     ) -> Result<Self, StoreError> {
-        let context = jetstream::new(client.clone());
+        let context = jetstream.context();
         let marks = marks(&context, &stream.name).await?;
         let there = marks.iter().find(|(info, _)| info.name == consumer);
         match there {
@@ -109,8 +110,8 @@ impl NatsFeed {
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
         durable.ensure(&context).await.map_err(|error| error.for_store(OPENING))?;
         Ok(Self {
-            client: client.clone(),
-            puller: Puller::new(client.clone(), context.clone(), durable, PREFETCH),
+            client: context.client(),
+            puller: Puller::new(context.clone(), durable, PREFETCH),
             context,
             stream: stream.name.clone(),
             consumer: consumer.to_owned(),
@@ -228,10 +229,10 @@ impl Feed for NatsFeed {
 ///
 /// `NotFound` when there is no such stream; `Unavailable` when the server does not answer.
 pub async fn ingest_marks(
-    client: &Client,
+    jetstream: &impl JetStream,
     stream: &DlqStream,
 ) -> Result<Vec<IngestMark>, StoreError> {
-    let context = jetstream::new(client.clone());
+    let context = jetstream.context();
     let marks = marks(&context, &stream.name).await?.into_iter();
     Ok(marks
         .filter_map(|(info, store)| {
@@ -241,7 +242,7 @@ pub async fn ingest_marks(
         .collect())
 }
 
-type Marked = (jetstream::consumer::Info, Option<String>);
+type Marked = (consumer::Info, Option<String>);
 
 /// The consumers of the stream, and the store that each names.
 async fn marks(context: &Context, name: &str) -> Result<Vec<Marked>, StoreError> {

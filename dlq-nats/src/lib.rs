@@ -10,6 +10,7 @@
 //! | [`NatsFeed`] | the letters of that stream as they come, for a store beside it |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`admin`] | creates what is missing, and finds what is set wrongly |
 //!
 //! ```no_run
 //! use async_nats::Client;
@@ -58,10 +59,13 @@
 //!   replicas, or that setting, are the answer; both are the operator's.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
 
+pub mod admin;
 mod consumer;
+mod difference;
 mod durable;
 mod error;
 mod feed;
+mod jetstream;
 mod lane;
 mod letters;
 mod marks;
@@ -78,6 +82,7 @@ mod wire;
 
 pub use consumer::{NatsConsumer, Start};
 pub use feed::{IngestMark, NatsFeed, ingest_marks};
+pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
 pub use letters::{LetterScan, NatsLetters, StoredLetter};
 pub use marks::NatsCrashMarks;

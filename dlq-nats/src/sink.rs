@@ -1,10 +1,10 @@
-use async_nats::Client;
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::Context;
 use dlq_core::protocol::on_death;
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Message, Sink, StoreError};
 use futures_util::future::join_all;
 
+use crate::jetstream::JetStream;
 use crate::names::tail;
 use crate::publish::{Outgoing, send};
 use crate::streams::{self, DlqStream};
@@ -42,8 +42,8 @@ impl NatsSink {
     ///
     /// `InvalidConfig` when it exists with other settings, or its subjects belong to another stream; `Unavailable` when
     /// the server does not answer.
-    pub async fn open(client: &Client, stream: DlqStream) -> Result<Self, StoreError> {
-        let context = jetstream::new(client.clone());
+    pub async fn open(client: &impl JetStream, stream: DlqStream) -> Result<Self, StoreError> {
+        let context = client.context();
         streams::ensure(&context, &stream.config())
             .await
             .map_err(|error| error.for_store("open the stream of dead letters"))?;

@@ -42,6 +42,7 @@
 
 mod advisory;
 mod builder;
+mod config;
 mod ears;
 mod letter;
 mod recent;
@@ -51,5 +52,7 @@ mod sweep;
 mod watch;
 
 pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
+pub(crate) use builder::DURABLE;
 pub use builder::{EventRouter, EventRouterBuilder};
+pub use config::{RouterConfig, Watched};
 pub use report::RouterReport;

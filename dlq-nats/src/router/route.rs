@@ -36,15 +36,23 @@ pub(super) struct Shared {
     pub(super) reading: Reading,
     pub(super) watch: Watch,
     pub(super) counts: Counts,
+    /// The `max_deliver` that consumers are expected to have.
+    pub(super) expected: Option<u32>,
     recent: Mutex<Recent<(String, String, u64)>>,
     streams: Mutex<HashMap<String, (Instant, Stream)>>,
 }
 
 impl Shared {
-    pub(super) fn new(context: Context, sink: NatsSink, reading: Reading, watch: Watch) -> Self {
+    pub(super) fn new(
+        context: Context,
+        sink: NatsSink,
+        reading: Reading,
+        watch: Watch,
+        expected: Option<u32>,
+    ) -> Self {
         let recent = Mutex::new(Recent::new(REMEMBERED));
         let (counts, streams) = (Counts::default(), Mutex::default());
-        Self { context, sink, reading, watch, counts, recent, streams }
+        Self { context, sink, reading, watch, counts, expected, recent, streams }
     }
 
     /// Writes the letter that an advisory tells of, and returns once it is confirmed. Tries until `patience` is over.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
+use async_nats::Request;
 use async_nats::jetstream::consumer::Info;
 use futures_util::TryStreamExt as _;
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,12 +18,7 @@ use super::route::Shared;
 
 const REQUEST: &str = r#"{"batch":1,"max_bytes":1,"no_wait":true}"#;
 
-pub(super) async fn sweep(
-    shared: Arc<Shared>,
-    client: Client,
-    every: Duration,
-    stop: CancellationToken,
-) {
+pub(super) async fn sweep(shared: Arc<Shared>, every: Duration, stop: CancellationToken) {
     let mut tick = interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -32,13 +27,13 @@ pub(super) async fn sweep(
             () = stop.cancelled() => return,
             _ = tick.tick() => {}
         }
-        if let Err(error) = once(&shared, &client).await {
+        if let Err(error) = once(&shared).await {
             tracing::warn!(%error, "consumers could not be looked at");
         }
     }
 }
 
-async fn once(shared: &Shared, client: &Client) -> Result<(), async_nats::Error> {
+async fn once(shared: &Shared) -> Result<(), async_nats::Error> {
     let names: Vec<String> = shared.context.stream_names().try_collect().await?;
     for name in names.iter().filter(|name| shared.watch.includes_stream(name)) {
         let stream = shared.context.get_stream_no_info(name).await?;
@@ -47,9 +42,8 @@ async fn once(shared: &Shared, client: &Client) -> Result<(), async_nats::Error>
             if !shared.watch.includes(name, &consumer.name) {
                 continue;
             }
-            let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
-            let nobody = client.new_inbox();
-            client.publish_with_reply(subject, nobody, REQUEST.into()).await?;
+            let subject = format!("CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
+            shared.context.send_request(subject, Request::new().payload(REQUEST.into())).await?;
             count(&shared.counts.pokes);
         }
     }
