@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use dlq_core::OperationId;
 use dlq_core::policy::duration;
+use dlq_nats::router::Watched;
 
 /// How a broker is reached.
 #[derive(Clone, Debug, Default, Args)]
@@ -44,11 +45,14 @@ pub(crate) struct IngestArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RouteArgs {
     /// Watch the consumers of this stream; may be given several times. Defaults to all streams
-    #[arg(long, value_name = "STREAM", env = "DLQ_ROUTE_STREAM", value_delimiter = ',')]
+    #[arg(long, value_name = "STREAM", env = "DLQ_ROUTE_STREAMS", value_delimiter = ',')]
     pub(crate) stream: Vec<String>,
     /// Watch this consumer; may be given several times. Defaults to all consumers
-    #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMER", value_delimiter = ',')]
+    #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMERS", value_delimiter = ',')]
     pub(crate) consumer: Vec<Watched>,
+    /// The `max_deliver` that these consumers should have; one with another value is reported
+    #[arg(long, value_name = "N", env = "DLQ_ROUTE_MAX_RETRIES")]
+    pub(crate) max_retries: Option<u32>,
     /// How often consumers without workers are made to say what they gave up
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
     pub(crate) sweep_every: Duration,
@@ -69,29 +73,17 @@ pub(crate) struct RouteArgs {
         default_value = "DLQ_ADVISORY"
     )]
     pub(crate) advisory_stream: String,
+    /// The stream of retries, of which nothing is routed
+    #[arg(
+        long,
+        value_name = "STREAM",
+        env = "DLQ_ROUTE_RETRY_STREAM",
+        default_value = "DLQ_RETRY"
+    )]
+    pub(crate) retry_stream: String,
     /// On how many servers streams are kept that are not there yet
     #[arg(long, value_name = "N", env = "DLQ_ROUTE_REPLICAS", default_value_t = 1)]
     pub(crate) replicas: usize,
-}
-
-/// A consumer of a stream.
-#[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    pub(crate) stream: String,
-    pub(crate) consumer: String,
-}
-
-impl std::str::FromStr for Watched {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('/') {
-            Some((stream, consumer)) if !stream.is_empty() && !consumer.is_empty() => {
-                Ok(Self { stream: stream.to_owned(), consumer: consumer.to_owned() })
-            }
-            _ => Err("write STREAM/CONSUMER, e.g. ORDERS/billing".to_owned()),
-        }
-    }
 }
 
 /// What only a replay at a broker takes.
@@ -107,6 +99,9 @@ pub(crate) struct ReplayAtBrokerArgs {
     /// The header that carries the key of a message, as the consumer has it
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
     pub(crate) key_header: Option<String>,
+    /// How soon another replay goes on when this one dies
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
     /// The stream by which letters go to their handlers
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
@@ -120,6 +115,9 @@ pub(crate) struct CheckArgs {
     /// A consumer of ours, which the server must never make lose a message; may be given several times
     #[arg(long, value_name = "STREAM/NAME")]
     pub(crate) consumer: Vec<Watched>,
+    /// The stream of retries
+    #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
+    pub(crate) retry_stream: String,
     /// Compare with this deployment, a JSON document
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stream", "consumer"])]
     pub(crate) deployment: Option<PathBuf>,

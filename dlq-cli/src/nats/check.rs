@@ -3,10 +3,11 @@ use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 
-use dlq_nats::DlqStream;
 use dlq_nats::admin::{ConsumerPlan, Deployment, Severity, StreamPlan};
+use dlq_nats::{DlqStream, RetryStream};
 
 use super::Broker;
+use super::connect::existing_retries;
 use crate::cli::CheckArgs;
 use crate::commands::PARTIAL;
 use crate::error::CliError;
@@ -51,6 +52,13 @@ async fn given(broker: &Broker, args: CheckArgs) -> Result<Deployment, CliError>
         Some(_) => broker.letters().await?,
         None => DlqStream::new().with_name(&broker.stream),
     };
+    // Where no consumer is ours, nobody needs it.
+    let retries = broker.config(&args.retry_stream).await.ok().flatten();
+    deployment.retries = match retries.as_ref().and_then(existing_retries) {
+        Some(there) => Some(there),
+        None if args.consumer.is_empty() => None,
+        None => Some(RetryStream::new().with_name(&args.retry_stream)),
+    };
     deployment.streams = args.stream.into_iter().map(StreamPlan::new).collect();
     let consumers = args.consumer.into_iter();
     deployment.consumers =
@@ -59,9 +67,8 @@ async fn given(broker: &Broker, args: CheckArgs) -> Result<Deployment, CliError>
 }
 
 fn read(path: &Path) -> Result<Deployment, CliError> {
-    let file = File::open(path).map_err(|error| {
-        CliError::refused(format!("cannot read {}: {error}", path.display()))
-    })?;
+    let file = File::open(path)
+        .map_err(|error| CliError::refused(format!("cannot read {}: {error}", path.display())))?;
     serde_json::from_reader(BufReader::new(file)).map_err(|error| {
         CliError::refused(format!("{} describes no deployment: {error}", path.display()))
     })

@@ -45,7 +45,7 @@ pub(super) async fn run(
             let _ = Selection::matching(filter.clone())?;
         }
         let target = target(broker, &args.to, &args.at_broker.retry_stream).await?;
-        let mut replay = NatsReplay::new(&letters, filter, target, id).with_cap(args.max_replays);
+        let mut replay = NatsReplay::new(&letters, filter, target, id).with_cap(args.max_replays).with_lease(args.at_broker.lease);
         if let Some(limit) = args.limit {
             replay = replay.with_limit(limit);
         }

@@ -53,7 +53,11 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         .advisories(advisories)
         .sweep_every(args.sweep_every)
         .lease(args.lease)
-        .cluster(args.cluster.as_str());
+        .cluster(args.cluster.as_str())
+        .retries(args.retry_stream.as_str());
+    if let Some(deliveries) = args.max_retries {
+        builder = builder.max_retries(deliveries);
+    }
     if let Some(header) = &args.event_header {
         builder = builder.event_header(header.as_str());
     }

@@ -65,7 +65,7 @@ async fn a_stream_that_is_missing_or_another_is_named() {
         (&["ingest", "--into", "nats://ana:s3cret@h/DLQ"], "has no store"),
         (&["ingest", "--into", "dlq.db"], "sqlite://PATH"),
         (&["ingest", "--into", "sqlite://x.db", "--lease", "soon"], "soon"),
-        (&["check", "--stream", "S"], "--consumer"),
+        (&["check", "--consumer", "S"], "STREAM/CONSUMER"),
         (&["count", "--creds", "/none.creds"], "/none.creds"),
         (&["count", "--tls-ca", "/none.pem"], "/none.pem"),
     ] {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bad_input;
+mod check;
 #[path = "../common/mod.rs"]
 mod common;
 mod fixture;

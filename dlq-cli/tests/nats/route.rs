@@ -71,7 +71,7 @@ async fn settings_that_will_not_do_are_named() {
     for (variable, value, expected) in [
         ("DLQ_ROUTE_SWEEP_EVERY", "often", "often"),
         ("DLQ_ROUTE_LEASE", "5", "5"),
-        ("DLQ_ROUTE_CONSUMER", "billing", "STREAM/CONSUMER"),
+        ("DLQ_ROUTE_CONSUMERS", "billing", "STREAM/CONSUMER"),
         ("DLQ_ROUTE_REPLICAS", "many", "many"),
     ] {
         let ran =
