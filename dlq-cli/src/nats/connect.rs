@@ -206,8 +206,8 @@ pub(crate) fn existing(config: &stream::Config) -> Option<DlqStream> {
 
 /// The stream by which letters go to their handlers, as it is; `None` when it is one of something else.
 pub(crate) fn existing_retries(config: &stream::Config) -> Option<RetryStream> {
-    let prefixes = config.subjects.iter().filter_map(|subject| subject.strip_suffix("-at.>"));
-    let prefix = prefixes.last()?;
+    let mut prefixes = config.subjects.iter().filter_map(|subject| subject.strip_suffix("-at.>"));
+    let prefix = prefixes.next()?;
     Some(
         RetryStream::new()
             .with_name(&config.name)

@@ -5,6 +5,7 @@
 
 mod admin;
 mod cluster;
+mod feed;
 mod fixture;
 mod lane;
 mod letters;
