@@ -1,5 +1,7 @@
 //! Letters are read from their stream and sent back.
 
+mod reading;
+
 use std::time::Duration;
 
 use dlq_core::store::Receipt;
