@@ -1,20 +1,26 @@
 //! Letters are read from their stream and sent back.
 
+mod killed;
 mod reading;
+mod replay;
+mod targets;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_nats::jetstream::message::{PublishMessage, StreamMessage};
+use async_nats::jetstream::stream;
 use dlq_core::store::Receipt;
-use dlq_core::{DeadLetter, Filter, Lane, OperationId, Sink, Source, StoreErrorKind, Timestamp};
-use dlq_nats::{DlqStream, NatsLetters, NatsSink};
+use dlq_core::{
+    DeadLetter, Filter, LetterId, Message, OperationId, Origin, Position, Sink, StoreErrorKind,
+    Timestamp,
+};
+use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsSink, NatsTarget};
 use dlq_testkit::fixtures::{died_again, letter, letter_of};
+use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use crate::fixture::{LEASE, Server, available, billing, consumer, handle, number};
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_millis(1_790_000_000_000 + seconds * 1_000)
-}
+use crate::fixture::{PATIENCE, STREAM, Server, available};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
@@ -51,99 +57,85 @@ async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
     assert_eq!(DeadLetter { state: letter(2).state, ..one[0].letter.clone() }, letter(2));
 }
 
-/// A letter of `billing` for a message that stood on the stream.
-async fn dead(server: &Server) -> DeadLetter {
-    server.publish([1]).await;
-    let mut source = server.source(&billing()).await;
-    let original = handle(&mut source).await.unwrap();
-    source.close().await;
-    let mut letter = letter_of(original.message().clone(), 1);
-    letter.origin = original.origin().clone();
-    letter.consumer = "billing".to_owned();
-    letter.id = original.death("billing").letter;
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-    sink.put(vec![letter.clone()]).await.unwrap();
-    letter
+/// Letters of `billing` for messages that stood on the stream, of which each is its number.
+fn dead(numbers: impl IntoIterator<Item = u32>) -> Vec<DeadLetter> {
+    let one = |number: u32| {
+        let message = Message::new("orders.created", number.to_string());
+        let message = message.with_header("traceparent", "00-1-2-01");
+        let message = message.with_published_at(Timestamp::from_millis(1_790_000_000_000));
+        let mut letter = letter_of(message, u64::from(number));
+        letter.origin = Origin::new("nats", STREAM, Position::Offset(u64::from(number) + 1));
+        letter.consumer = "billing".to_owned();
+        let at = letter.message.published_at();
+        letter.id = LetterId::of(&letter.origin, at, &letter.consumer);
+        letter
+    };
+    numbers.into_iter().map(one).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_a_letter_is_sent_to_its_origin_once() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    let letter = dead(&server).await;
-    let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let read = letters.read(&Filter::new()).await.unwrap();
-    let operation = OperationId::of("ana", at(0), 1);
-    assert!(letters.send_to_origin(&read[0], operation, at(1)).await.unwrap());
-    assert!(!letters.send_to_origin(&read[0], operation, at(2)).await.unwrap(), "it was sent");
-    let mut source = server.source(&billing()).await;
-    let again = handle(&mut source).await.unwrap();
-    assert_eq!((number(&again), again.lane(), again.attempt()), (1, Lane::Main, 1));
-    assert_eq!(again.message(), &letter.message);
-    let death = again.death("billing");
-    assert_eq!((death.letter, death.generation, again.replays()), (letter.id, 1, 1));
-    assert!(timeout(LEASE, source.next()).await.is_err(), "once");
-    let mut elsewhere = read[0].clone();
-    elsewhere.letter.origin = letter_of(letter.message, 1).origin;
-    let refused = letters.send_to_origin(&elsewhere, operation, at(1)).await.unwrap_err();
-    assert_eq!(refused.kind(), StoreErrorKind::Refused);
+async fn bury(server: &Server, stream: DlqStream, letters: Vec<DeadLetter>) -> NatsLetters {
+    let sink = NatsSink::open(&server.client, stream.clone()).await.unwrap();
+    sink.put(letters).await.unwrap();
+    NatsLetters::new(&server.client, stream)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_goes_with_the_letter_or_it_is_not_sent() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    let mut headers = async_nats::HeaderMap::new();
-    headers.insert("key", "customer-7");
-    headers.insert("Nats-Msg-Id", "evt-1");
-    let sent = server.context.publish_with_headers("orders.created", headers, "1".into()).await;
-    sent.unwrap().await.unwrap();
-    let mut source = server.source(&billing()).await;
-    let original = handle(&mut source).await.unwrap();
-    assert_eq!(original.message().id(), Some("evt-1"));
-    let mut letter = letter_of(original.message().clone(), 1);
-    letter.origin = original.origin().clone();
-    letter.consumer = "billing".to_owned();
-    letter.id = original.death("billing").letter;
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-    sink.put(vec![letter.clone()]).await.unwrap();
-    let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let read = letters.read(&Filter::new()).await.unwrap();
-    let operation = OperationId::of("ana", at(0), 1);
-    let refused = letters.send_to_origin(&read[0], operation, at(1)).await.unwrap_err();
-    assert_eq!(refused.kind(), StoreErrorKind::Refused);
-    let letters = letters.with_key_header("key");
-    assert!(letters.send_to_origin(&read[0], operation, at(1)).await.unwrap());
-    let again = handle(&mut source).await.unwrap();
-    assert_eq!(again.message(), original.message(), "id, key and headers are the producer's");
-    assert_eq!(again.death("billing").letter, letter.id);
+/// Sends everything back to its origin, as the operation of this number.
+fn to_origin(letters: &NatsLetters, operation: u64) -> NatsReplay {
+    let operation = OperationId::of("ana", Timestamp::EPOCH, operation);
+    NatsReplay::new(letters, Filter::new(), NatsTarget::Origin, operation)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
-    if !available() {
-        return;
+/// From here on the server remembers what was written to the stream for so short a time that it is no help.
+async fn forget_fast(server: &Server) {
+    let config = stream::Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["orders.>".to_owned()],
+        duplicate_window: Duration::from_millis(100),
+        ..stream::Config::default()
+    };
+    server.context.update_stream(config).await.unwrap();
+}
+
+/// Returns when the server has forgotten what was written before.
+async fn window_passed(server: &Server) {
+    let probe = format!("probe-{}", server.count(STREAM).await);
+    let passed = async {
+        let mut sent = 0;
+        loop {
+            let probe = PublishMessage::build().message_id(&probe);
+            let ack = server.context.send_publish("orders.probe", probe).await.unwrap();
+            sent += 1;
+            if !ack.await.unwrap().duplicate && sent > 1 {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, passed).await.expect("the window passes");
+}
+
+/// What was sent back to the stream.
+async fn replays(server: &Server) -> Vec<StreamMessage> {
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let last = stream.cached_info().state.last_sequence;
+    let all = (1..=last).map(|sequence| stream.get_raw_message(sequence));
+    let all = futures_util::stream::iter(all).buffered(64);
+    let all: Vec<StreamMessage> = all.map(Result::unwrap).collect().await;
+    all.into_iter().filter(|message| message.headers.get("replay.id").is_some()).collect()
+}
+
+/// How often each message was sent back to the stream.
+async fn sent_back(server: &Server) -> BTreeMap<String, u32> {
+    let mut sent = BTreeMap::new();
+    for message in replays(server).await {
+        *sent.entry(String::from_utf8(message.payload.to_vec()).unwrap()).or_default() += 1;
     }
-    let server = Server::start().await;
-    let letter = dead(&server).await;
-    let mut other = server.source(&consumer("shipping")).await;
-    assert_eq!(handle(&mut other).await.unwrap().lane(), Lane::Main);
-    let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let lane = billing().retry_lane(&server.client).await.unwrap();
-    let read = letters.read(&Filter::new()).await.unwrap();
-    letters.send_to_handler(&read[0], &lane, at(0)).await.unwrap();
-    letters.send_to_handler(&read[0], &lane, at(0)).await.unwrap();
-    let mut source = server.source(&billing()).await;
-    let again = handle(&mut source).await.unwrap();
-    assert_eq!((number(&again), again.lane(), again.attempt()), (1, Lane::Retry, 1));
-    assert_eq!(again.message(), &letter.message);
-    assert_eq!(again.history(), &letter.history);
-    let death = again.death("billing");
-    assert_eq!((death.letter, death.generation, again.replays()), (letter.id, 1, 1));
-    assert!(timeout(LEASE, source.next()).await.is_err(), "once");
-    assert!(timeout(LEASE, other.next()).await.is_err(), "nobody else");
+    sent
+}
+
+/// Each of these numbers was sent back to the stream once, and nothing else was.
+async fn assert_once(server: &Server, numbers: impl IntoIterator<Item = u32>) {
+    let mut sent = sent_back(server).await;
+    let numbers = numbers.into_iter().map(|number| number.to_string());
+    let missing: Vec<String> = numbers.filter(|number| sent.remove(number) != Some(1)).collect();
+    assert!(missing.is_empty() && sent.is_empty(), "not once: {missing:?}; not asked: {sent:?}");
 }
