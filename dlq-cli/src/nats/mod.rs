@@ -3,6 +3,7 @@
 mod check;
 mod connect;
 mod ingest;
+mod replay;
 mod route;
 mod url;
 
@@ -27,6 +28,7 @@ pub(crate) async fn run(
     let exit = match command {
         Command::Ingest(args) => ingest::run(broker, &mut out, args).await?,
         Command::Check(args) => check::run(broker, &mut out, args).await?,
+        Command::Replay(args) => replay::run(broker, &mut out, args).await?,
         Command::Route(args) => route::run(broker, &mut out, args).await?,
         command => {
             let looking = async {

@@ -1,4 +1,3 @@
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use dlq_nats::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::connect::existing_retries;
@@ -31,9 +29,10 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     refuse_what_stores_take(&args)?;
     let by = ask::actor(None).who;
-    let id = args.at_broker.resume.unwrap_or_else(|| {
-        OperationId::of(&by, SystemClock.now(), u64::from(std::process::id()))
-    });
+    let id = args
+        .at_broker
+        .resume
+        .unwrap_or_else(|| OperationId::of(&by, SystemClock.now(), u64::from(std::process::id())));
     let change = &args.change;
     let planning = async {
         let mut letters = NatsLetters::new(&broker.client, broker.letters().await?);
@@ -45,7 +44,9 @@ pub(super) async fn run(
             let _ = Selection::matching(filter.clone())?;
         }
         let target = target(broker, &args.to, &args.at_broker.retry_stream).await?;
-        let mut replay = NatsReplay::new(&letters, filter, target, id).with_cap(args.max_replays).with_lease(args.at_broker.lease);
+        let mut replay = NatsReplay::new(&letters, filter, target, id)
+            .with_cap(args.max_replays)
+            .with_lease(args.at_broker.lease);
         if let Some(limit) = args.limit {
             replay = replay.with_limit(limit);
         }
@@ -76,16 +77,8 @@ pub(super) async fn run(
     let report = until_asked(|stop| {
         let (replay, bar, failures) = (&replay, &bar, &mut failures);
         async move {
-            let cancel = CancellationToken::new();
-            let mut run = pin!(replay.run(&cancel, |replayed| note(replayed, bar, failures)));
-            let report = tokio::select! {
-                report = &mut run => report,
-                () = stop => {
-                    cancel.cancel();
-                    run.await
-                }
-            };
-            Ok(report?)
+            let told = |replayed: &Replayed| note(replayed, bar, failures);
+            Ok(replay.run(stop, told).await?)
         }
     });
     let report = report.await;
@@ -241,7 +234,11 @@ fn finish(
         );
     }
     if !report.is_complete() {
-        let how = if again { format!("the same command with --resume {id}") } else { "the same command".to_owned() };
+        let how = if again {
+            format!("the same command with --resume {id}")
+        } else {
+            "the same command".to_owned()
+        };
         eprintln!("{} letters are untouched; to go on: {how}", report.left);
     }
     if let Some(error) = &report.stopped {

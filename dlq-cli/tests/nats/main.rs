@@ -9,5 +9,6 @@ mod check;
 mod common;
 mod fixture;
 mod ingest;
+mod replay;
 mod route;
 mod verbs;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use dlq_core::{DeadLetter, Disposition, LetterId, Message, Origin, Position, Settle as _, Source as _};
+use dlq_core::{
+    DeadLetter, Disposition, LetterId, Message, Origin, Position, Settle as _, Source as _,
+};
 use dlq_nats::async_nats::jetstream::consumer::pull;
 use dlq_nats::async_nats::jetstream::stream;
 use dlq_nats::{NatsConsumer, RetryStream};
@@ -23,7 +25,11 @@ impl Born {
         Self::with(name, count, |letter| letter).await
     }
 
-    async fn with(name: &str, count: u64, change: impl Fn(DeadLetter) -> DeadLetter) -> Option<Self> {
+    async fn with(
+        name: &str,
+        count: u64,
+        change: impl Fn(DeadLetter) -> DeadLetter,
+    ) -> Option<Self> {
         let bench = Bench::new(name).await?;
         let (stream, subject) = (format!("BORN_{name}"), format!("born-{name}.created"));
         let subjects = vec![format!("born-{name}.>")];
@@ -68,18 +74,26 @@ const TO_ORIGIN: [&str; 7] = ["replay", "--all", "--yes", "--to", "origin", "-o"
 async fn sent_once_however_often_it_is_asked() {
     let Some(born) = Born::new("once", 30).await else { return };
     let bench = &born.bench;
-    let config =
-        pull::Config { durable_name: Some("audit".to_owned()), ..pull::Config::default() };
+    let config = pull::Config { durable_name: Some("audit".to_owned()), ..pull::Config::default() };
     bench.context.create_consumer_on_stream(config, &born.stream).await.unwrap();
 
     let dry = bench.run(&["replay", "--all", "--to", "origin", "--dry-run", "-o", "json"]).ok();
     assert_eq!(dry.json()["plan"]["count"], 30);
     assert_eq!(dry.json()["plan"]["hearers"][0]["consumer"], "audit");
-    assert!(dry.err.contains("consumer `audit`") && dry.err.contains("nothing was sent"), "{}", dry.err);
+    assert!(
+        dry.err.contains("consumer `audit`") && dry.err.contains("nothing was sent"),
+        "{}",
+        dry.err
+    );
     assert_eq!(born.count().await, 30);
 
     let ran = bench.run(&TO_ORIGIN).ok();
-    assert_eq!((&ran.json()["sent"], &ran.json()["failed"]), (&30.into(), &0.into()), "{}", ran.err);
+    assert_eq!(
+        (&ran.json()["sent"], &ran.json()["failed"]),
+        (&30.into(), &0.into()),
+        "{}",
+        ran.err
+    );
     assert!(ran.err.contains("consumer `audit`"), "{}", ran.err);
     assert_eq!(born.count().await, 60);
     let ran = bench.run(&TO_ORIGIN).ok();
@@ -159,7 +173,10 @@ async fn what_is_not_sent_is_said() {
     let ran = born.bench.run(&TO_ORIGIN);
     assert_eq!(ran.code, 3, "{}", ran.err);
     let said = ran.json();
-    assert_eq!((&said["sent"], &said["failed"], &said["skipped"]["max_replays"]), (&2.into(), &1.into(), &1.into()));
+    assert_eq!(
+        (&said["sent"], &said["failed"], &said["skipped"]["max_replays"]),
+        (&2.into(), &1.into(), &1.into())
+    );
     assert_eq!(said["failures"].as_array().unwrap().len(), 1);
     assert!(ran.err.contains("cannot be sent") && ran.err.contains("key"), "{}", ran.err);
     let rest = [&TO_ORIGIN[..], &["--key-header", "key", "--cap", "0"]].concat();

@@ -1,6 +1,8 @@
 //! Reads the stream of dead letters, and sends letters back.
 
+mod ledger;
 mod reading;
+mod replay;
 mod scan;
 mod send;
 mod snapshot;
@@ -13,6 +15,8 @@ use async_nats::jetstream::{self, Context};
 use tokio::sync::Mutex;
 
 pub use reading::LetterScan;
+pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
+pub use send::NatsTarget;
 pub use stored::StoredLetter;
 
 use crate::streams::DlqStream;
@@ -34,6 +38,7 @@ use snapshot::Snapshot;
 pub struct NatsLetters {
     context: Context,
     stream: DlqStream,
+    ledger: String,
     key_header: Option<String>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
@@ -43,7 +48,16 @@ impl NatsLetters {
     #[must_use]
     pub fn new(client: &Client, stream: DlqStream) -> Self {
         let context = jetstream::new(client.clone());
-        Self { context, stream, key_header: None, kept: Arc::default() }
+        let ledger = format!("{}_REPLAYS", stream.name);
+        Self { context, stream, ledger, key_header: None, kept: Arc::default() }
+    }
+
+    /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
+    /// stream's with `_REPLAYS`.
+    #[must_use]
+    pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
+        self.ledger = bucket.into();
+        self
     }
 
     /// Sets the header that carries the key of a message that is sent to its origin; the same as the

@@ -4,11 +4,12 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::stream::{Info, RawMessageErrorKind};
 use dlq_core::store::{Group, Letters, Stats, reading};
 use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
+use super::ledger::Marks;
 use super::scan::{Scan, Scanned, batch_of};
-use super::snapshot::{Seen, Snapshot};
-use super::{NatsLetters, StoredLetter, stored};
+use super::snapshot::{Row, Seen, Snapshot, Wanted};
+use super::{NatsLetters, StoredLetter, ledger, stored};
 use crate::place::Place;
 use crate::publish::unwritable;
 use crate::streams::find;
@@ -74,11 +75,8 @@ impl NatsLetters {
             published: row.letter.state.created_at,
         };
         let read = stored::whole(&self.context, &message.headers, message.payload, &place).await?;
-        Ok(read.map(|read| {
-            let mut letter = row.letter.clone();
-            letter.message = read.message;
-            StoredLetter { letter, sequence: row.sequence }
-        }))
+        let read = read.map(|letter| StoredLetter { letter, sequence: row.sequence });
+        Ok(read.map(|read| row.wanted().of(read)))
     }
 
     /// Every letter that matches with its payload, in the order in which they died; for few, or small ones: all are in
@@ -90,24 +88,31 @@ impl NatsLetters {
     /// gone.
     pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
-        let mut rows: Vec<_> = snapshot.matching(filter).collect();
-        rows.sort_unstable_by_key(|row| row.sequence);
-        let mut letters = Vec::new();
-        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(letters) };
-        let mut scan = self.scan(first.sequence, false).await?;
-        let mut rows = rows.iter().peekable();
-        while let Some(stored) = scan.next().await? {
-            while rows.next_if(|row| row.sequence < stored.sequence).is_some() {}
-            if let Some(row) = rows.next_if(|row| row.sequence == stored.sequence) {
-                let mut letter = row.letter.clone();
-                letter.message = stored.letter.message;
-                letters.push(StoredLetter { letter, sequence: row.sequence });
+        let mut wanted: Vec<_> = snapshot.matching(filter).map(Row::wanted).collect();
+        wanted.sort_unstable_by_key(|wanted| wanted.sequence);
+        self.whole(wanted, snapshot.batch).try_collect().await
+    }
+
+    /// These letters, which come in the order of the stream, with their payloads. Those that have gone are left out.
+    pub(super) fn whole(
+        &self,
+        wanted: Vec<Wanted>,
+        batch: usize,
+    ) -> impl Stream<Item = Result<StoredLetter, StoreError>> + Send + use<> {
+        let first = wanted.first().map_or(0, |wanted| wanted.sequence);
+        let last = wanted.last().map_or(0, |wanted| wanted.sequence);
+        let range = usize::try_from(last - first + 1).unwrap_or(batch);
+        let scan = self.scan_of(batch.min(range), first, false);
+        stream::try_unfold((scan, wanted.into_iter().peekable()), |(mut scan, mut wanted)| async {
+            while wanted.peek().is_some() {
+                let Some(stored) = scan.next().await? else { break };
+                while wanted.next_if(|wanted| wanted.sequence < stored.sequence).is_some() {}
+                if let Some(wanted_now) = wanted.next_if(|w| w.sequence == stored.sequence) {
+                    return Ok(Some((wanted_now.of(stored), (scan, wanted))));
+                }
             }
-            if stored.sequence >= last.sequence {
-                break;
-            }
-        }
-        Ok(letters)
+            Ok(None)
+        })
     }
 
     /// What was written to the stream from this sequence on until now, copies and earlier deaths too, in the order of
@@ -131,10 +136,10 @@ impl NatsLetters {
 
     async fn scan(&self, sequence: u64, follow: bool) -> Result<LetterScan, StoreError> {
         let info = self.info().await?;
-        Ok(self.scan_of(&info, sequence, follow))
+        Ok(self.scan_of(batch_of(&info.state), sequence, follow))
     }
 
-    fn scan_of(&self, info: &Info, sequence: u64, follow: bool) -> LetterScan {
+    fn scan_of(&self, batch: usize, sequence: u64, follow: bool) -> LetterScan {
         let from = DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) };
         let scan = Scan {
             operation: READING,
@@ -142,7 +147,7 @@ impl NatsLetters {
             subject: format!("{}.>", self.stream.prefix),
             from,
             headers_only: false,
-            batch: batch_of(&info.state),
+            batch,
             follow,
         };
         LetterScan { letters: self.clone(), messages: scan.run(self.context.clone()), next: None }
@@ -163,7 +168,7 @@ impl NatsLetters {
         }
     }
 
-    async fn info(&self) -> Result<Info, StoreError> {
+    pub(super) async fn info(&self) -> Result<Info, StoreError> {
         let name = &self.stream.name;
         let info = find(&self.context, name).await.map_err(|error| error.for_store(READING))?;
         info.ok_or_else(|| {
@@ -177,11 +182,30 @@ impl NatsLetters {
         let mut kept = self.kept.lock().await;
         let info = self.info().await?;
         let seen = Seen::of(&info);
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.seen == seen) {
-            return Ok(Arc::clone(kept));
+        let ledger = find(&self.context, &ledger::stream_of(&self.ledger)).await;
+        let ledger = ledger.map_err(|error| error.for_store(READING))?;
+        let marked = ledger.as_ref().map(Seen::of);
+        let mut snapshot = match kept.take().filter(|kept| kept.seen == seen) {
+            Some(kept) => kept,
+            None => Arc::new(self.collapsed(&info, seen).await?),
+        };
+        if snapshot.marked != marked {
+            let marks = match &ledger {
+                Some(info) => {
+                    ledger::marks(&self.context, &self.ledger, batch_of(&info.state)).await?
+                }
+                None => Marks::new(),
+            };
+            Arc::make_mut(&mut snapshot).mark(marked, marks);
         }
-        let mut snapshot = Snapshot::new(seen);
-        let mut scan = self.scan_of(&info, 1, false);
+        *kept = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    async fn collapsed(&self, info: &Info, seen: Seen) -> Result<Snapshot, StoreError> {
+        let batch = batch_of(&info.state);
+        let mut snapshot = Snapshot::new(seen, batch);
+        let mut scan = self.scan_of(batch, 1, false);
         // What comes while it is read is for the next time.
         let last = info.state.last_sequence;
         while let Some(stored) = scan.next().await? {
@@ -190,8 +214,6 @@ impl NatsLetters {
             }
             snapshot.add(stored);
         }
-        let snapshot = Arc::new(snapshot);
-        *kept = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }
 }
@@ -234,8 +256,8 @@ impl LetterScan {
     }
 
     /// The letters as a stream, which ends where the scan does.
-    pub fn into_stream(self) -> impl futures_util::Stream<Item = Result<StoredLetter, StoreError>> {
-        futures_util::stream::unfold(self, |mut scan| async {
+    pub fn into_stream(self) -> impl Stream<Item = Result<StoredLetter, StoreError>> {
+        stream::unfold(self, |mut scan| async {
             scan.next().await.transpose().map(|next| (next, scan))
         })
         .boxed()

@@ -7,7 +7,7 @@ use async_nats::jetstream::stream::State;
 use async_nats::jetstream::{Context, Message};
 use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, stream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::place::Place;
 use crate::publish::unwritable;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a reader at the end waits until it looks whether its consumer is still there.
 const WATCH: Duration = Duration::from_secs(5);
 /// What nobody reads from any more is removed by the server.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(20);
 
 /// What is read of a stream, in its order.
 #[derive(Clone, Debug)]
@@ -50,7 +50,15 @@ impl Scan {
     /// error, where it stood; any other ends.
     pub(crate) fn run(self, context: Context) -> Scanned {
         let follow = self.follow;
-        let reader = Reader { context, scan: self, read: 0, consumer: None, batch: None, left: 0 };
+        let reader = Reader {
+            context,
+            scan: self,
+            read: 0,
+            consumer: None,
+            batch: None,
+            left: 0,
+            asked: Instant::now(),
+        };
         stream::unfold(Some(reader), move |reader| async move {
             let mut reader = reader?;
             let next = reader.next().await.transpose()?;
@@ -74,6 +82,8 @@ struct Reader {
     batch: Option<Batch>,
     /// How many messages there were, when it was last asked, beyond what was read.
     left: u64,
+    /// When the server was last asked for messages.
+    asked: Instant,
 }
 
 impl Reader {
@@ -96,13 +106,16 @@ impl Reader {
                     }
                     None => self.batch = None,
                 }
-                if self.left > 0 || self.scan.follow {
+                // Messages may have been removed meanwhile, and a server that is asked for a consumer that it has
+                // forgotten is silent.
+                if (self.left > 0 || self.scan.follow) && self.asked.elapsed() <= IDLE / 2 {
                     self.look().await?;
                 }
             }
-            if self.consumer.is_none() {
+            if self.consumer.is_none() || self.asked.elapsed() > IDLE / 2 {
                 self.open().await?;
             }
+            self.asked = Instant::now();
             let Some(consumer) = &self.consumer else { continue };
             let most = self.scan.batch;
             let batch = if self.left > 0 {
@@ -138,7 +151,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether there is more, when less has come than was expected: messages may have been removed meanwhile.
+    /// Whether there is more.
     async fn look(&mut self) -> Result<(), StoreError> {
         let Some(consumer) = &mut self.consumer else { return Ok(()) };
         let info = consumer.info().await;

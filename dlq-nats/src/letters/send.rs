@@ -1,94 +1,174 @@
 use async_nats::header;
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use dlq_core::protocol::{Replay, on_replay};
-use dlq_core::{
-    Delivery, Escalation, OperationId, RetryLane, StoreError, StoreErrorKind, Timestamp,
-};
+use dlq_core::protocol::{Replay, on_replay, on_replay_to_handler};
+use dlq_core::{DeadLetter, Death, Message, OperationId, StoreError, StoreErrorKind, SystemClock};
 
-use super::{NatsLetters, StoredLetter};
+use super::StoredLetter;
+use super::ledger::death_of;
 use crate::lane::NatsRetryLane;
 use crate::names::is_subject;
 use crate::publish::unwritable;
+use crate::streams::RetryStream;
 use crate::wire;
 
-const REPLAYING: &str = "send a dead letter back";
+pub(super) const REPLAYING: &str = "send a dead letter back";
 
-impl NatsLetters {
-    /// Sends a letter back to the subject where it was born, where every consumer hears it. Within the duplicate window
-    /// of that stream, sending it for the same operation again changes nothing; `false` says that it was so.
-    ///
-    /// # Errors
-    ///
-    /// `Refused` when the letter was not born on NATS, its subject is none, or it has a key and no header is known
-    /// [that carries it](Self::with_key_header); `Unavailable` when the server has not confirmed.
-    pub async fn send_to_origin(
-        &self,
-        stored: &StoredLetter,
-        operation: OperationId,
-        now: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let letter = &stored.letter;
-        let subject = letter.message.subject();
-        if letter.origin.transport() != "nats" || !is_subject(subject) {
-            let text =
-                format!("it was born at {}, on `{subject}`, which is not here", letter.origin);
-            return Err(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text));
+/// Where letters are sent.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum NatsTarget {
+    /// To the subjects where they were born, where every consumer of the stream hears them.
+    Origin,
+    /// To this subject, whichever stream keeps it.
+    Subject(String),
+    /// To the consumer that failed and to nobody else, by the retry stream that it reads.
+    Handler(RetryStream),
+}
+
+/// A letter that was not sent, or is not known to have been.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// It cannot be sent; others can.
+    Letter(StoreError),
+    /// The server does not answer, or not now.
+    Server(StoreError),
+}
+
+/// Sends letters back.
+#[derive(Clone, Debug)]
+pub(super) struct Shipment {
+    pub(super) context: Context,
+    /// The stream that the letters are from.
+    pub(super) from: String,
+    pub(super) key_header: Option<String>,
+    pub(super) target: NatsTarget,
+    /// The stream that keeps the subject that was asked for.
+    pub(super) keeper: Option<String>,
+    pub(super) operation: OperationId,
+    pub(super) again: bool,
+}
+
+impl Shipment {
+    /// The stream that a letter goes to, if it can go anywhere.
+    pub(super) fn stream_for<'a>(&'a self, letter: &'a DeadLetter) -> Option<&'a str> {
+        match &self.target {
+            NatsTarget::Origin => {
+                let here = letter.origin.transport() == "nats";
+                (here && is_subject(letter.message.subject())).then(|| letter.origin.stream())
+            }
+            NatsTarget::Subject(_) => self.keeper.as_deref(),
+            NatsTarget::Handler(stream) => Some(&stream.name),
         }
-        let replay = Replay {
-            operation,
-            count: letter.state.replays.saturating_add(1),
-            from: format!("{}@{}", self.stream.name, stored.sequence),
-            at: now,
+    }
+
+    /// The subject that a letter goes to.
+    pub(super) fn subject_for<'a>(&'a self, letter: &'a DeadLetter) -> &'a str {
+        match &self.target {
+            NatsTarget::Subject(subject) => subject,
+            _ => letter.message.subject(),
+        }
+    }
+
+    /// Sends it, and returns once the server has confirmed. Within the duplicate window of the stream that it goes to,
+    /// the same death is sent once, whoever sends it; where it is sent again on purpose, once by each operation.
+    pub(super) async fn send(&self, stored: &StoredLetter) -> Result<(), Unsent> {
+        let letter = &stored.letter;
+        let death = letter.death();
+        let id = if self.again {
+            format!("{ID}{death}.{}", self.operation)
+        } else {
+            format!("{ID}{death}")
         };
-        let mut all = on_replay(letter, &replay);
+        let replay = Replay {
+            operation: self.operation,
+            count: letter.state.replays.saturating_add(1),
+            from: format!("{}@{}", self.from, stored.sequence),
+            at: dlq_core::Clock::now(&SystemClock),
+        };
+        let NatsTarget::Handler(stream) = &self.target else {
+            return self.publish(letter, &replay, id).await;
+        };
+        let clock = SystemClock::shared();
+        let context = self.context.clone();
+        let lane = NatsRetryLane::new(context, stream.clone(), &letter.consumer, false, clock);
+        let written = |message: &Message| {
+            let mut letter = letter.clone();
+            letter.message = message.clone();
+            on_replay_to_handler(&letter, &replay)
+        };
+        let sent = lane.give_back(letter, id, written).await;
+        sent.map_err(|error| match error.kind() {
+            StoreErrorKind::Unavailable => Unsent::Server(error),
+            _ => Unsent::Letter(error),
+        })
+    }
+
+    async fn publish(
+        &self,
+        letter: &DeadLetter,
+        replay: &Replay,
+        id: String,
+    ) -> Result<(), Unsent> {
+        let Some(stream) = self.stream_for(letter) else {
+            let (origin, subject) = (&letter.origin, letter.message.subject());
+            return Err(refused(format!(
+                "it was born at {origin}, on `{subject}`, which is not here; name a subject"
+            )));
+        };
+        let mut all = on_replay(letter, replay);
         if let Some(key) = letter.message.key() {
             let name = self.key_header.as_ref().filter(|_| wire::is_text(key));
             let name = name.ok_or_else(|| {
                 let text =
                     "it has a key, and no header is known that carries it; use `with_key_header`";
-                StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text)
+                refused(text.to_owned())
             })?;
             all.append(name.clone(), key.clone());
         }
         let mut headers = wire::carry(&all);
-        headers.insert(header::NATS_EXPECTED_STREAM, letter.origin.stream());
+        headers.insert(header::NATS_EXPECTED_STREAM, stream);
         let message = PublishMessage::build()
             .headers(headers)
             .payload(letter.message.payload().cloned().unwrap_or_default())
-            .message_id(format!("replay.{}.{operation}", letter.death()));
-        let sent = self.context.send_publish(subject.to_owned(), message).await;
-        let ack = sent.map_err(|error| unwritable(REPLAYING, error))?.await;
-        let ack = ack.map_err(|error| unwritable(REPLAYING, error))?;
-        Ok(!ack.duplicate)
+            .message_id(id);
+        let subject = self.subject_for(letter).to_owned();
+        match self.context.send_publish(subject, message).await {
+            Ok(sent) => sent.await.map(drop).map_err(unsent),
+            Err(error) => Err(unsent(error)),
+        }
     }
+}
 
-    /// Sends a letter back to the consumer that failed, and to nobody else, by its retry lane. Within the duplicate
-    /// window of the lane, sending the same death back again changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// When it is not known to be durable.
-    pub async fn send_to_handler(
-        &self,
-        stored: &StoredLetter,
-        lane: &NatsRetryLane,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let letter = &stored.letter;
-        let mut death = letter.death();
-        death.generation = death.generation.saturating_add(1);
-        let delivery = Delivery::new(letter.message.clone(), letter.origin.clone())
-            .with_consumer(letter.consumer.as_str())
-            .with_death(death)
-            .with_replays(letter.state.replays.saturating_add(1));
-        lane.escalate(Escalation {
-            delivery,
-            consumer: letter.consumer.as_str().into(),
-            due: now,
-            history: letter.history.clone(),
-            // None yet in this generation.
-            attempts: 0,
-        })
-        .await
+/// What the id of a message begins with that was sent back.
+const ID: &str = "replay.";
+
+/// Whose death a message is that was sent back, by its id.
+pub(super) fn sent_back(id: &str) -> Option<Death> {
+    let rest = id.strip_prefix(ID)?;
+    let death = match rest.match_indices('.').nth(1) {
+        Some((end, _)) => &rest[..end],
+        None => rest,
+    };
+    death_of(death)
+}
+
+fn refused(text: String) -> Unsent {
+    Unsent::Letter(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
+}
+
+/// What the server answered concerns this letter; where it did not, all of them.
+fn unsent(error: PublishError) -> Unsent {
+    match error.kind() {
+        PublishErrorKind::TimedOut
+        | PublishErrorKind::BrokenPipe
+        | PublishErrorKind::MaxAckPending => Unsent::Server(unwritable(REPLAYING, error)),
+        _ => {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            let text = source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"));
+            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_source(error);
+            Unsent::Letter(error.with_detail(text))
+        }
     }
 }

@@ -3,9 +3,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_nats::jetstream::stream::Info;
 use dlq_core::store::reading;
 use dlq_core::store::rules::{Arrival, Standing, death_arrives};
-use dlq_core::{Binding, Cursor, DeadLetter, Filter, LetterId, LetterSummary, Message};
+use dlq_core::{
+    Binding, Cursor, DeadLetter, Filter, LetterId, LetterState, LetterSummary, Message, Status,
+};
 
 use super::StoredLetter;
+use super::ledger::Marks;
 
 /// Which state of the stream was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,33 @@ pub(super) struct Row {
     pub(super) sequence: u64,
     size: Option<u64>,
     bytes: Binding,
+    /// Its state but for what the ledger says.
+    base: LetterState,
+}
+
+impl Row {
+    /// What to ask the stream for, and what the letter is then.
+    pub(super) fn wanted(&self) -> Wanted {
+        let DeadLetter { id, state, .. } = &self.letter;
+        Wanted { sequence: self.sequence, id: *id, state: state.clone() }
+    }
+}
+
+/// A letter that is to be read with its payload.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) sequence: u64,
+    id: LetterId,
+    state: LetterState,
+}
+
+impl Wanted {
+    /// The letter that was read, as it stands.
+    pub(super) fn of(self, mut read: StoredLetter) -> StoredLetter {
+        read.letter.id = self.id;
+        read.letter.state = self.state;
+        read
+    }
 }
 
 /// The letters of a stream as they stood when it was read: several copies are one letter, the latest death counts, and
@@ -36,13 +66,37 @@ pub(super) struct Row {
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) seen: Seen,
+    /// The state of the ledger, where there is one.
+    pub(super) marked: Option<Seen>,
+    pub(super) marks: Marks,
+    /// How many messages of the stream are asked for at once.
+    pub(super) batch: usize,
     pub(super) rows: BTreeMap<LetterId, Row>,
     pub(super) by_age: BTreeSet<Cursor>,
 }
 
 impl Snapshot {
-    pub(super) fn new(seen: Seen) -> Self {
-        Self { seen, rows: BTreeMap::new(), by_age: BTreeSet::new() }
+    pub(super) fn new(seen: Seen, batch: usize) -> Self {
+        let (rows, by_age) = (BTreeMap::new(), BTreeSet::new());
+        Self { seen, marked: None, marks: Marks::new(), batch, rows, by_age }
+    }
+
+    /// What was sent back is `sent`.
+    pub(super) fn mark(&mut self, marked: Option<Seen>, marks: Marks) {
+        for row in self.rows.values_mut() {
+            let death = row.letter.death();
+            let state = &mut row.letter.state;
+            *state = row.base.clone();
+            if let Some(mark) = marks.get(&death) {
+                state.status = Status::Sent;
+                state.replays = state.replays.saturating_add(mark.times);
+                state.retry_count = state.retry_count.saturating_add(mark.times);
+                state.updated_at = mark.at;
+                state.last_retry_at = Some(mark.at);
+            }
+        }
+        self.marked = marked;
+        self.marks = marks;
     }
 
     /// A letter that comes later in the stream than those before.
@@ -64,7 +118,7 @@ impl Snapshot {
             Arrival::News => {
                 // When it was first seen and how often it was sent back stay.
                 if let Some(there) = there {
-                    let (state, before) = (&mut letter.state, &there.letter.state);
+                    let (state, before) = (&mut letter.state, &there.base);
                     state.created_at = before.created_at;
                     state.replays = state.replays.max(before.replays);
                     state.retry_count = state.retry_count.max(before.retry_count);
@@ -78,7 +132,8 @@ impl Snapshot {
         let size = letter.message.payload().map(|payload| payload.len() as u64);
         letter.message = letter.message.with_payload(None);
         self.by_age.insert(reading::place(&letter));
-        self.rows.insert(letter.id, Row { letter, sequence, size, bytes });
+        let base = letter.state.clone();
+        self.rows.insert(letter.id, Row { letter, sequence, size, bytes, base });
     }
 
     /// Every letter that matches, oldest first.
