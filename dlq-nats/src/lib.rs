@@ -9,6 +9,7 @@
 //! | [`NatsLetters`] | reads the letters of that stream and sends them back |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`NatsIdempotency`] | which keys were handled, on a key-value bucket |
 //! | [`admin`] | creates what is missing, and finds what is set wrongly |
 //!
 //! ```no_run
@@ -63,6 +64,7 @@ mod consumer;
 mod difference;
 mod durable;
 mod error;
+pub mod idempotency;
 mod jetstream;
 mod lane;
 mod letters;
@@ -79,6 +81,7 @@ mod streams;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};
+pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
 pub use letters::{NatsLetters, StoredLetter};

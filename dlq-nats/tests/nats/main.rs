@@ -6,6 +6,7 @@
 mod admin;
 mod cluster;
 mod fixture;
+mod idempotency;
 mod lane;
 mod letters;
 mod marks;
