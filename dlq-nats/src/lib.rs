@@ -11,6 +11,7 @@
 //! | [`NatsFeed`] | the letters of that stream as they come, for a store beside it |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`NatsIdempotency`] | which keys were handled, on a key-value bucket |
 //! | [`admin`] | creates what is missing, and finds what is set wrongly |
 //!
 //! ```no_run
@@ -66,6 +67,7 @@ mod difference;
 mod durable;
 mod error;
 mod feed;
+pub mod idempotency;
 mod jetstream;
 mod lane;
 mod letters;
@@ -83,6 +85,7 @@ mod wire;
 
 pub use consumer::{NatsConsumer, Start};
 pub use feed::{IngestMark, NatsFeed, ingest_marks};
+pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
 pub use letters::{

@@ -50,6 +50,10 @@ impl NatsSink {
         Ok(Self { context, stream })
     }
 
+    pub(crate) fn replicas(&self) -> usize {
+        self.stream.replicas
+    }
+
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
         let mut rest = Rest::of(&letter.message, &letter.origin, letter.death());
         rest.facts = Some(Facts {

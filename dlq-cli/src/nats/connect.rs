@@ -171,6 +171,18 @@ impl Broker {
         }
     }
 
+    /// Letters that are kept in a store are sent back from there, so that it knows.
+    pub(crate) async fn refuse_beside_store(&self, letters: &DlqStream) -> Result<(), CliError> {
+        match ingest_marks(&self.client, letters).await?.first() {
+            Some(mark) => Err(CliError::refused(format!(
+                "the letters of {} are kept in a store; use the store: dlq replay --from {}; or say --beside-store, and it \
+                 does not learn of what is sent",
+                self.shown, mark.store
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Why letters are not changed here, and what to type instead.
     pub(crate) async fn no_changes(&self, verb: &str, letters: &DlqStream) -> CliError {
         let marks = ingest_marks(&self.client, letters).await.unwrap_or_default();

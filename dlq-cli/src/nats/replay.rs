@@ -35,7 +35,11 @@ pub(super) async fn run(
         .unwrap_or_else(|| OperationId::of(&by, SystemClock.now(), u64::from(std::process::id())));
     let change = &args.change;
     let planning = async {
-        let mut letters = NatsLetters::new(&broker.client, broker.letters().await?);
+        let stream = broker.letters().await?;
+        if !args.at_broker.beside_store {
+            broker.refuse_beside_store(&stream).await?;
+        }
+        let mut letters = NatsLetters::new(&broker.client, stream);
         if let Some(name) = &args.at_broker.key_header {
             letters = letters.with_key_header(name);
         }

@@ -57,8 +57,8 @@ type Consumers = Vec<consumer::Info>;
 impl Look<'_> {
     async fn server(&mut self, api: Option<&str>) -> Result<(), StoreError> {
         let client = self.context.client();
-        self.connected()?;
         self.findings.extend(permissions::missing(&client, self.deployment, api).await);
+        self.connected()?;
         if let Err(error) = self.context.query_account().await {
             let text = error.to_string();
             let is_off = match error.kind() {

@@ -139,7 +139,7 @@ impl Server {
 async fn connect(url: &str, user: &str, password: &str) -> Client {
     let options = ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned());
     let options = options.reconnect_delay_callback(|_| Duration::from_millis(50));
-    options.retry_on_initial_connect().connect(url).await.unwrap()
+    options.connect(url).await.unwrap()
 }
 
 pub(crate) mod stream_message {

@@ -7,6 +7,7 @@ mod admin;
 mod cluster;
 mod feed;
 mod fixture;
+mod idempotency;
 mod lane;
 mod letters;
 mod marks;
