@@ -24,15 +24,7 @@ pub(super) async fn run(
     if out.is_table() {
         out.line(report)?;
     } else {
-        out.document(&serde_json::json!({
-            "routed": report.routed,
-            "known": report.known,
-            "without_payload": report.without_payload,
-            "ignored": report.ignored,
-            "failures": report.failures,
-            "given_up": report.given_up,
-            "pokes": report.pokes,
-        }))?;
+        out.document(&report)?;
     }
     Ok(ExitCode::SUCCESS)
 }

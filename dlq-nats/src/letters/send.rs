@@ -122,7 +122,7 @@ impl Shipment {
             let name = self.key_header.as_ref().filter(|_| wire::is_text(key));
             let name = name.ok_or_else(|| {
                 let text =
-                    "it has a key, and no header is known that carries it; use `with_key_header`";
+                    "it has a key, and no header is known that carries it; say which (`with_key_header`, `--key-header`)";
                 refused(text.to_owned())
             })?;
             all.append(name.clone(), key.clone());
