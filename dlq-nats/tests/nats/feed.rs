@@ -142,3 +142,28 @@ async fn a_letter_of_any_size_is_whole_and_one_with_a_part_missing_is_told() {
         .collect();
     assert!(damaged.len() == 1 && damaged[0].contains("has gone"), "{damaged:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_is_waited_for() {
+    if !available() {
+        return;
+    }
+    let (server, sink) = with_letters(20).await;
+    let mut feed = open(&server, STORE).await.unwrap();
+    let mut seen = ids(&next(&mut feed, 5).await);
+    feed.confirm().await.unwrap();
+    server.kill_and_restart().await;
+    sink.put(vec![letter(77)]).await.unwrap();
+    let all = async {
+        while seen.len() < 21 {
+            match feed.next(5).await {
+                Ok(fed) => {
+                    seen.extend(ids(&fed));
+                    feed.confirm().await.unwrap();
+                }
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, all).await.expect("every letter comes");
+}
