@@ -243,18 +243,18 @@ fn hear(refusals: &Refusals, event: &Event) {
 }
 
 fn not_connected(shown: &str, error: &ConnectError) -> CliError {
+    let why = chain(error);
     let advice = match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
             "the server does not know this user; write nats://USER:PASSWORD@HOST or nats://TOKEN@HOST, or give --creds FILE"
         }
-        ConnectErrorKind::Tls => {
-            "no secure connection comes about; write tls:// exactly when the server wants it, and give --tls-ca FILE when \
-             its certificate is your own"
+        _ if why.contains("certificate") => {
+            "the server's certificate is not trusted; if it is your own, give --tls-ca FILE"
         }
         _ if shown.starts_with("tls:") => {
             "no server was reached that speaks TLS; is the address right, does it run, and does it want tls://?"
         }
         _ => "no server was reached; is the address right, and does it run?",
     };
-    CliError::failed(format!("{shown}: {advice} ({})", chain(error)))
+    CliError::failed(format!("{shown}: {advice} ({why})"))
 }
