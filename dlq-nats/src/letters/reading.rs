@@ -8,8 +8,9 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::ledger::Marks;
 use super::scan::{Scan, Scanned, batch_of};
-use super::snapshot::{Row, Seen, Snapshot, Wanted};
-use super::{NatsLetters, StoredLetter, ledger, stored};
+use super::snapshot::{Row, Seen, Snapshot};
+use super::stored::{NONE, payload};
+use super::{NatsLetters, StoredLetter, ledger};
 use crate::place::Place;
 use crate::publish::unwritable;
 use crate::streams::find;
@@ -68,15 +69,8 @@ impl NatsLetters {
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => return Ok(None),
             Err(error) => return Err(unwritable(READING, error)),
         };
-        let place = Place {
-            stream: name.clone(),
-            delivered: 1,
-            sequence: row.sequence,
-            published: row.letter.state.created_at,
-        };
-        let read = stored::whole(&self.context, &message.headers, message.payload, &place).await?;
-        let read = read.map(|letter| StoredLetter { letter, sequence: row.sequence });
-        Ok(read.map(|read| row.wanted().of(read)))
+        let payload = payload(&self.context, name, &message.headers, message.payload).await?;
+        Ok(payload.and_then(|payload| row.with_payload(payload)))
     }
 
     /// Every letter that matches with its payload, in the order in which they died; for few, or small ones: all are in
@@ -88,27 +82,34 @@ impl NatsLetters {
     /// gone.
     pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
-        let mut wanted: Vec<_> = snapshot.matching(filter).map(Row::wanted).collect();
-        wanted.sort_unstable_by_key(|wanted| wanted.sequence);
-        self.whole(wanted, snapshot.batch).try_collect().await
+        let mut rows: Vec<_> = snapshot.matching(filter).cloned().collect();
+        rows.sort_unstable_by_key(|row| row.sequence);
+        self.whole(rows, snapshot.batch).try_collect().await
     }
 
     /// These letters, which come in the order of the stream, with their payloads. Those that have gone are left out.
     pub(super) fn whole(
         &self,
-        wanted: Vec<Wanted>,
+        rows: Vec<Row>,
         batch: usize,
     ) -> impl Stream<Item = Result<StoredLetter, StoreError>> + Send + use<> {
-        let first = wanted.first().map_or(0, |wanted| wanted.sequence);
-        let last = wanted.last().map_or(0, |wanted| wanted.sequence);
+        let first = rows.first().map_or(0, |row| row.sequence);
+        let last = rows.last().map_or(0, |row| row.sequence);
         let range = usize::try_from(last - first + 1).unwrap_or(batch);
-        let scan = self.scan_of(batch.min(range), first, false);
-        stream::try_unfold((scan, wanted.into_iter().peekable()), |(mut scan, mut wanted)| async {
-            while wanted.peek().is_some() {
-                let Some(stored) = scan.next().await? else { break };
-                while wanted.next_if(|wanted| wanted.sequence < stored.sequence).is_some() {}
-                if let Some(wanted_now) = wanted.next_if(|w| w.sequence == stored.sequence) {
-                    return Ok(Some((wanted_now.of(stored), (scan, wanted))));
+        let scan = self.messages(batch.min(range), first, false);
+        let begin = (self.context.clone(), scan, rows.into_iter().peekable());
+        stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
+            while rows.peek().is_some() {
+                let Some((message, place)) = scan.try_next().await? else { break };
+                while rows.next_if(|row| row.sequence < place.sequence).is_some() {}
+                let Some(row) = rows.next_if(|row| row.sequence == place.sequence) else {
+                    continue;
+                };
+                let (headers, inline) = (message.headers.as_ref(), message.payload.clone());
+                let headers = headers.unwrap_or(&NONE);
+                let payload = payload(&context, &place.stream, headers, inline).await?;
+                if let Some(stored) = payload.and_then(|payload| row.with_payload(payload)) {
+                    return Ok(Some((stored, (context, scan, rows))));
                 }
             }
             Ok(None)
@@ -140,17 +141,21 @@ impl NatsLetters {
     }
 
     fn scan_of(&self, batch: usize, sequence: u64, follow: bool) -> LetterScan {
-        let from = DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) };
+        let messages = self.messages(batch, sequence, follow);
+        LetterScan { letters: self.clone(), messages, next: None }
+    }
+
+    fn messages(&self, batch: usize, sequence: u64, follow: bool) -> Scanned {
         let scan = Scan {
             operation: READING,
             stream: self.stream.name.clone(),
             subject: format!("{}.>", self.stream.prefix),
-            from,
+            from: DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) },
             headers_only: false,
             batch,
             follow,
         };
-        LetterScan { letters: self.clone(), messages: scan.run(self.context.clone()), next: None }
+        scan.run(self.context.clone())
     }
 
     /// The letter in a message that a consumer of the stream was handed. `None`, and a warning, when it is none.

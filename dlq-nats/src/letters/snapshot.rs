@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_nats::jetstream::stream::Info;
+use bytes::Bytes;
 use dlq_core::store::reading;
 use dlq_core::store::rules::{Arrival, Standing, death_arrives};
 use dlq_core::{
@@ -37,27 +38,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What to ask the stream for, and what the letter is then.
-    pub(super) fn wanted(&self) -> Wanted {
-        let DeadLetter { id, state, .. } = &self.letter;
-        Wanted { sequence: self.sequence, id: *id, state: state.clone() }
-    }
-}
-
-/// A letter that is to be read with its payload.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    pub(super) sequence: u64,
-    id: LetterId,
-    state: LetterState,
-}
-
-impl Wanted {
-    /// The letter that was read, as it stands.
-    pub(super) fn of(self, mut read: StoredLetter) -> StoredLetter {
-        read.letter.id = self.id;
-        read.letter.state = self.state;
-        read
+    /// The letter with its payload, if this is what it was.
+    pub(super) fn with_payload(&self, payload: Bytes) -> Option<StoredLetter> {
+        let mut letter = self.letter.clone();
+        letter.message = letter.message.with_payload(self.size.map(|_| payload));
+        let sequence = self.sequence;
+        (digest(&letter.message) == self.bytes).then_some(StoredLetter { letter, sequence })
     }
 }
 

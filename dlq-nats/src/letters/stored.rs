@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use async_nats::jetstream::Context;
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
@@ -6,7 +8,10 @@ use dlq_core::{Binding, DeadLetter, Reason, StoreError};
 
 use crate::place::Place;
 use crate::publish::{Whole, receive};
-use crate::wire;
+use crate::wire::{self, REST};
+
+/// Of a message without headers.
+pub(super) static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
 
 /// A letter and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +31,9 @@ impl StoredLetter {
         message: &Message,
         place: &Place,
     ) -> Result<Option<Self>, StoreError> {
-        let headers = message.headers.clone().unwrap_or_default();
-        let read = whole(context, &headers, message.payload.clone(), place).await?;
+        let headers = message.headers.as_ref().unwrap_or(&NONE);
+        let read = receive(context, &place.stream, headers, message.payload.clone()).await?;
+        let read = read.and_then(|whole| letter_of(whole, place));
         if read.is_none() {
             tracing::warn!(
                 sequence = place.sequence,
@@ -39,15 +45,19 @@ impl StoredLetter {
     }
 }
 
-/// The letter that these headers and this payload are.
-pub(super) async fn whole(
+/// The payload of a letter in the stream of this name, whose message has these headers and, unless it stands aside,
+/// the payload `inline`.
+pub(super) async fn payload(
     context: &Context,
+    stream: &str,
     headers: &HeaderMap,
-    payload: Bytes,
-    place: &Place,
-) -> Result<Option<DeadLetter>, StoreError> {
-    let read = receive(context, &place.stream, headers, payload).await?;
-    Ok(read.and_then(|whole| letter_of(whole, place)))
+    inline: Bytes,
+) -> Result<Option<Bytes>, StoreError> {
+    if headers.get_last(REST).is_none_or(|rest| rest.as_str().starts_with('{')) {
+        return Ok(Some(inline));
+    }
+    let read = receive(context, stream, headers, inline).await?;
+    Ok(read.map(|whole| whole.read.message.payload().cloned().unwrap_or_default()))
 }
 
 /// What was written, as a letter that has just been stored: what its writer knew of other stores says nothing here, but

@@ -129,7 +129,7 @@ impl<'a> Run<'a> {
             }
         };
         let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.sequence, *row)).collect();
-        let wanted = rows.iter().map(|row| row.wanted()).collect();
+        let wanted = rows.iter().copied().cloned().collect();
         let letters = self.replay.letters.whole(wanted, self.snapshot.batch);
         let sending = letters
             .then(|read| self.admit(read))
