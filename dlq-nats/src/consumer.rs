@@ -8,6 +8,7 @@ use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::lane::NatsRetryLane;
 use crate::names::token;
+use crate::permissions;
 use crate::pull::Puller;
 use crate::source::{NatsSource, Reading};
 use crate::streams::{self, RetryStream};
@@ -170,14 +171,21 @@ impl NatsConsumer {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do;
-    /// `Unavailable` when the server does not answer or there is no such stream.
+    /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do, or the
+    /// server says that the user may not fetch; `Unavailable` when the server does not answer or there is no such stream.
     pub async fn source(&self, client: &impl JetStream) -> Result<NatsSource, TransportError> {
         const OPENING: &str = "open a consumer";
         let context = client.context();
         let mut pullers = Vec::new();
         for mut durable in self.durables() {
-            durable.ensure(&context).await.map_err(|error| error.for_transport(OPENING))?;
+            let opened = async {
+                durable.ensure(&context).await?;
+                let Some(api) = client.api() else { return Ok(()) };
+                let (stream, consumer) = (durable.of.name(), &durable.name);
+                let fetching = format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+                permissions::require(&context.client(), [&fetching]).await
+            };
+            opened.await.map_err(|error| error.for_transport(OPENING))?;
             pullers.push(Puller::new(context.clone(), durable, self.prefetch));
         }
         let reading = Reading {
@@ -206,9 +214,12 @@ impl NatsConsumer {
             return Err(SetupError::Config(text.to_owned()).for_store(OPENING));
         };
         let context = client.context();
-        let info = streams::ensure(&context, &stream.config())
-            .await
-            .map_err(|error| error.for_store(OPENING))?;
+        let config = stream.config();
+        let opened = async {
+            let info = streams::ensure(&context, &config).await?;
+            permissions::require(&context.client(), &config.subjects).await.map(|()| info)
+        };
+        let info = opened.await.map_err(|error| error.for_store(OPENING))?;
         let schedules = stream.schedules(&info);
         Ok(NatsRetryLane::new(context, stream.clone(), &self.name, schedules, self.clock.clone()))
     }

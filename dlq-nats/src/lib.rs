@@ -73,6 +73,7 @@ mod lane;
 mod letters;
 mod marks;
 mod names;
+mod permissions;
 mod place;
 mod publish;
 mod pull;
@@ -81,6 +82,7 @@ mod settle;
 mod sink;
 mod source;
 mod streams;
+mod subjects;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};

@@ -14,11 +14,15 @@ use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
+use crate::permissions::unanswered;
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
 
 /// Headers that a server refuses, and a message that a stream does.
 const TOO_LARGE: [ErrorCode; 2] = [ErrorCode(10097), ErrorCode(10054)];
+
+/// A stream that is full.
+const STORE_FAILED: ErrorCode = ErrorCode(10077);
 
 /// What is left of `max_payload` for the headers of a part.
 const SPARE: usize = 1024;
@@ -105,9 +109,28 @@ impl To<'_> {
             if is_too_large(&error) {
                 Failed::TooLarge(error)
             } else {
-                Failed::Other(unwritable(self.operation, error))
+                Failed::Other(self.told(subject, error))
             }
         })
+    }
+
+    /// What to do about it, where that can be known.
+    fn told(&self, subject: &str, error: PublishError) -> StoreError {
+        let name = &self.stream.name;
+        let code = answer(&error);
+        let advice = if code == Some(STORE_FAILED) {
+            format!(
+                "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or remove what is settled"
+            )
+        } else if error.kind() == PublishErrorKind::TimedOut {
+            format!("; {}", unanswered(&self.context.client(), subject))
+        } else {
+            String::new()
+        };
+        let text = format!("publish to `{subject}` of stream `{name}`: {error}{advice}");
+        StoreError::new(StoreErrorKind::Unavailable, self.operation)
+            .with_detail(text)
+            .with_source(error)
     }
 
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
@@ -135,11 +158,14 @@ impl To<'_> {
 }
 
 fn is_too_large(error: &PublishError) -> bool {
-    let answer = std::error::Error::source(error)
-        .and_then(|source| source.downcast_ref::<jetstream::Error>())
-        .map(jetstream::Error::error_code);
     error.kind() == PublishErrorKind::MaxPayloadExceeded
-        || answer.is_some_and(|code| TOO_LARGE.contains(&code))
+        || answer(error).is_some_and(|code| TOO_LARGE.contains(&code))
+}
+
+/// What JetStream said.
+fn answer(error: &PublishError) -> Option<ErrorCode> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref::<jetstream::Error>().map(jetstream::Error::error_code)
 }
 
 enum Failed {

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 
 use crate::jetstream::JetStream;
 use crate::names::tail;
+use crate::permissions;
 use crate::publish::{Outgoing, send};
 use crate::streams::{self, DlqStream};
 use crate::wire::{Facts, Rest};
@@ -40,13 +41,16 @@ impl NatsSink {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when it exists with other settings, or its subjects belong to another stream; `Unavailable` when
-    /// the server does not answer.
+    /// `InvalidConfig` when it exists with other settings, its subjects belong to another stream, or the server says that
+    /// the user may not publish to them; `Unavailable` when the server does not answer.
     pub async fn open(client: &impl JetStream, stream: DlqStream) -> Result<Self, StoreError> {
         let context = client.context();
-        streams::ensure(&context, &stream.config())
-            .await
-            .map_err(|error| error.for_store("open the stream of dead letters"))?;
+        let config = stream.config();
+        let opened = async {
+            streams::ensure(&context, &config).await?;
+            permissions::require(&context.client(), &config.subjects).await
+        };
+        opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
         Ok(Self { context, stream })
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
+use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -297,7 +298,9 @@ pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, 
                 Err(SetupError::Config(format!("{what}: {error}")))
             }
             GetStreamErrorKind::Request => {
-                Err(SetupError::unavailable(format!("{what}: {error}"), error))
+                let subject = format!("$JS.API.STREAM.INFO.{name}");
+                let why = unanswered(&context.client(), &subject);
+                Err(SetupError::unavailable(format!("{what}: {why}"), error))
             }
         },
     }

@@ -9,10 +9,11 @@ use dlq_core::{Clock as _, StoreError, StoreErrorKind, SystemClock};
 use futures_util::TryStreamExt as _;
 
 use super::rules::{self, Facts, Watch, consumer_name, stream_name};
-use super::{Deployment, Finding, Severity, permissions, subjects};
+use super::{Deployment, Finding, Severity, permissions};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::router::{DURABLE, RouterConfig};
+use crate::subjects;
 
 const CHECKING: &str = "check a deployment";
 /// How long one answer may take.

@@ -45,7 +45,6 @@ mod finding;
 mod look;
 mod permissions;
 mod rules;
-mod subjects;
 
 pub use create::Created;
 pub use deployment::{ConsumerPlan, Deployment, StreamPlan};

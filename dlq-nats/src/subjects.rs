@@ -1,7 +1,7 @@
 //! Whether patterns of subjects meet.
 
 /// Whether some subject matches both.
-pub(super) fn overlap(one: &str, other: &str) -> bool {
+pub(crate) fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
         match (one.next(), other.next()) {
@@ -14,7 +14,7 @@ pub(super) fn overlap(one: &str, other: &str) -> bool {
 }
 
 /// Whether every subject that matches `part` matches `whole`.
-pub(super) fn covers(whole: &str, part: &str) -> bool {
+pub(crate) fn covers(whole: &str, part: &str) -> bool {
     let (mut whole, mut part) = (whole.split('.'), part.split('.'));
     loop {
         match (whole.next(), part.next()) {
