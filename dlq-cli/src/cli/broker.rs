@@ -56,9 +56,9 @@ pub(crate) struct RouteArgs {
     /// How often consumers without workers are made to say what they gave up
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
     pub(crate) sweep_every: Duration,
-    /// How soon the work of a router that died is taken over; counts when its consumer is created
-    #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", default_value = "30s", value_parser = duration::parse)]
-    pub(crate) lease: Duration,
+    /// How soon the work of a router that died is taken over. Defaults to 30s, or to what routers at this server have
+    #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", value_parser = duration::parse)]
+    pub(crate) lease: Option<Duration>,
     /// The alias of the cluster, which is part of the identity of letters
     #[arg(long, value_name = "NAME", env = "DLQ_ROUTE_CLUSTER", default_value = "default")]
     pub(crate) cluster: String,

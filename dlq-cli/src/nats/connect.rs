@@ -140,6 +140,13 @@ impl Broker {
         }
     }
 
+    /// The lease that a durable consumer has; `None` when it is not there.
+    pub(crate) async fn lease(&self, stream: &str, consumer: &str) -> Option<Duration> {
+        let context = jetstream::new(self.client.clone());
+        let stream = context.get_stream_no_info(stream).await.ok()?;
+        stream.consumer_info(consumer).await.ok().map(|info| info.config.ack_wait)
+    }
+
     /// The stream of dead letters that the URL names, as it is.
     pub(crate) async fn letters(&self) -> Result<DlqStream, CliError> {
         let name = &self.stream;

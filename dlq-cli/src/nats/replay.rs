@@ -15,7 +15,7 @@ use crate::ask;
 use crate::cli::ReplayArgs;
 use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
-use crate::output::{Output, SCHEMA_VERSION};
+use crate::output::{Output, SCHEMA_VERSION, escape};
 use crate::signals::until_asked;
 
 /// How many failures are said one by one.
@@ -137,17 +137,17 @@ fn explain(plan: &ReplayPlan, to: &str, dry: bool) {
     let to = match to {
         "handler" => "the consumers that failed, and to nobody else".to_owned(),
         "origin" => "where they were born".to_owned(),
-        subject => format!("`{subject}`"),
+        subject => format!("`{}`", escape(subject)),
     };
     eprintln!("{} letters {will} be sent to {to}", plan.letters);
     for (why, count) in &plan.skipped {
         eprintln!("{count} more match and {will} be skipped: {why}");
     }
     for hearer in &plan.hearers {
-        eprintln!("{hearer} {will} hear them too");
+        eprintln!("{} {will} hear them too", escape(&hearer.to_string()));
     }
     for note in &plan.notes {
-        eprintln!("note: {note}");
+        eprintln!("note: {}", escape(note));
     }
 }
 
@@ -193,7 +193,7 @@ fn note(replayed: &Replayed, bar: &ProgressBar, failures: &mut Vec<serde_json::V
         ReplayOutcome::Failed(error) => {
             if failures.len() < SAID {
                 let id = commands::short(&replayed.id);
-                bar.suspend(|| eprintln!("letter {id} cannot be sent: {}", chain(error)));
+                bar.suspend(|| eprintln!("letter {id} cannot be sent: {}", escape(&chain(error))));
             }
             failures.push(json!({
                 "letter": replayed.id, "sequence": replayed.sequence, "why": chain(error),

@@ -1,5 +1,6 @@
 use std::process::ExitCode;
 
+use dlq_nats::router::DURABLE;
 use dlq_nats::{AdvisoryStream, DlqStream, EventRouter};
 
 use super::Broker;
@@ -44,9 +45,11 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         .letters(letters)
         .advisories(advisories)
         .sweep_every(args.sweep_every)
-        .lease(args.lease)
         .cluster(args.cluster.as_str())
         .retries(args.retry_stream.as_str());
+    if let Some(lease) = args.lease.or(broker.lease(&args.advisory_stream, DURABLE).await) {
+        builder = builder.lease(lease);
+    }
     if let Some(deliveries) = args.max_retries {
         builder = builder.max_retries(deliveries);
     }

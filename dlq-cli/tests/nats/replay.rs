@@ -207,3 +207,20 @@ async fn what_will_not_do_is_refused_before_anything_is_sent() {
     assert_eq!(born.bench.run(&other).ok().json()["sent"], 2);
     assert_eq!(born.count().await, 4);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_letters_cannot_steer_a_terminal() {
+    let hostile = |mut letter: DeadLetter| {
+        letter.message = Message::new("born.\u{1b}[2J\u{202e}", "x");
+        letter
+    };
+    let Some(born) = Born::with("hostile", 2, hostile).await else { return };
+    let args = ["replay", "--all", "--yes", "--to", "origin"];
+    for args in [&args as &[&str], &["list"], &["peek"], &["groups"], &["stats"]] {
+        let ran = born.bench.run(args);
+        assert!(args[0] != "replay" || ran.err.contains("cannot be sent"), "{}", ran.err);
+        let bad = ran.out.chars().chain(ran.err.chars());
+        let mut bad = bad.filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
+        assert_eq!(bad.next(), None, "{args:?}: {:?} {:?}", ran.out, ran.err);
+    }
+}

@@ -61,6 +61,12 @@ async fn what_a_foreign_consumer_gives_up_becomes_a_letter() {
     let ran = process.end().ok();
     assert_eq!(ran.json()["routed"], 1, "{}", ran.out);
 
+    let mut process = bench.start(&["route", "--from", &from]);
+    process.says("routing what all consumers give up");
+    process.signal("-TERM");
+    let ran = process.end().ok();
+    assert!(ran.out.starts_with("0 letters"), "{}", ran.out);
+
     let listed = bench.run(&["list", "--from", &from]).ok().out;
     assert!(listed.contains("max_deliveries") && listed.contains("shipping"), "{listed}");
 }

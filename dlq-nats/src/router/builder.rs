@@ -20,7 +20,7 @@ use crate::streams::{AdvisoryStream, DlqStream};
 
 const OPENING: &str = "open an event router";
 /// The durable consumer of the stream of advisories, which all routers share.
-pub(crate) const DURABLE: &str = "dlq-router";
+pub const DURABLE: &str = "dlq-router";
 const PREFETCH: usize = 128;
 
 /// Writes dead letters for consumers that are not ours. See the [module docs](super).

@@ -67,8 +67,7 @@ mod sweep;
 mod watch;
 
 pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
-pub(crate) use builder::DURABLE;
-pub use builder::{EventRouter, EventRouterBuilder};
+pub use builder::{DURABLE, EventRouter, EventRouterBuilder};
 pub use config::{RouterConfig, Watched};
 pub use metrics::{DLQ_ROUTER_EVENTS_TOTAL, MESSAGES_IN_DLQ_TOTAL};
 pub use report::RouterReport;
