@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 
 use crate::error::CliError;
 
-/// Runs `work` and gives it a future that is ready once the process is asked to end (SIGINT, SIGTERM). Asked again, it
-/// ends at once.
+/// Runs `work`, once signals are listened for, and gives it a future that is ready when the process is asked to end
+/// (SIGINT, SIGTERM). Asked again, it ends at once.
 pub(crate) async fn until_asked<T, W>(
     work: impl FnOnce(Box<dyn Future<Output = ()> + Send + Unpin>) -> W,
 ) -> Result<T, CliError>

@@ -39,9 +39,9 @@ pub(super) async fn run(
     if args.once {
         ingest = ingest.with_patience(PATIENCE);
     }
-    eprintln!("letters of {} go into {name}", broker.shown);
     let run = until_asked(|stop| {
         let ingest = &mut ingest;
+        eprintln!("letters of {} go into {name}", broker.shown);
         async move {
             let tell = |new: &[Incident]| incidents.write(new);
             ingest.run(stop, tell).await.map_err(|error| CliError::caused_by(&*error))

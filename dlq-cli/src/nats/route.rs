@@ -16,12 +16,12 @@ pub(super) async fn run(
     args: RouteArgs,
 ) -> Result<ExitCode, CliError> {
     let router = broker.permitted(open(broker, &args)).await?;
-    eprintln!(
-        "routing what {} give up into {}; ask me to end with Ctrl-C",
-        watched(&args),
-        broker.shown
-    );
-    let report = until_asked(|stop| async { Ok(router.run(stop).await) }).await?;
+    let report = until_asked(|stop| async {
+        let (what, to) = (watched(&args), &broker.shown);
+        eprintln!("routing what {what} give up into {to}; ask me to end with Ctrl-C");
+        Ok(router.run(stop).await)
+    });
+    let report = report.await?;
     if out.is_table() {
         out.line(report)?;
     } else {
