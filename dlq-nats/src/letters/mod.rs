@@ -32,8 +32,8 @@ use snapshot::Snapshot;
 /// # Cost
 ///
 /// The stream is read from its beginning when it is first asked for, and again when something was written or removed
-/// since; clones share what was read. Letters are kept without their payloads, one to three KiB each. For millions of
-/// letters there are stores.
+/// since; clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
+/// each. For millions of letters there are stores.
 #[derive(Clone, Debug)]
 pub struct NatsLetters {
     context: Context,

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
@@ -61,16 +62,21 @@ impl NatsLetters {
     pub async fn stored(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let Some(row) = snapshot.rows.get(&id) else { return Ok(None) };
+        let sequence = row.sequence;
+        if let Some(letter) = row.whole() {
+            return Ok(Some(StoredLetter { letter: letter.clone(), sequence }));
+        }
         let name = &self.stream.name;
         let stream = self.context.get_stream_no_info(name).await;
         let stream = stream.map_err(|error| unwritable(READING, error))?;
-        let message = match stream.get_raw_message(row.sequence).await {
+        let message = match stream.get_raw_message(sequence).await {
             Ok(message) => message,
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => return Ok(None),
             Err(error) => return Err(unwritable(READING, error)),
         };
         let payload = payload(&self.context, name, &message.headers, message.payload).await?;
-        Ok(payload.and_then(|payload| row.with_payload(payload)))
+        let letter = payload.and_then(|payload| row.with_payload(payload));
+        Ok(letter.map(|letter| StoredLetter { letter, sequence }))
     }
 
     /// Every letter that matches with its payload, in the order in which they died; for few, or small ones: all are in
@@ -82,23 +88,35 @@ impl NatsLetters {
     /// gone.
     pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
-        let mut rows: Vec<_> = snapshot.matching(filter).cloned().collect();
+        let mut rows: Vec<_> = snapshot.matching(filter).collect();
         rows.sort_unstable_by_key(|row| row.sequence);
-        self.whole(rows, snapshot.batch).try_collect().await
+        let letters = self.whole(&rows, snapshot.batch).map_ok(|(sequence, letter)| {
+            let letter = letter.into_owned();
+            StoredLetter { letter, sequence }
+        });
+        let mut letters: Vec<_> = letters.try_collect().await?;
+        letters.sort_unstable_by_key(|stored| stored.sequence);
+        Ok(letters)
     }
 
-    /// These letters, which come in the order of the stream, with their payloads. Those that have gone are left out.
-    pub(super) fn whole(
+    /// These letters, which come in the order of the stream, with their payloads and sequences: first those whose
+    /// payloads are kept, and then those that are read. What has gone of the latter is left out.
+    pub(super) fn whole<'a>(
         &self,
-        rows: Vec<Row>,
+        rows: &[&'a Row],
         batch: usize,
-    ) -> impl Stream<Item = Result<StoredLetter, StoreError>> + Send + use<> {
+    ) -> impl Stream<Item = Result<(u64, Cow<'a, DeadLetter>), StoreError>> + Send + use<'a> {
+        let (kept, rows): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| row.whole().is_some());
+        let kept = kept
+            .into_iter()
+            .filter_map(|row| row.whole().map(|letter| Ok((row.sequence, Cow::Borrowed(letter)))));
         let first = rows.first().map_or(0, |row| row.sequence);
         let last = rows.last().map_or(0, |row| row.sequence);
         let range = usize::try_from(last - first + 1).unwrap_or(batch);
         let scan = self.messages(batch.min(range), first, false);
         let begin = (self.context.clone(), scan, rows.into_iter().peekable());
-        stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
+        let read = stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
             while rows.peek().is_some() {
                 let Some((message, place)) = scan.try_next().await? else { break };
                 while rows.next_if(|row| row.sequence < place.sequence).is_some() {}
@@ -108,12 +126,13 @@ impl NatsLetters {
                 let (headers, inline) = (message.headers.as_ref(), message.payload.clone());
                 let headers = headers.unwrap_or(&NONE);
                 let payload = payload(&context, &place.stream, headers, inline).await?;
-                if let Some(stored) = payload.and_then(|payload| row.with_payload(payload)) {
-                    return Ok(Some((stored, (context, scan, rows))));
+                if let Some(letter) = payload.and_then(|payload| row.with_payload(payload)) {
+                    return Ok(Some(((row.sequence, Cow::Owned(letter)), (context, scan, rows))));
                 }
             }
             Ok(None)
-        })
+        });
+        stream::iter(kept).chain(read)
     }
 
     /// What was written to the stream from this sequence on until now, copies and earlier deaths too, in the order of

@@ -5,7 +5,6 @@ use async_nats::jetstream::message::PublishMessage;
 use dlq_core::protocol::{Replay, on_replay, on_replay_to_handler};
 use dlq_core::{DeadLetter, Death, Message, OperationId, StoreError, StoreErrorKind, SystemClock};
 
-use super::StoredLetter;
 use super::ledger::death_of;
 use crate::lane::NatsRetryLane;
 use crate::names::is_subject;
@@ -73,8 +72,7 @@ impl Shipment {
 
     /// Sends it, and returns once the server has confirmed. Within the duplicate window of the stream that it goes to,
     /// the same death is sent once, whoever sends it; where it is sent again on purpose, once by each operation.
-    pub(super) async fn send(&self, stored: &StoredLetter) -> Result<(), Unsent> {
-        let letter = &stored.letter;
+    pub(super) async fn send(&self, letter: &DeadLetter, sequence: u64) -> Result<(), Unsent> {
         let death = letter.death();
         let id = if self.again {
             format!("{ID}{death}.{}", self.operation)
@@ -84,7 +82,7 @@ impl Shipment {
         let replay = Replay {
             operation: self.operation,
             count: letter.state.replays.saturating_add(1),
-            from: format!("{}@{}", self.from, stored.sequence),
+            from: format!("{}@{}", self.from, sequence),
             at: dlq_core::Clock::now(&SystemClock),
         };
         let NatsTarget::Handler(stream) = &self.target else {
@@ -98,7 +96,8 @@ impl Shipment {
             letter.message = message.clone();
             on_replay_to_handler(&letter, &replay)
         };
-        let sent = lane.give_back(letter, id, written).await;
+        // Apart, since it is large: what is sent to its origin is on its way by the thousand.
+        let sent = Box::pin(lane.give_back(letter, id, written)).await;
         sent.map_err(|error| match error.kind() {
             StoreErrorKind::Unavailable => Unsent::Server(error),
             _ => Unsent::Letter(error),

@@ -26,7 +26,10 @@ impl Seen {
     }
 }
 
-/// A letter without its payload.
+/// Payloads up to so many bytes are kept; what is known of a letter is more than that.
+const SMALL: usize = 1024;
+
+/// A letter, without its payload unless that is small.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) letter: DeadLetter,
@@ -38,12 +41,17 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The letter, if its payload is kept here.
+    pub(super) fn whole(&self) -> Option<&DeadLetter> {
+        let is_whole = self.size.is_none() || self.letter.message.payload().is_some();
+        is_whole.then_some(&self.letter)
+    }
+
     /// The letter with its payload, if this is what it was.
-    pub(super) fn with_payload(&self, payload: Bytes) -> Option<StoredLetter> {
+    pub(super) fn with_payload(&self, payload: Bytes) -> Option<DeadLetter> {
         let mut letter = self.letter.clone();
-        letter.message = letter.message.with_payload(self.size.map(|_| payload));
-        let sequence = self.sequence;
-        (digest(&letter.message) == self.bytes).then_some(StoredLetter { letter, sequence })
+        letter.message = letter.message.with_payload(Some(payload));
+        (digest(&letter.message) == self.bytes).then_some(letter)
     }
 }
 
@@ -116,7 +124,10 @@ impl Snapshot {
             }
         }
         let size = letter.message.payload().map(|payload| payload.len() as u64);
-        letter.message = letter.message.with_payload(None);
+        // A copy, which keeps nothing else in memory.
+        let small = letter.message.payload().filter(|payload| payload.len() <= SMALL);
+        let small = small.map(|payload| Bytes::copy_from_slice(payload));
+        letter.message = letter.message.with_payload(small);
         self.by_age.insert(reading::place(&letter));
         let base = letter.state.clone();
         self.rows.insert(letter.id, Row { letter, sequence, size, bytes, base });
@@ -131,7 +142,7 @@ impl Snapshot {
         rows.filter(|row| filter.matches(&row.letter))
     }
 
-    /// Says how large the payload is, which is not here.
+    /// Says how large the payload is, which may not be here.
     pub(super) fn measure(&self, summary: &mut LetterSummary) {
         summary.payload_size = self.rows.get(&summary.id).and_then(|row| row.size);
     }

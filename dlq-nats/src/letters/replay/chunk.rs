@@ -1,12 +1,12 @@
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::pin::pin;
 
-use dlq_core::{Clock, Death, StoreError, StoreErrorKind, SystemClock};
+use dlq_core::{Clock, DeadLetter, Death, StoreError, StoreErrorKind, SystemClock};
 use futures_util::StreamExt;
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
-use super::super::StoredLetter;
 use super::super::ledger::{Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
 use super::super::snapshot::Row;
@@ -31,6 +31,13 @@ enum Step {
     Late,
     /// The server does not answer.
     Broken(StoreError),
+}
+
+/// A letter whose turn it is, and the room that it takes on its way.
+struct Admitted<'a, 'r> {
+    sequence: u64,
+    letter: Cow<'a, DeadLetter>,
+    room: Option<SemaphorePermit<'r>>,
 }
 
 impl<'a> Run<'a> {
@@ -129,8 +136,7 @@ impl<'a> Run<'a> {
             }
         };
         let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.sequence, *row)).collect();
-        let wanted = rows.iter().copied().cloned().collect();
-        let letters = self.replay.letters.whole(wanted, self.snapshot.batch);
+        let letters = self.replay.letters.whole(rows, self.snapshot.batch);
         let sending = letters
             .then(|read| self.admit(read))
             .take_until(stopped)
@@ -167,30 +173,30 @@ impl<'a> Run<'a> {
     /// Waits until there is room for another letter on its way, and its turn has come.
     async fn admit(
         &self,
-        read: Result<StoredLetter, StoreError>,
-    ) -> Result<(StoredLetter, Option<SemaphorePermit<'_>>), StoreError> {
-        let stored = read?;
+        read: Result<(u64, Cow<'a, DeadLetter>), StoreError>,
+    ) -> Result<Admitted<'a, '_>, StoreError> {
+        let (sequence, letter) = read?;
         self.take_turn().await;
-        let bytes = stored.letter.message.payload().map_or(0, |payload| payload.len());
+        let bytes = letter.message.payload().map_or(0, |payload| payload.len());
         // What is larger than all the room there is takes all of it.
         let room = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(super::run::ROOM);
-        Ok((stored, self.room.acquire_many(room).await.ok()))
+        let room = self.room.acquire_many(room).await.ok();
+        Ok(Admitted { sequence, letter, room })
     }
 
     async fn send_one(
         &self,
-        admitted: Result<(StoredLetter, Option<SemaphorePermit<'_>>), StoreError>,
+        admitted: Result<Admitted<'a, '_>, StoreError>,
         until: Instant,
     ) -> (u64, Step) {
-        let (stored, _room) = match admitted {
+        let Admitted { sequence, letter, room: _room } = match admitted {
             Ok(admitted) => admitted,
             Err(error) => return (0, Step::Broken(error)),
         };
-        let sequence = stored.sequence;
         if Instant::now() >= until || self.cancel.is_cancelled() {
             return (sequence, Step::Late);
         }
-        let consumer = &stored.letter.consumer;
+        let consumer = &letter.consumer;
         if self.deaf.contains(consumer) {
             let text = format!(
                 "consumer `{consumer}` does not read the retry stream, so that nobody would hear it; start it first"
@@ -198,7 +204,7 @@ impl<'a> Run<'a> {
             let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text);
             return (sequence, Step::Done(ReplayOutcome::Failed(error)));
         }
-        let step = match self.shipment.send(&stored).await {
+        let step = match self.shipment.send(&letter, sequence).await {
             Ok(()) => Step::Done(ReplayOutcome::Sent),
             Err(Unsent::Letter(error)) => Step::Done(ReplayOutcome::Failed(error)),
             Err(Unsent::Server(error)) => Step::Broken(error),
