@@ -18,6 +18,9 @@ use crate::subjects;
 const CHECKING: &str = "check a deployment";
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How a server says that it has no JetStream, or the account has none.
+const OFF: [ErrorCode; 2] =
+    [ErrorCode::JETSTREAM_NOT_ENABLED, ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT];
 /// How often is looked whether a router is pulling, and in which pause.
 const LOOKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(300);
@@ -63,10 +66,8 @@ impl Look<'_> {
         if let Err(error) = self.context.query_account().await {
             let text = error.to_string();
             let is_off = match error.kind() {
-                AccountErrorKind::JetStream(answer) => {
-                    answer.error_code() == ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
-                        || answer.code() == 503
-                }
+                // Others pass: a cluster that has lost its majority answers 503, too.
+                AccountErrorKind::JetStream(answer) => OFF.contains(&answer.error_code()),
                 AccountErrorKind::JetStreamUnavailable => true,
                 _ => false,
             };

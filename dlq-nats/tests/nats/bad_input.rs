@@ -332,7 +332,7 @@ async fn whatever_a_server_takes_can_die() {
     let [read] = &letters[..] else { panic!("{} letters", letters.len()) };
     let message = &read.letter.message;
     assert_eq!(message.payload().map(|payload| payload.len()), Some(room));
-    assert_eq!(message.id().as_deref(), Some("order-7"));
+    assert_eq!(message.id(), Some("order-7"));
     let header = |name: &str| {
         let found = message.headers().iter().find(|header| header.name == name.as_bytes());
         found.and_then(|header| header.value.clone())
