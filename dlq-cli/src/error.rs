@@ -1,5 +1,4 @@
 use std::error::Error;
-use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
@@ -24,6 +23,12 @@ impl CliError {
 
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::Refused(message.into())
+    }
+
+    /// Something that was not foreseen, with its sources.
+    #[cfg(feature = "nats")]
+    pub(crate) fn caused_by(error: &(dyn Error + 'static)) -> Self {
+        Self::failed(chain(error))
     }
 
     /// The same, saying first what it is about.
@@ -84,11 +89,16 @@ impl From<EmptyFilter> for CliError {
 }
 
 /// An error and its sources, joined by `: `.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let _ = fmt::Write::write_fmt(&mut text, format_args!(": {cause}"));
+        let cause_text = cause.to_string();
+        // Some errors say what their source says.
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
         source = cause.source();
     }
     text

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use dlq_core::policy::duration;
-use dlq_core::store::{BoxStore, Letters as _};
+use dlq_core::store::{BoxLetters, Letters as _};
 use dlq_core::{
     Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, OperationId, Reason, Status,
 };
@@ -108,10 +108,10 @@ impl FromStr for Attribute {
 
 impl FilterArgs {
     /// The filter that is meant; looks up ids that were given by their first digits.
-    pub(crate) async fn resolve(self, store: &BoxStore) -> Result<Filter, CliError> {
+    pub(crate) async fn resolve(self, letters: &BoxLetters) -> Result<Filter, CliError> {
         let mut filter = Filter::new();
         for id in &self.id {
-            filter.ids.push(letter_id(store, id).await?);
+            filter.ids.push(letter_id(letters, id).await?);
         }
         filter.message_ids = self.event_id;
         filter.subjects = self.subject;
@@ -138,7 +138,7 @@ impl FilterArgs {
 }
 
 /// The letter whose id begins with these digits.
-pub(crate) async fn letter_id(store: &BoxStore, digits: &str) -> Result<LetterId, CliError> {
+pub(crate) async fn letter_id(letters: &BoxLetters, digits: &str) -> Result<LetterId, CliError> {
     if let Ok(id) = digits.parse() {
         return Ok(id);
     }
@@ -147,7 +147,7 @@ pub(crate) async fn letter_id(store: &BoxStore, digits: &str) -> Result<LetterId
             "`{digits}` is not a letter id; expected hexadecimal digits, as `dlq list` shows them"
         )));
     }
-    let found = store.with_prefix(digits.to_ascii_lowercase(), 2).await?;
+    let found = letters.with_prefix(digits.to_ascii_lowercase(), 2).await?;
     match found.as_slice() {
         [id] => Ok(*id),
         [] => Err(CliError::failed(format!(

@@ -8,13 +8,18 @@ mod cli;
 mod commands;
 mod error;
 mod filter;
+#[cfg(feature = "nats")]
+mod nats;
 mod open;
 mod output;
+#[cfg(feature = "nats")]
+mod signals;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
 
 /// Runs the command with these arguments (the program's name first) and returns its exit code.
 pub async fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -26,8 +31,21 @@ pub async fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    log();
     match commands::run(cli).await {
         Ok(exit) => exit,
         Err(error) => error.report(),
     }
+}
+
+/// Warnings of what runs underneath go to standard error; `RUST_LOG` says which.
+fn log() {
+    let filter = EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,async_nats=off"));
+    // A program that runs the command may log in its own way.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,10 @@ use dlq_core::{
 };
 use dlq_sql::sqlite::SqliteStore;
 use serde_json::Value;
+
+mod common;
+
+use common::{Ran, dlq};
 
 /// A store in a folder of its own, and the command on it.
 struct Bench {
@@ -45,45 +49,6 @@ impl Bench {
 
     fn run(&self, args: &[&str]) -> Ran {
         self.command(args).output().unwrap().into()
-    }
-}
-
-fn dlq(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlq"));
-    command
-        .args(args)
-        .stdin(Stdio::null())
-        .env_remove("DLQ_FROM")
-        .env("USER", "ana")
-        .env("HOSTNAME", "ops");
-    command
-}
-
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Self {
-        Self {
-            code: output.status.code().expect("it was not killed"),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-impl Ran {
-    #[track_caller]
-    fn ok(self) -> Self {
-        assert_eq!(self.code, 0, "{}", self.err);
-        self
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap()
     }
 }
 

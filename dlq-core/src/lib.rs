@@ -18,6 +18,7 @@ mod filter;
 pub mod fingerprint;
 pub mod idempotency;
 mod identity;
+pub mod ingest;
 mod lane;
 pub mod memory;
 mod message;

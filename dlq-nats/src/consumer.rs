@@ -1,13 +1,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{Client, jetstream};
 use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
+use crate::jetstream::JetStream;
 use crate::lane::NatsRetryLane;
 use crate::names::token;
+use crate::permissions;
 use crate::pull::Puller;
 use crate::source::{NatsSource, Reading};
 use crate::streams::{self, RetryStream};
@@ -149,15 +150,8 @@ impl NatsConsumer {
         self
     }
 
-    /// Makes sure of stream and consumer at the server, and reads.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do;
-    /// `Unavailable` when the server does not answer or there is no such stream.
-    pub async fn source(&self, client: &Client) -> Result<NatsSource, TransportError> {
-        const OPENING: &str = "open a consumer";
-        let context = jetstream::new(client.clone());
+    /// What it is at the server: the consumer of the user's stream, then that of the retry lane.
+    pub(crate) fn durables(&self) -> Vec<Durable> {
         let mut main =
             Durable::new(Of::Stream(self.stream.clone()), self.durable.clone(), self.lease);
         main.filters.clone_from(&self.filters);
@@ -170,10 +164,29 @@ impl NatsConsumer {
             retries.filters = vec![format!("{}.{}.>", stream.prefix, token(&self.name))];
             durables.push(retries);
         }
+        durables
+    }
+
+    /// Makes sure of stream and consumer at the server, and reads.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do, or the
+    /// server says that the user may not fetch; `Unavailable` when the server does not answer or there is no such stream.
+    pub async fn source(&self, client: &impl JetStream) -> Result<NatsSource, TransportError> {
+        const OPENING: &str = "open a consumer";
+        let context = client.context();
         let mut pullers = Vec::new();
-        for mut durable in durables {
-            durable.ensure(&context).await.map_err(|error| error.for_transport(OPENING))?;
-            pullers.push(Puller::new(client.clone(), context.clone(), durable, self.prefetch));
+        for mut durable in self.durables() {
+            let opened = async {
+                durable.ensure(&context).await?;
+                let Some(api) = client.api() else { return Ok(()) };
+                let (stream, consumer) = (durable.of.name(), &durable.name);
+                let fetching = format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+                permissions::require(&context.client(), [&fetching]).await
+            };
+            opened.await.map_err(|error| error.for_transport(OPENING))?;
+            pullers.push(Puller::new(context.clone(), durable, self.prefetch));
         }
         let reading = Reading {
             consumer: Arc::clone(&self.name),
@@ -185,7 +198,7 @@ impl NatsConsumer {
             retries: self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str())),
         };
         let mut pullers = pullers.into_iter();
-        Ok(NatsSource::new(client.clone(), context, reading, pullers.next(), pullers.next()))
+        Ok(NatsSource::new(context.client(), context, reading, pullers.next(), pullers.next()))
     }
 
     /// The retry lane of this consumer; its sources hear the records.
@@ -194,16 +207,19 @@ impl NatsConsumer {
     ///
     /// `InvalidConfig` when the stream exists with other settings, or this consumer goes
     /// [without retries](Self::without_retries); `Unavailable` when the server does not answer.
-    pub async fn retry_lane(&self, client: &Client) -> Result<NatsRetryLane, StoreError> {
+    pub async fn retry_lane(&self, client: &impl JetStream) -> Result<NatsRetryLane, StoreError> {
         const OPENING: &str = "open a retry lane";
         let Some(stream) = &self.retries else {
             let text = "this consumer goes without retries; leave out `without_retries`";
             return Err(SetupError::Config(text.to_owned()).for_store(OPENING));
         };
-        let context = jetstream::new(client.clone());
-        let info = streams::ensure(&context, &stream.config())
-            .await
-            .map_err(|error| error.for_store(OPENING))?;
+        let context = client.context();
+        let config = stream.config();
+        let opened = async {
+            let info = streams::ensure(&context, &config).await?;
+            permissions::require(&context.client(), &config.subjects).await.map(|()| info)
+        };
+        let info = opened.await.map_err(|error| error.for_store(OPENING))?;
         let schedules = stream.schedules(&info);
         Ok(NatsRetryLane::new(context, stream.clone(), &self.name, schedules, self.clock.clone()))
     }

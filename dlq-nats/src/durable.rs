@@ -1,5 +1,6 @@
 //! A durable consumer at the server: created when it is missing, checked when it is there.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
@@ -8,6 +9,7 @@ use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::ConsumerErrorKind;
 
 use crate::consumer::Start;
+use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::streams::{self, find};
 
@@ -38,6 +40,8 @@ pub(crate) struct Durable {
     pub(crate) start: Start,
     pub(crate) lease: Duration,
     pub(crate) max_ack_pending: i64,
+    /// What it is to say of itself.
+    pub(crate) metadata: HashMap<String, String>,
     /// When the stream was created, and up to which sequence everything was settled.
     seen: Option<(String, u64)>,
 }
@@ -45,7 +49,8 @@ pub(crate) struct Durable {
 impl Durable {
     pub(crate) fn new(of: Of, name: String, lease: Duration) -> Self {
         let (filters, start) = (Vec::new(), Start::Earliest);
-        Self { of, name, filters, start, lease, max_ack_pending: -1, seen: None }
+        let metadata = HashMap::new();
+        Self { of, name, filters, start, lease, max_ack_pending: -1, metadata, seen: None }
     }
 
     /// Makes sure that stream and consumer are there as they should be.
@@ -72,7 +77,7 @@ impl Durable {
         Ok(())
     }
 
-    async fn find(&self, context: &Context) -> Result<Option<Info>, SetupError> {
+    pub(crate) async fn find(&self, context: &Context) -> Result<Option<Info>, SetupError> {
         let stream = context
             .get_stream_no_info(self.of.name())
             .await
@@ -123,6 +128,7 @@ impl Durable {
             max_ack_pending: self.max_ack_pending,
             filter_subject,
             filter_subjects,
+            metadata: self.metadata.clone(),
             ..pull::Config::default()
         };
         let what = format!("create consumer `{}` of stream `{}`", self.name, self.of.name());
@@ -140,46 +146,37 @@ impl Durable {
 
     /// Whether the consumer that is there can be worked with. It is never changed.
     fn check(&self, found: &Config) -> Result<(), SetupError> {
-        let mut wrong = Vec::new();
-        if found.deliver_subject.is_some() {
-            wrong.push("it pushes; a pull consumer is needed".to_owned());
+        let wrong = self.differences(found);
+        if wrong.0.is_empty() {
+            return Ok(());
         }
-        if found.ack_policy != AckPolicy::Explicit {
-            wrong.push(format!("`ack_policy` is {:?}; it must be Explicit", found.ack_policy));
-        }
-        if found.max_deliver > 0 {
-            wrong.push(format!(
-                "`max_deliver` is {}; it must be -1, else the server drops what was handed out that often",
-                found.max_deliver
-            ));
-        }
-        if !found.backoff.is_empty() {
-            wrong.push(
-                "it has a `backoff`, which would replace the lease; it must have none".to_owned(),
-            );
-        }
-        if found.ack_wait != self.lease {
-            wrong.push(format!("`ack_wait` is {:?}, asked was {:?}", found.ack_wait, self.lease));
-        }
-        if found.headers_only {
-            wrong.push("it has headers only; the payload is needed".to_owned());
-        }
+        Err(SetupError::Config(format!(
+            "consumer `{}` of stream `{}` exists with other settings: {wrong}; change it, or ask for what it has",
+            self.name,
+            self.of.name(),
+        )))
+    }
+
+    /// What keeps a consumer from being this one.
+    pub(crate) fn differences(&self, found: &Config) -> Differences {
+        let mut wrong = Differences::default();
+        let (yes, none) = (|yes: bool| word(&yes), || "none".to_owned());
+        let to = found.deliver_subject.clone().unwrap_or_else(none);
+        wrong.why("deliver_subject", to, none(), "since it must be pulled");
+        wrong.see("ack_policy", word(&found.ack_policy), word(&AckPolicy::Explicit));
+        let why = "since the server drops in silence what was handed out that often";
+        // Servers take every number below 1 for no limit.
+        wrong.why("max_deliver", found.max_deliver.max(-1).to_string(), "-1".to_owned(), why);
+        let why = "since it would replace the lease";
+        wrong.why("backoff", word(&found.backoff), word(&Vec::<Duration>::new()), why);
+        wrong.see("ack_wait", word(&found.ack_wait), word(&self.lease));
+        wrong.why("headers_only", yes(found.headers_only), yes(false), "since payloads are needed");
         let mut theirs = found.filter_subjects.clone();
         theirs.extend(Some(found.filter_subject.clone()).filter(|filter| !filter.is_empty()));
         theirs.sort_unstable();
         let mut ours = self.filters.clone();
         ours.sort_unstable();
-        if theirs != ours {
-            wrong.push(format!("its filter is {theirs:?}, asked was {ours:?}"));
-        }
-        if wrong.is_empty() {
-            return Ok(());
-        }
-        Err(SetupError::Config(format!(
-            "consumer `{}` of stream `{}` exists with other settings: {}; change it, or ask for what it has",
-            self.name,
-            self.of.name(),
-            wrong.join("; ")
-        )))
+        wrong.see("filter_subjects", word(&theirs), word(&ours));
+        wrong
     }
 }

@@ -6,9 +6,13 @@
 //! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
-//! | [`NatsLetters`] | reads the letters of that stream and sends them back |
+//! | [`NatsLetters`] | reads the letters of that stream, as a store does |
+//! | [`NatsReplay`] | sends them back, each once |
+//! | [`NatsFeed`] | the letters of that stream as they come, for a store beside it |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`NatsIdempotency`] | which keys were handled, on a key-value bucket |
+//! | [`admin`] | creates what is missing, and finds what is set wrongly |
 //!
 //! ```no_run
 //! use async_nats::Client;
@@ -57,13 +61,19 @@
 //!   replicas, or that setting, are the answer; both are the operator's.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
 
+pub mod admin;
 mod consumer;
+mod difference;
 mod durable;
 mod error;
+mod feed;
+pub mod idempotency;
+mod jetstream;
 mod lane;
 mod letters;
 mod marks;
 mod names;
+mod permissions;
 mod place;
 mod publish;
 mod pull;
@@ -72,11 +82,18 @@ mod settle;
 mod sink;
 mod source;
 mod streams;
+mod subjects;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};
+pub use feed::{IngestMark, NatsFeed, ingest_marks};
+pub use idempotency::{IdempotencyBucket, NatsIdempotency};
+pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
-pub use letters::{NatsLetters, StoredLetter};
+pub use letters::{
+    Hearer, LetterScan, NatsLetters, NatsReplay, NatsTarget, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, Skipped, StoredLetter,
+};
 pub use marks::NatsCrashMarks;
 pub use router::EventRouter;
 pub use settle::NatsSettle;

@@ -1,8 +1,8 @@
 use async_nats::jetstream::kv::{Config, CreateErrorKind, Operation, Store, UpdateErrorKind};
 use async_nats::jetstream::stream::StorageType;
-use async_nats::{Client, jetstream};
 use dlq_core::{CrashMarks, LetterId, StoreError, StoreErrorKind};
 
+use crate::jetstream::JetStream;
 use crate::publish::unwritable;
 
 const MARKING: &str = "write a crash mark";
@@ -20,11 +20,11 @@ impl NatsCrashMarks {
     ///
     /// `Unavailable` when the bucket can neither be opened nor created.
     pub async fn open(
-        client: &Client,
+        client: &impl JetStream,
         bucket: impl Into<String>,
         replicas: usize,
     ) -> Result<Self, StoreError> {
-        let context = jetstream::new(client.clone());
+        let context = client.context();
         let bucket = bucket.into();
         if let Ok(bucket) = context.get_key_value(bucket.clone()).await {
             return Ok(Self { bucket });

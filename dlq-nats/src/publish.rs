@@ -9,15 +9,20 @@ use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
+use crate::permissions::unanswered;
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
 
 /// Headers that a server refuses, and a message that a stream does.
 const TOO_LARGE: [ErrorCode; 2] = [ErrorCode(10097), ErrorCode(10054)];
+
+/// A stream that is full.
+const STORE_FAILED: ErrorCode = ErrorCode(10077);
 
 /// What is left of `max_payload` for the headers of a part.
 const SPARE: usize = 1024;
@@ -104,9 +109,28 @@ impl To<'_> {
             if is_too_large(&error) {
                 Failed::TooLarge(error)
             } else {
-                Failed::Other(unwritable(self.operation, error))
+                Failed::Other(self.told(subject, error))
             }
         })
+    }
+
+    /// What to do about it, where that can be known.
+    fn told(&self, subject: &str, error: PublishError) -> StoreError {
+        let name = &self.stream.name;
+        let code = answer(&error);
+        let advice = if code == Some(STORE_FAILED) {
+            format!(
+                "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or remove what is settled"
+            )
+        } else if error.kind() == PublishErrorKind::TimedOut {
+            format!("; {}", unanswered(&self.context.client(), subject))
+        } else {
+            String::new()
+        };
+        let text = format!("publish to `{subject}` of stream `{name}`: {error}{advice}");
+        StoreError::new(StoreErrorKind::Unavailable, self.operation)
+            .with_detail(text)
+            .with_source(error)
     }
 
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
@@ -134,11 +158,14 @@ impl To<'_> {
 }
 
 fn is_too_large(error: &PublishError) -> bool {
-    let answer = std::error::Error::source(error)
-        .and_then(|source| source.downcast_ref::<jetstream::Error>())
-        .map(jetstream::Error::error_code);
     error.kind() == PublishErrorKind::MaxPayloadExceeded
-        || answer.is_some_and(|code| TOO_LARGE.contains(&code))
+        || answer(error).is_some_and(|code| TOO_LARGE.contains(&code))
+}
+
+/// What JetStream said.
+fn answer(error: &PublishError) -> Option<ErrorCode> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref::<jetstream::Error>().map(jetstream::Error::error_code)
 }
 
 enum Failed {
@@ -205,10 +232,18 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
     }
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
+    let gone = |part: u64| {
+        let text = format!("its part {part} has gone from the stream");
+        StoreError::new(StoreErrorKind::Corrupt, OPERATION).with_detail(text)
+    };
     let mut whole = BytesMut::new();
     for part in parts {
-        let message = stream.get_raw_message(*part).await;
-        whole.extend_from_slice(&message.map_err(|error| unwritable(OPERATION, error))?.payload);
+        let message = stream.get_raw_message(*part).await.map_err(|error| match error.kind() {
+            LastRawMessageErrorKind::NoMessageFound => gone(*part),
+            LastRawMessageErrorKind::JetStream(answer) if answer.code() == 404 => gone(*part),
+            _ => unwritable(OPERATION, error),
+        })?;
+        whole.extend_from_slice(&message.payload);
     }
     Ok(whole.freeze())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use async_nats::{Client, Message, Subject, Subscriber};
+use async_nats::{Client, Message, Request, Subject, Subscriber};
 use dlq_core::{TransportError, TransportErrorKind};
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -69,7 +69,8 @@ pub(crate) struct Puller {
 }
 
 impl Puller {
-    pub(crate) fn new(client: Client, context: Context, durable: Durable, prefetch: usize) -> Self {
+    pub(crate) fn new(context: Context, durable: Durable, prefetch: usize) -> Self {
+        let client = context.client();
         let now = Instant::now();
         Self {
             inbox: client.new_inbox(),
@@ -88,6 +89,10 @@ impl Puller {
             pause: FIRST_PAUSE,
             closed: false,
         }
+    }
+
+    pub(crate) fn with_prefetch(self, messages: usize) -> Self {
+        Self { prefetch: messages.max(1), ..self }
     }
 
     /// The next message; `None` once closed.
@@ -244,9 +249,9 @@ impl Puller {
             "idle_heartbeat": HEARTBEAT.as_nanos(),
         });
         let (stream, consumer) = (self.durable.of.name(), &self.durable.name);
-        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
-        let body = request.to_string().into();
-        let sent = self.client.publish_with_reply(subject, self.inbox.clone(), body).await;
+        let subject = format!("CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        let request = Request::new().payload(request.to_string().into()).inbox(self.inbox.clone());
+        let sent = self.context.send_request(subject, request).await;
         sent.map_err(|error| unavailable("fetch", error))?;
         if self.asked == 0 {
             self.heard = Instant::now();

@@ -1,11 +1,12 @@
-use async_nats::Client;
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::Context;
 use dlq_core::protocol::on_death;
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Message, Sink, StoreError};
 use futures_util::future::join_all;
 
+use crate::jetstream::JetStream;
 use crate::names::tail;
+use crate::permissions;
 use crate::publish::{Outgoing, send};
 use crate::streams::{self, DlqStream};
 use crate::wire::{Facts, Rest};
@@ -40,14 +41,21 @@ impl NatsSink {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when it exists with other settings, or its subjects belong to another stream; `Unavailable` when
-    /// the server does not answer.
-    pub async fn open(client: &Client, stream: DlqStream) -> Result<Self, StoreError> {
-        let context = jetstream::new(client.clone());
-        streams::ensure(&context, &stream.config())
-            .await
-            .map_err(|error| error.for_store("open the stream of dead letters"))?;
+    /// `InvalidConfig` when it exists with other settings, its subjects belong to another stream, or the server says that
+    /// the user may not publish to them; `Unavailable` when the server does not answer.
+    pub async fn open(client: &impl JetStream, stream: DlqStream) -> Result<Self, StoreError> {
+        let context = client.context();
+        let config = stream.config();
+        let opened = async {
+            streams::ensure(&context, &config).await?;
+            permissions::require(&context.client(), &config.subjects).await
+        };
+        opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
         Ok(Self { context, stream })
+    }
+
+    pub(crate) fn replicas(&self) -> usize {
+        self.stream.replicas
     }
 
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {

@@ -5,8 +5,12 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use dlq_core::policy::duration;
+use serde::{Deserialize, Serialize};
 
+use crate::difference::{Differences, word};
 use crate::error::SetupError;
+use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -17,14 +21,17 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// server, resolved or not: where that is too short, say so here or have a store beside it.
 ///
 /// The stream is created when it is not there. One that exists with other settings is reported, never changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[must_use]
 pub struct DlqStream {
     pub(crate) name: String,
     pub(crate) prefix: String,
-    max_age: Duration,
-    replicas: usize,
-    duplicate_window: Duration,
+    #[serde(with = "duration")]
+    pub(crate) max_age: Duration,
+    pub(crate) replicas: usize,
+    #[serde(with = "duration")]
+    pub(crate) duplicate_window: Duration,
 }
 
 impl DlqStream {
@@ -97,14 +104,16 @@ impl Default for DlqStream {
 /// until it is due, which costs the server memory for each that waits.
 ///
 /// The stream is created when it is not there. One that exists with other settings is reported, never changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[must_use]
 pub struct RetryStream {
     pub(crate) name: String,
     pub(crate) prefix: String,
-    replicas: usize,
-    duplicate_window: Duration,
-    schedules: bool,
+    pub(crate) replicas: usize,
+    #[serde(with = "duration")]
+    pub(crate) duplicate_window: Duration,
+    pub(crate) schedules: bool,
 }
 
 impl RetryStream {
@@ -181,12 +190,14 @@ impl Default for RetryStream {
 /// otherwise.
 ///
 /// The stream is created when it is not there. One that exists with other settings is reported, never changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[must_use]
 pub struct AdvisoryStream {
     pub(crate) name: String,
-    max_age: Duration,
-    replicas: usize,
+    #[serde(with = "duration")]
+    pub(crate) max_age: Duration,
+    pub(crate) replicas: usize,
 }
 
 impl AdvisoryStream {
@@ -232,7 +243,7 @@ impl Default for AdvisoryStream {
 }
 
 /// Nothing is bounded, so that nothing is evicted; and where an operator sets a bound, writing fails and nothing is lost.
-fn base(replicas: usize) -> Config {
+pub(crate) fn base(replicas: usize) -> Config {
     Config {
         storage: StorageType::File,
         discard: DiscardPolicy::New,
@@ -287,50 +298,65 @@ pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, 
                 Err(SetupError::Config(format!("{what}: {error}")))
             }
             GetStreamErrorKind::Request => {
-                Err(SetupError::unavailable(format!("{what}: {error}"), error))
+                let subject = format!("$JS.API.STREAM.INFO.{name}");
+                let why = unanswered(&context.client(), &subject);
+                Err(SetupError::unavailable(format!("{what}: {why}"), error))
             }
         },
     }
 }
 
 fn check(info: Info, wanted: &Config) -> Result<Info, SetupError> {
-    let found = &info.config;
-    let mut wrong = Vec::new();
-    let mut differs = |setting: &str, found: String, wanted: String| {
-        if found != wanted {
-            wrong.push(format!("`{setting}` is {found}, asked was {wanted}"));
+    let wrong = differences(&info.config, wanted);
+    if wrong.0.is_empty() {
+        return Ok(info);
+    }
+    Err(SetupError::Config(format!(
+        "stream `{}` exists with other settings: {wrong}; change the stream, or ask for what it has",
+        wanted.name
+    )))
+}
+
+/// What keeps a stream from being one of ours.
+pub(crate) fn differences(found: &Config, wanted: &Config) -> Differences {
+    let mut wrong = settings(found, wanted);
+    wrong.see("discard", word(&found.discard), word(&wanted.discard));
+    wrong.see("no_ack", word(&found.no_ack), word(&false));
+    wrong.see("sealed", word(&found.sealed), word(&false));
+    wrong.see("mirror", word(&found.mirror.is_some()), word(&false));
+    if found.discard == DiscardPolicy::Old {
+        for (setting, bound) in bounds(found) {
+            let why = "with `discard` Old it would lose what it keeps";
+            wrong.why(setting, bound.to_string(), "-1".to_owned(), why);
         }
-    };
+    }
+    wrong
+}
+
+/// What a stream has otherwise than asked.
+pub(crate) fn settings(found: &Config, wanted: &Config) -> Differences {
+    let mut wrong = Differences::default();
     let sorted = |subjects: &[String]| {
         let mut subjects = subjects.to_vec();
         subjects.sort_unstable();
         subjects.join(", ")
     };
-    differs("subjects", sorted(&found.subjects), sorted(&wanted.subjects));
-    differs("retention", word(&found.retention), word(&wanted.retention));
-    differs("storage", word(&found.storage), word(&wanted.storage));
-    differs("max_age", word(&found.max_age), word(&wanted.max_age));
-    differs("replicas", word(&found.num_replicas), word(&wanted.num_replicas));
-    differs("duplicate_window", word(&found.duplicate_window), word(&wanted.duplicate_window));
-    differs("discard", word(&found.discard), word(&wanted.discard));
-    differs("no_ack", word(&found.no_ack), word(&false));
-    differs("sealed", word(&found.sealed), word(&false));
-    differs("a mirror", word(&found.mirror.is_some()), word(&false));
-    let bounds = [found.max_messages > 0, found.max_bytes > 0, found.max_messages_per_subject > 0];
-    if found.discard == DiscardPolicy::Old && bounds.contains(&true) {
-        let text = "it is bounded and discards what is old, so that it would lose what it keeps";
-        wrong.push(text.to_owned());
-    }
-    if wrong.is_empty() {
-        return Ok(info);
-    }
-    Err(SetupError::Config(format!(
-        "stream `{}` exists with other settings: {}; change the stream, or ask for what it has",
-        wanted.name,
-        wrong.join("; ")
-    )))
+    wrong.see("subjects", sorted(&found.subjects), sorted(&wanted.subjects));
+    wrong.see("retention", word(&found.retention), word(&wanted.retention));
+    wrong.see("storage", word(&found.storage), word(&wanted.storage));
+    wrong.see("max_age", word(&found.max_age), word(&wanted.max_age));
+    wrong.see("num_replicas", word(&found.num_replicas), word(&wanted.num_replicas));
+    wrong.see("duplicate_window", word(&found.duplicate_window), word(&wanted.duplicate_window));
+    wrong
 }
 
-fn word(value: &impl std::fmt::Debug) -> String {
-    format!("{value:?}")
+/// The bounds that a stream has.
+pub(crate) fn bounds(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
+    [
+        ("max_msgs", config.max_messages),
+        ("max_bytes", config.max_bytes),
+        ("max_msgs_per_subject", config.max_messages_per_subject),
+    ]
+    .into_iter()
+    .filter(|(_, bound)| *bound > 0)
 }

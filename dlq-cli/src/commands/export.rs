@@ -2,15 +2,20 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
+use dlq_core::store::Letters as _;
 use dlq_core::{Order, PageRequest};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::ProgressBar;
 
 use super::Context;
 use crate::cli::ExportArgs;
 use crate::error::CliError;
 
+/// How many letters are asked for at once.
+const AT_ONCE: usize = 32;
+
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(context.letters.store()).await?;
+    let filter = args.filter.resolve(&context.letters).await?;
     let total = context.letters.count(filter.clone()).await?;
     let mut file = match &args.file {
         Some(path) => {
@@ -28,9 +33,12 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
         let request =
             PageRequest::new().with_limit(500).with_order(Order::OldestFirst).with_after(after);
         let page = context.letters.list(filter.clone(), request).await?;
-        for summary in page.letters {
-            // A letter may be deleted between the list and here.
-            let Ok(letter) = context.letters.get(summary.id).await else { continue };
+        let source = context.letters.clone();
+        let letters = stream::iter(page.letters).map(|summary| source.get(summary.id));
+        let mut letters = letters.buffered(AT_ONCE);
+        while let Some(letter) = letters.try_next().await? {
+            // It may have been deleted since it was listed.
+            let Some(letter) = letter else { continue };
             match &mut file {
                 Some(file) => {
                     serde_json::to_writer(&mut *file, &letter)?;

@@ -1,12 +1,14 @@
 use std::process::ExitCode;
 
+use dlq_core::store::Letters as _;
+
 use super::Context;
 use crate::cli::GroupsArgs;
 use crate::error::CliError;
 use crate::output::{Table, age, cut};
 
 pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(context.letters.store()).await?;
+    let filter = args.filter.resolve(&context.letters).await?;
     let groups = context.letters.groups(filter, args.limit).await?;
     if !context.out.is_table() {
         context.out.documents("groups", &groups)?;

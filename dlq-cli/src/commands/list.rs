@@ -1,8 +1,9 @@
 use std::process::ExitCode;
 
+use dlq_core::store::Letters as _;
 use dlq_core::{LetterSummary, Order, PageRequest};
 
-use super::Context;
+use super::{Context, count};
 use crate::cli::{Format, ListArgs};
 use crate::error::CliError;
 use crate::output::{SCHEMA_VERSION, Table, age, cut};
@@ -11,15 +12,10 @@ use crate::output::{SCHEMA_VERSION, Table, age, cut};
 const PAGE: u64 = 500;
 
 pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(context.letters.store()).await?;
     if args.count {
-        let count = context.letters.count(filter).await?;
-        match context.out.format {
-            Format::Table => context.out.line(count)?,
-            _ => context.out.document(&serde_json::json!({ "count": count }))?,
-        }
-        return Ok(ExitCode::SUCCESS);
+        return count::run(context, args.filter).await;
     }
+    let filter = args.filter.resolve(&context.letters).await?;
     let order = if args.oldest_first { Order::OldestFirst } else { Order::NewestFirst };
     let limit = if args.limit == 0 { u64::MAX } else { args.limit };
     let mut after = args.cursor;
@@ -57,7 +53,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
 }
 
 /// The table of letters that `list` and `peek` show.
-pub(super) fn table(letters: &[LetterSummary]) -> Table {
+pub(crate) fn table(letters: &[LetterSummary]) -> Table {
     let mut table = Table::new(&[
         "ID", "STATUS", "SUBJECT", "CONSUMER", "REASON", "CAUSE", "ATTEMPTS", "AGE", "ERROR",
     ]);
@@ -78,6 +74,6 @@ pub(super) fn table(letters: &[LetterSummary]) -> Table {
 }
 
 /// The first digits of an id: enough to type, and to be unique among millions.
-pub(super) fn short(id: &impl ToString) -> String {
+pub(crate) fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(12).collect()
 }

@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
-use dlq_core::store::{Marked, Upkeep as _};
+use dlq_core::DeadLetters;
+use dlq_core::store::{Letters as _, Marked, Upkeep as _};
 
 use super::{Context, PARTIAL, list};
 use crate::ask;
@@ -10,13 +11,17 @@ use crate::filter::FilterArgs;
 use dlq_core::PageRequest;
 use dlq_core::store::Selection;
 
-pub(super) async fn run(context: &mut Context, args: MarkArgs) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: MarkArgs,
+) -> Result<ExitCode, CliError> {
     let verb = format!("mark as {}", args.mark);
     let Some(selection) = select(context, args.filter, &args.change, &verb).await? else {
         return Ok(ExitCode::SUCCESS);
     };
     let by = ask::actor(args.change.note.as_deref());
-    let marked = context.letters.store().mark(selection, args.mark, by).await?;
+    let marked = store.store().mark(selection, args.mark, by).await?;
     finish(context, &format!("marked {}", args.mark), marked)
 }
 
@@ -27,7 +32,7 @@ pub(super) async fn select(
     change: &ChangeArgs,
     verb: &str,
 ) -> Result<Option<Selection>, CliError> {
-    let filter = filter.resolve(context.letters.store()).await?;
+    let filter = filter.resolve(&context.letters).await?;
     let selection = if change.all && filter.is_empty() {
         Selection::all()
     } else {

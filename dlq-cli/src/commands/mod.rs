@@ -1,5 +1,6 @@
 //! One file per verb.
 
+mod count;
 mod delete;
 mod export;
 mod groups;
@@ -11,42 +12,76 @@ mod replay;
 mod show;
 mod stats;
 
+#[cfg(feature = "nats")]
+pub(crate) use list::{short, table};
+
 use std::process::ExitCode;
 
 use dlq_core::DeadLetters;
+use dlq_core::store::BoxLetters;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
+use crate::open::{self, Place};
 use crate::output::Output;
 
-/// What every verb works with.
+/// What the verbs that look work with.
 pub(crate) struct Context {
-    pub(crate) letters: DeadLetters,
+    pub(crate) letters: BoxLetters,
     pub(crate) out: Output,
     /// The URL, fit to be shown.
     pub(crate) target: String,
 }
 
 /// Exit code 3: some items failed or were skipped.
-const PARTIAL: u8 = 3;
+pub(crate) const PARTIAL: u8 = 3;
 
 /// Opens what is asked for and runs the verb.
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
-    let letters = crate::open::open(cli.from.as_deref()).await?;
-    let target = crate::open::without_password(cli.from.as_deref().unwrap_or_default());
-    let mut context = Context { letters, out: Output::new(cli.output), target };
-    let exit = match cli.command {
-        Command::List(args) => list::run(&mut context, args).await,
-        Command::Show(args) => show::run(&mut context, args).await,
-        Command::Groups(args) => groups::run(&mut context, args).await,
-        Command::Stats(args) => stats::run(&mut context, args).await,
-        Command::Peek(args) => peek::run(&mut context, args).await,
-        Command::Replay(args) => replay::run(&mut context, args).await,
-        Command::Op { command } => op::run(&mut context, command).await,
-        Command::Mark(args) => mark::run(&mut context, args).await,
-        Command::Delete(args) => delete::run(&mut context, args).await,
-        Command::Export(args) => export::run(&mut context, args).await,
+    let place = open::open(&cli).await?;
+    let Cli { from, output, command, .. } = cli;
+    let target = open::without_password(from.as_deref().unwrap_or_default());
+    let out = Output::new(output);
+    match place {
+        Place::Store(store) => at_store(store, target, out, command).await,
+        #[cfg(feature = "nats")]
+        Place::Nats(broker) => crate::nats::run(&broker, out, command).await,
+    }
+}
+
+async fn at_store(
+    store: DeadLetters,
+    target: String,
+    out: Output,
+    command: Command,
+) -> Result<ExitCode, CliError> {
+    let letters = BoxLetters::new(store.store().clone());
+    let mut context = Context { letters, out, target };
+    let exit = match command {
+        Command::Replay(args) => replay::run(&mut context, &store, args).await,
+        Command::Op { command } => op::run(&mut context, &store, command).await,
+        Command::Mark(args) => mark::run(&mut context, &store, args).await,
+        Command::Delete(args) => delete::run(&mut context, &store, args).await,
+        command => look(&mut context, command).await,
     }?;
     context.out.flush()?;
     Ok(exit)
+}
+
+/// The verbs that only look, which need no more than letters.
+pub(crate) async fn look(context: &mut Context, command: Command) -> Result<ExitCode, CliError> {
+    match command {
+        Command::List(args) => list::run(context, args).await,
+        Command::Count(args) => count::run(context, args.filter).await,
+        Command::Show(args) => show::run(context, args).await,
+        Command::Groups(args) => groups::run(context, args).await,
+        Command::Stats(args) => stats::run(context, args).await,
+        Command::Peek(args) => peek::run(context, args).await,
+        Command::Export(args) => export::run(context, args).await,
+        other => Err(CliError::refused(format!(
+            "`dlq {}` works at a broker, and {} is none; say --from nats://HOST/STREAM",
+            other.name(),
+            context.target
+        ))),
+    }
 }

@@ -16,12 +16,16 @@ const PAGE: u32 = 500;
 /// How often a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
-pub(super) async fn run(context: &mut Context, command: OpCommand) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    command: OpCommand,
+) -> Result<ExitCode, CliError> {
     match command {
-        OpCommand::List { limit } => show_all(context, limit).await,
-        OpCommand::Show { id } => show(context, id).await,
+        OpCommand::List { limit } => show_all(context, store, limit).await,
+        OpCommand::Show { id } => show(context, store, id).await,
         OpCommand::Watch { id } => {
-            let operation = watch(&context.letters, id).await?;
+            let operation = watch(store, id).await?;
             if context.out.is_table() {
                 context.out.line(one_line(&operation))?;
             } else {
@@ -29,14 +33,18 @@ pub(super) async fn run(context: &mut Context, command: OpCommand) -> Result<Exi
             }
             Ok(replay::exit_code(&operation))
         }
-        OpCommand::Pause(args) => steer(context, args, Control::Pause).await,
-        OpCommand::Resume(args) => steer(context, args, Control::Resume).await,
-        OpCommand::Cancel(args) => steer(context, args, Control::Cancel).await,
+        OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
+        OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,
+        OpCommand::Cancel(args) => steer(context, store, args, Control::Cancel).await,
     }
 }
 
-async fn show_all(context: &mut Context, limit: u32) -> Result<ExitCode, CliError> {
-    let operations = context.letters.operations(limit).await?;
+async fn show_all(
+    context: &mut Context,
+    store: &DeadLetters,
+    limit: u32,
+) -> Result<ExitCode, CliError> {
+    let operations = store.operations(limit).await?;
     if !context.out.is_table() {
         context.out.documents("operations", &operations)?;
         return Ok(ExitCode::SUCCESS);
@@ -74,12 +82,16 @@ async fn show_all(context: &mut Context, limit: u32) -> Result<ExitCode, CliErro
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(context: &mut Context, id: OperationId) -> Result<ExitCode, CliError> {
-    let operation = context.letters.operation(id).await?;
+async fn show(
+    context: &mut Context,
+    store: &DeadLetters,
+    id: OperationId,
+) -> Result<ExitCode, CliError> {
+    let operation = store.operation(id).await?;
     let mut items = Vec::new();
     let mut after = 0;
     loop {
-        let page = context.letters.items(id, after, PAGE).await?;
+        let page = store.items(id, after, PAGE).await?;
         items.extend(page.items);
         match page.next {
             Some(next) => after = next,
@@ -121,11 +133,11 @@ async fn show(context: &mut Context, id: OperationId) -> Result<ExitCode, CliErr
 
 async fn steer(
     context: &mut Context,
+    store: &DeadLetters,
     args: SteerArgs,
     control: Control,
 ) -> Result<ExitCode, CliError> {
-    let operation =
-        context.letters.control(args.id, control, ask::actor(args.note.as_deref())).await?;
+    let operation = store.control(args.id, control, ask::actor(args.note.as_deref())).await?;
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {

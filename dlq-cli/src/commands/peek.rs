@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use dlq_core::PageRequest;
-use dlq_core::store::Stats;
+use dlq_core::store::{Letters as _, Stats};
 
 use super::{Context, list};
 use crate::cli::PeekArgs;
@@ -12,7 +12,7 @@ use crate::output::{Output, SCHEMA_VERSION};
 const WIDTH: u64 = 40;
 
 pub(super) async fn run(context: &mut Context, args: PeekArgs) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(context.letters.store()).await?;
+    let filter = args.filter.resolve(&context.letters).await?;
     let stats = context.letters.stats(filter.clone()).await?;
     let latest =
         context.letters.list(filter, PageRequest::new().with_limit(args.limit)).await?.letters;

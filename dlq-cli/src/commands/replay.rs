@@ -1,5 +1,6 @@
 use std::process::ExitCode;
 
+use dlq_core::DeadLetters;
 use dlq_core::store::{ItemOutcome, Operation, OperationSpec, OperationState, Plan, Selection};
 
 use super::{Context, PARTIAL, list, op};
@@ -8,7 +9,11 @@ use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::output::SCHEMA_VERSION;
 
-pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: ReplayArgs,
+) -> Result<ExitCode, CliError> {
     if args.to != "handler" {
         return Err(CliError::refused(format!(
             "`--to {}` needs a broker to publish to, and {} is a store; replay to the handler instead: \
@@ -16,7 +21,7 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
             args.to, context.target
         )));
     }
-    let filter = args.filter.resolve(context.letters.store()).await?;
+    let filter = args.filter.resolve(&context.letters).await?;
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
     }
@@ -30,7 +35,7 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
     if let Some(canary) = args.canary {
         spec = spec.with_canary(canary);
     }
-    let plan = context.letters.plan(spec.clone()).await?;
+    let plan = store.plan(spec.clone()).await?;
     if args.change.dry_run {
         return show_plan(context, &plan);
     }
@@ -40,15 +45,14 @@ pub(super) async fn run(context: &mut Context, args: ReplayArgs) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     }
     ask::confirm(&args.change, "replay", plan.count)?;
-    let mut operation =
-        context.letters.replay(spec, ask::actor(args.change.note.as_deref())).await?;
+    let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
     eprintln!(
         "operation {} has {} letters; running consumers take them, consumers that start later do too",
         list::short(&operation.id),
         operation.progress.total
     );
     if args.wait {
-        operation = op::watch(&context.letters, operation.id).await?;
+        operation = op::watch(store, operation.id).await?;
     } else {
         eprintln!("follow it: dlq op watch {}", operation.id);
     }

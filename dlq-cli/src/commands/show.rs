@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
 use dlq_core::policy::duration;
+use dlq_core::store::Letters as _;
 use dlq_core::{Attempt, DeadLetter};
 
 use super::Context;
@@ -10,8 +11,13 @@ use crate::filter::letter_id;
 use crate::output::{Output, age, bytes, escape};
 
 pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCode, CliError> {
-    let id = letter_id(context.letters.store(), &args.id).await?;
-    let letter = context.letters.get(id).await?;
+    let id = letter_id(&context.letters, &args.id).await?;
+    let letter = context.letters.get(id).await?.ok_or_else(|| {
+        CliError::failed(format!(
+            "no letter has the id {id} at {}; `dlq list` shows which there are",
+            context.target
+        ))
+    })?;
     if args.payload {
         match letter.message.payload() {
             Some(payload) => context.out.raw(payload)?,

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use dlq_core::Timestamp;
+use dlq_core::store::Letters as _;
 
 use super::Context;
 use crate::cli::StatsArgs;
@@ -9,7 +10,7 @@ use crate::error::CliError;
 use crate::output::{Output, age, escape};
 
 pub(super) async fn run(context: &mut Context, args: StatsArgs) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(context.letters.store()).await?;
+    let filter = args.filter.resolve(&context.letters).await?;
     let stats = context.letters.stats(filter).await?;
     let out = &mut context.out;
     if !out.is_table() {

@@ -48,7 +48,7 @@ mirror!(Sink as DynSink for BoxStore, BoxSink {
     fn put(letters: Vec<DeadLetter>) -> Vec<Receipt>;
 });
 
-mirror!(Letters as DynLetters for BoxStore {
+mirror!(Letters as DynLetters for BoxStore, BoxLetters {
     fn get(id: LetterId) -> Option<DeadLetter>;
     fn with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
     fn list(filter: Filter, page: PageRequest) -> Page;
@@ -113,5 +113,17 @@ impl BoxSink {
     #[must_use]
     pub fn new(sink: impl Sink) -> Self {
         Self(Arc::new(sink))
+    }
+}
+
+/// Letters of any kind, erased: of a store, or of a broker. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct BoxLetters(Arc<dyn DynLetters>);
+
+impl BoxLetters {
+    /// Erases `letters`.
+    #[must_use]
+    pub fn new(letters: impl Letters) -> Self {
+        Self(Arc::new(letters))
     }
 }

@@ -21,6 +21,7 @@ mod handle;
 pub mod memory;
 mod operation;
 mod quarantine;
+pub mod reading;
 pub mod rules;
 mod schedule;
 mod selection;
@@ -29,7 +30,7 @@ mod upkeep;
 
 pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
-pub use erased::{BoxSink, BoxStore};
+pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
 pub use operation::{
     Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec, OperationState, Pace,

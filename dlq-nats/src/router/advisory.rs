@@ -43,6 +43,19 @@ impl Advisory {
         advisory.known().map(|_| advisory)
     }
 
+    /// What would have been said of a message that was handed out as often as the consumer allows.
+    pub(super) fn exhausted(
+        stream: &str,
+        consumer: &str,
+        sequence: u64,
+        deliveries: u64,
+        timestamp: Timestamp,
+    ) -> Self {
+        let (stream, consumer) = (stream.to_owned(), consumer.to_owned());
+        let kind = "max_deliver".to_owned();
+        Self { kind, timestamp, stream, consumer, sequence, deliveries, reason: None }
+    }
+
     fn known(&self) -> Option<Kind> {
         match self.kind.rsplit('.').next()? {
             "max_deliver" => Some(Kind::Exhausted),

@@ -118,7 +118,7 @@ async fn heard(shared: &Shared, payload: &Bytes, patience: Duration) -> Result<(
         );
         return Ok(());
     };
-    shared.route(&advisory, patience).await.map_err(|error| {
+    shared.route(&advisory, patience).await.map(drop).map_err(|error| {
         tracing::error!(
             stream = advisory.stream,
             consumer = advisory.consumer,

@@ -33,6 +33,19 @@
 //! confirmed where the stream drops what is acknowledged (work queue, interest) and the message is still there, and
 //! where the consumer itself refused the message for good.
 //!
+//! # What nobody told of
+//!
+//! In a work queue, and in an interest stream with one consumer, what is left when the consumer has nothing to do and
+//! nothing in hand was given up. The sweep looks for such messages, so that there none is missed even when no ear heard
+//! its advisory. In a stream with limits retention the server says nothing that would tell them from handled ones.
+//!
+//! # Metrics
+//!
+//! | name | kind | labels | counts |
+//! |---|---|---|---|
+//! | `messages_in_dlq_total` | counter | `topic`, `class` | letters written; past 1000 topics they are counted as `other` |
+//! | `dlq_router_events_total` | counter | `event` | what the [report](RouterReport) counts |
+//!
 //! # What cannot be had
 //!
 //! - A message that was terminated in a stream that drops such messages, or was deleted or expired, is gone before
@@ -42,14 +55,19 @@
 
 mod advisory;
 mod builder;
+mod config;
 mod ears;
 mod letter;
+mod metrics;
 mod recent;
+mod reconcile;
 mod report;
 mod route;
 mod sweep;
 mod watch;
 
 pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
-pub use builder::{EventRouter, EventRouterBuilder};
+pub use builder::{DURABLE, EventRouter, EventRouterBuilder};
+pub use config::{RouterConfig, Watched};
+pub use metrics::{DLQ_ROUTER_EVENTS_TOTAL, MESSAGES_IN_DLQ_TOTAL};
 pub use report::RouterReport;

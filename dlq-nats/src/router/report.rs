@@ -1,8 +1,12 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Serialize;
+
+use super::metrics::happened;
+
 /// What a router has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RouterReport {
     /// Letters that were written.
@@ -11,6 +15,8 @@ pub struct RouterReport {
     pub known: u64,
     /// Letters without a payload among those written, because the message had left its stream.
     pub without_payload: u64,
+    /// Messages that nobody had told of, and that were found in their stream.
+    pub found: u64,
     /// Advisories of streams and consumers that the router does not watch.
     pub ignored: u64,
     /// Tries that failed, and were made again.
@@ -19,46 +25,87 @@ pub struct RouterReport {
     pub given_up: u64,
     /// Consumers that were made to say what they had given up.
     pub pokes: u64,
+    /// Consumers with another `max_deliver` than expected.
+    pub unexpected: u64,
 }
 
 impl fmt::Display for RouterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { routed, known, without_payload, ignored, failures, given_up, pokes } = self;
+        let Self {
+            routed,
+            known,
+            without_payload,
+            found,
+            ignored,
+            failures,
+            given_up,
+            pokes,
+            unexpected,
+        } = self;
         write!(
             f,
-            "{routed} letters, {without_payload} of them without payload; {known} deaths heard again, {ignored} not \
-             watched, {failures} failures, {given_up} given up; {pokes} pokes"
+            "{routed} letters, {without_payload} of them without payload; {known} deaths heard again, {found} found that \
+             nobody told of, {ignored} not watched, {failures} failures, {given_up} given up; {pokes} pokes; \
+             {unexpected} consumers with another `max_deliver` than expected"
         )
+    }
+}
+
+/// What can happen to a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Routed,
+    Known,
+    WithoutPayload,
+    Found,
+    Ignored,
+    Failed,
+    GivenUp,
+    Poked,
+    Unexpected,
+}
+
+impl Event {
+    const COUNT: usize = Self::Unexpected as usize + 1;
+
+    /// The label of the metric.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Routed => "routed",
+            Self::Known => "known",
+            Self::WithoutPayload => "without_payload",
+            Self::Found => "found",
+            Self::Ignored => "ignored",
+            Self::Failed => "failed",
+            Self::GivenUp => "given_up",
+            Self::Poked => "poked",
+            Self::Unexpected => "unexpected",
+        }
     }
 }
 
 /// Counts as it goes.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) routed: AtomicU64,
-    pub(super) known: AtomicU64,
-    pub(super) without_payload: AtomicU64,
-    pub(super) ignored: AtomicU64,
-    pub(super) failures: AtomicU64,
-    pub(super) given_up: AtomicU64,
-    pub(super) pokes: AtomicU64,
-}
+pub(super) struct Counts([AtomicU64; Event::COUNT]);
 
 impl Counts {
+    pub(super) fn count(&self, event: Event) {
+        self.0[event as usize].fetch_add(1, Ordering::Relaxed);
+        happened(event);
+    }
+
     pub(super) fn report(&self) -> RouterReport {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let read = |event: Event| self.0[event as usize].load(Ordering::Relaxed);
         RouterReport {
-            routed: read(&self.routed),
-            known: read(&self.known),
-            without_payload: read(&self.without_payload),
-            ignored: read(&self.ignored),
-            failures: read(&self.failures),
-            given_up: read(&self.given_up),
-            pokes: read(&self.pokes),
+            routed: read(Event::Routed),
+            known: read(Event::Known),
+            without_payload: read(Event::WithoutPayload),
+            found: read(Event::Found),
+            ignored: read(Event::Ignored),
+            failures: read(Event::Failed),
+            given_up: read(Event::GivenUp),
+            pokes: read(Event::Poked),
+            unexpected: read(Event::Unexpected),
         }
     }
-}
-
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

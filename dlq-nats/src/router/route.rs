@@ -13,8 +13,9 @@ use tokio::time::{Instant, sleep};
 
 use super::advisory::Advisory;
 use super::letter::{delivery_of, letter_of};
+use super::metrics::Topics;
 use super::recent::Recent;
-use super::report::{Counts, count};
+use super::report::{Counts, Event};
 use super::watch::Watch;
 use crate::NatsSink;
 use crate::source::Reading;
@@ -36,37 +37,47 @@ pub(super) struct Shared {
     pub(super) reading: Reading,
     pub(super) watch: Watch,
     pub(super) counts: Counts,
+    topics: Topics,
+    /// The `max_deliver` that consumers are expected to have.
+    pub(super) expected: Option<u32>,
     recent: Mutex<Recent<(String, String, u64)>>,
     streams: Mutex<HashMap<String, (Instant, Stream)>>,
 }
 
 impl Shared {
-    pub(super) fn new(context: Context, sink: NatsSink, reading: Reading, watch: Watch) -> Self {
+    pub(super) fn new(
+        context: Context,
+        sink: NatsSink,
+        reading: Reading,
+        watch: Watch,
+        expected: Option<u32>,
+    ) -> Self {
         let recent = Mutex::new(Recent::new(REMEMBERED));
-        let (counts, streams) = (Counts::default(), Mutex::default());
-        Self { context, sink, reading, watch, counts, recent, streams }
+        let (counts, topics, streams) = (Counts::default(), Topics::default(), Mutex::default());
+        Self { context, sink, reading, watch, counts, topics, expected, recent, streams }
     }
 
-    /// Writes the letter that an advisory tells of, and returns once it is confirmed. Tries until `patience` is over.
+    /// Writes the letter that an advisory tells of, and returns once it is confirmed: whether it
+    /// is new. Tries until `patience` is over.
     pub(super) async fn route(
         &self,
         advisory: &Advisory,
         patience: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         if !self.watch.includes(&advisory.stream, &advisory.consumer) {
-            count(&self.counts.ignored);
-            return Ok(());
+            self.counts.count(Event::Ignored);
+            return Ok(false);
         }
         let until = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.try_route(advisory).await {
-                Ok(()) => return Ok(()),
+                Ok(is_new) => return Ok(is_new),
                 Err(error) => error,
             };
-            count(&self.counts.failures);
+            self.counts.count(Event::Failed);
             if Instant::now() + pause > until {
-                count(&self.counts.given_up);
+                self.counts.count(Event::GivenUp);
                 return Err(error);
             }
             sleep(pause).await;
@@ -74,11 +85,11 @@ impl Shared {
         }
     }
 
-    async fn try_route(&self, advisory: &Advisory) -> Result<(), StoreError> {
+    async fn try_route(&self, advisory: &Advisory) -> Result<bool, StoreError> {
         let about = advisory.about();
         if lock(&self.recent).contains(&about) {
-            count(&self.counts.known);
-            return Ok(());
+            self.counts.count(Event::Known);
+            return Ok(false);
         }
         let (found, retention) = match self.fetch(advisory).await? {
             Some((message, retention)) => (Some(message), Some(retention)),
@@ -88,11 +99,16 @@ impl Shared {
             Reading { consumer: Arc::from(advisory.consumer.as_str()), ..self.reading.clone() };
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found);
-        let receipts = self.sink.put(vec![letter_of(&delivery, advisory, retention)]).await?;
+        let letter = letter_of(&delivery, advisory, retention);
+        let class = letter.class;
+        let receipts = self.sink.put(vec![letter]).await?;
         let is_new = receipts.first() != Some(&Receipt::Unchanged);
-        count(if is_new { &self.counts.routed } else { &self.counts.known });
+        self.counts.count(if is_new { Event::Routed } else { Event::Known });
+        if is_new {
+            self.topics.letter_written(delivery.message().subject(), class);
+        }
         if is_new && !has_payload {
-            count(&self.counts.without_payload);
+            self.counts.count(Event::WithoutPayload);
             tracing::error!(
                 stream = advisory.stream,
                 consumer = advisory.consumer,
@@ -102,7 +118,7 @@ impl Shared {
             );
         }
         lock(&self.recent).insert(about);
-        Ok(())
+        Ok(is_new)
     }
 
     /// The message, and how its stream keeps messages; `None` when it is there no more.

@@ -4,56 +4,97 @@
 //! does, and it would keep silent for ever. A request that it cannot fill, for a message of at most one byte, makes it
 //! notice, and hands nothing out.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
+use async_nats::Request;
 use async_nats::jetstream::consumer::Info;
+use async_nats::jetstream::stream;
 use futures_util::TryStreamExt as _;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::report::count;
+use super::reconcile::Reconciler;
+use super::report::Event;
 use super::route::Shared;
 
 const REQUEST: &str = r#"{"batch":1,"max_bytes":1,"no_wait":true}"#;
 
-pub(super) async fn sweep(
-    shared: Arc<Shared>,
-    client: Client,
-    every: Duration,
-    stop: CancellationToken,
-) {
+pub(super) async fn sweep(shared: Arc<Shared>, every: Duration, stop: CancellationToken) {
     let mut tick = interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sweep = Sweep { reconciler: Reconciler::new(&shared), limits: HashMap::new(), shared };
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             _ = tick.tick() => {}
         }
-        if let Err(error) = once(&shared, &client).await {
+        let swept = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            swept = sweep.once() => swept,
+        };
+        if let Err(error) = swept {
             tracing::warn!(%error, "consumers could not be looked at");
         }
     }
 }
 
-async fn once(shared: &Shared, client: &Client) -> Result<(), async_nats::Error> {
-    let names: Vec<String> = shared.context.stream_names().try_collect().await?;
-    for name in names.iter().filter(|name| shared.watch.includes_stream(name)) {
-        let stream = shared.context.get_stream_no_info(name).await?;
-        let consumers: Vec<Info> = stream.consumers().try_collect().await?;
-        for consumer in consumers.iter().filter(|info| is_silent(info)) {
-            if !shared.watch.includes(name, &consumer.name) {
+struct Sweep {
+    shared: Arc<Shared>,
+    reconciler: Reconciler,
+    /// The `max_deliver` of consumers that have another one than expected.
+    limits: HashMap<(String, String), i64>,
+}
+
+impl Sweep {
+    async fn once(&mut self) -> Result<(), async_nats::Error> {
+        let shared = Arc::clone(&self.shared);
+        let streams: Vec<stream::Info> = shared.context.streams().try_collect().await?;
+        for stream in &streams {
+            let name = &stream.config.name;
+            if !shared.watch.includes_stream(name) {
                 continue;
             }
-            let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
-            let nobody = client.new_inbox();
-            client.publish_with_reply(subject, nobody, REQUEST.into()).await?;
-            count(&shared.counts.pokes);
+            let handle = shared.context.get_stream_no_info(name).await?;
+            let consumers: Vec<Info> = handle.consumers().try_collect().await?;
+            for consumer in &consumers {
+                if !shared.watch.includes(name, &consumer.name) {
+                    continue;
+                }
+                self.expect(consumer);
+                if is_silent(consumer) {
+                    let subject = format!("CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
+                    let request = Request::new().payload(REQUEST.into());
+                    shared.context.send_request(subject, request).await?;
+                    shared.counts.count(Event::Poked);
+                }
+            }
+            self.reconciler.look(&shared, stream, &handle, &consumers).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells once of each consumer that has another limit than it should.
+    fn expect(&mut self, consumer: &Info) {
+        let Some(expected) = self.shared.expected else { return };
+        let limit = consumer.config.max_deliver;
+        let about = (consumer.stream_name.clone(), consumer.name.clone());
+        if limit == i64::from(expected) {
+            self.limits.remove(&about);
+        } else if self.limits.insert(about, limit) != Some(limit) {
+            self.shared.counts.count(Event::Unexpected);
+            tracing::warn!(
+                stream = consumer.stream_name,
+                consumer = consumer.name,
+                max_deliver = limit,
+                expected,
+                "a consumer has another `max_deliver` than the router expects; change it, or `max_retries`"
+            );
         }
     }
-    Ok(())
 }
 
 /// Whether it may keep something to itself: messages are out, nobody is pulling, and it gives messages up.

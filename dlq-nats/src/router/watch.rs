@@ -1,19 +1,19 @@
 /// Which consumers are watched.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// Streams of which nothing is routed: those of dead letters, retries and advisories.
-    pub(super) own: Vec<String>,
+    pub(crate) own: Vec<String>,
     /// A stream, and a consumer of it or all. Empty for everything.
-    pub(super) only: Vec<(String, Option<String>)>,
+    pub(crate) only: Vec<(String, Option<String>)>,
 }
 
 impl Watch {
-    pub(super) fn includes_stream(&self, stream: &str) -> bool {
+    pub(crate) fn includes_stream(&self, stream: &str) -> bool {
         !self.own.iter().any(|own| own == stream)
             && (self.only.is_empty() || self.only.iter().any(|(watched, _)| watched == stream))
     }
 
-    pub(super) fn includes(&self, stream: &str, consumer: &str) -> bool {
+    pub(crate) fn includes(&self, stream: &str, consumer: &str) -> bool {
         let is = |(watched, of): &(String, Option<String>)| {
             watched == stream && of.as_ref().is_none_or(|of| of == consumer)
         };

@@ -52,6 +52,26 @@ impl Server {
         server
     }
 
+    /// One with these settings, among them a user who may do everything; so may who does not say who they are.
+    pub(crate) async fn bare(settings: &[(&str, &str)], user: &str, password: &str) -> Self {
+        let mut builder = Service::Nats.builder().ours().setting("no_auth_user", user);
+        for (setting, value) in settings {
+            builder = builder.setting(*setting, *value);
+        }
+        let running = tokio::task::block_in_place(|| builder.start().unwrap());
+        let client = connect(running.url(), user, password).await;
+        let context = jetstream::new(client.clone());
+        let server = Self { running: Mutex::new(running), client, context };
+        server.create_stream().await;
+        server
+    }
+
+    /// Another user.
+    pub(crate) async fn connect(&self, user: &str, password: &str) -> Client {
+        let url = self.running().url().to_owned();
+        connect(&url, user, password).await
+    }
+
     pub(crate) async fn create_stream(&self) {
         let config = stream::Config {
             name: STREAM.to_owned(),
@@ -114,6 +134,12 @@ impl Server {
     pub(crate) async fn count(&self, stream: &str) -> u64 {
         self.context.get_stream(stream).await.unwrap().get_info().await.unwrap().state.messages
     }
+}
+
+async fn connect(url: &str, user: &str, password: &str) -> Client {
+    let options = ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned());
+    let options = options.reconnect_delay_callback(|_| Duration::from_millis(50));
+    options.connect(url).await.unwrap()
 }
 
 pub(crate) mod stream_message {

@@ -3,8 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod admin;
+mod bad_input;
 mod cluster;
+mod domain;
+mod feed;
 mod fixture;
+mod idempotency;
 mod lane;
 mod letters;
 mod marks;

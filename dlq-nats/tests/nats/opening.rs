@@ -101,7 +101,7 @@ async fn a_consumer_that_would_drop_messages_is_reported() {
     let error = billing().source(&server.client).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
     let text = error.to_string();
-    for part in ["`max_deliver` is 3", "it has a `backoff`", "its filter is []"] {
+    for part in ["`max_deliver` is 3", "`backoff` is", "`filter_subjects` is []"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let pushing = push::Config {
@@ -111,7 +111,7 @@ async fn a_consumer_that_would_drop_messages_is_reported() {
     };
     stream.create_consumer(pushing).await.unwrap();
     let error = NatsConsumer::new(STREAM, "pushing").source(&server.client).await.unwrap_err();
-    assert!(error.to_string().contains("it pushes"), "{error}");
+    assert!(error.to_string().contains("`deliver_subject` is somewhere"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,9 +10,10 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::{AckKind, stream};
 use dlq_core::protocol::{Decoded, split};
 use dlq_core::{Header, Headers, Position, Reason};
-use dlq_nats::EventRouter;
-use dlq_nats::router::RouterReport;
+use dlq_nats::router::{MESSAGES_IN_DLQ_TOTAL, RouterConfig, RouterReport};
+use dlq_nats::{DlqStream, EventRouter};
 use futures_util::StreamExt as _;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -292,4 +293,96 @@ async fn g1_every_message_of_a_foreign_consumer_succeeds_or_has_exactly_one_lett
         succeeded.len(),
         letters.len()
     );
+}
+
+/// A work queue whose consumer gives up after one delivery, and messages that it gave up while no router was there.
+async fn exhausted_unheard(server: &Server) {
+    let config = stream::Config {
+        name: "QUEUE".to_owned(),
+        subjects: vec!["queue.>".to_owned()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        ..stream::Config::default()
+    };
+    let queue = server.context.create_stream(config).await.unwrap();
+    let config = pull::Config {
+        durable_name: Some("worker".to_owned()),
+        max_deliver: 1,
+        ack_wait: SECOND,
+        filter_subject: "queue.>".to_owned(),
+        ..pull::Config::default()
+    };
+    let worker: PullConsumer = queue.create_consumer(config).await.unwrap();
+    for number in 1..=4 {
+        let sent = server.context.publish("queue.x", number.to_string().into()).await;
+        sent.unwrap().await.unwrap();
+    }
+    // Two are handled, two are not; it goes on pulling, so that the advisories are sent, and nobody hears them.
+    let mut messages = worker.messages().await.unwrap();
+    for number in 1..=4 {
+        let message = messages.next().await.unwrap().unwrap();
+        let answer = if number <= 2 { AckKind::Ack } else { AckKind::Nak(None) };
+        message.double_ack_with(answer).await.unwrap();
+    }
+    let idle = async {
+        while queue.consumer_info("worker").await.unwrap().num_ack_pending > 0 {
+            sleep(SECOND / 20).await;
+        }
+    };
+    timeout(PATIENCE, idle).await.expect("they are given up");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_ear_has_heard_of_is_found_in_a_work_queue() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    exhausted_unheard(&server).await;
+    // No window: a second copy would be there to see.
+    let dead = DlqStream::new().with_duplicate_window(SECOND / 10);
+    let config = || {
+        let mut config = RouterConfig::default();
+        config.letters = dead.clone();
+        config.sweep_every = SECOND / 4;
+        config.max_retries = Some(3);
+        config
+    };
+    // The topic is that of this test only.
+    let recorder = DebuggingRecorder::new();
+    let counted = recorder.snapshotter();
+    recorder.install().unwrap();
+    let start = || async {
+        let router = EventRouter::builder(server.client.clone()).config(config());
+        let router = router.open().await.unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        (router.run(async { _ = stopped.await }), stop)
+    };
+    let (run, stop) = start().await;
+    let waiting = async {
+        Letter::until(&server, 2).await;
+        // It goes on, and finds nothing more.
+        sleep(SECOND).await;
+        stop.send(()).unwrap();
+    };
+    let (report, ()) = tokio::join!(run, waiting);
+    assert_eq!((report.routed, report.found, report.unexpected), (2, 2, 1), "{report}");
+    let mut payloads: Vec<_> =
+        server.stored("DLQ").await.iter().map(|stored| stored.payload.clone()).collect();
+    payloads.sort();
+    assert_eq!(payloads, ["3", "4"]);
+    let written = counted.snapshot().into_vec().into_iter().find_map(|(key, _, _, value)| {
+        let topic = key.key().labels().any(|label| label.value() == "queue.x");
+        (key.key().name() == MESSAGES_IN_DLQ_TOTAL && topic).then_some(value)
+    });
+    assert_eq!(written, Some(DebugValue::Counter(2)));
+
+    // Another router knows up to where the first has looked.
+    let (run, stop) = start().await;
+    let waiting = async {
+        sleep(SECOND * 2).await;
+        stop.send(()).unwrap();
+    };
+    let (report, ()) = tokio::join!(run, waiting);
+    assert_eq!((report.routed, report.found), (0, 0), "{report}");
+    assert_eq!(server.count("DLQ").await, 2);
 }

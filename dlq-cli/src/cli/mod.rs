@@ -1,5 +1,11 @@
 //! The arguments. The doc comments are the help.
 
+#[cfg(feature = "nats")]
+mod broker;
+
+#[cfg(feature = "nats")]
+pub(crate) use broker::{BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs, RouteArgs};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
 use dlq_core::{Cursor, OperationId};
@@ -13,9 +19,13 @@ use crate::filter::FilterArgs;
 #[derive(Debug, Parser)]
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the dead letters are, e.g. sqlite://dlq.db
-    #[arg(long, value_name = "URL", env = "DLQ_FROM", global = true)]
+    /// Where the dead letters are: sqlite://dlq.db, or nats://[USER:PASSWORD@]HOST[:PORT]/STREAM
+    #[arg(long, value_name = "URL", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
+
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(crate) broker: BrokerArgs,
 
     /// How to print data
     #[arg(short, long, value_enum, default_value_t = Format::Table, global = true)]
@@ -40,6 +50,8 @@ pub(crate) enum Format {
 pub(crate) enum Command {
     /// List letters, newest first
     List(ListArgs),
+    /// Print how many letters match
+    Count(CountArgs),
     /// Show one letter with everything that was tried
     Show(ShowArgs),
     /// Group letters by error, largest group first
@@ -48,7 +60,7 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// A histogram of reasons and the latest letters
     Peek(PeekArgs),
-    /// Send letters back to the handler that failed
+    /// Send letters back
     Replay(ReplayArgs),
     /// Watch and steer operations on many letters
     Op {
@@ -61,6 +73,40 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Write whole letters as JSON lines, byte for byte
     Export(ExportArgs),
+    #[cfg(feature = "nats")]
+    /// Drain the dead letters of a broker into a store
+    Ingest(IngestArgs),
+    #[cfg(feature = "nats")]
+    /// Write dead letters for consumers of NATS JetStream that give messages up themselves
+    Route(RouteArgs),
+    #[cfg(feature = "nats")]
+    /// Look for settings at a broker by which messages or letters would be lost
+    Check(CheckArgs),
+}
+
+impl Command {
+    /// As it is typed.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::List(_) => "list",
+            Self::Count(_) => "count",
+            Self::Show(_) => "show",
+            Self::Groups(_) => "groups",
+            Self::Stats(_) => "stats",
+            Self::Peek(_) => "peek",
+            Self::Replay(_) => "replay",
+            Self::Op { .. } => "op",
+            Self::Mark(_) => "mark",
+            Self::Delete(_) => "delete",
+            Self::Export(_) => "export",
+            #[cfg(feature = "nats")]
+            Self::Ingest(_) => "ingest",
+            #[cfg(feature = "nats")]
+            Self::Route(_) => "route",
+            #[cfg(feature = "nats")]
+            Self::Check(_) => "check",
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -79,6 +125,12 @@ pub(crate) struct ListArgs {
     /// Oldest first
     #[arg(long)]
     pub(crate) oldest_first: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
 }
 
 #[derive(Debug, Args)]
@@ -149,12 +201,15 @@ pub(crate) struct ReplayArgs {
     /// Send this many first; stop by itself when one of them fails again
     #[arg(long, value_name = "N")]
     pub(crate) canary: Option<u32>,
-    /// Quarantine letters that were replayed this often; 0 for no cap
-    #[arg(long, default_value_t = dlq_core::store::OperationSpec::MAX_REPLAYS)]
+    /// Quarantine letters that were replayed this often, or leave them where they are at a broker; 0 for no cap
+    #[arg(long, visible_alias = "cap", default_value_t = dlq_core::store::OperationSpec::MAX_REPLAYS)]
     pub(crate) max_replays: u32,
     /// Wait until every letter has an outcome
     #[arg(long)]
     pub(crate) wait: bool,
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(crate) at_broker: ReplayAtBrokerArgs,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,0 +1,127 @@
+//! The arguments of what concerns brokers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use dlq_core::OperationId;
+use dlq_core::policy::duration;
+use dlq_nats::router::Watched;
+
+/// How a broker is reached.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct BrokerArgs {
+    /// Credentials file for NATS
+    #[arg(long, value_name = "FILE", env = "DLQ_NATS_CREDS", global = true)]
+    pub(crate) creds: Option<PathBuf>,
+
+    /// Certificates by which a broker is trusted, besides those of this machine
+    #[arg(long, value_name = "FILE", env = "DLQ_TLS_CA", global = true)]
+    pub(crate) tls_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    /// The store, which is created when it is not there, e.g. sqlite://dlq.db
+    #[arg(long, value_name = "URL", env = "DLQ_INTO", hide_env_values = true)]
+    pub(crate) into: String,
+    /// End when every letter is in the store, instead of waiting for more
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Append a JSON line for each new letter to this file; defaults to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) incidents: Option<PathBuf>,
+    /// The durable consumer that remembers which letters were taken
+    #[arg(long, value_name = "NAME", default_value = "dlq-ingest")]
+    pub(crate) durable: String,
+    /// How soon the letters of a process that died are taken again; counts when the consumer is created
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+    /// How many letters are put at once
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) batch: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RouteArgs {
+    /// Watch the consumers of this stream; may be given several times. Defaults to all streams
+    #[arg(long, value_name = "STREAM", env = "DLQ_ROUTE_STREAMS", value_delimiter = ',')]
+    pub(crate) stream: Vec<String>,
+    /// Watch this consumer; may be given several times. Defaults to all consumers
+    #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMERS", value_delimiter = ',')]
+    pub(crate) consumer: Vec<Watched>,
+    /// The `max_deliver` that these consumers should have; one with another value is reported
+    #[arg(long, value_name = "N", env = "DLQ_ROUTE_MAX_RETRIES")]
+    pub(crate) max_retries: Option<u32>,
+    /// How often consumers without workers are made to say what they gave up
+    #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
+    pub(crate) sweep_every: Duration,
+    /// How soon the work of a router that died is taken over. Defaults to 30s, or to what routers at this server have
+    #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", value_parser = duration::parse)]
+    pub(crate) lease: Option<Duration>,
+    /// The alias of the cluster, which is part of the identity of letters
+    #[arg(long, value_name = "NAME", env = "DLQ_ROUTE_CLUSTER", default_value = "default")]
+    pub(crate) cluster: String,
+    /// The header that says the type of the event, e.g. ce-type
+    #[arg(long, value_name = "NAME", env = "DLQ_ROUTE_EVENT_HEADER")]
+    pub(crate) event_header: Option<String>,
+    /// The stream that keeps advisories while no router runs
+    #[arg(
+        long,
+        value_name = "STREAM",
+        env = "DLQ_ROUTE_ADVISORY_STREAM",
+        default_value = "DLQ_ADVISORY"
+    )]
+    pub(crate) advisory_stream: String,
+    /// The stream of retries, of which nothing is routed
+    #[arg(
+        long,
+        value_name = "STREAM",
+        env = "DLQ_ROUTE_RETRY_STREAM",
+        default_value = "DLQ_RETRY"
+    )]
+    pub(crate) retry_stream: String,
+    /// On how many servers streams are kept that are not there yet
+    #[arg(long, value_name = "N", env = "DLQ_ROUTE_REPLICAS", default_value_t = 1)]
+    pub(crate) replicas: usize,
+}
+
+/// What only a replay at a broker takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Replay at a broker")]
+pub(crate) struct ReplayAtBrokerArgs {
+    /// Send letters too that were sent before
+    #[arg(long)]
+    pub(crate) again: bool,
+    /// Go on with a replay that was interrupted, by the id that it said; needed with --again only
+    #[arg(long, value_name = "ID", requires = "again")]
+    pub(crate) resume: Option<OperationId>,
+    /// Send letters although they are kept in a store, which does not learn of it
+    #[arg(long)]
+    pub(crate) beside_store: bool,
+    /// The header that carries the key of a message, as the consumer has it
+    #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
+    pub(crate) key_header: Option<String>,
+    /// How soon another replay goes on when this one dies
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+    /// The stream by which letters go to their handlers
+    #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
+    pub(crate) retry_stream: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Look at this stream and its consumers; may be given several times. Defaults to all streams
+    #[arg(long, value_name = "STREAM")]
+    pub(crate) stream: Vec<String>,
+    /// A consumer of ours, which the server must never make lose a message; may be given several times
+    #[arg(long, value_name = "STREAM/NAME")]
+    pub(crate) consumer: Vec<Watched>,
+    /// The stream of retries
+    #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
+    pub(crate) retry_stream: String,
+    /// Compare with this deployment, a JSON document
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stream", "consumer"])]
+    pub(crate) deployment: Option<PathBuf>,
+}

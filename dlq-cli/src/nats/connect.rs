@@ -1,0 +1,267 @@
+//! A connection to the servers that a URL names, and to the stream of dead letters there.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dlq_nats::async_nats::jetstream::context::GetStreamErrorKind;
+use dlq_nats::async_nats::jetstream::{self, ErrorCode, stream};
+use dlq_nats::async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError,
+};
+use dlq_nats::{DlqStream, RetryStream, ingest_marks};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use tokio::sync::Notify;
+
+use super::url::{Login, NatsUrl};
+use crate::cli::BrokerArgs;
+use crate::error::{CliError, chain};
+
+/// How long one server may take.
+const CONNECTING: Duration = Duration::from_secs(3);
+/// How long all of them together may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server, and the name of the stream that the URL gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Broker {
+    pub(crate) client: Client,
+    pub(crate) stream: String,
+    /// The URL, fit to be shown.
+    pub(crate) shown: String,
+    refusals: Arc<Refusals>,
+}
+
+/// What the server refused. It says so apart from the request, which is then never answered.
+#[derive(Debug, Default)]
+struct Refusals {
+    latest: Mutex<Option<String>>,
+    came: Notify,
+}
+
+impl Refusals {
+    fn latest(&self) -> Option<String> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Broker {
+    pub(crate) async fn connect(
+        scheme: &str,
+        rest: &str,
+        shown: String,
+        args: &BrokerArgs,
+    ) -> Result<Self, CliError> {
+        let url = NatsUrl::parse(scheme, rest)?;
+        let refusals = Arc::new(Refusals::default());
+        let heard = Arc::clone(&refusals);
+        let mut options = ConnectOptions::new()
+            .name("dlq")
+            .connection_timeout(CONNECTING)
+            .require_tls(scheme == "tls")
+            .event_callback(move |event| {
+                let heard = Arc::clone(&heard);
+                async move { hear(&heard, &event) }
+            });
+        options = match url.login {
+            Some(Login::Password(user, password)) => options.user_and_password(user, password),
+            Some(Login::Token(token)) => options.token(token),
+            None => options,
+        };
+        if let Some(file) = &args.creds {
+            options = options.credentials_file(file).await.map_err(|error| {
+                CliError::refused(format!(
+                    "the credentials file {} cannot be used: {error}",
+                    file.display()
+                ))
+            })?;
+        }
+        if let Some(file) = &args.tls_ca {
+            if !file.is_file() {
+                let text = format!("there is no file {} with certificates", file.display());
+                return Err(CliError::refused(text));
+            }
+            options = options.add_root_certificates(file.clone());
+        }
+        let connected = tokio::time::timeout(PATIENCE, options.connect(url.servers)).await;
+        let client = match connected {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(not_connected(&shown, &error)),
+            Err(_) => {
+                let text = format!("{shown}: no server answered within {} s", PATIENCE.as_secs());
+                return Err(CliError::failed(text));
+            }
+        };
+        Ok(Self { client, stream: url.stream, shown, refusals })
+    }
+
+    /// What `work` yields, unless the server refuses something on the way, which it would wait for in vain.
+    pub(crate) async fn permitted<T>(
+        &self,
+        work: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<T, CliError> {
+        tokio::select! {
+            biased;
+            done = work => done.map_err(|error| match self.refusals.latest() {
+                Some(why) => self.not_permitted(&why),
+                None => error,
+            }),
+            () = self.refusals.came.notified() => {
+                Err(self.not_permitted(&self.refusals.latest().unwrap_or_default()))
+            }
+        }
+    }
+
+    fn not_permitted(&self, why: &str) -> CliError {
+        CliError::failed(format!(
+            "{}: the server does not permit it: {why}; grant that to this user, or say another user",
+            self.shown
+        ))
+    }
+
+    /// The settings of a stream; `None` when there is none of this name.
+    pub(crate) async fn config(&self, name: &str) -> Result<Option<stream::Config>, CliError> {
+        let error = match jetstream::new(self.client.clone()).get_stream(name).await {
+            Ok(stream) => return Ok(Some(stream.cached_info().config.clone())),
+            Err(error) => error,
+        };
+        match error.kind() {
+            GetStreamErrorKind::JetStream(answer)
+                if answer.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
+                Ok(None)
+            }
+            GetStreamErrorKind::Request => Err(CliError::failed(format!(
+                "{}: the server does not answer for JetStream: {}; is JetStream enabled for this account?",
+                self.shown,
+                chain(&error)
+            ))),
+            _ => Err(CliError::failed(format!("{}: {}", self.shown, chain(&error)))),
+        }
+    }
+
+    /// The lease that a durable consumer has; `None` when it is not there.
+    pub(crate) async fn lease(&self, stream: &str, consumer: &str) -> Option<Duration> {
+        let context = jetstream::new(self.client.clone());
+        let stream = context.get_stream_no_info(stream).await.ok()?;
+        stream.consumer_info(consumer).await.ok().map(|info| info.config.ack_wait)
+    }
+
+    /// The stream of dead letters that the URL names, as it is.
+    pub(crate) async fn letters(&self) -> Result<DlqStream, CliError> {
+        let name = &self.stream;
+        let Some(config) = self.config(name).await? else {
+            return Err(CliError::failed(format!(
+                "{}: there is no stream `{name}`{}; a consumer or `dlq route` creates it, or name another: nats://HOST/STREAM",
+                self.shown,
+                self.others().await
+            )));
+        };
+        existing(&config).ok_or_else(|| {
+            CliError::refused(format!(
+                "{}: stream `{name}` keeps {}, and not dead letters, which would be `PREFIX.>` and `PREFIX-aside.>`; name \
+                 the stream of dead letters: nats://HOST/STREAM",
+                self.shown,
+                config.subjects.join(", ")
+            ))
+        })
+    }
+
+    /// Which streams there are.
+    async fn others(&self) -> String {
+        let context = jetstream::new(self.client.clone());
+        let names: Result<Vec<String>, _> = context.stream_names().take(11).try_collect().await;
+        match names {
+            Ok(names) if names.is_empty() => " (there are no streams)".to_owned(),
+            Ok(names) => format!(" (there are {})", names.join(", ")),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// Letters that are kept in a store are sent back from there, so that it knows.
+    pub(crate) async fn refuse_beside_store(&self, letters: &DlqStream) -> Result<(), CliError> {
+        match ingest_marks(&self.client, letters).await?.first() {
+            Some(mark) => Err(CliError::refused(format!(
+                "the letters of {} are kept in a store; use the store: dlq replay --from {}; or say --beside-store, and it \
+                 does not learn of what is sent",
+                self.shown, mark.store
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Why letters are not changed here, and what to type instead.
+    pub(crate) async fn no_changes(&self, verb: &str, letters: &DlqStream) -> CliError {
+        let marks = ingest_marks(&self.client, letters).await.unwrap_or_default();
+        match marks.first() {
+            Some(mark) => CliError::refused(format!(
+                "`dlq {verb}` changes letters, and those of {} are kept in a store; use the store: dlq {verb} --from {}",
+                self.shown, mark.store
+            )),
+            None => CliError::refused(format!(
+                "`dlq {verb}` changes letters, and a stream only grows; ingest first: dlq ingest --once --from {} --into \
+                 sqlite://dlq.db, then: dlq {verb} --from sqlite://dlq.db",
+                self.shown
+            )),
+        }
+    }
+}
+
+/// A stream of dead letters as it is; `None` when it is one of something else.
+pub(crate) fn existing(config: &stream::Config) -> Option<DlqStream> {
+    let prefixes = config.subjects.iter().filter_map(|subject| subject.strip_suffix(".>"));
+    let mut prefixes = prefixes
+        .filter(|prefix| config.subjects.iter().any(|other| *other == format!("{prefix}-aside.>")));
+    let prefix = prefixes.next()?;
+    Some(
+        DlqStream::new()
+            .with_name(&config.name)
+            .with_prefix(prefix)
+            .with_max_age(config.max_age)
+            .with_replicas(config.num_replicas)
+            .with_duplicate_window(config.duplicate_window),
+    )
+}
+
+/// The stream by which letters go to their handlers, as it is; `None` when it is one of something else.
+pub(crate) fn existing_retries(config: &stream::Config) -> Option<RetryStream> {
+    let mut prefixes = config.subjects.iter().filter_map(|subject| subject.strip_suffix("-at.>"));
+    let prefix = prefixes.next()?;
+    Some(
+        RetryStream::new()
+            .with_name(&config.name)
+            .with_prefix(prefix)
+            .with_replicas(config.num_replicas)
+            .with_duplicate_window(config.duplicate_window),
+    )
+}
+
+fn hear(refusals: &Refusals, event: &Event) {
+    match event {
+        Event::ServerError(ServerError::Other(text)) => {
+            tracing::warn!("the server refuses something: {text}");
+            *refusals.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+            refusals.came.notify_one();
+        }
+        Event::Disconnected => tracing::warn!("the connection to the server is lost"),
+        Event::Connected => tracing::debug!("connected"),
+        other => tracing::debug!("{other}"),
+    }
+}
+
+fn not_connected(shown: &str, error: &ConnectError) -> CliError {
+    let why = chain(error);
+    let advice = match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+            "the server does not know this user; write nats://USER:PASSWORD@HOST or nats://TOKEN@HOST, or give --creds FILE"
+        }
+        _ if why.contains("certificate") => {
+            "the server's certificate is not trusted; if it is your own, give --tls-ca FILE"
+        }
+        _ if shown.starts_with("tls:") => {
+            "no server was reached that speaks TLS; is the address right, does it run, and does it want tls://?"
+        }
+        _ => "no server was reached; is the address right, and does it run?",
+    };
+    CliError::failed(format!("{shown}: {advice} ({why})"))
+}

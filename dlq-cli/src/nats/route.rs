@@ -1,0 +1,73 @@
+use std::process::ExitCode;
+
+use dlq_nats::router::DURABLE;
+use dlq_nats::{AdvisoryStream, DlqStream, EventRouter};
+
+use super::Broker;
+use crate::cli::RouteArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::signals::until_asked;
+
+/// Runs the event router until the process is asked to end.
+pub(super) async fn run(
+    broker: &Broker,
+    out: &mut Output,
+    args: RouteArgs,
+) -> Result<ExitCode, CliError> {
+    let router = broker.permitted(open(broker, &args)).await?;
+    let report = until_asked(|stop| async {
+        let (what, to) = (watched(&args), &broker.shown);
+        eprintln!("routing what {what} give up into {to}; ask me to end with Ctrl-C");
+        Ok(router.run(stop).await)
+    });
+    let report = report.await?;
+    if out.is_table() {
+        out.line(report)?;
+    } else {
+        out.document(&report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError> {
+    // What exists is taken as it is.
+    let letters = match broker.config(&broker.stream).await? {
+        Some(_) => broker.letters().await?,
+        None => DlqStream::new().with_name(&broker.stream).with_replicas(args.replicas),
+    };
+    let mut advisories = AdvisoryStream::new().with_name(&args.advisory_stream);
+    advisories = match broker.config(&args.advisory_stream).await? {
+        Some(there) => advisories.with_max_age(there.max_age).with_replicas(there.num_replicas),
+        None => advisories.with_replicas(args.replicas),
+    };
+    let mut builder = EventRouter::builder(broker.client.clone())
+        .letters(letters)
+        .advisories(advisories)
+        .sweep_every(args.sweep_every)
+        .cluster(args.cluster.as_str())
+        .retries(args.retry_stream.as_str());
+    if let Some(lease) = args.lease.or(broker.lease(&args.advisory_stream, DURABLE).await) {
+        builder = builder.lease(lease);
+    }
+    if let Some(deliveries) = args.max_retries {
+        builder = builder.max_retries(deliveries);
+    }
+    if let Some(header) = &args.event_header {
+        builder = builder.event_header(header.as_str());
+    }
+    for stream in &args.stream {
+        builder = builder.stream(stream);
+    }
+    for watched in &args.consumer {
+        builder = builder.consumer(&watched.stream, &watched.consumer);
+    }
+    Ok(builder.open().await?)
+}
+
+fn watched(args: &RouteArgs) -> String {
+    let streams = args.stream.iter().map(|stream| format!("the consumers of {stream}"));
+    let consumers = args.consumer.iter().map(|one| format!("{}/{}", one.stream, one.consumer));
+    let all: Vec<String> = streams.chain(consumers).collect();
+    if all.is_empty() { "all consumers".to_owned() } else { all.join(", ") }
+}

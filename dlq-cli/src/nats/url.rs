@@ -1,0 +1,139 @@
+//! `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][,HOST…][/STREAM]`, and the same with `tls://`.
+
+use std::fmt;
+
+use dlq_nats::async_nats::ServerAddr;
+
+use crate::error::CliError;
+
+/// The stream that is meant when none is named.
+const STREAM: &str = "DLQ";
+
+/// A URL that was understood.
+pub(crate) struct NatsUrl {
+    pub(crate) servers: Vec<ServerAddr>,
+    pub(crate) login: Option<Login>,
+    pub(crate) stream: String,
+}
+
+#[derive(PartialEq, Eq)]
+pub(crate) enum Login {
+    Password(String, String),
+    Token(String),
+}
+
+/// Without what is secret.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Password(..) => "Password",
+            Self::Token(_) => "Token",
+        })
+    }
+}
+
+impl NatsUrl {
+    pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, CliError> {
+        let (authority, stream) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(Login::parse(login)?), hosts),
+            None => (None, authority),
+        };
+        let refused = |what: &str| {
+            CliError::refused(format!(
+                "`{scheme}://{hosts}/{stream}` {what}; write {scheme}://HOST:PORT/STREAM, e.g. \
+                 nats://localhost:4222/DLQ"
+            ))
+        };
+        if hosts.is_empty() {
+            return Err(refused("names no server"));
+        }
+        let stream = stream.trim_end_matches('/');
+        let odd = |c: char| c.is_whitespace() || c.is_control() || "./\\*>?#".contains(c);
+        if stream.contains(odd) {
+            return Err(refused("does not end with the name of a stream"));
+        }
+        let server = |host: &str| {
+            let parsed = format!("{scheme}://{host}").parse::<ServerAddr>();
+            parsed.ok().filter(|_| !host.is_empty() && !host.contains(['?', '#']))
+        };
+        let servers: Option<Vec<_>> = hosts.split(',').map(server).collect();
+        let servers = servers.ok_or_else(|| refused("names no server that can be reached"))?;
+        let stream = if stream.is_empty() { STREAM } else { stream };
+        Ok(Self { servers, login, stream: stream.to_owned() })
+    }
+}
+
+impl Login {
+    fn parse(text: &str) -> Result<Self, CliError> {
+        let plain = |text: &str| {
+            decode(text).ok_or_else(|| {
+                CliError::refused(
+                    "the user, password or token in the URL is not percent-encoded; write `%` as %25 and `@` as %40",
+                )
+            })
+        };
+        match text.split_once(':') {
+            Some((user, password)) => Ok(Self::Password(plain(user)?, plain(password)?)),
+            None => plain(text).map(Self::Token),
+        }
+    }
+}
+
+/// Undoes percent-encoding; `None` for what is none.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        if first != b'%' {
+            bytes.push(first);
+            rest = after;
+            continue;
+        }
+        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<NatsUrl, String> {
+        let (scheme, rest) = url.split_once("://").unwrap();
+        NatsUrl::parse(scheme, rest).map_err(|error| format!("{error:?}"))
+    }
+
+    #[test]
+    fn every_part_is_read() {
+        let all = parse("nats://ana:s%40c:ret@a:4222,b:4223/LETTERS").unwrap();
+        assert_eq!((all.servers.len(), all.stream.as_str()), (2, "LETTERS"));
+        assert_eq!(all.login, Some(Login::Password("ana".to_owned(), "s@c:ret".to_owned())));
+        let least = parse("nats://localhost").unwrap();
+        assert_eq!((least.stream.as_str(), least.servers[0].port()), ("DLQ", 4222));
+        assert_eq!(least.login, None);
+        let token = parse("tls://t0ken@[::1]:4333/").unwrap();
+        assert_eq!(token.login, Some(Login::Token("t0ken".to_owned())));
+        assert!(token.servers[0].tls_required());
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_without_its_password() {
+        for url in [
+            "nats://",
+            "nats:///DLQ",
+            "nats://ana:s3cret@/DLQ",
+            "nats://ana:s3cret@h:port/DLQ",
+            "nats://ana:s3cret@h/D.LQ",
+            "nats://ana:s3cret@h/a/b",
+            "nats://ana:s3cret@h,,g/DLQ",
+            "nats://ana:s3cret%zz@h/DLQ",
+            "nats://ana:s3cret@h/DLQ?x=1",
+        ] {
+            let error = parse(url).err().expect(url);
+            assert!(!error.contains("s3cret"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Ending what runs until it is told to end.
+
+use std::future::Future;
+
+use tokio::sync::oneshot;
+
+use crate::error::CliError;
+
+/// Runs `work`, once signals are listened for, and gives it a future that is ready when the process is asked to end
+/// (SIGINT, SIGTERM). Asked again, it ends at once.
+pub(crate) async fn until_asked<T, W>(
+    work: impl FnOnce(Box<dyn Future<Output = ()> + Send + Unpin>) -> W,
+) -> Result<T, CliError>
+where
+    W: Future<Output = Result<T, CliError>>,
+{
+    let (ask, asked) = oneshot::channel::<()>();
+    let stop = Box::pin(async move {
+        // Dropped it was not asked.
+        if asked.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        done = work(Box::new(stop)) => done,
+        () = async {
+            signals.next().await;
+            eprintln!("dlq: ending; once more to end at once");
+            let _ = ask.send(());
+            signals.next().await;
+        } => Err(CliError::failed("ended at once; what was in hand comes again")),
+    }
+}
+
+/// What asks a process to end.
+pub(crate) struct Signals {
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    pub(crate) fn new() -> Result<Self, CliError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|error| CliError::failed(format!("cannot listen for signals: {error}")))
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    #[cfg(unix)]
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn new() -> Result<Self, CliError> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Draining a stream into a store.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::store::{Actor, Letters as _, Selection, Upkeep as _};
+use dlq_core::{DeadLetter, Filter, LetterId, Order, PageRequest};
+use dlq_sql::sqlite::SqliteStore;
+use dlq_testkit::fixtures::{died_again, letter, varied};
+use serde_json::Value;
+
+use crate::fixture::Bench;
+
+fn letters(count: u64) -> Vec<DeadLetter> {
+    (0..count).map(letter).collect()
+}
+
+fn ids(letters: &[DeadLetter]) -> BTreeSet<LetterId> {
+    letters.iter().map(|letter| letter.id).collect()
+}
+
+/// The incidents among the lines.
+fn incidents(lines: &str) -> Vec<Value> {
+    lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn told(lines: &str) -> BTreeSet<LetterId> {
+    let id = |incident: &Value| incident["letter"].as_str().unwrap().parse().unwrap();
+    incidents(lines).iter().map(id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_letter_goes_into_the_store_with_everything() {
+    let written: Vec<DeadLetter> = (0..30).map(varied).collect();
+    let Some(bench) = Bench::with("drain", written.clone()).await else { return };
+    let again = died_again(&written[3]);
+    bench.put(vec![again.clone()]).await;
+    let foreign = bench.context.publish("dlq-drain.orders", "no letter".into()).await.unwrap();
+    foreign.await.unwrap();
+    let (into, file) = (bench.store_url(), bench.file("incidents.jsonl"));
+    let args = ["ingest", "--into", &into, "--once", "--incidents", &file, "-o", "json"];
+    let ran = bench.run(&args).ok();
+    let report = ran.json();
+    let expected = serde_json::json!({ "stored": 30, "reopened": 1, "foreign": 1 });
+    assert_eq!(report["by_outcome"], expected, "{}", ran.err);
+    assert!(ran.err.contains("something else than a letter"), "{}", ran.err);
+
+    let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
+    let first = again.id;
+    for mut letter in written.into_iter().filter(|letter| letter.id != first).chain([again]) {
+        let mut kept = store.get(letter.id).await.unwrap().unwrap();
+        // The store's own.
+        letter.state = kept.state.clone();
+        if letter.cause.is_none() {
+            // What nobody tried has no attempts to tell of.
+            kept.history = letter.history.clone();
+        }
+        assert_eq!(kept.message, letter.message);
+        assert_eq!(
+            (kept.death(), kept.reason, &kept.history),
+            (letter.death(), letter.reason, &letter.history)
+        );
+    }
+    let told = std::fs::read_to_string(&file).unwrap();
+    let told = incidents(&told);
+    assert_eq!(told.len(), 31);
+    assert_eq!((&told[0]["topic"], &told[0]["offset"]), (&bench.name.as_str().into(), &"1".into()));
+    assert!(told.iter().all(|incident| incident.get("payload").is_none()));
+
+    // There is nothing more.
+    let ran = bench.run(&args).ok();
+    assert_eq!(ran.json()["by_outcome"], serde_json::json!({}));
+    // What an operator did in the store meanwhile stays.
+    store.delete(Selection::all(), Actor::new("ana")).await.unwrap();
+    bench.put(letters(5)).await;
+    assert!(
+        bench.run(&["ingest", "--into", &into, "--once"]).ok().out.starts_with("5 letters stored")
+    );
+    let listed = store.list(Filter::new(), PageRequest::new().with_order(Order::OldestFirst)).await;
+    assert_eq!(listed.unwrap().letters.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_moment_it_loses_no_letter_and_no_incident() {
+    const COUNT: u64 = 900;
+    let written = letters(COUNT);
+    let Some(bench) = Bench::with("kill", written.clone()).await else { return };
+    let into = bench.store_url();
+    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", "1s"];
+    let mut said = String::new();
+    for round in 0..16 {
+        let mut process = bench.start(&args);
+        process.says("go into");
+        for _ in 0..round * 7 % 40 {
+            process.line();
+        }
+        // In the middle of whatever it does then.
+        std::thread::sleep(Duration::from_micros(round * 300));
+        said.push_str(&process.kill());
+        // It may have died in the middle of a line.
+        said.push('\n');
+    }
+    let before = told(&said).len();
+    assert!(before < usize::try_from(COUNT).unwrap(), "it was killed before the end");
+    let last = bench.run(&args).ok();
+    said.push_str(&last.err);
+    let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), COUNT, "{}", last.out);
+    assert_eq!(told(&said), ids(&written), "every incident was told");
+    for letter in &written[..20] {
+        assert_eq!(store.get(letter.id).await.unwrap().unwrap().message, letter.message);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_follows_until_it_is_asked_to_end() {
+    for (signal, name) in [("-INT", "follow-int"), ("-TERM", "follow-term")] {
+        let Some(bench) = Bench::with(name, letters(3)).await else { return };
+        let into = bench.store_url();
+        let mut process = bench.start(&["ingest", "--into", &into]);
+        process.says(&letter(2).id.to_string());
+        bench.put(vec![letter(7)]).await;
+        process.says(&letter(7).id.to_string());
+        process.signal(signal);
+        let ran = process.end().ok();
+        assert_eq!(ran.out, "4 letters stored\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_at_once_share_the_work() {
+    let written = letters(300);
+    let Some(bench) = Bench::with("two", written.clone()).await else { return };
+    let into = bench.store_url();
+    let args = ["ingest", "--into", &into, "--once", "--batch", "16", "--lease", "2s"];
+    let both = [bench.start(&args), bench.start(&args)].map(|process| process.end().ok());
+    let said: String = both.into_iter().map(|ran| ran.err).collect();
+    let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 300);
+    assert_eq!(told(&said), ids(&written));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asked_twice_it_ends_at_once_and_nothing_is_lost() {
+    let Some(bench) = Bench::with("twice", letters(3)).await else { return };
+    let into = bench.store_url();
+    drop(SqliteStore::open(bench.file("dlq.db")).await.unwrap());
+    let holder = rusqlite::Connection::open(bench.file("dlq.db")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut process = bench.start(&["ingest", "--into", &into, "--lease", "1s"]);
+    process.says("go into");
+    process.signal("-INT");
+    process.says("once more");
+    process.signal("-INT");
+    let ran = process.end();
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("comes again"), "{}", ran.err);
+    drop(holder);
+    assert_eq!(bench.run(&["ingest", "--into", &into, "--once"]).ok().out, "3 letters stored\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_has_one_store() {
+    let Some(bench) = Bench::with("mark", letters(3)).await else { return };
+    let refused = bench.run(&["mark", "resolved", "--all", "--yes"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("ingest first: dlq ingest --once --from"), "{}", refused.err);
+    let into = bench.store_url();
+    bench.run(&["ingest", "--into", &into, "--once"]).ok();
+    for args in
+        [&["mark", "resolved", "--all", "--yes"] as &[&str], &["delete", "--all"], &["op", "list"]]
+    {
+        let refused = bench.run(args);
+        assert_eq!(refused.code, 2, "{args:?}");
+        assert!(
+            refused.err.contains("use the store") && refused.err.contains("dlq.db"),
+            "{args:?}: {}",
+            refused.err
+        );
+    }
+    let refused = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("--beside-store"), "{}", refused.err);
+    let sent =
+        bench.run(&["replay", "--all", "--to", "origin", "--beside-store", "--dry-run"]).ok();
+    assert!(sent.err.contains("3 letters would be sent"), "{}", sent.err);
+    let other = format!("sqlite://{}", bench.file("other.db"));
+    drop(SqliteStore::open(bench.file("other.db")).await.unwrap());
+    let refused = bench.run(&["ingest", "--into", &other, "--once"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(
+        refused.err.contains("dlq.db") && refused.err.contains("delete the consumer"),
+        "{}",
+        refused.err
+    );
+    // A second store has a consumer of its own.
+    bench.run(&["ingest", "--into", &other, "--once", "--durable", "other"]).ok();
+
+    std::fs::remove_file(bench.file("dlq.db")).unwrap();
+    let refused = bench.run(&["ingest", "--into", &into, "--once"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("If it is lost"), "{}", refused.err);
+    assert!(!std::path::Path::new(&bench.file("dlq.db")).exists());
+    bench
+        .context
+        .get_stream(&bench.name)
+        .await
+        .unwrap()
+        .delete_consumer("dlq-ingest")
+        .await
+        .unwrap();
+    assert_eq!(bench.run(&["ingest", "--into", &into, "--once"]).ok().out, "3 letters stored\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn incidents_go_on_after_half_a_line() {
+    let Some(bench) = Bench::with("half", letters(2)).await else { return };
+    let (into, file) = (bench.store_url(), bench.file("incidents.jsonl"));
+    std::fs::write(&file, "{\"letter\":\"0").unwrap();
+    bench.run(&["ingest", "--into", &into, "--once", "--incidents", &file]).ok();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!((text.lines().count(), incidents(&text).len()), (3, 2), "{text}");
+    let folder = bench.folder.path().display().to_string();
+    let refused = bench.run(&["ingest", "--into", &into, "--once", "--incidents", &folder]);
+    assert_eq!(refused.code, 1, "{}", refused.err);
+}

@@ -1,0 +1,14 @@
+//! The command at a real server of NATS: every verb, what can go wrong, and processes that are killed.
+
+#![cfg(feature = "nats")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod bad_input;
+mod check;
+#[path = "../common/mod.rs"]
+mod common;
+mod fixture;
+mod ingest;
+mod replay;
+mod route;
+mod verbs;

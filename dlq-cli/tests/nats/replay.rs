@@ -1,0 +1,226 @@
+//! Sending letters back.
+
+use std::time::Duration;
+
+use dlq_core::{
+    DeadLetter, Disposition, LetterId, Message, Origin, Position, Settle as _, Source as _,
+};
+use dlq_nats::async_nats::jetstream::consumer::pull;
+use dlq_nats::async_nats::jetstream::stream;
+use dlq_nats::{NatsConsumer, RetryStream};
+use dlq_testkit::fixtures::letter;
+use tokio::time::{sleep, timeout};
+
+use crate::fixture::{Bench, PATIENCE};
+
+/// Letters of messages that were really published.
+struct Born {
+    bench: Bench,
+    stream: String,
+    subject: String,
+}
+
+impl Born {
+    async fn new(name: &str, count: u64) -> Option<Self> {
+        Self::with(name, count, |letter| letter).await
+    }
+
+    async fn with(
+        name: &str,
+        count: u64,
+        change: impl Fn(DeadLetter) -> DeadLetter,
+    ) -> Option<Self> {
+        let bench = Bench::new(name).await?;
+        let (stream, subject) = (format!("BORN_{name}"), format!("born-{name}.created"));
+        let subjects = vec![format!("born-{name}.>")];
+        let config = stream::Config { name: stream.clone(), subjects, ..stream::Config::default() };
+        bench.context.create_stream(config).await.unwrap();
+        let mut letters = Vec::new();
+        for n in 1..=count {
+            let published = bench.context.publish(subject.clone(), n.to_string().into());
+            let sequence = published.await.unwrap().await.unwrap().sequence;
+            let origin = Origin::new("nats", stream.as_str(), Position::Offset(sequence));
+            letters.push(change(DeadLetter {
+                id: LetterId::of(&origin, None, "billing"),
+                message: Message::new(subject.as_str(), n.to_string()),
+                origin,
+                consumer: "billing".to_owned(),
+                ..letter(n)
+            }));
+        }
+        bench.put(letters).await;
+        Some(Self { bench, stream, subject })
+    }
+
+    /// How many messages the stream has.
+    async fn count(&self) -> u64 {
+        let stream = self.bench.context.get_stream(&self.stream).await.unwrap();
+        stream.get_info().await.unwrap().state.messages
+    }
+
+    async fn until(&self, count: u64) {
+        let enough = async {
+            while self.count().await < count {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, enough).await.expect("messages are sent");
+    }
+}
+
+const TO_ORIGIN: [&str; 7] = ["replay", "--all", "--yes", "--to", "origin", "-o", "json"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sent_once_however_often_it_is_asked() {
+    let Some(born) = Born::new("once", 30).await else { return };
+    let bench = &born.bench;
+    let config = pull::Config { durable_name: Some("audit".to_owned()), ..pull::Config::default() };
+    bench.context.create_consumer_on_stream(config, &born.stream).await.unwrap();
+
+    let dry = bench.run(&["replay", "--all", "--to", "origin", "--dry-run", "-o", "json"]).ok();
+    assert_eq!(dry.json()["plan"]["count"], 30);
+    assert_eq!(dry.json()["plan"]["hearers"][0]["consumer"], "audit");
+    assert!(
+        dry.err.contains("consumer `audit`") && dry.err.contains("nothing was sent"),
+        "{}",
+        dry.err
+    );
+    assert_eq!(born.count().await, 30);
+
+    let ran = bench.run(&TO_ORIGIN).ok();
+    assert_eq!(
+        (&ran.json()["sent"], &ran.json()["failed"]),
+        (&30.into(), &0.into()),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("consumer `audit`"), "{}", ran.err);
+    assert_eq!(born.count().await, 60);
+    let ran = bench.run(&TO_ORIGIN).ok();
+    assert_eq!(ran.json()["sent"], 0);
+    assert!(ran.err.contains("30 more match and will be skipped: sent before"), "{}", ran.err);
+    assert_eq!(born.count().await, 60);
+    assert_eq!(bench.run(&["count", "--status", "sent"]).ok().out, "30\n");
+
+    let again = [&TO_ORIGIN[..], &["--again", "--limit", "5"]].concat();
+    assert_eq!(bench.run(&again).ok().json()["sent"], 5);
+    assert_eq!(born.count().await, 65);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_handler_that_failed_hears_it_and_nobody_else() {
+    let Some(born) = Born::new("handler", 3).await else { return };
+    let bench = &born.bench;
+    let args = ["replay", "--all", "--yes", "--retry-stream", "RETRY_handler"];
+    let refused = bench.run(&args);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("no retry stream `RETRY_handler`"), "{}", refused.err);
+
+    let retries = RetryStream::new().with_name("RETRY_handler").with_prefix("retry-handler");
+    let consumer = NatsConsumer::new(&born.stream, "billing").with_retries(retries);
+    let mut source = consumer.source(&bench.client).await.unwrap();
+    for _ in 0..3 {
+        let (delivery, settle) = source.next().await.unwrap().unwrap();
+        assert_eq!(delivery.replays(), 0);
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    assert_eq!(bench.run(&args).ok().out, "3 sent\n");
+    for _ in 0..3 {
+        let next = timeout(PATIENCE, source.next()).await.expect("it is sent back");
+        let (delivery, settle) = next.unwrap().unwrap();
+        assert_eq!((delivery.replays(), delivery.escalations()), (1, 0));
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    assert_eq!(born.count().await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_or_killed_it_goes_on_where_it_was() {
+    const COUNT: u64 = 120;
+    let Some(born) = Born::new("stop", COUNT).await else { return };
+    let args = [&TO_ORIGIN[..], &["--lease", "1s"]].concat();
+    let slowly = [&args[..], &["--rate", "50/s"]].concat();
+
+    let process = born.bench.start(&slowly);
+    born.until(COUNT + 5).await;
+    process.signal("-INT");
+    let ran = process.end();
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let (sent, left) = (ran.json()["sent"].as_u64().unwrap(), ran.json()["left"].as_u64().unwrap());
+    assert!(sent >= 5 && sent + left == COUNT && left > 0, "{}", ran.out);
+    assert!(ran.err.contains("to go on: the same command"), "{}", ran.err);
+    assert_eq!(born.count().await, COUNT + sent, "what it says was sent");
+
+    let process = born.bench.start(&slowly);
+    born.until(COUNT + sent + 5).await;
+    process.kill();
+
+    born.bench.run(&args).ok();
+    assert_eq!(born.count().await, 2 * COUNT, "each was sent once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_sent_is_said() {
+    let tired = |mut letter: DeadLetter| {
+        match letter.origin.position() {
+            Position::Offset(1) => letter.state.replays = 10,
+            Position::Offset(2) => letter.message = letter.message.with_key("k-2"),
+            _ => {}
+        }
+        letter
+    };
+    let Some(born) = Born::with("unsent", 4, tired).await else { return };
+    let ran = born.bench.run(&TO_ORIGIN);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let said = ran.json();
+    assert_eq!(
+        (&said["sent"], &said["failed"], &said["skipped"]["max_replays"]),
+        (&2.into(), &1.into(), &1.into())
+    );
+    assert_eq!(said["failures"].as_array().unwrap().len(), 1);
+    assert!(ran.err.contains("cannot be sent") && ran.err.contains("key"), "{}", ran.err);
+    let rest = [&TO_ORIGIN[..], &["--key-header", "key", "--cap", "0"]].concat();
+    assert_eq!(born.bench.run(&rest).ok().json()["sent"], 2);
+    assert_eq!(born.count().await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_will_not_do_is_refused_before_anything_is_sent() {
+    let Some(born) = Born::new("refused", 2).await else { return };
+    for (args, expected) in [
+        (&["--yes"] as &[&str], "--all"),
+        (&["--all", "--to", "origin"], "--yes"),
+        (&["--all", "--yes", "--to", "nobody.keeps.this"], "nobody.keeps.this"),
+        (&["--all", "--yes", "--to", "a.*"], "a.*"),
+        (&["--all", "--yes", "--to", "origin", "--canary", "5"], "--canary"),
+        (&["--all", "--yes", "--to", "origin", "--wait"], "--wait"),
+        (&["--all", "--yes", "--to", "origin", "--note", "x"], "--note"),
+        (&["--all", "--yes", "--to", "origin", "--rate", "1/h"], "1/s"),
+        (&["--all", "--yes", "--to", "origin", "--resume", "x"], "hexadecimal"),
+    ] {
+        let ran = born.bench.run(&[&["replay"], args].concat());
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(expected), "{args:?}: {}", ran.err);
+    }
+    assert_eq!(born.count().await, 2);
+    let other = ["replay", "--all", "--yes", "--to", &born.subject, "-o", "json"];
+    assert_eq!(born.bench.run(&other).ok().json()["sent"], 2);
+    assert_eq!(born.count().await, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_letters_cannot_steer_a_terminal() {
+    let hostile = |mut letter: DeadLetter| {
+        letter.message = Message::new("born.\u{1b}[2J\u{202e}", "x");
+        letter
+    };
+    let Some(born) = Born::with("hostile", 2, hostile).await else { return };
+    let args = ["replay", "--all", "--yes", "--to", "origin"];
+    for args in [&args as &[&str], &["list"], &["peek"], &["groups"], &["stats"]] {
+        let ran = born.bench.run(args);
+        assert!(args[0] != "replay" || ran.err.contains("cannot be sent"), "{}", ran.err);
+        let bad = ran.out.chars().chain(ran.err.chars());
+        let mut bad = bad.filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
+        assert_eq!(bad.next(), None, "{args:?}: {:?} {:?}", ran.out, ran.err);
+    }
+}

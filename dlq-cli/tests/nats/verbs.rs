@@ -1,0 +1,137 @@
+//! The verbs that look, for people and for programs.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use dlq_core::store::Letters as _;
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::{DeadLetter, Filter, Sink as _};
+use dlq_testkit::fixtures::{letter, varied};
+use serde_json::Value;
+
+use crate::common::Ran;
+use crate::fixture::Bench;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_say_what_a_store_with_the_same_letters_says() {
+    let written: Vec<DeadLetter> = (0..60).map(varied).collect();
+    let Some(bench) = Bench::with("verbs", written.clone()).await else { return };
+    let store = MemoryStore::new();
+    store.put(written.clone()).await.unwrap();
+    let expect = async |filter: Filter, args: &[&str]| {
+        let count = store.count(filter.clone()).await.unwrap();
+        let ran = bench.run(&[&["count"], args].concat()).ok();
+        assert_eq!(ran.out, format!("{count}\n"), "{args:?}");
+        let ran = bench.run(&[&["list", "--count", "-o", "json"], args].concat()).ok();
+        assert_eq!(ran.json()["count"], count, "{args:?}");
+        let lines = bench.run(&[&["list", "--limit", "0", "-o", "jsonl"], args].concat()).ok().out;
+        assert_eq!(lines.lines().count() as u64, count, "{args:?}");
+    };
+    expect(Filter::new(), &[]).await;
+    expect(Filter::new().with_subject("orders.>".parse().unwrap()), &["--topic", "orders.>"]).await;
+    expect(
+        Filter::new().with_consumer("payments.charge".to_owned()),
+        &["--consumer", "payments.charge"],
+    )
+    .await;
+    expect(Filter::new().with_error("time out".to_owned()), &["--error", "time out"]).await;
+
+    let groups = bench.run(&["groups", "-o", "json", "--limit", "100"]).ok().json();
+    let expected = store.groups(Filter::new(), 100).await.unwrap();
+    let counts = |groups: &Value| -> Vec<u64> {
+        groups.as_array().unwrap().iter().map(|group| group["count"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(counts(&groups["groups"]), expected.iter().map(|g| g.count).collect::<Vec<_>>());
+    let stats = bench.run(&["stats", "-o", "json"]).ok().json();
+    let expected = serde_json::to_value(store.stats(Filter::new()).await.unwrap()).unwrap();
+    for part in
+        ["total", "by_status", "by_reason", "by_cause", "by_class", "by_consumer", "by_subject"]
+    {
+        assert_eq!(stats[part], expected[part], "{part}");
+    }
+    for args in [&["groups"] as &[&str], &["stats"], &["peek"], &["list"]] {
+        let ran = bench.run(args).ok();
+        assert!(ran.out.lines().count() > 5, "{args:?}: {}", ran.out);
+    }
+    let peek = bench.run(&["peek", "--limit", "2", "-o", "json"]).ok().json();
+    assert_eq!(peek["latest"].as_array().unwrap().len(), 2);
+
+    // Page by page every letter comes once.
+    let mut seen = BTreeSet::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut args = vec!["list", "--limit", "7", "-o", "json"];
+        args.extend(cursor.iter().flat_map(|cursor| ["--cursor", cursor.as_str()]));
+        let page = bench.run(&args).ok().json();
+        for letter in page["letters"].as_array().unwrap() {
+            assert!(seen.insert(letter["id"].as_str().unwrap().to_owned()), "{letter}");
+        }
+        match page["next"].as_str() {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 60);
+
+    let exported = bench.run(&["export"]).ok();
+    let exported: Vec<DeadLetter> =
+        exported.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(exported.len(), 60);
+    for letter in &exported {
+        let original = written.iter().find(|original| original.id == letter.id).unwrap();
+        assert_eq!(letter.message, original.message);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_letter_is_shown_whole() {
+    let Some(bench) = Bench::with("show", (0..3).map(letter).collect()).await else { return };
+    let id = letter(1).id.to_string();
+    let shown = bench.run(&["show", &id[..12]]).ok().out;
+    for expected in
+        [id.as_str(), "orders.created", "evt-1", "customer-1", "\"order\": 1", "attempts (3)"]
+    {
+        assert!(shown.contains(expected), "{expected} is not in\n{shown}");
+    }
+    assert_eq!(bench.run(&["show", &id, "--payload"]).ok().out, "{\"order\":1}");
+    let read: DeadLetter =
+        serde_json::from_value(bench.run(&["show", &id, "-o", "json"]).ok().json()).unwrap();
+    assert_eq!((read.message, read.history), (letter(1).message, letter(1).history));
+    let missing = bench.run(&["show", "00000000000000000000000000000000"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("no letter has the id 0000"), "{}", missing.err);
+    assert_eq!(bench.run(&["show", "xyz"]).code, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_letters_is_no_error() {
+    let Some(bench) = Bench::with("empty", Vec::new()).await else { return };
+    assert_eq!(bench.run(&["count"]).ok().out, "0\n");
+    for verb in ["list", "groups", "peek"] {
+        let ran = bench.run(&[verb]).ok();
+        assert!(ran.out.is_empty() && ran.err.contains("no letters match"), "{verb}: {}", ran.err);
+    }
+    bench.run(&["stats"]).ok();
+    bench.run(&["export"]).ok();
+    let into = bench.store_url();
+    assert_eq!(bench.run(&["ingest", "--once", "--into", &into]).ok().out, "0 letters stored\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_pipe_is_not_an_error() {
+    let Some(bench) = Bench::with("pipe", (0..2000).map(letter).collect()).await else { return };
+    for args in [&["list", "--limit", "0", "-o", "jsonl"] as &[&str], &["export"]] {
+        let mut command = bench.command(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        tokio::task::block_in_place(|| {
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line)
+        })
+        .unwrap();
+        assert!(!line.is_empty());
+        let ran = Ran::from(tokio::task::block_in_place(|| child.wait_with_output()).unwrap());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        assert!(!ran.err.contains("panicked"), "{}", ran.err);
+    }
+}

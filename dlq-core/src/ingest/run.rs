@@ -1,0 +1,255 @@
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Content, Fed, Feed, Incident, IngestReport, Outcome};
+use crate::store::{Receipt, Sink};
+use crate::{BoxError, DeadLetter, StoreError, StoreErrorKind};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Puts the letters of a [`Feed`] into a sink. See the [module docs](super).
+#[derive(Debug)]
+#[must_use = "nothing is put before it runs"]
+pub struct Ingest<F, S> {
+    pub(super) feed: F,
+    pub(super) sink: S,
+    batch: usize,
+    tries: u32,
+    patience: Option<Duration>,
+    report: IngestReport,
+}
+
+/// Why a call was not made to the end.
+enum Ended {
+    Stopped,
+    Failed(StoreError),
+}
+
+impl<F: Feed, S: Sink> Ingest<F, S> {
+    /// From this feed into this sink.
+    pub fn new(feed: F, sink: S) -> Self {
+        let report = IngestReport::default();
+        Self { feed, sink, batch: 256, tries: 3, patience: None, report }
+    }
+
+    /// Sets how many letters are put at once, at most. Defaults to 256.
+    pub fn with_batch(mut self, letters: usize) -> Self {
+        self.batch = letters.max(1);
+        self
+    }
+
+    /// Sets how often a letter is put that the store refuses, before it is set aside. Defaults to 3.
+    pub fn with_tries(mut self, tries: u32) -> Self {
+        self.tries = tries.max(1);
+        self
+    }
+
+    /// Sets for how long a store or a feed that is not there is waited for. Defaults to for ever.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// What was done so far.
+    pub fn report(&self) -> &IngestReport {
+        &self.report
+    }
+
+    /// Puts letters until the feed ends or `stop` is ready. `tell` is given the incidents of each batch once the store
+    /// has it and before the feed is told so.
+    ///
+    /// A put that has begun when `stop` becomes ready is waited for; what was not confirmed comes again.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the feed failed for good or for longer than the [patience](Self::with_patience), or `tell`
+    /// failed. What was not confirmed comes again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: what was not confirmed comes again.
+    pub async fn run(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        mut tell: impl FnMut(&[Incident]) -> Result<(), BoxError>,
+    ) -> Result<(), BoxError> {
+        let mut stop = pin!(stop);
+        loop {
+            let fed = match self.next(&mut stop).await {
+                Ok(fed) if fed.is_empty() => return Ok(()),
+                Ok(fed) => fed,
+                Err(Ended::Stopped) => return Ok(()),
+                Err(Ended::Failed(error)) => return Err(error.into()),
+            };
+            let outcomes = match self.put(&fed, &mut stop).await {
+                Ok(outcomes) => outcomes,
+                Err(Ended::Stopped) => return Ok(()),
+                Err(Ended::Failed(error)) => return Err(error.into()),
+            };
+            let incidents = incidents(&fed, &outcomes);
+            if !incidents.is_empty() {
+                tell(&incidents)?;
+            }
+            outcomes.iter().for_each(|(outcome, _)| self.report.count(*outcome));
+            match self.feed.confirm().await {
+                Ok(()) => {}
+                Err(error) if error.is_transient() => {
+                    self.report.outages += 1;
+                    tracing::warn!(%error, "letters that are stored could not be confirmed: they come again");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next letters, once the feed is there.
+    async fn next(
+        &mut self,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<Vec<Fed>, Ended> {
+        let mut outage = Outage::new(self.patience);
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = &mut *stop => return Err(Ended::Stopped),
+                next = self.feed.next(self.batch) => next,
+            };
+            match next {
+                Ok(fed) => return Ok(fed),
+                Err(error) => {
+                    self.report.outages += 1;
+                    outage.wait(error, stop).await?;
+                }
+            }
+        }
+    }
+
+    /// What became of each, in their order, and why it was set aside.
+    async fn put(
+        &mut self,
+        fed: &[Fed],
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<Vec<(Outcome, Option<String>)>, Ended> {
+        let letters: Vec<&DeadLetter> = fed.iter().filter_map(letter).collect();
+        let mut put = Vec::with_capacity(letters.len());
+        match self.try_put(&letters, 1, stop).await? {
+            Ok(receipts) => put.extend(receipts.into_iter().map(|receipt| (receipt.into(), None))),
+            // One of them is refused: each is asked for alone.
+            Err(_) => {
+                for letter in letters {
+                    put.push(match self.try_put(&[letter], self.tries, stop).await? {
+                        Ok(receipts) => {
+                            (receipts.first().copied().map_or(Outcome::Known, Outcome::from), None)
+                        }
+                        Err(error) => (Outcome::SetAside, Some(error.to_string())),
+                    });
+                }
+            }
+        }
+        let mut put = put.into_iter();
+        let outcome = |fed: &Fed| match &fed.content {
+            Content::Letter(_) => put.next().unwrap_or((Outcome::Known, None)),
+            Content::Damaged(why) => (Outcome::SetAside, Some(why.clone())),
+            Content::Foreign => (Outcome::Foreign, None),
+        };
+        Ok(fed.iter().map(outcome).collect())
+    }
+
+    /// Puts them, once the store is there; the inner error is a refusal.
+    async fn try_put(
+        &mut self,
+        letters: &[&DeadLetter],
+        tries: u32,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<Result<Vec<Receipt>, StoreError>, Ended> {
+        if letters.is_empty() {
+            return Ok(Ok(Vec::new()));
+        }
+        let mut outage = Outage::new(self.patience);
+        let mut left = tries;
+        loop {
+            let put = self.sink.put(letters.iter().copied().cloned().collect()).await;
+            let error = match put {
+                Ok(receipts) => return Ok(Ok(receipts)),
+                Err(error) => error,
+            };
+            match error.kind() {
+                StoreErrorKind::Unavailable => {
+                    self.report.outages += 1;
+                    outage.wait(error, stop).await?;
+                }
+                StoreErrorKind::Corrupt
+                | StoreErrorKind::Incompatible
+                | StoreErrorKind::InvalidConfig => return Err(Ended::Failed(error)),
+                _ => {
+                    left -= 1;
+                    if left == 0 {
+                        return Ok(Err(error));
+                    }
+                    pause(FIRST_PAUSE, stop).await?;
+                }
+            }
+        }
+    }
+}
+
+fn letter(fed: &Fed) -> Option<&DeadLetter> {
+    match &fed.content {
+        Content::Letter(letter) => Some(letter),
+        Content::Damaged(_) | Content::Foreign => None,
+    }
+}
+
+/// What has to be told: what is news, and what may be news that nobody was told of.
+fn incidents(fed: &[Fed], outcomes: &[(Outcome, Option<String>)]) -> Vec<Incident> {
+    let told = |(fed, (outcome, detail)): (&Fed, &(Outcome, Option<String>))| {
+        let may_be = fed.again && *outcome == Outcome::Known;
+        (outcome.is_news() || may_be)
+            .then(|| Incident::of(&fed.place, fed.again, letter(fed), *outcome, detail.clone()))
+    };
+    fed.iter().zip(outcomes).filter_map(told).collect()
+}
+
+/// Something that is not there, and since when.
+struct Outage {
+    patience: Option<Duration>,
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Outage {
+    fn new(patience: Option<Duration>) -> Self {
+        Self { patience, since: None, pause: FIRST_PAUSE }
+    }
+
+    /// Waits, and fails when it will not pass or has lasted too long.
+    async fn wait(
+        &mut self,
+        error: StoreError,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<(), Ended> {
+        let lasted = self.since.get_or_insert_with(Instant::now).elapsed();
+        if !error.is_transient() || self.patience.is_some_and(|most| lasted >= most) {
+            return Err(Ended::Failed(error));
+        }
+        tracing::warn!(%error, "letters wait: nothing is confirmed until it is there again");
+        pause(self.pause, stop).await?;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+}
+
+async fn pause(
+    pause: Duration,
+    stop: &mut (impl Future<Output = ()> + Unpin),
+) -> Result<(), Ended> {
+    tokio::select! {
+        biased;
+        () = stop => Err(Ended::Stopped),
+        () = sleep(pause) => Ok(()),
+    }
+}

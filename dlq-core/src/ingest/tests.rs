@@ -1,0 +1,239 @@
+use std::collections::{BTreeSet, VecDeque};
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::store::memory::MemoryStore;
+use crate::store::{Letters as _, Receipt, Sink};
+use crate::{
+    Cause, ErrorClass, Failure, Filter, Fingerprint, History, LetterId, LetterState, Message,
+    Position, Reason, StoreErrorKind, Timestamp,
+};
+use std::time::Duration;
+
+fn letter(n: u64) -> DeadLetter {
+    let origin = Origin::new("memory", "orders", Position::Offset(n));
+    let mut history = History::new();
+    let failure = Failure::new(ErrorClass::Permanent, Cause::Error, "app::E", "no such user");
+    history.push(crate::Attempt { number: 1, generation: 0, failure });
+    DeadLetter {
+        id: LetterId::of(&origin, None, "billing"),
+        generation: 0,
+        message: Message::new("orders.created", format!("{n}")).with_key("k"),
+        origin,
+        consumer: "billing".to_owned(),
+        service: None,
+        reason: Reason::Permanent,
+        class: ErrorClass::Permanent,
+        cause: Some(Cause::Error),
+        fingerprint: Fingerprint::of("billing", Reason::Permanent, history.last()),
+        history,
+        attempts: 1,
+        deliveries: 1,
+        crashes: 0,
+        escalations: 0,
+        died_at: Timestamp::from_millis(1),
+        confirmed: true,
+        attributes: std::collections::BTreeMap::new(),
+        state: LetterState::default(),
+    }
+}
+
+/// A broker that keeps what is not confirmed.
+#[derive(Clone, Debug, Default)]
+struct Broker(Arc<Mutex<VecDeque<Fed>>>);
+
+impl Broker {
+    fn with(contents: Vec<Content>) -> Self {
+        let fed = |(n, content)| Fed {
+            place: Origin::new("memory", "DLQ", Position::Offset(n)),
+            again: false,
+            content,
+        };
+        Self(Arc::new(Mutex::new((1..).zip(contents).map(fed).collect())))
+    }
+
+    fn feed(&self) -> FakeFeed {
+        FakeFeed { broker: self.clone(), yielded: 0, outages: 0 }
+    }
+
+    fn left(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+#[derive(Debug)]
+struct FakeFeed {
+    broker: Broker,
+    yielded: usize,
+    outages: u32,
+}
+
+impl Feed for FakeFeed {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+        if self.outages > 0 {
+            self.outages -= 1;
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "read"));
+        }
+        assert_eq!(self.yielded, 0, "it was confirmed");
+        let mut all = self.broker.0.lock().unwrap();
+        let fed: Vec<Fed> = all.iter().take(limit).cloned().collect();
+        all.iter_mut().take(limit).for_each(|fed| fed.again = true);
+        self.yielded = fed.len();
+        Ok(fed)
+    }
+
+    async fn confirm(&mut self) -> Result<(), StoreError> {
+        self.broker.0.lock().unwrap().drain(..self.yielded);
+        self.yielded = 0;
+        Ok(())
+    }
+}
+
+/// A store that does not take these letters, or is not there for a while.
+#[derive(Debug, Default)]
+struct Picky {
+    store: MemoryStore,
+    refuses: BTreeSet<LetterId>,
+    outages: Mutex<u32>,
+    kind: Option<StoreErrorKind>,
+}
+
+impl Sink for Picky {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        {
+            let mut outages = self.outages.lock().unwrap();
+            if *outages > 0 {
+                *outages -= 1;
+                return Err(StoreError::new(StoreErrorKind::Unavailable, "put"));
+            }
+        }
+        if letters.iter().any(|letter| self.refuses.contains(&letter.id)) {
+            return Err(StoreError::new(self.kind.unwrap_or(StoreErrorKind::Refused), "put"));
+        }
+        self.store.put(letters).await
+    }
+}
+
+fn letters(count: u64) -> Vec<Content> {
+    (1..=count).map(|n| Content::Letter(Box::new(letter(n)))).collect()
+}
+
+async fn drain(broker: &Broker, sink: Picky) -> (IngestReport, Vec<Incident>, Picky) {
+    let mut told = Vec::new();
+    let mut ingest = Ingest::new(broker.feed(), sink).with_batch(4);
+    let tell = |incidents: &[Incident]| {
+        told.extend_from_slice(incidents);
+        Ok(())
+    };
+    ingest.run(pending(), tell).await.unwrap();
+    (ingest.report().clone(), told, ingest.sink)
+}
+
+#[tokio::test]
+async fn every_letter_is_stored_and_told_once() {
+    let mut contents = letters(10);
+    contents.push(Content::Letter(Box::new(letter(3))));
+    contents.push(Content::Foreign);
+    let broker = Broker::with(contents);
+    let (report, told, sink) = drain(&broker, Picky::default()).await;
+    assert_eq!(report.with_outcome(Outcome::Stored), 10);
+    assert_eq!(report.with_outcome(Outcome::Known), 1);
+    assert_eq!(report.with_outcome(Outcome::Foreign), 1);
+    assert_eq!((told.len(), broker.left()), (10, 0));
+    assert_eq!(sink.store.count(Filter::new()).await.unwrap(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_set_aside_and_blocks_nobody() {
+    let mut contents = letters(9);
+    contents.insert(2, Content::Damaged("a part has gone".to_owned()));
+    let broker = Broker::with(contents);
+    let picky = Picky { refuses: [letter(2).id].into(), ..Picky::default() };
+    let (report, told, sink) = drain(&broker, picky).await;
+    assert_eq!(report.with_outcome(Outcome::SetAside), 2);
+    assert_eq!(report.with_outcome(Outcome::Stored), 8);
+    assert_eq!(sink.store.count(Filter::new()).await.unwrap(), 8);
+    assert_eq!(broker.left(), 0);
+    let aside: Vec<_> = told.iter().filter(|told| told.outcome == Outcome::SetAside).collect();
+    assert_eq!(aside[0].letter.as_ref().map(|letter| letter.letter), Some(letter(2).id));
+    assert_eq!((aside[1].letter.as_ref(), aside[1].offset), (None, Position::Offset(3)));
+    assert!(aside.iter().all(|told| told.detail.is_some()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_waited_for_and_confirms_nothing() {
+    let broker = Broker::with(letters(5));
+    let picky = Picky { outages: Mutex::new(4), ..Picky::default() };
+    let mut ingest = Ingest::new(broker.feed(), picky);
+    ingest.feed.outages = 3;
+    ingest.run(pending(), |_| Ok(())).await.unwrap();
+    assert_eq!((ingest.report().outages, broker.left()), (7, 0));
+
+    let broker = Broker::with(letters(5));
+    let picky = Picky { outages: Mutex::new(u32::MAX), ..Picky::default() };
+    let mut ingest = Ingest::new(broker.feed(), picky).with_patience(Duration::from_secs(30));
+    ingest.run(pending(), |_| Ok(())).await.unwrap_err();
+    assert_eq!(broker.left(), 5);
+}
+
+#[tokio::test]
+async fn a_damaged_store_ends_it_and_confirms_nothing() {
+    let broker = Broker::with(letters(5));
+    let kind = Some(StoreErrorKind::Corrupt);
+    let picky = Picky { refuses: [letter(1).id].into(), kind, ..Picky::default() };
+    let mut ingest = Ingest::new(broker.feed(), picky);
+    ingest.run(pending(), |_| Ok(())).await.unwrap_err();
+    assert_eq!(broker.left(), 5);
+}
+
+#[tokio::test]
+async fn stopped_it_ends_though_letters_wait() {
+    let broker = Broker::with(letters(5));
+    let mut ingest = Ingest::new(broker.feed(), Picky::default());
+    ingest.run(std::future::ready(()), |_| Ok(())).await.unwrap();
+    assert_eq!(broker.left(), 5);
+}
+
+#[tokio::test]
+async fn incidents_that_were_not_told_are_told_the_next_time() {
+    let broker = Broker::with(letters(3));
+    let mut ingest = Ingest::new(broker.feed(), Picky::default());
+    ingest.run(pending(), |_| Err("the disk is full".into())).await.unwrap_err();
+    assert_eq!(broker.left(), 3, "nothing was confirmed");
+    let (report, told, sink) = drain(&broker, ingest.sink).await;
+    assert_eq!(report.with_outcome(Outcome::Known), 3, "the store had them");
+    assert!(told.len() == 3 && told.iter().all(|told| told.again), "{told:?}");
+    assert_eq!(sink.store.count(Filter::new()).await.unwrap(), 3);
+}
+
+#[test]
+fn an_incident_names_everything_but_the_payload() {
+    let place = Origin::new("nats", "DLQ", Position::Offset(7));
+    let mut letter = letter(42);
+    letter.message = Message::new("orders.created", "SECRET").with_key("k-1");
+    let incident = Incident::of(&place, false, Some(&letter), Outcome::Stored, None);
+    let json = serde_json::to_value(&incident).unwrap();
+    for (name, value) in [
+        ("topic", "DLQ"),
+        ("offset", "7"),
+        ("key", "k-1"),
+        ("class", "permanent"),
+        ("reason", "permanent"),
+        ("cause", "error"),
+        ("error_type", "app::E"),
+        ("error_message", "no such user"),
+        ("subject", "orders.created"),
+        ("original_topic", "orders"),
+        ("original_offset", "42"),
+        ("outcome", "stored"),
+        ("consumer", "billing"),
+    ] {
+        assert_eq!(json[name], value, "{name} of {json}");
+    }
+    assert_eq!(json["retry_count"], 0);
+    for name in ["partition", "original_partition", "original_timestamp"] {
+        assert!(json.get(name).is_some_and(serde_json::Value::is_null), "{name}");
+    }
+    assert!(!json.to_string().contains("SECRET"));
+}

@@ -1,0 +1,82 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Severity {
+    /// Worth knowing; nothing has to be done.
+    Note,
+    /// Messages can be lost, doubled or held up when something else goes wrong.
+    Warning,
+    /// It does not work, or messages are lost.
+    Error,
+}
+
+impl Severity {
+    /// As it is written: `note`, `warning` or `error`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Something at the server that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was looked at, e.g. ``consumer `billing` of stream `ORDERS` ``.
+    pub subject: String,
+    /// The setting or figure, as the server calls it.
+    pub setting: String,
+    /// What was found.
+    pub found: String,
+    /// What was wanted.
+    pub want: String,
+    /// What it does to messages, and what to do.
+    pub advice: String,
+}
+
+impl Finding {
+    pub(super) fn new(severity: Severity, subject: &str, setting: &str) -> Self {
+        Self {
+            severity,
+            subject: subject.to_owned(),
+            setting: setting.to_owned(),
+            found: String::new(),
+            want: String::new(),
+            advice: String::new(),
+        }
+    }
+
+    pub(super) fn found(mut self, found: impl Into<String>, want: impl Into<String>) -> Self {
+        (self.found, self.want) = (found.into(), want.into());
+        self
+    }
+
+    pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = advice.into();
+        self
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { severity, subject, setting, found, want, advice } = self;
+        write!(f, "{severity}: {subject}: `{setting}` is {found}, wanted is {want}: {advice}")
+    }
+}

@@ -1,0 +1,118 @@
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::kv::{Config, Store};
+use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
+use dlq_core::StoreError;
+use dlq_core::policy::duration;
+use serde::{Deserialize, Serialize};
+
+use crate::difference::{Differences, word};
+use crate::error::SetupError;
+use crate::streams;
+
+const OPENING: &str = "open the bucket of idempotency keys";
+
+/// The key-value bucket of [`NatsIdempotency`](super::NatsIdempotency): file-backed, without history, named `DLQ_KEYS`
+/// unless told otherwise. All consumers can share it.
+///
+/// The bucket is created when it is not there. One that exists with other settings is reported, never changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[must_use]
+pub struct IdempotencyBucket {
+    pub(super) name: String,
+    replicas: usize,
+    #[serde(with = "duration")]
+    pub(super) max_age: Duration,
+}
+
+impl IdempotencyBucket {
+    /// The bucket `DLQ_KEYS`, one replica, 30 days.
+    pub fn new() -> Self {
+        let max_age = Duration::from_secs(30 * 24 * 60 * 60);
+        Self { name: "DLQ_KEYS".to_owned(), replicas: 1, max_age }
+    }
+
+    /// Sets its name. Defaults to `DLQ_KEYS`.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets how many servers keep it. Defaults to 1; production wants 3.
+    pub fn with_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Sets for how long an entry is kept after it was last written; zero for ever. It has to be longer than what is done
+    /// shall be known, than any lease, and than the longest pause between two attempts, whose count is lost with the
+    /// entry. Defaults to 30 days.
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.max_age = age;
+        self
+    }
+
+    pub(super) async fn open(&self, context: &Context) -> Result<Store, StoreError> {
+        self.ensure(context).await.map_err(|error| error.for_store(OPENING))
+    }
+
+    async fn ensure(&self, context: &Context) -> Result<Store, SetupError> {
+        let stream = format!("KV_{}", self.name);
+        if streams::find(context, &stream).await?.is_none() {
+            let made = context.create_key_value(self.config()).await;
+            // Another process may have been faster.
+            if let Err(error) = made
+                && streams::find(context, &stream).await?.is_none()
+            {
+                let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+                let text =
+                    format!("create bucket `{}`: {error}{}", self.name, source.unwrap_or_default());
+                return Err(SetupError::unavailable(text, error));
+            }
+        }
+        let store = context.get_key_value(self.name.as_str()).await.map_err(|error| {
+            SetupError::unavailable(format!("open bucket `{}`: {error}", self.name), error)
+        })?;
+        let wrong = self.differences(&store.stream.cached_info().config);
+        if wrong.0.is_empty() {
+            return Ok(store);
+        }
+        Err(SetupError::Config(format!(
+            "bucket `{}` exists with other settings: {wrong}; change the bucket, or ask for what it has",
+            self.name
+        )))
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            bucket: self.name.clone(),
+            description: "Idempotency keys: what was handled, and what is in hand".to_owned(),
+            history: 1,
+            max_age: self.max_age,
+            storage: StorageType::File,
+            num_replicas: self.replicas,
+            ..Config::default()
+        }
+    }
+
+    fn differences(&self, found: &stream::Config) -> Differences {
+        let mut wrong = Differences::default();
+        wrong.see("storage", word(&found.storage), word(&StorageType::File));
+        wrong.see("max_age", word(&found.max_age), word(&self.max_age));
+        wrong.see("num_replicas", word(&found.num_replicas), word(&self.replicas));
+        wrong.see("history", found.max_messages_per_subject.to_string(), "1".to_owned());
+        if found.max_bytes > 0 {
+            let why = "since keys would be evicted when it is full";
+            wrong.why("discard", word(&found.discard), word(&DiscardPolicy::New), why);
+        }
+        wrong
+    }
+}
+
+impl Default for IdempotencyBucket {
+    fn default() -> Self {
+        Self::new()
+    }
+}

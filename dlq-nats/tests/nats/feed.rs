@@ -1,0 +1,169 @@
+//! The letters of a stream as they come, for the store beside it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::{LetterId, Message, Sink as _, StoreErrorKind};
+use dlq_nats::{DlqStream, NatsFeed, NatsSink, ingest_marks};
+use dlq_testkit::fixtures::{letter, letter_of};
+use tokio::time::timeout;
+
+use crate::fixture::{PATIENCE, Server, available};
+
+const STORE: &str = "sqlite:///dlq.db";
+
+async fn open(server: &Server, store: &str) -> Result<NatsFeed, dlq_core::StoreError> {
+    let lease = Duration::from_secs(1);
+    NatsFeed::open(&server.client, &DlqStream::new(), "dlq-ingest", store, lease).await
+}
+
+async fn next(feed: &mut NatsFeed, limit: usize) -> Vec<Fed> {
+    timeout(PATIENCE, feed.next(limit)).await.expect("letters come").unwrap()
+}
+
+fn ids(fed: &[Fed]) -> BTreeSet<LetterId> {
+    let id = |fed: &Fed| match &fed.content {
+        Content::Letter(letter) => Some(letter.id),
+        _ => None,
+    };
+    fed.iter().filter_map(id).collect()
+}
+
+async fn with_letters(count: u64) -> (Server, NatsSink) {
+    let server = Server::start().await;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    sink.put((0..count).map(letter).collect()).await.unwrap();
+    (server, sink)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_confirmed_comes_again_and_the_rest_does_not() {
+    if !available() {
+        return;
+    }
+    let (server, _) = with_letters(10).await;
+    let mut feed = open(&server, STORE).await.unwrap().with_prefetch(10);
+    let first = next(&mut feed, 4).await;
+    assert!(first.len() <= 4 && first.iter().all(|fed| !fed.again));
+    feed.confirm().await.unwrap();
+    let lost = next(&mut feed, 4).await;
+    drop(feed);
+
+    let mut seen = ids(&first);
+    let mut again = BTreeSet::new();
+    let mut feed = open(&server, STORE).await.unwrap().until_end();
+    loop {
+        let fed = next(&mut feed, 100).await;
+        if fed.is_empty() {
+            break;
+        }
+        assert!(ids(&fed).is_disjoint(&seen), "it was confirmed");
+        again.extend(ids(&fed.iter().filter(|fed| fed.again).cloned().collect::<Vec<_>>()));
+        seen.extend(ids(&fed));
+        feed.confirm().await.unwrap();
+    }
+    assert_eq!(seen.len(), 10);
+    assert!(again.is_superset(&ids(&lost)), "what may have been stored says so");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mark_is_there_from_the_first_moment_and_comes_back() {
+    if !available() {
+        return;
+    }
+    let (server, sink) = with_letters(2).await;
+    let stream = DlqStream::new();
+    assert_eq!(ingest_marks(&server.client, &stream).await.unwrap(), []);
+    let mut feed = open(&server, STORE).await.unwrap();
+    let marks = ingest_marks(&server.client, &stream).await.unwrap();
+    assert_eq!((marks.len(), marks[0].store.as_str(), marks[0].confirmed), (1, STORE, 0));
+    let other = open(&server, "sqlite:///other.db").await.unwrap_err();
+    assert_eq!(other.kind(), StoreErrorKind::Conflict);
+    assert!(other.to_string().contains(STORE), "{other}");
+
+    next(&mut feed, 10).await;
+    feed.confirm().await.unwrap();
+    // Somebody deletes the consumer: it is created again, with its mark, and nothing new is missed.
+    let dlq = server.context.get_stream("DLQ").await.unwrap();
+    dlq.delete_consumer("dlq-ingest").await.unwrap();
+    sink.put(vec![letter(7)]).await.unwrap();
+    while !ids(&next(&mut feed, 10).await).contains(&letter(7).id) {
+        feed.confirm().await.unwrap();
+    }
+    feed.confirm().await.unwrap();
+    let marks = ingest_marks(&server.client, &stream).await.unwrap();
+    assert_eq!(marks[0].store, STORE);
+    let none = ingest_marks(&server.client, &DlqStream::new().with_name("NONE")).await;
+    assert_eq!(none.unwrap_err().kind(), StoreErrorKind::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_of_any_size_is_whole_and_one_with_a_part_missing_is_told() {
+    if !available() {
+        return;
+    }
+    let (server, sink) = with_letters(1).await;
+    let large = |n: u64| letter_of(Message::new("orders.large", vec![b'x'; 1024 * 1024 - 10]), n);
+    sink.put(vec![large(5)]).await.unwrap();
+    sink.put(vec![large(6)]).await.unwrap();
+    // The first part of the second one.
+    let mut dlq = server.context.get_stream("DLQ").await.unwrap();
+    let last = dlq.info().await.unwrap().state.last_sequence;
+    let mut parts = Vec::new();
+    for sequence in 1..=last {
+        let message = dlq.get_raw_message(sequence).await.unwrap();
+        if message.subject.contains("aside") && message.subject.contains(&large(6).id.to_string()) {
+            parts.push(sequence);
+        }
+    }
+    assert!(dlq.delete_message(parts[0]).await.unwrap());
+    let mut feed = open(&server, STORE).await.unwrap().until_end();
+    let mut all = Vec::new();
+    loop {
+        let fed = next(&mut feed, 10).await;
+        if fed.is_empty() {
+            break;
+        }
+        feed.confirm().await.unwrap();
+        all.extend(fed);
+    }
+    let whole = all.iter().find_map(|fed| match &fed.content {
+        Content::Letter(found) if found.id == large(5).id => Some(found.message.clone()),
+        _ => None,
+    });
+    assert_eq!(whole, Some(large(5).message));
+    let damaged: Vec<_> = all
+        .iter()
+        .filter_map(|fed| match &fed.content {
+            Content::Damaged(why) => Some(why.clone()),
+            _ => None,
+        })
+        .collect();
+    assert!(damaged.len() == 1 && damaged[0].contains("has gone"), "{damaged:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_is_waited_for() {
+    if !available() {
+        return;
+    }
+    let (server, sink) = with_letters(20).await;
+    let mut feed = open(&server, STORE).await.unwrap();
+    let mut seen = ids(&next(&mut feed, 5).await);
+    feed.confirm().await.unwrap();
+    server.kill_and_restart().await;
+    sink.put(vec![letter(77)]).await.unwrap();
+    let all = async {
+        while seen.len() < 21 {
+            match feed.next(5).await {
+                Ok(fed) => {
+                    seen.extend(ids(&fed));
+                    feed.confirm().await.unwrap();
+                }
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, all).await.expect("every letter comes");
+}
