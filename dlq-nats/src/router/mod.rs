@@ -37,7 +37,7 @@
 //!
 //! In a work queue, and in an interest stream with one consumer, what is left when the consumer has nothing to do and
 //! nothing in hand was given up. The sweep looks for such messages, so that there none is missed even when no ear heard
-//! its advisory. In a stream with limits retention the server says nothing that would tell them from handled ones.
+//! its advisory; up to where it has looked is kept in the bucket `DLQ_ROUTER`. In a stream with limits retention the server says nothing that would tell them from handled ones.
 //!
 //! # Metrics
 //!

@@ -72,7 +72,11 @@ impl Sweep {
                     shared.counts.count(Event::Poked);
                 }
             }
-            self.reconciler.look(&shared, stream, &handle, &consumers).await?;
+            // The next streams are not to wait for what this one lacks, such as the bucket of marks.
+            let looked = self.reconciler.look(&shared, stream, &handle, &consumers).await;
+            if let Err(error) = looked {
+                tracing::warn!(stream = name, %error, "what nobody told of could not be looked for");
+            }
         }
         Ok(())
     }
