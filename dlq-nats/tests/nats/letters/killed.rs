@@ -13,7 +13,7 @@ use dlq_nats::{DlqStream, NatsLetters, Skipped};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use super::{assert_once, bury, dead, forget_fast, sent_back, to_origin};
+use super::{assert_once, bury, dead, forget_fast, sent_back, to_origin, window_passed};
 use crate::fixture::{PATIENCE, STREAM, Server, available};
 
 const LETTERS: u32 = 5;
@@ -143,6 +143,7 @@ async fn g6_stopped_at_any_step_until_its_lease_has_ended_it_sends_nothing_twice
             let ended = run_for(round + 1, &mut first).await;
             let second = second.run(pending(), |_| {}).await.unwrap();
             assert!(second.is_complete(), "{second}");
+            window_passed(server).await;
             let first = match ended {
                 Some(first) => first.unwrap(),
                 None => first.await.unwrap(),
