@@ -98,7 +98,7 @@ async fn forget_fast(server: &Server) {
 
 /// Returns when the server has forgotten what was written before.
 async fn window_passed(server: &Server) {
-    let probe = format!("probe-{}", server.count(STREAM).await);
+    let probe = server.client.new_inbox();
     let passed = async {
         let mut sent = 0;
         loop {

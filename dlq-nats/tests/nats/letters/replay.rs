@@ -195,6 +195,31 @@ async fn copies_of_a_death_are_sent_once_also_when_the_first_has_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payloads_of_any_size_are_sent_byte_for_byte() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut dead = dead(0..300);
+    let mut wanted = Vec::new();
+    for (number, letter) in dead.iter_mut().enumerate() {
+        let size = [10, 1_024, 1_025, 20_000][number % 4];
+        wanted.push(format!("{number:0size$}"));
+        letter.message = letter.message.clone().with_payload(Some(wanted[number].clone().into()));
+    }
+    let letters = bury(&server, DlqStream::new(), dead).await;
+    let read: Vec<_> = letters.read(&Filter::new()).await.unwrap();
+    assert!(read.is_sorted_by_key(|read| read.sequence), "in the order of the stream");
+    let mut payloads: Vec<_> = read.iter().map(|r| r.letter.message.payload().unwrap()).collect();
+    payloads.sort_by_key(|payload| std::str::from_utf8(payload).unwrap().parse::<u32>().unwrap());
+    assert!(payloads.into_iter().eq(wanted.iter().map(String::as_bytes)), "byte for byte");
+    let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.is_complete()), (300, true));
+    let mut sent = sent_back(&server).await;
+    assert!(wanted.iter().all(|payload| sent.remove(payload) == Some(1)) && sent.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_letter_does_not_stop_the_others() {
     if !available() {
         return;
