@@ -12,7 +12,7 @@ use crate::nats::Broker;
 pub(crate) enum Place {
     Store(DeadLetters),
     #[cfg(feature = "nats")]
-    Nats(Broker),
+    Nats(Box<Broker>),
 }
 
 /// Opens what `--from` names. Never creates a store.
@@ -23,7 +23,9 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
     match url.split_once("://") {
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
-            Broker::connect(scheme, rest, without_password(url), &cli.broker).await.map(Place::Nats)
+            let shown = without_password(url);
+            let broker = Broker::connect(scheme, rest, shown, &cli.broker).await?;
+            Ok(Place::Nats(Box::new(broker)))
         }
         _ => store(url, false).await.map(Place::Store),
     }

@@ -18,6 +18,10 @@ pub(crate) struct BrokerArgs {
     /// Certificates by which a broker is trusted, besides those of this machine
     #[arg(long, value_name = "FILE", env = "DLQ_TLS_CA", global = true)]
     pub(crate) tls_ca: Option<PathBuf>,
+
+    /// The JetStream domain, e.g. of a leaf node. Defaults to the server's own
+    #[arg(long, value_name = "NAME", env = "DLQ_NATS_DOMAIN", global = true)]
+    pub(crate) js_domain: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -23,7 +23,7 @@ pub(super) async fn run(
         Some(file) => read(file)?,
         None => given(broker, args).await?,
     };
-    let findings = deployment.check(&broker.client).await?;
+    let findings = deployment.check(&broker.context).await?;
     if out.is_table() {
         for finding in &findings {
             let says = |text: &str| escape(text);

@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dlq_nats::async_nats::jetstream::context::GetStreamErrorKind;
-use dlq_nats::async_nats::jetstream::{self, ErrorCode, stream};
-use dlq_nats::async_nats::{
-    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError,
-};
+use dlq_nats::async_nats::jetstream::{self, Context, ErrorCode, stream};
+use dlq_nats::async_nats::{ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use dlq_nats::{DlqStream, RetryStream, ingest_marks};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
@@ -25,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A server, and the name of the stream that the URL gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
-    pub(crate) client: Client,
+    pub(crate) context: Context,
     pub(crate) stream: String,
     /// The URL, fit to be shown.
     pub(crate) shown: String,
@@ -92,7 +90,11 @@ impl Broker {
                 return Err(CliError::failed(text));
             }
         };
-        Ok(Self { client, stream: url.stream, shown, refusals })
+        let context = match &args.js_domain {
+            Some(domain) => jetstream::with_domain(client, domain),
+            None => jetstream::new(client),
+        };
+        Ok(Self { context, stream: url.stream, shown, refusals })
     }
 
     /// What `work` yields, unless the server refuses something on the way, which it would wait for in vain.
@@ -121,7 +123,7 @@ impl Broker {
 
     /// The settings of a stream; `None` when there is none of this name.
     pub(crate) async fn config(&self, name: &str) -> Result<Option<stream::Config>, CliError> {
-        let error = match jetstream::new(self.client.clone()).get_stream(name).await {
+        let error = match self.context.get_stream(name).await {
             Ok(stream) => return Ok(Some(stream.cached_info().config.clone())),
             Err(error) => error,
         };
@@ -142,8 +144,7 @@ impl Broker {
 
     /// The lease that a durable consumer has; `None` when it is not there.
     pub(crate) async fn lease(&self, stream: &str, consumer: &str) -> Option<Duration> {
-        let context = jetstream::new(self.client.clone());
-        let stream = context.get_stream_no_info(stream).await.ok()?;
+        let stream = self.context.get_stream_no_info(stream).await.ok()?;
         stream.consumer_info(consumer).await.ok().map(|info| info.config.ack_wait)
     }
 
@@ -169,8 +170,8 @@ impl Broker {
 
     /// Which streams there are.
     async fn others(&self) -> String {
-        let context = jetstream::new(self.client.clone());
-        let names: Result<Vec<String>, _> = context.stream_names().take(11).try_collect().await;
+        let names: Result<Vec<String>, _> =
+            self.context.stream_names().take(11).try_collect().await;
         match names {
             Ok(names) if names.is_empty() => " (there are no streams)".to_owned(),
             Ok(names) => format!(" (there are {})", names.join(", ")),
@@ -180,7 +181,7 @@ impl Broker {
 
     /// Letters that are kept in a store are sent back from there, so that it knows.
     pub(crate) async fn refuse_beside_store(&self, letters: &DlqStream) -> Result<(), CliError> {
-        match ingest_marks(&self.client, letters).await?.first() {
+        match ingest_marks(&self.context, letters).await?.first() {
             Some(mark) => Err(CliError::refused(format!(
                 "the letters of {} are kept in a store; use the store: dlq replay --from {}; or say --beside-store, and it \
                  does not learn of what is sent",
@@ -192,7 +193,7 @@ impl Broker {
 
     /// Why letters are not changed here, and what to type instead.
     pub(crate) async fn no_changes(&self, verb: &str, letters: &DlqStream) -> CliError {
-        let marks = ingest_marks(&self.client, letters).await.unwrap_or_default();
+        let marks = ingest_marks(&self.context, letters).await.unwrap_or_default();
         match marks.first() {
             Some(mark) => CliError::refused(format!(
                 "`dlq {verb}` changes letters, and those of {} are kept in a store; use the store: dlq {verb} --from {}",

@@ -31,7 +31,7 @@ pub(super) async fn run(
     let store = open::store(&args.into, true).await?;
     let name = store_name(&args.into)?;
     let opening = async {
-        Ok(NatsFeed::open(&broker.client, &stream, &args.durable, &name, args.lease).await?)
+        Ok(NatsFeed::open(&broker.context, &stream, &args.durable, &name, args.lease).await?)
     };
     let feed = broker.permitted(opening).await?.with_prefetch(args.batch.saturating_mul(2));
     let feed = if args.once { feed.until_end() } else { feed };
@@ -74,7 +74,7 @@ async fn refuse_a_lost_store(
     if is_there {
         return Ok(());
     }
-    let marks = async { Ok(ingest_marks(&broker.client, stream).await?) };
+    let marks = async { Ok(ingest_marks(&broker.context, stream).await?) };
     let marks = broker.permitted(marks).await?;
     match marks.iter().find(|mark| mark.consumer == args.durable && mark.confirmed > 0) {
         Some(mark) => Err(CliError::refused(format!(

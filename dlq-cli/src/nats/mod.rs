@@ -36,7 +36,7 @@ pub(crate) async fn run(
                 if matches!(command, Command::Op { .. } | Command::Mark(_) | Command::Delete(_)) {
                     return Err(broker.no_changes(command.name(), &stream).await);
                 }
-                let letters = BoxLetters::new(NatsLetters::new(&broker.client, stream));
+                let letters = BoxLetters::new(NatsLetters::new(&broker.context, stream));
                 let mut context = Context { letters, out, target: broker.shown.clone() };
                 let exit = commands::look(&mut context, command).await?;
                 context.out.flush()?;

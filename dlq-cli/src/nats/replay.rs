@@ -39,7 +39,7 @@ pub(super) async fn run(
         if !args.at_broker.beside_store {
             broker.refuse_beside_store(&stream).await?;
         }
-        let mut letters = NatsLetters::new(&broker.client, stream);
+        let mut letters = NatsLetters::new(&broker.context, stream);
         if let Some(name) = &args.at_broker.key_header {
             letters = letters.with_key_header(name);
         }

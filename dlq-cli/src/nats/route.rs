@@ -41,7 +41,7 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         Some(there) => advisories.with_max_age(there.max_age).with_replicas(there.num_replicas),
         None => advisories.with_replicas(args.replicas),
     };
-    let mut builder = EventRouter::builder(broker.client.clone())
+    let mut builder = EventRouter::builder(broker.context.clone())
         .letters(letters)
         .advisories(advisories)
         .sweep_every(args.sweep_every)

@@ -29,6 +29,12 @@ fn server() -> Option<Arc<Running>> {
     Some(running)
 }
 
+/// A server for one test alone.
+pub(crate) fn server_in(setting: &str, value: &str) -> Option<Running> {
+    or_skip(Service::Nats, ensure_installed(Service::Nats)).ok()?;
+    Some(Service::Nats.builder().ours().setting(setting, value).start().unwrap())
+}
+
 /// A server for one test alone, with users; who does not say who he is, is `guest`.
 pub(crate) fn server_with(setting: &str, value: &str) -> Option<Running> {
     or_skip(Service::Nats, ensure_installed(Service::Nats)).ok()?;

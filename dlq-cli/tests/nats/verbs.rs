@@ -7,11 +7,13 @@ use std::process::Stdio;
 use dlq_core::store::Letters as _;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::{DeadLetter, Filter, Sink as _};
+use dlq_nats::async_nats::{self, jetstream};
+use dlq_nats::{DlqStream, NatsSink};
 use dlq_testkit::fixtures::{letter, varied};
 use serde_json::Value;
 
-use crate::common::Ran;
-use crate::fixture::Bench;
+use crate::common::{Ran, dlq};
+use crate::fixture::{Bench, server_in};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn they_say_what_a_store_with_the_same_letters_says() {
@@ -134,4 +136,23 @@ async fn a_closed_pipe_is_not_an_error() {
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
         assert!(!ran.err.contains("panicked"), "{}", ran.err);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_another_domain_are_found() {
+    let store = tempfile::tempdir().unwrap();
+    let domain = format!("{{ store_dir: \"{}\", domain: hub }}", store.path().display());
+    let started = tokio::task::block_in_place(|| server_in("jetstream", &domain));
+    let Some(server) = started else { return };
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let hub = jetstream::with_domain(client, "hub");
+    let sink = NatsSink::open(&hub, DlqStream::new()).await.unwrap();
+    sink.put(vec![letter(1)]).await.unwrap();
+    let count = |domain: &str| -> Ran {
+        let args = ["count", "--from", server.url(), "--js-domain", domain];
+        tokio::task::block_in_place(|| dlq(&args).output().unwrap().into())
+    };
+    assert_eq!(count("hub").ok().out, "1\n");
+    let ran = count("elsewhere");
+    assert_eq!(ran.code, 1, "{}", ran.err);
 }

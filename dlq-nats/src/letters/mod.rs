@@ -10,8 +10,7 @@ mod stored;
 
 use std::sync::Arc;
 
-use async_nats::Client;
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::Context;
 use tokio::sync::Mutex;
 
 pub use reading::LetterScan;
@@ -19,6 +18,7 @@ pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Re
 pub use send::NatsTarget;
 pub use stored::StoredLetter;
 
+use crate::jetstream::JetStream;
 use crate::streams::DlqStream;
 use snapshot::Snapshot;
 
@@ -46,8 +46,8 @@ pub struct NatsLetters {
 impl NatsLetters {
     /// The letters of this stream, which is looked for when it is read.
     #[must_use]
-    pub fn new(client: &Client, stream: DlqStream) -> Self {
-        let context = jetstream::new(client.clone());
+    pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
+        let context = jetstream.context();
         let ledger = format!("{}_REPLAYS", stream.name);
         Self { context, stream, ledger, key_header: None, kept: Arc::default() }
     }
