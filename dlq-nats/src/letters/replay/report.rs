@@ -11,7 +11,7 @@ pub enum Skipped {
     Sent,
     /// It was sent back as often as the cap allows (G7).
     MaxReplays,
-    /// It is in the stream no more.
+    /// Its payload is in the stream no more. One that was read with the letter, since it is small, is sent all the same.
     Gone,
 }
 
