@@ -7,6 +7,7 @@ pub(crate) mod bury;
 pub(crate) mod consume;
 mod ours;
 mod raw;
+pub(crate) mod replay;
 
 use std::error::Error;
 use std::time::Duration;
