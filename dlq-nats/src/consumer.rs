@@ -9,6 +9,7 @@ use crate::error::SetupError;
 use crate::lane::NatsRetryLane;
 use crate::names::token;
 use crate::pull::Puller;
+use crate::settle::Server;
 use crate::source::{NatsSource, Reading};
 use crate::streams::{self, RetryStream};
 
@@ -180,12 +181,12 @@ impl NatsConsumer {
             cluster: Arc::clone(&self.cluster),
             key_header: self.key_header.clone(),
             event_header: self.event_header.clone(),
-            lease: self.lease,
             clock: self.clock.clone(),
-            retries: self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str())),
         };
+        let retries = self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str()));
+        let server = Server::new(client.clone(), self.lease, retries);
         let mut pullers = pullers.into_iter();
-        Ok(NatsSource::new(client.clone(), context, reading, pullers.next(), pullers.next()))
+        Ok(NatsSource::new(server, reading, pullers.next(), pullers.next()))
     }
 
     /// The retry lane of this consumer; its sources hear the records.

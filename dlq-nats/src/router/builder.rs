@@ -167,9 +167,7 @@ impl EventRouterBuilder {
             cluster: self.cluster,
             key_header: None,
             event_header: self.event_header,
-            lease: self.lease,
             clock: SystemClock::shared(),
-            retries: None,
         };
         let shared = Arc::new(Shared::new(context, sink, reading, watch));
         Ok(EventRouter {
