@@ -184,7 +184,7 @@ impl NatsConsumer {
             clock: self.clock.clone(),
         };
         let retries = self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str()));
-        let server = Server::new(client.clone(), self.lease, retries);
+        let server = Server::new(context, self.lease, retries);
         let mut pullers = pullers.into_iter();
         Ok(NatsSource::new(server, reading, pullers.next(), pullers.next()))
     }

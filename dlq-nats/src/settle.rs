@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::Context;
 use async_nats::{Client, Request, Subject};
 use bytes::Bytes;
 use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
@@ -30,8 +30,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(client: Client, lease: Duration, retries: Option<Arc<str>>) -> Self {
-        let context = jetstream::new(client.clone());
+    pub(crate) fn new(context: Context, lease: Duration, retries: Option<Arc<str>>) -> Self {
+        let client = context.client();
         Self { acks: Acks::new(client.clone()), client, context, lease, retries }
     }
 }

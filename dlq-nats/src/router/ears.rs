@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{Client, Message, Subscriber};
+use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use dlq_core::{Disposition, Settle as _};
 use futures_util::StreamExt as _;
@@ -33,7 +33,7 @@ pub(super) async fn durable(
     lease: Duration,
     stop: CancellationToken,
 ) {
-    let server = Arc::new(Server::new(client, lease, None));
+    let server = Arc::new(Server::new(jetstream::new(client), lease, None));
     let room = Arc::new(Semaphore::new(IN_HAND));
     let mut tasks = JoinSet::new();
     loop {
