@@ -1,7 +1,8 @@
 use async_nats::jetstream::Context;
 use dlq_core::protocol::on_escalation;
 use dlq_core::{
-    Death, Delivery, Escalation, Fingerprint, Message, Reason, RetryLane, SharedClock, StoreError,
+    DeadLetter, Death, Delivery, Escalation, Fingerprint, Headers, Message, Reason, RetryLane,
+    SharedClock, StoreError,
 };
 
 use crate::names::{tail, token};
@@ -38,6 +39,30 @@ impl NatsRetryLane {
         clock: SharedClock,
     ) -> Self {
         Self { context, stream, consumer: token(consumer), schedules, clock }
+    }
+
+    /// Gives a letter back to this consumer, at once, as a message that has died once more often than before. `id` is what
+    /// makes it the same when it is given back twice.
+    pub(crate) async fn give_back(
+        &self,
+        letter: &DeadLetter,
+        id: String,
+        written: impl Fn(&Message) -> Headers,
+    ) -> Result<(), StoreError> {
+        let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
+        let mut death = letter.death();
+        death.generation = death.generation.saturating_add(1);
+        let outgoing = Outgoing {
+            operation: "write a letter that is sent back",
+            subject: format!("{prefix}.{consumer}.{}", tail(letter.message.subject())),
+            aside: format!("{prefix}-aside.{consumer}.{id}"),
+            id,
+            message: &letter.message,
+            written,
+            rest: Rest::of(&letter.message, &letter.origin, death),
+            orders: Vec::new(),
+        };
+        send(&self.context, &self.stream.config(), outgoing).await.map(drop)
     }
 
     /// Whether the server keeps records until they are due. Otherwise they are fetched at once and given back until

@@ -6,7 +6,8 @@
 //! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
-//! | [`NatsLetters`] | reads the letters of that stream and sends them back |
+//! | [`NatsLetters`] | reads the letters of that stream, as a store does |
+//! | [`NatsReplay`] | sends them back, each once |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
 //!
@@ -77,7 +78,10 @@ mod wire;
 
 pub use consumer::{NatsConsumer, Start};
 pub use lane::NatsRetryLane;
-pub use letters::{NatsLetters, StoredLetter};
+pub use letters::{
+    Hearer, LetterScan, NatsLetters, NatsReplay, NatsTarget, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, Skipped, StoredLetter,
+};
 pub use marks::NatsCrashMarks;
 pub use router::EventRouter;
 pub use settle::NatsSettle;

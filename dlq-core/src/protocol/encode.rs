@@ -93,6 +93,16 @@ pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
     headers
 }
 
+/// The same for a letter that is sent to the handler that failed, by its retry stage: every attempt so far goes with it,
+/// and none of them counts.
+#[must_use]
+pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
+    let mut headers = on_replay(letter, replay);
+    write_history(&mut headers, &letter.history);
+    set(&mut headers, names::RETRY_ATTEMPTS, 0);
+    headers
+}
+
 /// The producer's headers; those with a name of ours under [`KEPT`].
 fn producers(message: &Message) -> Headers {
     let mut headers: Headers = message

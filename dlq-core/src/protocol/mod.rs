@@ -17,7 +17,7 @@ mod encode;
 mod text;
 
 pub use decode::{Decoded, Original, split};
-pub use encode::{Replay, on_death, on_escalation, on_replay};
+pub use encode::{Replay, on_death, on_escalation, on_replay, on_replay_to_handler};
 
 /// The version of the protocol that this crate writes.
 pub const VERSION: &str = "1";

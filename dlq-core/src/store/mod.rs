@@ -21,6 +21,7 @@ mod handle;
 pub mod memory;
 mod operation;
 mod quarantine;
+pub mod reading;
 pub mod rules;
 mod schedule;
 mod selection;

@@ -16,10 +16,12 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, async_nats};
+use dlq_nats::{
+    DlqStream, NatsConsumer, NatsLetters, NatsReplay, NatsSink, NatsTarget, RetryStream, async_nats,
+};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
-use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, SystemClock};
+use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::{Attempt, Json, State};
 
@@ -61,12 +63,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let messages = if repaired { 0 } else { feed::publish(&client).await? };
     let mut sent = 0;
     if repaired {
-        let fixed = |letter: &dlq_tower::core::DeadLetter| {
-            letter.class == ErrorClass::Transient || letter.cause == Some(Cause::Decode)
-        };
-        for stored in letters.read(&Filter::new()).await?.iter().filter(|s| fixed(&s.letter)) {
-            letters.send_to_handler(stored, &lane, SystemClock.now()).await?;
-            sent += 1;
+        let operation = OperationId::of(CONSUMER, SystemClock.now(), 0);
+        let fixed = [
+            Filter::new().with_class(ErrorClass::Transient),
+            Filter::new().with_cause(Cause::Decode),
+        ];
+        for filter in fixed {
+            let handler = NatsTarget::Handler(RetryStream::new());
+            let replay = NatsReplay::new(&letters, filter, handler, operation);
+            sent += replay.run(std::future::pending(), |_| {}).await?.sent;
         }
     }
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::rules::DedupKey;
-use super::super::{AuditEntry, ItemOutcome, ProcessedEvent};
+use super::super::{AuditEntry, ItemOutcome, ProcessedEvent, reading};
 use super::campaign::Campaign;
 use super::row::Row;
 use crate::{Cursor, DeadLetter, Filter, LetterId, OperationId, Timestamp};
@@ -69,14 +69,14 @@ impl World {
     }
 
     fn index(&mut self, row: &Row) {
-        self.by_age.insert(age(row));
+        self.by_age.insert(reading::place(&row.letter));
         if let Some(place) = place(row) {
             self.lines.entry(row.letter.consumer.clone()).or_default().insert(place);
         }
     }
 
     fn unindex(&mut self, row: &Row) {
-        self.by_age.remove(&age(row));
+        self.by_age.remove(&reading::place(&row.letter));
         if let Some(place) = place(row)
             && let Some(line) = self.lines.get_mut(&row.letter.consumer)
         {
@@ -110,10 +110,6 @@ impl World {
             self.end_item(row, ItemOutcome::Skipped, Some("died again before it was sent"), now);
         }
     }
-}
-
-fn age(row: &Row) -> Cursor {
-    Cursor { created_at: row.letter.state.created_at, id: row.letter.id }
 }
 
 fn place(row: &Row) -> Option<Place> {

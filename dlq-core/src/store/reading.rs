@@ -1,0 +1,103 @@
+//! How letters in memory are listed, grouped and counted, as pure functions: what [`Letters`](super::Letters) answers
+//! for whoever has them at hand, the store in memory as well as a reader of a broker's dead letters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use super::{Group, Stats};
+use crate::{
+    Cursor, DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest,
+};
+
+/// The place of a letter in a list.
+#[must_use]
+pub fn place(letter: &DeadLetter) -> Cursor {
+    Cursor { created_at: letter.state.created_at, id: letter.id }
+}
+
+/// The ids among `rows` that begin with these digits, as [`Letters::with_prefix`](super::Letters::with_prefix) gives
+/// them.
+#[must_use]
+pub fn with_prefix<V>(rows: &BTreeMap<LetterId, V>, digits: &str, limit: u32) -> Vec<LetterId> {
+    let digits = digits.to_ascii_lowercase();
+    let Some(from) = first_with(&digits) else { return Vec::new() };
+    let found = rows.range(from..).map(|(id, _)| *id);
+    let found = found.take_while(|id| id.to_string().starts_with(&digits));
+    found.take(limit as usize).collect()
+}
+
+/// The smallest id that begins with these digits; `None` when none can.
+fn first_with(digits: &str) -> Option<LetterId> {
+    if digits.len() > 32 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    format!("{digits:0<32}").parse().ok()
+}
+
+/// One page of the letters that match: `by_age` has the [`place`] of every letter, `letter` finds the one of an id.
+pub fn page<'a>(
+    by_age: &BTreeSet<Cursor>,
+    letter: impl Fn(&LetterId) -> Option<&'a DeadLetter>,
+    filter: &Filter,
+    page: PageRequest,
+) -> Page {
+    let limit = page.limit.max(1) as usize;
+    let after = page.after.map_or(Bound::Unbounded, Bound::Excluded);
+    let letters = |places: &mut dyn Iterator<Item = &Cursor>| -> Vec<LetterSummary> {
+        places
+            .filter_map(|place| letter(&place.id))
+            .filter(|letter| filter.matches(letter))
+            .take(limit + 1)
+            .map(DeadLetter::summary)
+            .collect()
+    };
+    let mut letters = match page.order {
+        Order::NewestFirst => letters(&mut by_age.range((Bound::Unbounded, after)).rev()),
+        Order::OldestFirst => letters(&mut by_age.range((after, Bound::Unbounded))),
+    };
+    let more = letters.len() > limit;
+    letters.truncate(limit);
+    let next = letters
+        .last()
+        .filter(|_| more)
+        .map(|last| Cursor { created_at: last.state.created_at, id: last.id });
+    Page { letters, next }
+}
+
+/// The groups of `letters`, which come oldest first, as [`Letters::groups`](super::Letters::groups) gives them.
+pub fn groups<'a>(letters: impl Iterator<Item = &'a DeadLetter>, limit: u32) -> Vec<Group> {
+    struct Seen<'a> {
+        count: u64,
+        first: &'a DeadLetter,
+        last: &'a DeadLetter,
+    }
+    let mut seen: BTreeMap<(&Fingerprint, &str), Seen<'_>> = BTreeMap::new();
+    for letter in letters {
+        seen.entry((&letter.fingerprint, &letter.consumer))
+            .and_modify(|group| {
+                group.count += 1;
+                group.last = letter;
+            })
+            .or_insert(Seen { count: 1, first: letter, last: letter });
+    }
+    let mut groups: Vec<_> = seen.into_iter().collect();
+    // Stable: groups of the same size stay ordered by fingerprint, then consumer.
+    groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
+    groups.truncate(limit as usize);
+    let group = |((fingerprint, consumer), group): ((&Fingerprint, &str), Seen<'_>)| Group {
+        fingerprint: *fingerprint,
+        consumer: consumer.to_owned(),
+        count: group.count,
+        first_seen: group.first.state.created_at,
+        last_seen: group.last.state.created_at,
+        sample: group.last.summary(),
+    };
+    groups.into_iter().map(group).collect()
+}
+
+/// Counts over `letters`.
+pub fn stats<'a>(letters: impl Iterator<Item = &'a DeadLetter>) -> Stats {
+    let mut stats = Stats::default();
+    letters.for_each(|letter| stats.add(&letter.summary()));
+    stats
+}

@@ -1,0 +1,209 @@
+//! What was sent back: a key-value bucket with one record for every 256 sequences of the stream of dead letters.
+//!
+//! A record says which deaths were sent, and who is sending now. It changes by compare-and-set only, so that of two who
+//! want a chunk one has it. Deaths are marked by name and not by sequence: copies of a death are one, and a stream that
+//! was created anew under its old name has no marks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
+use async_nats::jetstream::stream::{self, StorageType};
+use dlq_core::{Death, OperationId, StoreError, StoreErrorKind, Timestamp};
+use futures_util::TryStreamExt;
+use serde::{Deserialize, Serialize};
+
+use super::scan::Scan;
+use crate::publish::unwritable;
+
+const OPERATION: &str = "read or write what was sent back";
+
+/// How many sequences have one record.
+pub(super) const CHUNK: u64 = 256;
+
+/// How a death was sent back last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Mark {
+    pub(super) operation: OperationId,
+    pub(super) at: Timestamp,
+    /// How often, this time included.
+    pub(super) times: u32,
+}
+
+pub(super) type Marks = HashMap<Death, Mark>;
+
+/// Somebody sends letters of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub(super) owner: String,
+    pub(super) lease_ms: u64,
+    /// Where the streams stood to which it sends, before it sent anything that is not marked.
+    pub(super) streams: BTreeMap<String, u64>,
+}
+
+impl Claim {
+    pub(super) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+}
+
+/// The record of a chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) claim: Option<Claim>,
+    pub(super) marks: BTreeMap<Death, Mark>,
+}
+
+/// A record as it is written.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claim: Option<Claim>,
+    sent: Vec<Sent>,
+}
+
+/// Deaths with the same mark.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    #[serde(flatten)]
+    mark: Mark,
+    deaths: Vec<String>,
+}
+
+impl Record {
+    fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut groups: BTreeMap<Mark, Vec<String>> = BTreeMap::new();
+        for (death, mark) in &self.marks {
+            groups.entry(*mark).or_default().push(death.to_string());
+        }
+        let sent = groups.into_iter().map(|(mark, deaths)| Sent { mark, deaths }).collect();
+        serde_json::to_vec(&Written { claim: self.claim.clone(), sent })
+    }
+
+    fn from_json(json: &[u8]) -> Option<Self> {
+        if json.is_empty() {
+            return Some(Self::default());
+        }
+        let written: Written = serde_json::from_slice(json).ok()?;
+        let mut marks = BTreeMap::new();
+        for Sent { mark, deaths } in &written.sent {
+            for death in deaths {
+                marks.insert(death_of(death)?, *mark);
+            }
+        }
+        Some(Self { claim: written.claim, marks })
+    }
+}
+
+/// Reads `LETTER.GENERATION`.
+pub(super) fn death_of(text: &str) -> Option<Death> {
+    let (letter, generation) = text.split_once('.')?;
+    Some(Death { letter: letter.parse().ok()?, generation: generation.parse().ok()? })
+}
+
+/// A record and where it stands.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) record: Record,
+    /// 0 where there is none yet.
+    pub(super) revision: u64,
+    /// When it was written, by the server's clock.
+    pub(super) written: Timestamp,
+}
+
+/// The bucket, for those who write.
+#[derive(Clone, Debug)]
+pub(super) struct Ledger {
+    bucket: Store,
+}
+
+/// The stream that a bucket is.
+pub(super) fn stream_of(bucket: &str) -> String {
+    format!("KV_{bucket}")
+}
+
+impl Ledger {
+    /// Opens the bucket, which is created when it is not there: it keeps what it is told as long as the letters are
+    /// kept.
+    pub(super) async fn open(
+        context: &Context,
+        bucket: &str,
+        letters: &stream::Config,
+    ) -> Result<Self, StoreError> {
+        if let Ok(bucket) = context.get_key_value(bucket).await {
+            return Ok(Self { bucket });
+        }
+        let config = Config {
+            bucket: bucket.to_owned(),
+            description: format!("Which letters of `{}` were sent back", letters.name),
+            history: 1,
+            max_age: letters.max_age,
+            storage: StorageType::File,
+            num_replicas: letters.num_replicas,
+            ..Config::default()
+        };
+        let created = context.create_key_value(config).await;
+        Ok(Self { bucket: created.map_err(|error| unwritable(OPERATION, error))? })
+    }
+
+    pub(super) async fn read(&self, chunk: u64) -> Result<Entry, StoreError> {
+        let key = chunk.to_string();
+        let entry = self.bucket.entry(&key).await.map_err(|error| unwritable(OPERATION, error))?;
+        let Some(entry) = entry else {
+            let (record, written) = (Record::default(), Timestamp::EPOCH);
+            return Ok(Entry { record, revision: 0, written });
+        };
+        let record = Record::from_json(&entry.value).ok_or_else(|| unreadable(&key))?;
+        let written = i64::try_from(entry.created.unix_timestamp_nanos()).unwrap_or(i64::MAX);
+        let written = Timestamp::from_nanos(written);
+        Ok(Entry { record, revision: entry.revision, written })
+    }
+
+    /// Replaces what stood at `revision`: the new revision, or `None` when somebody else was faster.
+    pub(super) async fn write(
+        &self,
+        chunk: u64,
+        record: &Record,
+        revision: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let json = record.to_json().map_err(|error| unwritable(OPERATION, error))?;
+        match self.bucket.update(chunk.to_string(), json.into(), revision).await {
+            Ok(revision) => Ok(Some(revision)),
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
+            Err(error) => Err(unwritable(OPERATION, error)),
+        }
+    }
+}
+
+/// Every mark in the bucket.
+pub(super) async fn marks(
+    context: &Context,
+    bucket: &str,
+    batch: usize,
+) -> Result<Marks, StoreError> {
+    let prefix = format!("$KV.{bucket}.");
+    let scan = Scan {
+        operation: OPERATION,
+        stream: stream_of(bucket),
+        subject: format!("{prefix}>"),
+        from: DeliverPolicy::LastPerSubject,
+        headers_only: false,
+        batch,
+        follow: false,
+    };
+    let mut records = scan.run(context.clone());
+    let mut marks = Marks::new();
+    while let Some((message, _)) = records.try_next().await? {
+        let record = Record::from_json(&message.payload);
+        let key = message.subject.as_str().trim_start_matches(&prefix);
+        marks.extend(record.ok_or_else(|| unreadable(key))?.marks);
+    }
+    Ok(marks)
+}
+
+fn unreadable(key: &str) -> StoreError {
+    let text = format!("the record `{key}` is none of this version; remove it to go without it");
+    StoreError::new(StoreErrorKind::Corrupt, OPERATION).with_detail(text)
+}

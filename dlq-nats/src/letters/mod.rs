@@ -1,0 +1,75 @@
+//! Reads the stream of dead letters, and sends letters back.
+
+mod ledger;
+mod reading;
+mod replay;
+mod scan;
+mod send;
+mod snapshot;
+mod stored;
+
+use std::sync::Arc;
+
+use async_nats::Client;
+use async_nats::jetstream::{self, Context};
+use tokio::sync::Mutex;
+
+pub use reading::LetterScan;
+pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
+pub use send::NatsTarget;
+pub use stored::StoredLetter;
+
+use crate::streams::DlqStream;
+use snapshot::Snapshot;
+
+/// The letters of a stream, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store
+/// does it.
+///
+/// Several copies of a death are one letter, of several deaths of a message the latest counts, and the same death with
+/// other bytes is a second letter, as in a store. What is in the stream and was not written by a
+/// [`NatsSink`](crate::NatsSink) is passed over, with a warning.
+///
+/// # Cost
+///
+/// The stream is read from its beginning when it is first asked for, and again when something was written or removed
+/// since; clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
+/// each. For millions of letters there are stores.
+#[derive(Clone, Debug)]
+pub struct NatsLetters {
+    context: Context,
+    stream: DlqStream,
+    ledger: String,
+    key_header: Option<String>,
+    kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
+}
+
+impl NatsLetters {
+    /// The letters of this stream, which is looked for when it is read.
+    #[must_use]
+    pub fn new(client: &Client, stream: DlqStream) -> Self {
+        let context = jetstream::new(client.clone());
+        let ledger = format!("{}_REPLAYS", stream.name);
+        Self { context, stream, ledger, key_header: None, kept: Arc::default() }
+    }
+
+    /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
+    /// stream's with `_REPLAYS`.
+    #[must_use]
+    pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
+        self.ledger = bucket.into();
+        self
+    }
+
+    /// Sets the header that carries the key of a message that is sent to its origin; the same as the
+    /// [consumer's](crate::NatsConsumer::with_key_header). Defaults to none.
+    #[must_use]
+    pub fn with_key_header(mut self, name: impl Into<String>) -> Self {
+        self.key_header = Some(name.into());
+        self
+    }
+}
+
+const _: () = {
+    const fn letters<L: dlq_core::store::Letters + Clone>() {}
+    letters::<NatsLetters>();
+};

@@ -1,0 +1,295 @@
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::stream::{Info, RawMessageErrorKind};
+use dlq_core::store::{Group, Letters, Stats, reading};
+use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+
+use super::ledger::Marks;
+use super::scan::{Scan, Scanned, batch_of};
+use super::snapshot::{Row, Seen, Snapshot};
+use super::stored::{NONE, payload};
+use super::{NatsLetters, StoredLetter, ledger};
+use crate::place::Place;
+use crate::publish::unwritable;
+use crate::streams::find;
+
+const READING: &str = "read dead letters";
+
+impl Letters for NatsLetters {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.stored(id).await?.map(|stored| stored.letter))
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        Ok(reading::with_prefix(&self.snapshot().await?.rows, &digits, limit))
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let letter = |id: &LetterId| snapshot.rows.get(id).map(|row| &row.letter);
+        let mut page = reading::page(&snapshot.by_age, letter, &filter, page);
+        page.letters.iter_mut().for_each(|letter| snapshot.measure(letter));
+        Ok(page)
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        Ok(self.snapshot().await?.matching(&filter).count() as u64)
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let letters = snapshot.matching(&filter).map(|row| &row.letter);
+        let mut groups = reading::groups(letters, limit);
+        groups.iter_mut().for_each(|group| snapshot.measure(&mut group.sample));
+        Ok(groups)
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        let snapshot = self.snapshot().await?;
+        Ok(reading::stats(snapshot.matching(&filter).map(|row| &row.letter)))
+    }
+}
+
+impl NatsLetters {
+    /// The latest death of a letter, payload and all, and where it stands; `None` when there is none, or no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn stored(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let Some(row) = snapshot.rows.get(&id) else { return Ok(None) };
+        let sequence = row.sequence;
+        if let Some(letter) = row.whole() {
+            return Ok(Some(StoredLetter { letter: letter.clone(), sequence }));
+        }
+        let name = &self.stream.name;
+        let stream = self.context.get_stream_no_info(name).await;
+        let stream = stream.map_err(|error| unwritable(READING, error))?;
+        let message = match stream.get_raw_message(sequence).await {
+            Ok(message) => message,
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => return Ok(None),
+            Err(error) => return Err(unwritable(READING, error)),
+        };
+        let payload = payload(&self.context, name, &message.headers, message.payload).await?;
+        let letter = payload.and_then(|payload| row.with_payload(payload));
+        Ok(letter.map(|letter| StoredLetter { letter, sequence }))
+    }
+
+    /// Every letter that matches with its payload, in the order in which they died; for few, or small ones: all are in
+    /// memory at once.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such stream, `Unavailable` when the server does not answer or a part of a letter has
+    /// gone.
+    pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let mut rows: Vec<_> = snapshot.matching(filter).collect();
+        rows.sort_unstable_by_key(|row| row.sequence);
+        let letters = self.whole(&rows, snapshot.batch).map_ok(|(sequence, letter)| {
+            let letter = letter.into_owned();
+            StoredLetter { letter, sequence }
+        });
+        let mut letters: Vec<_> = letters.try_collect().await?;
+        letters.sort_unstable_by_key(|stored| stored.sequence);
+        Ok(letters)
+    }
+
+    /// These letters, which come in the order of the stream, with their payloads and sequences: first those whose
+    /// payloads are kept, and then those that are read. What has gone of the latter is left out.
+    pub(super) fn whole<'a>(
+        &self,
+        rows: &[&'a Row],
+        batch: usize,
+    ) -> impl Stream<Item = Result<(u64, Cow<'a, DeadLetter>), StoreError>> + Send + use<'a> {
+        let (kept, rows): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| row.whole().is_some());
+        let kept = kept
+            .into_iter()
+            .filter_map(|row| row.whole().map(|letter| Ok((row.sequence, Cow::Borrowed(letter)))));
+        let first = rows.first().map_or(0, |row| row.sequence);
+        let last = rows.last().map_or(0, |row| row.sequence);
+        let range = usize::try_from(last - first + 1).unwrap_or(batch);
+        let scan = self.messages(batch.min(range), first, false);
+        let begin = (self.context.clone(), scan, rows.into_iter().peekable());
+        let read = stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
+            while rows.peek().is_some() {
+                let Some((message, place)) = scan.try_next().await? else { break };
+                while rows.next_if(|row| row.sequence < place.sequence).is_some() {}
+                let Some(row) = rows.next_if(|row| row.sequence == place.sequence) else {
+                    continue;
+                };
+                let (headers, inline) = (message.headers.as_ref(), message.payload.clone());
+                let headers = headers.unwrap_or(&NONE);
+                let payload = payload(&context, &place.stream, headers, inline).await?;
+                if let Some(letter) = payload.and_then(|payload| row.with_payload(payload)) {
+                    return Ok(Some(((row.sequence, Cow::Owned(letter)), (context, scan, rows))));
+                }
+            }
+            Ok(None)
+        });
+        stream::iter(kept).chain(read)
+    }
+
+    /// What was written to the stream from this sequence on until now, copies and earlier deaths too, in the order of
+    /// the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn scan_from(&self, sequence: u64) -> Result<LetterScan, StoreError> {
+        self.scan(sequence, false).await
+    }
+
+    /// The same, and then what is written from now on. It never ends, and goes on after an error where it stood.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn follow(&self, sequence: u64) -> Result<LetterScan, StoreError> {
+        self.scan(sequence, true).await
+    }
+
+    async fn scan(&self, sequence: u64, follow: bool) -> Result<LetterScan, StoreError> {
+        let info = self.info().await?;
+        Ok(self.scan_of(batch_of(&info.state), sequence, follow))
+    }
+
+    fn scan_of(&self, batch: usize, sequence: u64, follow: bool) -> LetterScan {
+        let messages = self.messages(batch, sequence, follow);
+        LetterScan { letters: self.clone(), messages, next: None }
+    }
+
+    fn messages(&self, batch: usize, sequence: u64, follow: bool) -> Scanned {
+        let scan = Scan {
+            operation: READING,
+            stream: self.stream.name.clone(),
+            subject: format!("{}.>", self.stream.prefix),
+            from: DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) },
+            headers_only: false,
+            batch,
+            follow,
+        };
+        scan.run(self.context.clone())
+    }
+
+    /// The letter in a message that a consumer of the stream was handed. `None`, and a warning, when it is none.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when a part of the letter that stands aside cannot be read.
+    pub async fn letter_in(
+        &self,
+        message: &async_nats::jetstream::Message,
+    ) -> Result<Option<StoredLetter>, StoreError> {
+        match message.reply.as_ref().and_then(|reply| Place::read(reply)) {
+            Some(place) => StoredLetter::read(&self.context, message, &place).await,
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn info(&self) -> Result<Info, StoreError> {
+        let name = &self.stream.name;
+        let info = find(&self.context, name).await.map_err(|error| error.for_store(READING))?;
+        info.ok_or_else(|| {
+            let text = format!("there is no stream `{name}`");
+            StoreError::new(StoreErrorKind::NotFound, READING).with_detail(text)
+        })
+    }
+
+    /// The letters as they stand. The stream is read again only when something has come or gone.
+    pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
+        let mut kept = self.kept.lock().await;
+        let info = self.info().await?;
+        let seen = Seen::of(&info);
+        let ledger = find(&self.context, &ledger::stream_of(&self.ledger)).await;
+        let ledger = ledger.map_err(|error| error.for_store(READING))?;
+        let marked = ledger.as_ref().map(Seen::of);
+        let mut snapshot = match kept.take().filter(|kept| kept.seen == seen) {
+            Some(kept) => kept,
+            None => Arc::new(self.collapsed(&info, seen).await?),
+        };
+        if snapshot.marked != marked {
+            let marks = match &ledger {
+                Some(info) => {
+                    ledger::marks(&self.context, &self.ledger, batch_of(&info.state)).await?
+                }
+                None => Marks::new(),
+            };
+            Arc::make_mut(&mut snapshot).mark(marked, marks);
+        }
+        *kept = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    async fn collapsed(&self, info: &Info, seen: Seen) -> Result<Snapshot, StoreError> {
+        let batch = batch_of(&info.state);
+        let mut snapshot = Snapshot::new(seen, batch);
+        let mut scan = self.scan_of(batch, 1, false);
+        // What comes while it is read is for the next time.
+        let last = info.state.last_sequence;
+        while let Some(stored) = scan.next().await? {
+            if stored.sequence > last {
+                break;
+            }
+            snapshot.add(stored);
+        }
+        Ok(snapshot)
+    }
+}
+
+/// Letters in the order of their stream, one for each message that is one. Made by [`NatsLetters::scan_from`] and
+/// [`NatsLetters::follow`].
+#[must_use = "it reads nothing unless it is asked for the next letter"]
+pub struct LetterScan {
+    letters: NatsLetters,
+    messages: Scanned,
+    /// A message that was taken and whose parts are not read yet.
+    next: Option<(async_nats::jetstream::Message, Place)>,
+}
+
+impl LetterScan {
+    /// The next letter; `None` at the end of a scan that does not follow.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer. A scan that follows can be asked again.
+    ///
+    /// # Cancel safety
+    ///
+    /// No letter is lost when the future is dropped.
+    pub async fn next(&mut self) -> Result<Option<StoredLetter>, StoreError> {
+        loop {
+            let (message, place) = match &self.next {
+                Some(next) => next,
+                None => match self.messages.try_next().await? {
+                    Some(next) => self.next.insert(next),
+                    None => return Ok(None),
+                },
+            };
+            let read = StoredLetter::read(&self.letters.context, message, place).await?;
+            self.next = None;
+            if read.is_some() {
+                return Ok(read);
+            }
+        }
+    }
+
+    /// The letters as a stream, which ends where the scan does.
+    pub fn into_stream(self) -> impl Stream<Item = Result<StoredLetter, StoreError>> {
+        stream::unfold(self, |mut scan| async {
+            scan.next().await.transpose().map(|next| (next, scan))
+        })
+        .boxed()
+    }
+}
+
+impl std::fmt::Debug for LetterScan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LetterScan").field("letters", &self.letters).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,214 @@
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::pin::pin;
+
+use dlq_core::{Clock, DeadLetter, Death, StoreError, StoreErrorKind, SystemClock};
+use futures_util::StreamExt;
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, sleep_until};
+
+use super::super::ledger::{Claim, Mark};
+use super::super::send::{REPLAYING, Unsent};
+use super::super::snapshot::Row;
+use super::Skipped;
+use super::report::ReplayOutcome;
+use super::run::Run;
+
+/// How many letters of a chunk are on their way at once.
+const IN_FLIGHT: usize = 256;
+
+/// Letters with one record in the ledger.
+#[derive(Debug)]
+pub(super) struct Chunk<'a> {
+    pub(super) index: u64,
+    pub(super) rows: Vec<&'a Row>,
+}
+
+/// What became of a letter that was come to.
+enum Step {
+    Done(ReplayOutcome),
+    /// It was too late to send it.
+    Late,
+    /// The server does not answer.
+    Broken(StoreError),
+}
+
+/// A letter whose turn it is, and the room that it takes on its way.
+struct Admitted<'a, 'r> {
+    sequence: u64,
+    letter: Cow<'a, DeadLetter>,
+    room: Option<SemaphorePermit<'r>>,
+}
+
+impl<'a> Run<'a> {
+    /// Sends the letters of a chunk: whether it is done with. Otherwise somebody else sends it and was not waited for.
+    pub(super) async fn work_on(
+        &self,
+        chunk: &mut Chunk<'a>,
+        wait: bool,
+    ) -> Result<bool, StoreError> {
+        let Chunk { index, rows } = chunk;
+        let lease = self.replay.lease;
+        let mine = |streams| {
+            let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+            Some(Claim { owner: self.owner.clone(), lease_ms, streams })
+        };
+        while !rows.is_empty() && !self.cancel.is_cancelled() {
+            let entry = self.ledger.read(*index).await?;
+            let mut record = entry.record.clone();
+            let mut doubtful = false;
+            if let Some(claim) = &entry.record.claim {
+                if !self.is_over(*index, claim, &entry) {
+                    if !wait {
+                        return Ok(false);
+                    }
+                    self.wait_for(claim).await;
+                    continue;
+                }
+                let found = self.reconcile(*index, claim, &entry).await?;
+                doubtful = found.doubtful;
+                record.marks.extend(found.marks);
+                record.claim = None;
+            }
+            rows.retain(|row| {
+                let mark = record.marks.get(&row.letter.death());
+                !self.skip_marked(row, mark.map(|mark| mark.operation))
+            });
+            if rows.is_empty() {
+                if record != entry.record {
+                    // Whoever was faster has found the same.
+                    self.ledger.write(*index, &record, entry.revision).await?;
+                }
+                break;
+            }
+            record.claim = mine(self.stands(rows).await?);
+            let mut since = Instant::now();
+            let written = self.ledger.write(*index, &record, entry.revision).await?;
+            let Some(mut revision) = written else { continue };
+            loop {
+                let (sent, broken) = self.bite(rows, since).await;
+                if doubtful {
+                    self.doubt(sent.len() as u64);
+                }
+                let (operation, at) = (self.replay.operation, SystemClock.now());
+                for death in sent {
+                    let times = record.marks.get(&death).map_or(0, |mark| mark.times);
+                    let mark = Mark { operation, at, times: times.saturating_add(1) };
+                    record.marks.insert(death, mark);
+                }
+                let goes_on = !rows.is_empty() && !self.cancel.is_cancelled();
+                if broken.is_none() {
+                    // Everything that was sent is marked, so that from here on another look begins.
+                    record.claim = if goes_on { mine(self.stands(rows).await?) } else { None };
+                }
+                since = Instant::now();
+                let written = self.ledger.write(*index, &record, revision).await;
+                if let Some(error) = broken {
+                    return Err(error);
+                }
+                match written? {
+                    Some(next) => revision = next,
+                    // The lease had ended: somebody else has found what was sent, and sends the rest.
+                    None => break,
+                }
+                if !goes_on {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what can be sent in half of a lease that began at `since`; `rows` keeps what it did not come to. Returns
+    /// what was sent and confirmed, and what kept it from going on; then something else may have been sent too.
+    async fn bite(
+        &self,
+        rows: &mut Vec<&'a Row>,
+        since: Instant,
+    ) -> (Vec<Death>, Option<StoreError>) {
+        let until = since + self.replay.lease / 2;
+        let broken = self.cancel.child_token();
+        let stopped = broken.clone();
+        let stopped = async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = sleep_until(until) => {}
+            }
+        };
+        let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.sequence, *row)).collect();
+        let letters = self.replay.letters.whole(rows, self.snapshot.batch);
+        let sending = letters
+            .then(|read| self.admit(read))
+            .take_until(stopped)
+            .map(|admitted| self.send_one(admitted, until))
+            .buffer_unordered(IN_FLIGHT);
+        let mut sending = pin!(sending);
+        let (mut sent, mut error) = (Vec::new(), None);
+        while let Some((sequence, step)) = sending.next().await {
+            match step {
+                Step::Late => {}
+                Step::Broken(why) => {
+                    error.get_or_insert(why);
+                    broken.cancel();
+                }
+                Step::Done(outcome) => {
+                    let Some(row) = open.remove(&sequence) else { continue };
+                    if matches!(outcome, ReplayOutcome::Sent) {
+                        sent.push(row.letter.death());
+                    }
+                    self.tell(row, outcome);
+                }
+            }
+        }
+        rows.retain(|row| open.contains_key(&row.sequence));
+        let has_ended = error.is_none() && !self.cancel.is_cancelled() && Instant::now() < until;
+        if has_ended {
+            for row in rows.drain(..) {
+                self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
+            }
+        }
+        (sent, error)
+    }
+
+    /// Waits until there is room for another letter on its way, and its turn has come.
+    async fn admit(
+        &self,
+        read: Result<(u64, Cow<'a, DeadLetter>), StoreError>,
+    ) -> Result<Admitted<'a, '_>, StoreError> {
+        let (sequence, letter) = read?;
+        self.take_turn().await;
+        let bytes = letter.message.payload().map_or(0, |payload| payload.len());
+        // What is larger than all the room there is takes all of it.
+        let room = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(super::run::ROOM);
+        let room = self.room.acquire_many(room).await.ok();
+        Ok(Admitted { sequence, letter, room })
+    }
+
+    async fn send_one(
+        &self,
+        admitted: Result<Admitted<'a, '_>, StoreError>,
+        until: Instant,
+    ) -> (u64, Step) {
+        let Admitted { sequence, letter, room: _room } = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => return (0, Step::Broken(error)),
+        };
+        if Instant::now() >= until || self.cancel.is_cancelled() {
+            return (sequence, Step::Late);
+        }
+        let consumer = &letter.consumer;
+        if self.deaf.contains(consumer) {
+            let text = format!(
+                "consumer `{consumer}` does not read the retry stream, so that nobody would hear it; start it first"
+            );
+            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text);
+            return (sequence, Step::Done(ReplayOutcome::Failed(error)));
+        }
+        let step = match self.shipment.send(&letter, sequence).await {
+            Ok(()) => Step::Done(ReplayOutcome::Sent),
+            Err(Unsent::Letter(error)) => Step::Done(ReplayOutcome::Failed(error)),
+            Err(Unsent::Server(error)) => Step::Broken(error),
+        };
+        (sequence, step)
+    }
+}

@@ -1,0 +1,148 @@
+//! Sending letters back, each of them once.
+//!
+//! # The protocol
+//!
+//! Letters are sent in chunks, those of 256 sequences of their stream, of which each has a record in the ledger. For
+//! each chunk:
+//!
+//! 1. *Claim.* By compare-and-set the record names us, for how long, and where the streams stand that letters will be
+//!    sent to.
+//! 2. *Send* what is wanted and not marked, many at once. The id of a message is that of the death, not of the one who
+//!    sends it. Nothing is sent in the second half of the lease.
+//! 3. *Confirm.* Every message was confirmed by the server, or refused.
+//! 4. *Mark.* By compare-and-set the record says which deaths were sent, and names nobody, or us for longer.
+//!
+//! # What happens if the process dies
+//!
+//! - Before 1, and after 4: nothing is open. What is marked is not sent again.
+//! - After 1, 2 or 3: the claim is left. Whoever comes next waits until its lease has ended. Then the streams that it
+//!   names are read from where they stood until the lease had ended: what has arrived is marked, in the same write that
+//!   claims the chunk anew, and only the rest is sent. That does not depend on how long ago it was. Messages that were
+//!   on their way all the same are refused by the server, within its duplicate window.
+//! - A process that is stopped and goes on later finds that its lease has ended, and sends nothing; its marks are
+//!   refused.
+//!
+//! # What is not promised
+//!
+//! A stream that does not keep what was consumed (work queue, interest, or small bounds) cannot be asked what has
+//! arrived. Letters of a claim that was left are then sent again, at most 256 for each chunk that was being sent, and
+//! the report counts them as [doubtful](ReplayReport::doubtful); within the duplicate window the server refuses those
+//! that had arrived. The same goes for publishes that a client holds back while its connection is gone, if that is longer
+//! than lease and duplicate window.
+//!
+//! Leases are measured by the one who waits: from when it first saw the claim, or, where the claim is older than the
+//! lease by more than a minute by its own clock, not at all.
+
+mod chunk;
+mod plan;
+mod reconcile;
+mod report;
+mod run;
+
+use std::time::Duration;
+
+use dlq_core::{Filter, OperationId};
+
+pub use plan::{Hearer, ReplayPlan};
+pub use report::{ReplayOutcome, ReplayReport, Replayed, Skipped};
+
+use super::NatsLetters;
+use super::send::NatsTarget;
+
+/// Sends letters back: those that match a filter, each death once, whoever sends it and however often (G6).
+///
+/// What was sent is [marked](NatsLetters::with_ledger), and read with the status `sent` from then on. Running it twice,
+/// at once or one after the other, sends nothing twice; running it again after it was killed or cancelled goes on. A
+/// letter that died again is a new death, and can be sent again. How often a letter was sent back goes with it, and a
+/// letter at the [cap](Self::with_cap) is not sent (G7).
+///
+/// Letters keep payload, key and the producer's headers. Attempts start over; the headers `replay.*` say when, by what
+/// and from where it was sent.
+///
+/// ```no_run
+/// use dlq_core::{BoxError, Filter, OperationId};
+/// use dlq_nats::{NatsLetters, NatsReplay, NatsTarget};
+///
+/// async fn send_back(letters: &NatsLetters, id: OperationId) -> Result<(), BoxError> {
+///     let filter = Filter::new().with_error("connection refused");
+///     let replay = NatsReplay::new(letters, filter, NatsTarget::Origin, id).with_rate(100);
+///     for hearer in &replay.plan().await?.hearers {
+///         println!("{hearer} will hear them too");
+///     }
+///     let report = replay.run(std::future::pending(), |_| {}).await?;
+///     println!("{report}");
+///     Ok(())
+/// }
+/// ```
+///
+/// # What happens if the process dies
+///
+/// Whoever sends these letters next waits until the lease of the dead has ended, looks what of theirs has arrived, and
+/// sends the rest. A stream that does not keep what was consumed cannot be asked; what may have been sent twice is then
+/// counted as [doubtful](ReplayReport::doubtful), unless it was within the duplicate window of that stream.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is sent until it runs"]
+pub struct NatsReplay {
+    letters: NatsLetters,
+    filter: Filter,
+    target: NatsTarget,
+    operation: OperationId,
+    limit: u64,
+    rate: Option<u32>,
+    cap: u32,
+    again: bool,
+    lease: Duration,
+}
+
+impl NatsReplay {
+    /// Sends the letters that match to this target, as this operation.
+    pub fn new(
+        letters: &NatsLetters,
+        filter: Filter,
+        target: NatsTarget,
+        operation: OperationId,
+    ) -> Self {
+        Self {
+            letters: letters.clone(),
+            filter,
+            target,
+            operation,
+            limit: u64::MAX,
+            rate: None,
+            cap: 10,
+            again: false,
+            lease: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets how many letters are sent at most, oldest first. Defaults to all.
+    pub fn with_limit(mut self, letters: u64) -> Self {
+        self.limit = letters;
+        self
+    }
+
+    /// Sets how many letters are sent in a second; 0 is read as 1. Defaults to as many as the server takes.
+    pub fn with_rate(mut self, per_second: u32) -> Self {
+        self.rate = Some(per_second.max(1));
+        self
+    }
+
+    /// Sets how often a letter may be sent back; 0 for any number. Defaults to 10.
+    pub fn with_cap(mut self, cap: u32) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// Sends letters that were sent before too; each once for this operation. Defaults to not.
+    pub fn again(mut self) -> Self {
+        self.again = true;
+        self
+    }
+
+    /// Sets for how long others wait for a replay that has died. Defaults to 30 seconds. It should be well below the
+    /// duplicate window of the streams that letters are sent to: the plan says where it is not.
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.max(Duration::from_millis(100));
+        self
+    }
+}

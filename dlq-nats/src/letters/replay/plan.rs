@@ -1,0 +1,220 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer;
+use dlq_core::{LetterSummary, StoreError, StoreErrorKind, SubjectPattern};
+use futures_util::TryStreamExt;
+
+use super::super::send::{NatsTarget, REPLAYING, Shipment};
+use super::super::snapshot::{Row, Snapshot};
+use super::{NatsReplay, Skipped};
+use crate::names::{is_subject, token};
+use crate::publish::unwritable;
+use crate::streams::find;
+
+/// How many letters a plan shows.
+const SAMPLE: usize = 10;
+
+/// What a replay would do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[must_use]
+pub struct ReplayPlan {
+    /// How many letters would be sent.
+    pub letters: u64,
+    /// How many match and would not be sent, by reason.
+    pub skipped: BTreeMap<Skipped, u64>,
+    /// The first of those that would be sent.
+    pub sample: Vec<LetterSummary>,
+    /// Consumers that will hear letters of others.
+    pub hearers: Vec<Hearer>,
+    /// What should be known beforehand, in words.
+    pub notes: Vec<String>,
+}
+
+/// A consumer that hears letters that are not its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hearer {
+    /// The stream it reads.
+    pub stream: String,
+    /// Its name.
+    pub consumer: String,
+}
+
+impl fmt::Display for Hearer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "consumer `{}` of stream `{}`", self.consumer, self.stream)
+    }
+}
+
+/// What is to be done with the letters that match, in the order of their stream.
+#[derive(Debug, Default)]
+pub(super) struct Selected<'a> {
+    pub(super) send: Vec<&'a Row>,
+    pub(super) skip: Vec<(&'a Row, Skipped)>,
+}
+
+impl NatsReplay {
+    /// What it would do now, without doing it.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such stream of dead letters, `Refused` when no stream keeps the subject that letters
+    /// are to be sent to, or there is no retry stream; `Unavailable` when the server does not answer.
+    pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
+        let shipment = self.shipment().await?;
+        let snapshot = self.letters.snapshot().await?;
+        let selected = self.select(&snapshot);
+        let mut skipped = BTreeMap::new();
+        for (_, why) in &selected.skip {
+            *skipped.entry(*why).or_default() += 1;
+        }
+        let mut plan = ReplayPlan {
+            letters: selected.send.len() as u64,
+            skipped,
+            sample: selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect(),
+            hearers: Vec::new(),
+            notes: Vec::new(),
+        };
+        plan.sample.iter_mut().for_each(|letter| snapshot.measure(letter));
+        self.look_at(&shipment, &selected.send, &mut plan).await?;
+        Ok(plan)
+    }
+
+    /// Who will hear the letters, and what is to be known of the streams that they go to.
+    async fn look_at(
+        &self,
+        shipment: &Shipment,
+        rows: &[&Row],
+        plan: &mut ReplayPlan,
+    ) -> Result<(), StoreError> {
+        // By stream, whose letters go to which subject.
+        let mut streams: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
+        for Row { letter, .. } in rows {
+            if let Some(stream) = shipment.stream_for(letter) {
+                let subject = shipment.subject_for(letter);
+                streams.entry(stream).or_default().insert((subject, &letter.consumer));
+            }
+        }
+        for (name, letters) in streams {
+            let info = find(&shipment.context, name).await;
+            let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? else {
+                plan.notes.push(format!("there is no stream `{name}`; its letters will fail"));
+                continue;
+            };
+            let window = info.config.duplicate_window;
+            if window < self.lease * 2 {
+                plan.notes.push(thin(name, window, self.lease));
+            }
+            if matches!(self.target, NatsTarget::Handler(_)) {
+                continue;
+            }
+            let stream = shipment.context.get_stream_no_info(name).await;
+            let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
+            let mut consumers = stream.consumers();
+            while let Some(found) =
+                consumers.try_next().await.map_err(|error| unwritable(REPLAYING, error))?
+            {
+                let filters = filters(&found.config);
+                let hears = |(subject, owner): &(&str, &str)| {
+                    token(owner) != found.name
+                        && filters.iter().any(|filter| filter.matches(subject))
+                };
+                if letters.iter().any(hears) {
+                    let (stream, consumer) = (name.to_owned(), found.name);
+                    plan.hearers.push(Hearer { stream, consumer });
+                }
+            }
+        }
+        plan.hearers.sort_unstable();
+        Ok(())
+    }
+
+    /// Which letters are sent and which are not.
+    pub(super) fn select<'a>(&self, snapshot: &'a Snapshot) -> Selected<'a> {
+        let rows = snapshot.rows.values().filter(|row| self.filter.matches(&row.letter));
+        let mut rows: Vec<&Row> = rows.collect();
+        rows.sort_unstable_by_key(|row| row.sequence);
+        let mut selected = Selected::default();
+        for row in rows {
+            let mark = snapshot.marks.get(&row.letter.death());
+            if mark.is_some_and(|mark| !self.again || mark.operation == self.operation) {
+                selected.skip.push((row, Skipped::Sent));
+            } else if self.cap > 0 && row.letter.state.replays >= self.cap {
+                selected.skip.push((row, Skipped::MaxReplays));
+            } else if (selected.send.len() as u64) < self.limit {
+                selected.send.push(row);
+            } else {
+                break;
+            }
+        }
+        selected
+    }
+
+    /// Makes sure that there is a place that letters can be sent to.
+    pub(super) async fn shipment(&self) -> Result<Shipment, StoreError> {
+        let refused =
+            |text| Err(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text));
+        let context = self.letters.context.clone();
+        let mut keeper = None;
+        match &self.target {
+            NatsTarget::Origin => {}
+            NatsTarget::Subject(subject) => {
+                if !is_subject(subject) {
+                    return refused(format!(
+                        "`{subject}` is no subject that can be published to; name one without wildcards"
+                    ));
+                }
+                let own = &self.letters.stream;
+                match context.stream_by_subject(subject.as_str()).await {
+                    Ok(stream) if stream != own.name => keeper = Some(stream),
+                    Ok(stream) => {
+                        return refused(format!(
+                            "`{subject}` belongs to `{stream}`, the stream of dead letters; name another subject"
+                        ));
+                    }
+                    Err(error) => {
+                        return refused(format!(
+                            "no stream is known that keeps `{subject}` ({error}); create one, or name another subject"
+                        ));
+                    }
+                }
+            }
+            NatsTarget::Handler(stream) => {
+                let found = find(&context, &stream.name).await;
+                if found.map_err(|error| error.for_store(REPLAYING))?.is_none() {
+                    return refused(format!(
+                        "there is no retry stream `{}`; start the consumer, or name the stream that it reads",
+                        stream.name
+                    ));
+                }
+            }
+        }
+        Ok(Shipment {
+            context,
+            from: self.letters.stream.name.clone(),
+            key_header: self.letters.key_header.clone(),
+            target: self.target.clone(),
+            keeper,
+            operation: self.operation,
+            again: self.again,
+        })
+    }
+}
+
+fn filters(config: &consumer::Config) -> Vec<SubjectPattern> {
+    let mut filters: Vec<&str> = config.filter_subjects.iter().map(String::as_str).collect();
+    filters.extend(Some(config.filter_subject.as_str()).filter(|filter| !filter.is_empty()));
+    if filters.is_empty() {
+        filters.push(">");
+    }
+    filters.into_iter().filter_map(|filter| filter.parse().ok()).collect()
+}
+
+fn thin(stream: &str, window: Duration, lease: Duration) -> String {
+    format!(
+        "the duplicate window of `{stream}` is {window:?}, less than twice the lease of {lease:?}: if a replay dies, the \
+         server alone does not keep the next one from sending a letter twice, only what can be read of the stream does"
+    )
+}

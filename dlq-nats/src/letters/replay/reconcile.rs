@@ -1,0 +1,132 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::stream::{Info, RawMessageErrorKind, RetentionPolicy};
+use dlq_core::protocol::names::REPLAY_ID;
+use dlq_core::{Death, StoreError, Timestamp};
+use futures_util::TryStreamExt;
+
+use super::super::ledger::{CHUNK, Claim, Entry, Mark};
+use super::super::scan::{Scan, batch_of};
+use super::super::send::{REPLAYING, sent_back};
+use super::run::Run;
+use crate::publish::unwritable;
+use crate::streams::find;
+
+/// By how much the clocks of two servers may differ.
+const SKEW: Duration = Duration::from_secs(10);
+
+/// What somebody who left a claim has sent.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) marks: BTreeMap<Death, Mark>,
+    /// Whether there may be more that cannot be found.
+    pub(super) doubtful: bool,
+}
+
+impl Run<'_> {
+    /// Looks what has arrived of what the owner of `claim`, whose lease has ended, may have sent.
+    pub(super) async fn reconcile(
+        &self,
+        chunk: u64,
+        claim: &Claim,
+        entry: &Entry,
+    ) -> Result<Found, StoreError> {
+        let until = entry.written.after(claim.lease()).after(SKEW);
+        let mut found = Found::default();
+        for (name, from) in &claim.streams {
+            let info = find(&self.shipment.context, name).await;
+            let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? else {
+                found.doubtful = true;
+                continue;
+            };
+            if info.state.last_sequence <= *from {
+                continue;
+            }
+            let limits = info.config.retention == RetentionPolicy::Limits;
+            let whole = limits
+                && info.state.first_sequence <= from + 1
+                && info.state.deleted_count.unwrap_or(0) == 0;
+            found.doubtful |= !whole;
+            let mut take = |headers: &HeaderMap, at: Timestamp| {
+                if let Some((death, mark)) = self.mark_of(chunk, headers, at) {
+                    let before = entry.record.marks.get(&death);
+                    if before.is_none_or(|before| before.operation != mark.operation) {
+                        let times = before.map_or(0, |before| before.times).saturating_add(1);
+                        found.marks.insert(death, Mark { times, ..mark });
+                    }
+                }
+                at <= until
+            };
+            if limits {
+                self.scan(&info, *from, &mut take).await?;
+            } else {
+                self.get(&info, *from, &mut take).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The mark that a message is worth which was sent back, unless it belongs to another chunk.
+    fn mark_of(&self, chunk: u64, headers: &HeaderMap, at: Timestamp) -> Option<(Death, Mark)> {
+        let death = sent_back(headers.get(NATS_MESSAGE_ID)?.as_str())?;
+        let operation = headers.get(REPLAY_ID)?.as_str().parse().ok()?;
+        let row = self.snapshot.rows.get(&death.letter);
+        let is_elsewhere = row
+            .filter(|row| row.letter.death() == death)
+            .is_some_and(|row| row.sequence / CHUNK != chunk);
+        (!is_elsewhere).then_some((death, Mark { operation, at, times: 1 }))
+    }
+
+    async fn scan(
+        &self,
+        info: &Info,
+        from: u64,
+        take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
+    ) -> Result<(), StoreError> {
+        let scan = Scan {
+            operation: REPLAYING,
+            stream: info.config.name.clone(),
+            subject: String::new(),
+            from: DeliverPolicy::ByStartSequence { start_sequence: from + 1 },
+            headers_only: true,
+            batch: batch_of(&info.state),
+            follow: false,
+        };
+        let mut messages = scan.run(self.shipment.context.clone());
+        while let Some((message, place)) = messages.try_next().await? {
+            if !take(&message.headers.clone().unwrap_or_default(), place.published) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same where a further consumer would change what the stream keeps, or is refused.
+    async fn get(
+        &self,
+        info: &Info,
+        from: u64,
+        take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
+    ) -> Result<(), StoreError> {
+        let stream = self.shipment.context.get_stream_no_info(&info.config.name).await;
+        let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
+        let mut next = from + 1;
+        while next <= info.state.last_sequence {
+            let message = match stream.get_first_raw_message_by_subject(">", next).await {
+                Ok(message) => message,
+                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => break,
+                Err(error) => return Err(unwritable(REPLAYING, error)),
+            };
+            let at = i64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(i64::MAX);
+            if !take(&message.headers, Timestamp::from_nanos(at)) {
+                break;
+            }
+            next = message.sequence + 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::context::ConsumerInfoErrorKind;
+use dlq_core::{Clock, StoreError, SystemClock};
+use futures_util::{StreamExt, stream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
+use super::super::send::{NatsTarget, REPLAYING, Shipment};
+use super::super::snapshot::{Row, Snapshot};
+use super::chunk::Chunk;
+use super::report::{ReplayOutcome, ReplayReport, Replayed};
+use super::{NatsReplay, Skipped};
+use crate::names::token;
+use crate::publish::unwritable;
+use crate::streams::find;
+
+/// How many chunks are sent at once.
+const CHUNKS: usize = 4;
+/// How many KiB of payload are on their way at once.
+pub(super) const ROOM: u32 = 32 * 1024;
+/// By how much the clocks of two who replay may differ.
+const SKEW: Duration = Duration::from_secs(60);
+/// For how long it is known where a stream stands.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Hears what becomes of each letter.
+type Tell<'a> = &'a mut (dyn FnMut(&Replayed) + Send);
+
+/// A replay that runs.
+pub(super) struct Run<'a> {
+    pub(super) replay: &'a NatsReplay,
+    pub(super) shipment: Shipment,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) ledger: Ledger,
+    /// Who we are, as claims say.
+    pub(super) owner: String,
+    /// Ends it: somebody has cancelled it, or the server does not answer.
+    pub(super) cancel: CancellationToken,
+    pub(super) room: Semaphore,
+    /// When the next letter may be sent.
+    turn: tokio::sync::Mutex<Instant>,
+    /// Consumers that do not read the retry stream.
+    pub(super) deaf: HashSet<String>,
+    /// Where streams stood, and when.
+    stands: Mutex<HashMap<String, (Instant, u64)>>,
+    /// Since when a claim of others has been seen, by chunk: its revision and the time.
+    watched: Mutex<HashMap<u64, (u64, Instant)>>,
+    told: Mutex<(ReplayReport, Tell<'a>)>,
+}
+
+impl NatsReplay {
+    /// Sends them, and returns what was done when every letter was come to, `stop` was ready, or the server did not
+    /// answer. `tell` hears of every letter as soon as it is known what becomes of it.
+    ///
+    /// When `stop` is ready, nothing more is sent: what was not sent is untouched, and what was sent is marked.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot begin; as [`plan`](Self::plan).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is what killing the process is: whoever sends these letters next waits for the lease to end, and goes
+    /// on. Use `stop` instead.
+    pub async fn run(
+        &self,
+        stop: impl Future<Output = ()> + Send,
+        mut tell: impl FnMut(&Replayed) + Send,
+    ) -> Result<ReplayReport, StoreError> {
+        let shipment = self.shipment().await?;
+        let snapshot = self.letters.snapshot().await?;
+        let selected = self.select(&snapshot);
+        let letters = selected.send.len() as u64;
+        let skips = selected.skip.len() as u64;
+        let info = self.letters.info().await?;
+        let ledger = Ledger::open(&self.letters.context, &self.letters.ledger, &info.config);
+        let run = Run {
+            replay: self,
+            deaf: deaf(&shipment, &selected.send).await?,
+            owner: self.letters.context.client().new_inbox(),
+            ledger: ledger.await?,
+            shipment,
+            snapshot: Arc::clone(&snapshot),
+            cancel: CancellationToken::new(),
+            room: Semaphore::new(ROOM as usize),
+            turn: tokio::sync::Mutex::new(Instant::now()),
+            stands: Mutex::default(),
+            watched: Mutex::default(),
+            told: Mutex::new((ReplayReport::default(), &mut tell)),
+        };
+        for (row, why) in selected.skip {
+            run.tell(row, ReplayOutcome::Skipped(why));
+        }
+        let mut chunks: BTreeMap<u64, Vec<&Row>> = BTreeMap::new();
+        for row in selected.send {
+            chunks.entry(row.sequence / CHUNK).or_default().push(row);
+        }
+        let chunks = chunks.into_iter().map(|(index, rows)| Chunk { index, rows }).collect();
+        run.send_all(chunks, stop).await;
+        let (mut report, _) = run.told.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let told = report.sent + report.failed + report.skipped.values().sum::<u64>();
+        report.left = (letters + skips).saturating_sub(told);
+        Ok(report)
+    }
+}
+
+impl<'a> Run<'a> {
+    async fn send_all(&self, mut chunks: Vec<Chunk<'a>>, stop: impl Future<Output = ()>) {
+        let sending = async {
+            // What others are sending comes last: they may be done with it by then.
+            for wait in [false, true] {
+                let each: Vec<_> = chunks.drain(..).map(|chunk| self.send(chunk, wait)).collect();
+                let each = stream::iter(each).buffer_unordered(CHUNKS);
+                chunks = each.filter_map(|busy| async { busy }).collect().await;
+            }
+        };
+        let mut sending = pin!(sending);
+        tokio::select! {
+            biased;
+            () = stop => {
+                self.cancel.cancel();
+                sending.await;
+            }
+            () = &mut sending => {}
+        }
+    }
+
+    async fn send(&self, mut chunk: Chunk<'a>, wait: bool) -> Option<Chunk<'a>> {
+        match self.work_on(&mut chunk, wait).await {
+            Ok(true) => None,
+            Ok(false) => Some(chunk),
+            Err(error) => {
+                self.stop(error);
+                None
+            }
+        }
+    }
+
+    /// It cannot go on.
+    fn stop(&self, error: StoreError) {
+        let mut told = lock(&self.told);
+        // Those that follow are of the same cause.
+        told.0.stopped.get_or_insert(error);
+        self.cancel.cancel();
+    }
+
+    pub(super) fn tell(&self, row: &Row, outcome: ReplayOutcome) {
+        let (report, tell) = &mut *lock(&self.told);
+        report.count(&outcome);
+        tell(&Replayed { id: row.letter.id, sequence: row.sequence, outcome });
+    }
+
+    pub(super) fn doubt(&self, letters: u64) {
+        lock(&self.told).0.doubtful += letters;
+    }
+
+    /// Waits until the rate allows another letter.
+    pub(super) async fn take_turn(&self) {
+        let Some(rate) = self.replay.rate else { return };
+        let mut turn = self.turn.lock().await;
+        let at = (*turn).max(Instant::now());
+        tokio::time::sleep_until(at).await;
+        *turn = at + Duration::from_secs(1) / rate;
+    }
+
+    /// Where the streams stand, or stood a moment ago, that these letters go to.
+    pub(super) async fn stands(&self, rows: &[&Row]) -> Result<BTreeMap<String, u64>, StoreError> {
+        let mut stands = BTreeMap::new();
+        for row in rows {
+            let Some(stream) = self.shipment.stream_for(&row.letter) else { continue };
+            if stands.contains_key(stream) {
+                continue;
+            }
+            let known = lock(&self.stands).get(stream).copied();
+            let known = known.filter(|(at, _)| at.elapsed() < FRESH);
+            if let Some((_, last)) = known {
+                stands.insert(stream.to_owned(), last);
+                continue;
+            }
+            let info = find(&self.shipment.context, stream).await;
+            if let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? {
+                let last = info.state.last_sequence;
+                lock(&self.stands).insert(stream.to_owned(), (Instant::now(), last));
+                stands.insert(stream.to_owned(), last);
+            }
+        }
+        Ok(stands)
+    }
+
+    /// Whether the lease of somebody else's claim has ended.
+    pub(super) fn is_over(&self, chunk: u64, claim: &Claim, entry: &Entry) -> bool {
+        let now = Instant::now();
+        let mut watched = lock(&self.watched);
+        let (revision, since) = watched.entry(chunk).or_insert((entry.revision, now));
+        if *revision != entry.revision {
+            (*revision, *since) = (entry.revision, now);
+        }
+        let age = SystemClock.now().since(entry.written);
+        since.elapsed() >= claim.lease() || age > claim.lease() + SKEW
+    }
+
+    /// Waits a moment for somebody else.
+    pub(super) async fn wait_for(&self, claim: &Claim) {
+        let moment = (claim.lease() / 8).min(Duration::from_millis(250));
+        let _ = self.cancel.run_until_cancelled(sleep(moment)).await;
+    }
+
+    pub(super) fn skip_marked(&self, row: &Row, operation: Option<dlq_core::OperationId>) -> bool {
+        let is_done = operation
+            .is_some_and(|operation| !self.replay.again || operation == self.replay.operation);
+        if is_done {
+            self.tell(row, ReplayOutcome::Skipped(Skipped::Sent));
+        }
+        is_done
+    }
+}
+
+/// Consumers whose letters nobody would hear in the retry stream.
+async fn deaf(shipment: &Shipment, rows: &[&Row]) -> Result<HashSet<String>, StoreError> {
+    let mut deaf = HashSet::new();
+    let NatsTarget::Handler(retries) = &shipment.target else { return Ok(deaf) };
+    let stream = shipment.context.get_stream_no_info(&retries.name).await;
+    let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
+    let consumers: HashSet<&str> = rows.iter().map(|row| row.letter.consumer.as_str()).collect();
+    for consumer in consumers {
+        match stream.consumer_info(token(consumer)).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
+                deaf.insert(consumer.to_owned());
+            }
+            Err(error) => return Err(unwritable(REPLAYING, error)),
+        }
+    }
+    Ok(deaf)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,161 @@
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::{Batch, Config};
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy};
+use async_nats::jetstream::stream::State;
+use async_nats::jetstream::{Context, Message};
+use dlq_core::{StoreError, StoreErrorKind};
+use futures_util::{Stream, StreamExt, stream};
+use tokio::time::{Instant, timeout};
+
+use crate::place::Place;
+use crate::publish::unwritable;
+
+/// At most so many messages, or about so many bytes, are asked for at once.
+const MESSAGES: u64 = 1_000;
+const BYTES: u64 = 16 * 1024 * 1024;
+/// How long the server may take for the next of them.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a reader at the end waits until it looks whether its consumer is still there.
+const WATCH: Duration = Duration::from_secs(5);
+/// What nobody reads from any more is removed by the server.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// What is read of a stream, in its order.
+#[derive(Clone, Debug)]
+pub(crate) struct Scan {
+    pub(crate) operation: &'static str,
+    pub(crate) stream: String,
+    pub(crate) subject: String,
+    pub(crate) from: DeliverPolicy,
+    pub(crate) headers_only: bool,
+    /// How many messages are asked for at once.
+    pub(crate) batch: usize,
+    /// Whether it goes on with what comes later.
+    pub(crate) follow: bool,
+}
+
+/// Messages of a stream. The next of them may be awaited in pieces: what is dropped is the waiting, not the message.
+pub(crate) type Scanned = Pin<Box<dyn Stream<Item = Result<(Message, Place), StoreError>> + Send>>;
+
+/// How many messages of a stream are asked for at once.
+pub(crate) fn batch_of(state: &State) -> usize {
+    let size = state.bytes.checked_div(state.messages).unwrap_or(0).max(1);
+    usize::try_from((BYTES / size).clamp(1, MESSAGES)).unwrap_or(1)
+}
+
+impl Scan {
+    /// Reads by a consumer that is gone soon after the last message was read. A scan that follows goes on after an
+    /// error, where it stood; any other ends.
+    pub(crate) fn run(self, context: Context) -> Scanned {
+        let follow = self.follow;
+        let reader = Reader {
+            context,
+            scan: self,
+            read: 0,
+            consumer: None,
+            batch: None,
+            left: 0,
+            asked: Instant::now(),
+        };
+        stream::unfold(Some(reader), move |reader| async move {
+            let mut reader = reader?;
+            let next = reader.next().await.transpose()?;
+            if next.is_err() {
+                reader.consumer = None;
+                reader.batch = None;
+            }
+            let goes_on = follow || next.is_ok();
+            Some((next, goes_on.then_some(reader)))
+        })
+        .boxed()
+    }
+}
+
+struct Reader {
+    context: Context,
+    scan: Scan,
+    /// The last sequence that was read.
+    read: u64,
+    consumer: Option<Consumer<Config>>,
+    batch: Option<Batch>,
+    /// How many messages there were, when it was last asked, beyond what was read.
+    left: u64,
+    /// When the server was last asked for messages.
+    asked: Instant,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Result<Option<(Message, Place)>, StoreError> {
+        let operation = self.scan.operation;
+        loop {
+            if let Some(batch) = &mut self.batch {
+                let next = timeout(PATIENCE, batch.next()).await;
+                match next.map_err(|error| unwritable(operation, error))? {
+                    Some(message) => {
+                        let message = message.map_err(|error| unwritable(operation, error))?;
+                        self.left = self.left.saturating_sub(1);
+                        let place = message.reply.as_ref().and_then(|reply| Place::read(reply));
+                        let place = place.ok_or_else(|| {
+                            let text = "the server hands out messages and does not say which";
+                            StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text)
+                        })?;
+                        self.read = place.sequence;
+                        return Ok(Some((message, place)));
+                    }
+                    None => self.batch = None,
+                }
+                // Messages may have been removed meanwhile, and a server that is asked for a consumer that it has
+                // forgotten is silent.
+                if (self.left > 0 || self.scan.follow) && self.asked.elapsed() <= IDLE / 2 {
+                    self.look().await?;
+                }
+            }
+            if self.consumer.is_none() || self.asked.elapsed() > IDLE / 2 {
+                self.open().await?;
+            }
+            self.asked = Instant::now();
+            let Some(consumer) = &self.consumer else { continue };
+            let most = self.scan.batch;
+            let batch = if self.left > 0 {
+                consumer.fetch().max_messages(most).messages().await
+            } else if self.scan.follow {
+                consumer.batch().max_messages(most).expires(WATCH).messages().await
+            } else {
+                return Ok(None);
+            };
+            self.batch = Some(batch.map_err(|error| unwritable(operation, error))?);
+        }
+    }
+
+    async fn open(&mut self) -> Result<(), StoreError> {
+        let from = match self.read {
+            0 => self.scan.from,
+            read => DeliverPolicy::ByStartSequence { start_sequence: read + 1 },
+        };
+        let config = Config {
+            deliver_policy: from,
+            ack_policy: AckPolicy::None,
+            filter_subject: self.scan.subject.clone(),
+            headers_only: self.scan.headers_only,
+            inactive_threshold: IDLE,
+            memory_storage: true,
+            num_replicas: 1,
+            ..Config::default()
+        };
+        let consumer = self.context.create_consumer_on_stream(config, &self.scan.stream).await;
+        let consumer = consumer.map_err(|error| unwritable(self.scan.operation, error))?;
+        self.left = consumer.cached_info().num_pending;
+        self.consumer = Some(consumer);
+        Ok(())
+    }
+
+    /// Whether there is more.
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let Some(consumer) = &mut self.consumer else { return Ok(()) };
+        let info = consumer.info().await;
+        self.left = info.map_err(|error| unwritable(self.scan.operation, error))?.num_pending;
+        Ok(())
+    }
+}

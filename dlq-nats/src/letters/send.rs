@@ -1,0 +1,173 @@
+use async_nats::header;
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use dlq_core::protocol::{Replay, on_replay, on_replay_to_handler};
+use dlq_core::{DeadLetter, Death, Message, OperationId, StoreError, StoreErrorKind, SystemClock};
+
+use super::ledger::death_of;
+use crate::lane::NatsRetryLane;
+use crate::names::is_subject;
+use crate::publish::unwritable;
+use crate::streams::RetryStream;
+use crate::wire;
+
+pub(super) const REPLAYING: &str = "send a dead letter back";
+
+/// Where letters are sent.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum NatsTarget {
+    /// To the subjects where they were born, where every consumer of the stream hears them.
+    Origin,
+    /// To this subject, whichever stream keeps it.
+    Subject(String),
+    /// To the consumer that failed and to nobody else, by the retry stream that it reads.
+    Handler(RetryStream),
+}
+
+/// A letter that was not sent, or is not known to have been.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// It cannot be sent; others can.
+    Letter(StoreError),
+    /// The server does not answer, or not now.
+    Server(StoreError),
+}
+
+/// Sends letters back.
+#[derive(Clone, Debug)]
+pub(super) struct Shipment {
+    pub(super) context: Context,
+    /// The stream that the letters are from.
+    pub(super) from: String,
+    pub(super) key_header: Option<String>,
+    pub(super) target: NatsTarget,
+    /// The stream that keeps the subject that was asked for.
+    pub(super) keeper: Option<String>,
+    pub(super) operation: OperationId,
+    pub(super) again: bool,
+}
+
+impl Shipment {
+    /// The stream that a letter goes to, if it can go anywhere.
+    pub(super) fn stream_for<'a>(&'a self, letter: &'a DeadLetter) -> Option<&'a str> {
+        match &self.target {
+            NatsTarget::Origin => {
+                let here = letter.origin.transport() == "nats";
+                (here && is_subject(letter.message.subject())).then(|| letter.origin.stream())
+            }
+            NatsTarget::Subject(_) => self.keeper.as_deref(),
+            NatsTarget::Handler(stream) => Some(&stream.name),
+        }
+    }
+
+    /// The subject that a letter goes to.
+    pub(super) fn subject_for<'a>(&'a self, letter: &'a DeadLetter) -> &'a str {
+        match &self.target {
+            NatsTarget::Subject(subject) => subject,
+            _ => letter.message.subject(),
+        }
+    }
+
+    /// Sends it, and returns once the server has confirmed. Within the duplicate window of the stream that it goes to,
+    /// the same death is sent once, whoever sends it; where it is sent again on purpose, once by each operation.
+    pub(super) async fn send(&self, letter: &DeadLetter, sequence: u64) -> Result<(), Unsent> {
+        let death = letter.death();
+        let id = if self.again {
+            format!("{ID}{death}.{}", self.operation)
+        } else {
+            format!("{ID}{death}")
+        };
+        let replay = Replay {
+            operation: self.operation,
+            count: letter.state.replays.saturating_add(1),
+            from: format!("{}@{}", self.from, sequence),
+            at: dlq_core::Clock::now(&SystemClock),
+        };
+        let NatsTarget::Handler(stream) = &self.target else {
+            return self.publish(letter, &replay, id).await;
+        };
+        let clock = SystemClock::shared();
+        let context = self.context.clone();
+        let lane = NatsRetryLane::new(context, stream.clone(), &letter.consumer, false, clock);
+        let written = |message: &Message| {
+            let mut letter = letter.clone();
+            letter.message = message.clone();
+            on_replay_to_handler(&letter, &replay)
+        };
+        // Apart, since it is large: what is sent to its origin is on its way by the thousand.
+        let sent = Box::pin(lane.give_back(letter, id, written)).await;
+        sent.map_err(|error| match error.kind() {
+            StoreErrorKind::Unavailable => Unsent::Server(error),
+            _ => Unsent::Letter(error),
+        })
+    }
+
+    async fn publish(
+        &self,
+        letter: &DeadLetter,
+        replay: &Replay,
+        id: String,
+    ) -> Result<(), Unsent> {
+        let Some(stream) = self.stream_for(letter) else {
+            let (origin, subject) = (&letter.origin, letter.message.subject());
+            return Err(refused(format!(
+                "it was born at {origin}, on `{subject}`, which is not here; name a subject"
+            )));
+        };
+        let mut all = on_replay(letter, replay);
+        if let Some(key) = letter.message.key() {
+            let name = self.key_header.as_ref().filter(|_| wire::is_text(key));
+            let name = name.ok_or_else(|| {
+                let text =
+                    "it has a key, and no header is known that carries it; use `with_key_header`";
+                refused(text.to_owned())
+            })?;
+            all.append(name.clone(), key.clone());
+        }
+        let mut headers = wire::carry(&all);
+        headers.insert(header::NATS_EXPECTED_STREAM, stream);
+        let message = PublishMessage::build()
+            .headers(headers)
+            .payload(letter.message.payload().cloned().unwrap_or_default())
+            .message_id(id);
+        let subject = self.subject_for(letter).to_owned();
+        match self.context.send_publish(subject, message).await {
+            Ok(sent) => sent.await.map(drop).map_err(unsent),
+            Err(error) => Err(unsent(error)),
+        }
+    }
+}
+
+/// What the id of a message begins with that was sent back.
+const ID: &str = "replay.";
+
+/// Whose death a message is that was sent back, by its id.
+pub(super) fn sent_back(id: &str) -> Option<Death> {
+    let rest = id.strip_prefix(ID)?;
+    let death = match rest.match_indices('.').nth(1) {
+        Some((end, _)) => &rest[..end],
+        None => rest,
+    };
+    death_of(death)
+}
+
+fn refused(text: String) -> Unsent {
+    Unsent::Letter(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
+}
+
+/// What the server answered concerns this letter; where it did not, all of them.
+fn unsent(error: PublishError) -> Unsent {
+    match error.kind() {
+        PublishErrorKind::TimedOut
+        | PublishErrorKind::BrokenPipe
+        | PublishErrorKind::MaxAckPending => Unsent::Server(unwritable(REPLAYING, error)),
+        _ => {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            let text = source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"));
+            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_source(error);
+            Unsent::Letter(error.with_detail(text))
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Which letters are sent, how often, and what is said of it.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use dlq_core::store::Letters;
+use dlq_core::{Filter, Sink, Status, StoreErrorKind};
+use dlq_nats::{DlqStream, NatsSink, NatsTarget, ReplayOutcome, Skipped};
+use dlq_testkit::fixtures::died_again;
+use tokio_util::sync::CancellationToken;
+
+use super::{assert_once, bury, dead, forget_fast, replays, sent_back, to_origin, window_passed};
+use crate::fixture::{STREAM, Server, available};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_what_was_sent_is_not_sent_again() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    forget_fast(&server).await;
+    let letters = bury(&server, DlqStream::new(), dead(0..10)).await;
+    let report = to_origin(&letters, 1).with_limit(4).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.is_complete()), (4, true));
+    window_passed(&server).await;
+    let sent = Filter::new().with_status(Status::Sent);
+    assert_eq!(letters.count(sent.clone()).await.unwrap(), 4);
+    let stats = letters.stats(Filter::new()).await.unwrap();
+    assert_eq!((stats.with_status(Status::Sent), stats.with_status(Status::Pending)), (4, 6));
+    // Somebody else, who has read before the first was done with it.
+    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (6, 4));
+    window_passed(&server).await;
+    let report = to_origin(&letters, 3).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (0, 10));
+    assert_once(&server, 0..10).await;
+    let page = letters.list(sent, dlq_core::PageRequest::new()).await.unwrap();
+    assert!(page.letters.iter().all(|l| (l.state.replays, l.state.retry_count) == (1, 1)));
+    assert_eq!(page.letters.len(), 10);
+    // Those that died again are news.
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let mut again = died_again(&dead([3])[0]);
+    again.state.replays = 1;
+    sink.put(vec![again.clone()]).await.unwrap();
+    let found = letters.get(again.id).await.unwrap().unwrap();
+    assert_eq!(
+        (found.generation, found.state.status, found.state.replays),
+        (1, Status::Pending, 1)
+    );
+    let report = to_origin(&letters, 4).run(pending(), |_| {}).await.unwrap();
+    assert_eq!(report.sent, 1);
+    let last = replays(&server).await.pop().unwrap();
+    assert_eq!(last.headers.get("replay.count").unwrap().as_str(), "2");
+    let found = letters.get(again.id).await.unwrap().unwrap();
+    assert_eq!((found.state.status, found.state.replays), (Status::Sent, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_two_at_once_send_each_letter_once() {
+    if !available() {
+        return;
+    }
+    const MANY: u32 = 1_200;
+    let server = Server::start().await;
+    forget_fast(&server).await;
+    let one = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    let two = dlq_nats::NatsLetters::new(&server.client, DlqStream::new());
+    // Both have read before either begins.
+    assert_eq!(one.count(Filter::new()).await.unwrap(), two.count(Filter::new()).await.unwrap());
+    let (first, second) = (to_origin(&one, 1), to_origin(&two, 2));
+    let (first, second) = tokio::join!(first.run(pending(), |_| {}), second.run(pending(), |_| {}));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(first.is_complete() && second.is_complete(), "{first}; {second}");
+    assert_eq!(first.sent + second.sent, u64::from(MANY), "{first}; {second}");
+    assert!(first.sent > 0 && second.sent > 0, "both work: {first}; {second}");
+    assert_once(&server, 0..MANY).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_cancelling_stops_at_once() {
+    if !available() {
+        return;
+    }
+    const MANY: u32 = 600;
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    let cancel = CancellationToken::new();
+    let told = AtomicU64::new(0);
+    let replay = to_origin(&letters, 1).with_rate(1_000);
+    let report = replay.run(cancel.cancelled(), |replayed| {
+        assert!(matches!(replayed.outcome, ReplayOutcome::Sent));
+        if told.fetch_add(1, Ordering::SeqCst) + 1 == 50 {
+            cancel.cancel();
+        }
+    });
+    let report = report.await.unwrap();
+    assert_eq!(report.sent, told.load(Ordering::SeqCst));
+    assert!((50..100).contains(&report.sent), "what was on its way still arrives: {report}");
+    assert_eq!(report.sent + report.left, u64::from(MANY));
+    assert!(!report.is_complete() && report.stopped.is_none());
+    assert_eq!(sent_back(&server).await.len() as u64, report.sent);
+    let sent = Filter::new().with_status(Status::Sent);
+    assert_eq!(letters.count(sent).await.unwrap(), report.sent, "all of them are marked");
+    // Nobody has to wait for a lease.
+    let replay = to_origin(&letters, 2).with_lease(Duration::from_secs(3_600));
+    let rest = replay.run(pending(), |_| {}).await.unwrap();
+    assert_eq!(rest.sent, report.left);
+    assert_once(&server, 0..MANY).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_that_is_slower_than_its_lease_keeps_it() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    forget_fast(&server).await;
+    let letters = bury(&server, DlqStream::new(), dead(0..30)).await;
+    // Three seconds, with half a second of lease; somebody else waits for it all the time.
+    let slow = to_origin(&letters, 1).with_lease(Duration::from_millis(500)).with_rate(10);
+    let other = to_origin(&letters, 2);
+    let begun = CancellationToken::new();
+    let slowly = slow.run(pending(), |_| begun.cancel());
+    let waiting = async {
+        begun.cancelled().await;
+        other.run(pending(), |_| {}).await
+    };
+    let (slowly, waiting) = tokio::join!(slowly, waiting);
+    let (slowly, waiting) = (slowly.unwrap(), waiting.unwrap());
+    assert_eq!(slowly.sent + waiting.sent, 30, "{slowly}; {waiting}");
+    assert!(slowly.sent > 6, "it was not taken over after one lease: {slowly}; {waiting}");
+    assert_once(&server, 0..30).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g7_a_letter_at_the_cap_is_not_sent() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut dead = dead(0..3);
+    dead[1].state.replays = 9;
+    dead[2].state.replays = 10;
+    let letters = bury(&server, DlqStream::new(), dead).await;
+    let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.skipped[&Skipped::MaxReplays]), (2, 1));
+    assert_once(&server, 0..2).await;
+    let report = to_origin(&letters, 2).again().with_cap(2).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.skipped[&Skipped::MaxReplays]), (1, 2));
+    let report = to_origin(&letters, 3).with_cap(0).run(pending(), |_| {}).await.unwrap();
+    assert_eq!(report.sent, 1);
+    assert_eq!(sent_back(&server).await["2"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_is_sent_again_on_purpose_and_once_by_each_operation() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
+    assert_eq!(to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap().sent, 3);
+    for _ in 0..2 {
+        let report = to_origin(&letters, 2).again().run(pending(), |_| {}).await.unwrap();
+        assert!(report.is_complete());
+    }
+    assert!(sent_back(&server).await.values().all(|times| *times == 2));
+    let found = letters.get(dead([1])[0].id).await.unwrap().unwrap();
+    assert_eq!((found.state.replays, found.state.status), (2, Status::Sent));
+    let last = replays(&server).await.pop().unwrap();
+    assert_eq!(last.headers.get("replay.count").unwrap().as_str(), "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_a_death_are_sent_once_also_when_the_first_has_gone() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    forget_fast(&server).await;
+    let stream = DlqStream::new().with_duplicate_window(Duration::from_millis(100));
+    let letters = bury(&server, stream.clone(), dead([1])).await;
+    let sink = NatsSink::open(&server.client, stream).await.unwrap();
+    while server.count("DLQ").await < 2 {
+        sink.put(dead([1])).await.unwrap();
+    }
+    assert_eq!(to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap().sent, 1);
+    server.context.get_stream("DLQ").await.unwrap().delete_message(1).await.unwrap();
+    window_passed(&server).await;
+    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (0, 1));
+    assert_once(&server, [1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payloads_of_any_size_are_sent_byte_for_byte() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut dead = dead(0..300);
+    let mut wanted = Vec::new();
+    for (number, letter) in dead.iter_mut().enumerate() {
+        let size = [10, 1_024, 1_025, 20_000][number % 4];
+        wanted.push(format!("{number:0size$}"));
+        letter.message = letter.message.clone().with_payload(Some(wanted[number].clone().into()));
+    }
+    let letters = bury(&server, DlqStream::new(), dead).await;
+    let read: Vec<_> = letters.read(&Filter::new()).await.unwrap();
+    assert!(read.is_sorted_by_key(|read| read.sequence), "in the order of the stream");
+    let mut payloads: Vec<_> = read.iter().map(|r| r.letter.message.payload().unwrap()).collect();
+    payloads.sort_by_key(|payload| std::str::from_utf8(payload).unwrap().parse::<u32>().unwrap());
+    assert!(payloads.into_iter().eq(wanted.iter().map(String::as_bytes)), "byte for byte");
+    let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.is_complete()), (300, true));
+    let mut sent = sent_back(&server).await;
+    assert!(wanted.iter().all(|payload| sent.remove(payload) == Some(1)) && sent.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_letter_does_not_stop_the_others() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut dead = dead(0..6);
+    dead[1].message = dead[1].message.clone().with_key("customer-7");
+    dead[2].origin = dlq_testkit::fixtures::origin(2);
+    dead[3].message = dlq_core::Message::new("orders..broken", "3");
+    dead[4].message = dlq_core::Message::new("nobody.listens", "4");
+    let big = vec![b'x'; server.client.max_payload() - 10];
+    dead[5].message = dead[5].message.clone().with_payload(Some(big.into()));
+    let letters = bury(&server, DlqStream::new(), dead.clone()).await;
+    let mut failed = Vec::new();
+    let replay = to_origin(&letters, 1);
+    let report = replay.run(pending(), |replayed| {
+        if let ReplayOutcome::Failed(error) = &replayed.outcome {
+            let number = dead.iter().position(|letter| letter.id == replayed.id).unwrap();
+            failed.push((number, error.to_string()));
+        }
+    });
+    let report = report.await.unwrap();
+    assert_eq!((report.sent, report.failed, report.is_complete()), (1, 5, true), "{failed:?}");
+    failed.sort();
+    let why: Vec<&str> = failed.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(why[0].contains("with_key_header"), "{why:?}");
+    assert!(why[1].contains("it was born at"), "{why:?}");
+    assert!(why[2].contains("orders..broken"), "{why:?}");
+    assert!(why[3].contains("stream"), "{why:?}");
+    assert!(why[4].contains("payload"), "{why:?}");
+    assert_once(&server, [0]).await;
+    // What failed was not marked.
+    let letters = letters.with_key_header("key");
+    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.failed), (1, 4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_says_what_would_be_done_and_who_will_hear_it() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let filters =
+        [("billing", "orders.>"), ("shipping", "orders.*"), ("returns", "orders.returned.>")];
+    for (name, filter) in filters {
+        let config = pull::Config {
+            durable_name: Some(name.to_owned()),
+            filter_subject: filter.to_owned(),
+            ack_policy: AckPolicy::Explicit,
+            ..pull::Config::default()
+        };
+        stream.create_consumer(config).await.unwrap();
+    }
+    let mut dead = dead(0..12);
+    dead[11].state.replays = 10;
+    let letters = bury(&server, DlqStream::new(), dead).await;
+    let plan = to_origin(&letters, 1).plan().await.unwrap();
+    assert_eq!((plan.letters, plan.sample.len()), (11, 10));
+    assert_eq!(plan.sample[0].payload_size, Some(1));
+    assert_eq!(plan.skipped[&Skipped::MaxReplays], 1);
+    let hearers: Vec<&str> = plan.hearers.iter().map(|hearer| hearer.consumer.as_str()).collect();
+    assert_eq!(hearers, ["shipping"]);
+    assert!(plan.notes.is_empty(), "{:?}", plan.notes);
+    assert!(sent_back(&server).await.is_empty());
+    assert!(server.context.get_key_value("DLQ_REPLAYS").await.is_err(), "nothing was changed");
+    forget_fast(&server).await;
+    let plan = to_origin(&letters, 1).plan().await.unwrap();
+    assert!(plan.notes[0].contains("duplicate window"), "{:?}", plan.notes);
+    for subject in ["orders.*", "nobody.listens", "dlq.orders.created"] {
+        let operation = dlq_core::OperationId::of("ana", dlq_core::Timestamp::EPOCH, 9);
+        let target = NatsTarget::Subject(subject.to_owned());
+        let replay = dlq_nats::NatsReplay::new(&letters, Filter::new(), target, operation);
+        let refused = replay.plan().await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Refused);
+        assert!(refused.to_string().contains(subject), "{refused}");
+    }
+}

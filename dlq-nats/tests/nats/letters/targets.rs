@@ -1,0 +1,157 @@
+//! Letters arrive at their origin, elsewhere, or at their handler.
+
+use std::future::pending;
+use std::time::Duration;
+
+use async_nats::jetstream::stream;
+use dlq_core::{
+    DeadLetter, Disposition, Escalation, Filter, Lane, OperationId, RetryLane, Settle, Sink,
+    Source, Timestamp,
+};
+use dlq_nats::{
+    DlqStream, NatsLetters, NatsReplay, NatsSink, NatsTarget, ReplayOutcome, RetryStream,
+};
+use dlq_testkit::fixtures::letter_of;
+use tokio::time::timeout;
+
+use super::{bury, dead, replays, to_origin};
+use crate::fixture::{LEASE, Server, available, billing, consumer, handle, next, number};
+
+/// A letter of `billing` for a message that stood on the stream.
+async fn died(server: &Server, payload: &str) -> (DeadLetter, NatsLetters) {
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("key", "customer-7");
+    headers.insert("traceparent", "00-1-2-01");
+    headers.insert("Nats-Msg-Id", "evt-1");
+    let payload = payload.to_owned().into();
+    let sent = server.context.publish_with_headers("orders.created", headers, payload).await;
+    sent.unwrap().await.unwrap();
+    let mut source = server.source(&billing()).await;
+    let original = handle(&mut source).await.unwrap();
+    source.close().await;
+    assert_eq!(original.message().id(), Some("evt-1"));
+    let mut letter = letter_of(original.message().clone(), 1);
+    letter.origin = original.origin().clone();
+    letter.consumer = "billing".to_owned();
+    letter.id = original.death("billing").letter;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    sink.put(vec![letter.clone()]).await.unwrap();
+    let letters = NatsLetters::new(&server.client, DlqStream::new()).with_key_header("key");
+    (letter, letters)
+}
+
+fn replay(letters: &NatsLetters, target: NatsTarget) -> NatsReplay {
+    let operation = OperationId::of("ana", Timestamp::EPOCH, 1);
+    NatsReplay::new(letters, Filter::new(), target, operation)
+}
+
+async fn run(replay: NatsReplay) -> u64 {
+    let report = replay.run(pending(), |_| {}).await.unwrap();
+    assert!(report.is_complete() && report.failed == 0, "{report}");
+    report.sent
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_a_letter_is_sent_to_its_origin() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let (letter, letters) = died(&server, "1").await;
+    assert_eq!(run(replay(&letters, NatsTarget::Origin)).await, 1);
+    let mut source = server.source(&billing()).await;
+    let again = handle(&mut source).await.unwrap();
+    assert_eq!((number(&again), again.lane(), again.attempt()), (1, Lane::Main, 1));
+    assert_eq!(again.message(), &letter.message, "id, key and headers are the producer's");
+    let death = again.death("billing");
+    assert_eq!((death.letter, death.generation, again.replays()), (letter.id, 1, 1));
+    assert!(timeout(LEASE, source.next()).await.is_err(), "once");
+    let stored = replays(&server).await.pop().unwrap();
+    let header = |name: &str| stored.headers.get(name).unwrap().as_str().to_owned();
+    assert_eq!((header("retry.count"), header("replay.from-dlq")), ("0".into(), "DLQ@1".into()));
+    assert_eq!(
+        (header("traceparent"), header("dlq.consumer")),
+        ("00-1-2-01".into(), "billing".into())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_is_sent_elsewhere() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let config = stream::Config {
+        name: "REPAIR".to_owned(),
+        subjects: vec!["repair.>".to_owned()],
+        ..stream::Config::default()
+    };
+    server.context.create_stream(config).await.unwrap();
+    let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
+    let target = NatsTarget::Subject("repair.orders".to_owned());
+    assert_eq!(run(replay(&letters, target)).await, 3);
+    assert_eq!((server.count("REPAIR").await, server.count("ORDERS").await), (3, 0));
+    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
+    assert_eq!(report.sent, 0, "wherever it was sent");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    // Larger than what fits beside our headers.
+    let payload = format!("1{}", " ".repeat(server.client.max_payload() - 200));
+    let (letter, letters) = died(&server, &payload).await;
+    let mut other = server.source(&consumer("shipping")).await;
+    assert_eq!(handle(&mut other).await.unwrap().lane(), Lane::Main);
+    let target = NatsTarget::Handler(RetryStream::new());
+    assert_eq!(run(replay(&letters, target.clone())).await, 1);
+    assert_eq!(run(replay(&letters, target)).await, 0);
+    let mut source = server.source(&billing()).await;
+    let (again, settle) = next(&mut source).await;
+    assert_eq!((again.lane(), again.attempt(), again.escalations()), (Lane::Retry, 1, 0));
+    assert_eq!(again.message(), &letter.message);
+    assert_eq!(again.history(), &letter.history);
+    let death = again.death("billing");
+    assert_eq!((death.letter, death.generation, again.replays()), (letter.id, 1, 1));
+    // Its first hop to the retry stage is not taken for the replay.
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let escalation = Escalation {
+        delivery: again.clone(),
+        consumer: "billing".into(),
+        due: Timestamp::EPOCH,
+        history: again.history().clone(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let retried = handle(&mut source).await.unwrap();
+    assert_eq!((retried.lane(), retried.attempt(), retried.escalations()), (Lane::Retry, 2, 1));
+    assert!(timeout(LEASE, source.next()).await.is_err(), "once");
+    assert!(timeout(Duration::from_millis(100), other.next()).await.is_err(), "nobody else");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_no_handler_would_hear_is_not_sent() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead([1])).await;
+    let target = NatsTarget::Handler(RetryStream::new());
+    let refused = replay(&letters, target.clone()).plan().await.unwrap_err();
+    assert!(refused.to_string().contains("no retry stream `DLQ_RETRY`"), "{refused}");
+    server.source(&consumer("shipping")).await.close().await;
+    let mut why = String::new();
+    let replay = replay(&letters, target);
+    let report = replay.run(pending(), |replayed| {
+        if let ReplayOutcome::Failed(error) = &replayed.outcome {
+            why = error.to_string();
+        }
+    });
+    assert_eq!(report.await.unwrap().failed, 1);
+    assert!(why.contains("consumer `billing` does not read the retry stream"), "{why}");
+    assert_eq!(server.count("DLQ_RETRY").await, 0);
+}
