@@ -10,6 +10,7 @@ use crate::lane::NatsRetryLane;
 use crate::names::token;
 use crate::permissions;
 use crate::pull::Puller;
+use crate::settle::Server;
 use crate::source::{NatsSource, Reading};
 use crate::streams::{self, RetryStream};
 
@@ -193,12 +194,12 @@ impl NatsConsumer {
             cluster: Arc::clone(&self.cluster),
             key_header: self.key_header.clone(),
             event_header: self.event_header.clone(),
-            lease: self.lease,
             clock: self.clock.clone(),
-            retries: self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str())),
         };
+        let retries = self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str()));
+        let server = Server::new(context, self.lease, retries);
         let mut pullers = pullers.into_iter();
-        Ok(NatsSource::new(context.client(), context, reading, pullers.next(), pullers.next()))
+        Ok(NatsSource::new(server, reading, pullers.next(), pullers.next()))
     }
 
     /// The retry lane of this consumer; its sources hear the records.

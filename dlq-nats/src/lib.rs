@@ -61,6 +61,7 @@
 //!   replicas, or that setting, are the answer; both are the operator's.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
 
+mod acks;
 pub mod admin;
 mod consumer;
 mod difference;

@@ -58,8 +58,11 @@ pub(crate) async fn send<W: Fn(&Message) -> Headers>(
         headers
     };
     let to = To { context, stream, operation };
-    let headers = wire::pack(&written(message), &rest).map_err(|e| unwritable(operation, e))?;
-    match to.publish(&subject, &id, order(headers), payload.clone()).await {
+    let whole = || {
+        let packed = wire::pack(&written(message), &rest);
+        packed.map(order).map_err(|error| unwritable(operation, error))
+    };
+    match to.publish(&subject, &id, whole, payload.clone()).await {
         Ok((_, duplicate)) => return Ok(duplicate),
         Err(Failed::Other(error)) => return Err(error),
         Err(Failed::TooLarge(_)) => {}
@@ -71,9 +74,12 @@ pub(crate) async fn send<W: Fn(&Message) -> Headers>(
     let parts = to.aside(&aside, &format!("rest.{id}"), json.into()).await.map_err(failed)?;
     let parts: Vec<String> = parts.iter().map(u64::to_string).collect();
     let bare = message.clone().with_headers(Headers::new());
-    let mut headers = wire::carry(&written(&bare));
-    headers.insert(REST, parts.join(","));
-    let sent = to.publish(&subject, &id, order(headers), Bytes::new()).await;
+    let without = || {
+        let mut headers = wire::carry(&written(&bare));
+        headers.insert(REST, parts.join(","));
+        Ok(order(headers))
+    };
+    let sent = to.publish(&subject, &id, without, Bytes::new()).await;
     sent.map(|(_, duplicate)| duplicate).map_err(failed)
 }
 
@@ -89,21 +95,24 @@ impl To<'_> {
         &self,
         subject: &str,
         id: &str,
-        headers: HeaderMap,
+        headers: impl Fn() -> Result<HeaderMap, StoreError>,
         payload: Bytes,
     ) -> Result<(u64, bool), Failed> {
-        let message = PublishMessage::build()
-            .headers(headers)
-            .payload(payload)
-            .message_id(id)
-            .header(header::NATS_EXPECTED_STREAM, self.stream.name.as_str());
-        let mut written = self.confirmed(subject, message.clone()).await;
+        let message = || {
+            let message = PublishMessage::build()
+                .headers(headers().map_err(Failed::Other)?)
+                .payload(payload.clone())
+                .message_id(id)
+                .header(header::NATS_EXPECTED_STREAM, self.stream.name.as_str());
+            Ok::<_, Failed>(message)
+        };
+        let mut written = self.confirmed(subject, message()?).await;
         if written.as_ref().is_err_and(|e| e.kind() == PublishErrorKind::StreamNotFound) {
             // Somebody has deleted it.
             streams::ensure(self.context, self.stream)
                 .await
                 .map_err(|error| Failed::Other(error.for_store(self.operation)))?;
-            written = self.confirmed(subject, message).await;
+            written = self.confirmed(subject, message()?).await;
         }
         written.map_err(|error| {
             if is_too_large(&error) {
@@ -140,7 +149,7 @@ impl To<'_> {
         while !bytes.is_empty() {
             let part = bytes.split_to(bytes.len().min(most));
             let id = format!("{}.{id}", parts.len());
-            parts.push(self.publish(subject, &id, HeaderMap::new(), part).await?.0);
+            parts.push(self.publish(subject, &id, || Ok(HeaderMap::new()), part).await?.0);
         }
         Ok(parts)
     }

@@ -95,6 +95,11 @@ impl Puller {
         Self { prefetch: messages.max(1), ..self }
     }
 
+    /// Whether there are messages at hand.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next message; `None` once closed.
     pub(crate) async fn next(&mut self) -> Result<Option<Fetched>, TransportError> {
         loop {

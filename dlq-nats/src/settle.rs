@@ -8,6 +8,7 @@ use bytes::Bytes;
 use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep};
 
+use crate::acks::Acks;
 use crate::error::unavailable;
 
 /// How long one word to the server may take.
@@ -17,6 +18,24 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// For how long an acknowledgement is tried, however long the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What the deliveries of one source have in common.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) client: Client,
+    pub(crate) context: Context,
+    pub(crate) acks: Acks,
+    pub(crate) lease: Duration,
+    /// The name of the retry stream.
+    pub(crate) retries: Option<Arc<str>>,
+}
+
+impl Server {
+    pub(crate) fn new(context: Context, lease: Duration, retries: Option<Arc<str>>) -> Self {
+        let client = context.client();
+        Self { acks: Acks::new(client.clone()), client, context, lease, retries }
+    }
+}
+
 /// Ends a delivery of a [`NatsSource`](crate::NatsSource).
 ///
 /// Every word is a request that the server answers, so that what is settled is settled: an acknowledgement that was
@@ -25,37 +44,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// acknowledgement ends it, too.
 #[derive(Debug)]
 pub struct NatsSettle {
-    client: Client,
+    server: Arc<Server>,
     reply: Subject,
-    lease: Duration,
     ends: Instant,
-    /// Parts of the message in the retry stream, which go with it.
-    aside: Option<Aside>,
-}
-
-#[derive(Debug)]
-struct Aside {
-    context: Context,
-    stream: Arc<str>,
-    sequences: Vec<u64>,
+    /// Under which sequences parts of the message stand in the retry stream, which go with it.
+    aside: Vec<u64>,
 }
 
 impl NatsSettle {
-    pub(crate) fn new(client: Client, reply: Subject, lease: Duration) -> Self {
-        Self { client, reply, lease, ends: Instant::now() + lease, aside: None }
-    }
-
-    pub(crate) fn with_aside(
-        mut self,
-        context: &Context,
-        stream: Option<&Arc<str>>,
-        sequences: Vec<u64>,
-    ) -> Self {
-        if let Some(stream) = stream.filter(|_| !sequences.is_empty()) {
-            let (context, stream) = (context.clone(), Arc::clone(stream));
-            self.aside = Some(Aside { context, stream, sequences });
-        }
-        self
+    pub(crate) fn new(server: Arc<Server>, reply: Subject, aside: Vec<u64>) -> Self {
+        let ends = Instant::now() + server.lease;
+        Self { server, reply, ends, aside }
     }
 
     async fn say(
@@ -65,7 +64,7 @@ impl NatsSettle {
         patience: Duration,
     ) -> Result<(), TransportError> {
         let request = Request::new().payload(word).timeout(Some(patience));
-        match self.client.send_request(self.reply.clone(), request).await {
+        match self.server.client.send_request(self.reply.clone(), request).await {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == RequestErrorKind::NoResponders => {
                 let text = "the server does not know the consumer, or not yet";
@@ -78,22 +77,22 @@ impl NatsSettle {
     async fn acknowledge(&self) -> Result<(), TransportError> {
         let until = self.ends.min(Instant::now() + PATIENCE);
         loop {
-            let outcome =
-                self.say("acknowledge a message", Bytes::from_static(b"+ACK"), WORD).await;
+            let outcome = self.server.acks.acknowledge(self.reply.clone()).await;
             if outcome.is_ok() || Instant::now() + PAUSE >= until {
                 return outcome;
             }
             sleep(PAUSE).await;
         }
     }
-}
 
-impl Aside {
-    /// What stays when this fails, or the process dies before, is unused and does no harm.
-    async fn remove(self) {
-        let Ok(stream) = self.context.get_stream_no_info(&*self.stream).await else { return };
-        for sequence in self.sequences {
-            if let Err(error) = stream.delete_message(sequence).await {
+    /// Removes what stands aside. What stays when this fails, or the process dies before, is unused and does no harm.
+    async fn remove_aside(&self) {
+        let Some(stream) = self.server.retries.as_deref().filter(|_| !self.aside.is_empty()) else {
+            return;
+        };
+        let Ok(stream) = self.server.context.get_stream_no_info(stream).await else { return };
+        for sequence in &self.aside {
+            if let Err(error) = stream.delete_message(*sequence).await {
                 tracing::warn!(%error, sequence, "a part of a settled retry record was not removed");
             }
         }
@@ -123,9 +122,7 @@ impl Settle for NatsSettle {
             | Disposition::Dead(_)
             | Disposition::Escalated { .. } => {
                 self.acknowledge().await?;
-                if let Some(aside) = self.aside {
-                    aside.remove().await;
-                }
+                self.remove_aside().await;
                 Ok(())
             }
         }
@@ -133,12 +130,12 @@ impl Settle for NatsSettle {
 
     async fn extend(&mut self) -> Result<(), TransportError> {
         let begun = Instant::now();
-        self.say("extend a lease", PROGRESS, WORD.min(self.lease)).await?;
-        self.ends = begun + self.lease;
+        self.say("extend a lease", PROGRESS, WORD.min(self.server.lease)).await?;
+        self.ends = begun + self.server.lease;
         Ok(())
     }
 
     fn lease(&self) -> Option<Duration> {
-        Some(self.lease)
+        Some(self.server.lease)
     }
 }

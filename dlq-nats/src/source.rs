@@ -2,7 +2,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::Context;
 use bytes::Bytes;
@@ -14,7 +13,7 @@ use dlq_core::{
 use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::pull::{Fetched, Puller};
-use crate::settle::{NatsSettle, nak};
+use crate::settle::{NatsSettle, Server, nak};
 use crate::wire;
 
 /// How much before its time a record may come: less than clocks differ.
@@ -22,6 +21,9 @@ const EARLY: Duration = Duration::from_millis(20);
 
 /// For how long a record is given back that cannot be read now.
 const UNREADABLE: Duration = Duration::from_secs(10);
+
+/// How many messages that are at hand may come before a record that waits is looked for.
+const STREAK: u32 = 32;
 
 /// A delivery, when it is due, and which messages of the retry stream are parts of it.
 type Record = (Delivery, Option<Timestamp>, Vec<u64>);
@@ -33,10 +35,7 @@ pub(crate) struct Reading {
     pub(crate) cluster: Arc<str>,
     pub(crate) key_header: Option<Arc<str>>,
     pub(crate) event_header: Option<Arc<str>>,
-    pub(crate) lease: Duration,
     pub(crate) clock: SharedClock,
-    /// The name of the retry stream.
-    pub(crate) retries: Option<Arc<str>>,
 }
 
 /// The messages of a stream for one consumer, and its retry records when they are due. Made by
@@ -54,22 +53,41 @@ pub(crate) struct Reading {
 /// of the message. A header that is not UTF-8 breaks the connection in the client, before this source sees it.
 #[derive(Debug)]
 pub struct NatsSource {
-    client: Client,
-    context: Context,
+    server: Arc<Server>,
     reading: Reading,
     main: Option<Puller>,
     retries: Option<Puller>,
+    /// How many messages of the stream came one after another, while records may have waited.
+    streak: u32,
 }
 
 impl NatsSource {
     pub(crate) fn new(
-        client: Client,
-        context: Context,
+        server: Server,
         reading: Reading,
         main: Option<Puller>,
         retries: Option<Puller>,
     ) -> Self {
-        Self { client, context, reading, main, retries }
+        Self { server: Arc::new(server), reading, main, retries, streak: 0 }
+    }
+
+    /// The next message of either; the one that has some at hand first, but not for ever.
+    async fn fetch(&mut self) -> Result<(Lane, Option<Fetched>), TransportError> {
+        let Self { main, retries, streak, .. } = self;
+        if *streak < STREAK && main.as_ref().is_some_and(Puller::has_some) {
+            *streak += 1;
+            return tokio::select! {
+                biased;
+                next = next_of(main) => Ok((Lane::Main, next?)),
+                next = next_of(retries) => Ok((Lane::Retry, next?)),
+            };
+        }
+        *streak = 0;
+        tokio::select! {
+            biased;
+            next = next_of(retries) => Ok((Lane::Retry, next?)),
+            next = next_of(main) => Ok((Lane::Main, next?)),
+        }
     }
 }
 
@@ -86,20 +104,17 @@ impl Source for NatsSource {
 
     async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
         loop {
-            let (lane, next) = tokio::select! {
-                next = next_of(&mut self.main) => (Lane::Main, next?),
-                next = next_of(&mut self.retries) => (Lane::Retry, next?),
-            };
+            let (lane, next) = self.fetch().await?;
             let Some(fetched) = next else { return Ok(None) };
             let reply = fetched.reply.clone();
             let (delivery, due, aside) = match lane {
                 Lane::Main => (self.reading.main(fetched), None, Vec::new()),
                 // While what stands aside is fetched the record is in nobody's hands: it comes again if this is dropped.
-                _ => match self.reading.record(&self.context, fetched).await {
+                _ => match self.reading.record(&self.server.context, fetched).await {
                     Ok(record) => record,
                     Err(error) => {
                         tracing::error!(%error, "a retry record cannot be read; it is tried again");
-                        let _ = self.client.publish(reply, nak(UNREADABLE)).await;
+                        let _ = self.server.client.publish(reply, nak(UNREADABLE)).await;
                         continue;
                     }
                 },
@@ -108,11 +123,10 @@ impl Source for NatsSource {
             let early = due.map_or(Duration::ZERO, |due| due.since(now));
             if early > EARLY {
                 // If this is not heard it comes again when its lease ends, and is looked at again.
-                let _ = self.client.publish(reply, nak(early)).await;
+                let _ = self.server.client.publish(reply, nak(early)).await;
                 continue;
             }
-            let settle = NatsSettle::new(self.client.clone(), reply, self.reading.lease);
-            let settle = settle.with_aside(&self.context, self.reading.retries.as_ref(), aside);
+            let settle = NatsSettle::new(Arc::clone(&self.server), reply, aside);
             return Ok(Some((delivery, settle)));
         }
     }

@@ -80,20 +80,23 @@ fn is_plain(headers: &Headers) -> bool {
 /// The header as NATS carries it; `None` where it cannot.
 fn carried(header: &Header) -> Option<(HeaderName, HeaderValue)> {
     let name = std::str::from_utf8(&header.name).ok().filter(|name| !name.is_empty())?;
-    let value = header.value.as_deref().filter(|value| is_text(value))?;
-    let value = std::str::from_utf8(value).ok()?;
+    let value = text(header.value.as_deref()?)?;
     let name = if is_the_servers(name) || name == REST {
         HeaderName::from_str(&format!("{KEPT}{name}"))
     } else {
         HeaderName::from_str(name)
     };
-    Some((name.ok()?, HeaderValue::from_str(value).ok()?))
+    Some((name.ok()?, value))
 }
 
 /// Whether a header can have this value, and comes back with it.
 pub(crate) fn is_text(value: &[u8]) -> bool {
-    std::str::from_utf8(value)
-        .is_ok_and(|text| text.trim() == text && HeaderValue::from_str(text).is_ok())
+    text(value).is_some()
+}
+
+fn text(value: &[u8]) -> Option<HeaderValue> {
+    let text = std::str::from_utf8(value).ok().filter(|text| text.trim() == *text)?;
+    HeaderValue::from_str(text).ok()
 }
 
 /// Whether a server acts upon a header of this name, or writes it.

@@ -3,10 +3,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, Request};
+use async_nats::{Client, Message, Request};
 use bytes::Bytes;
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -32,17 +32,7 @@ pub(super) async fn consume(
     count: usize,
     ack: Ack,
 ) -> Result<Duration, Failed> {
-    let stream = jetstream::new(client.clone()).get_stream(STREAM).await?;
-    let consumer = stream
-        .create_consumer(pull::Config {
-            durable_name: Some(name.to_owned()),
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: Duration::from_secs(60),
-            max_ack_pending: i64::from(shape.unsettled()),
-            filter_subject: SUBJECT.to_owned(),
-            ..pull::Config::default()
-        })
-        .await?;
+    let consumer = consumer(&jetstream::new(client.clone()), name, shape).await?;
     let start = Instant::now();
     let messages = consumer.stream().max_messages_per_batch(shape.prefetch).messages().await?;
     let mut messages = messages.take(count);
@@ -66,14 +56,63 @@ pub(super) async fn consume(
             let done = messages.map(|message| async move {
                 let message = message.map_err(|error| error.to_string())?;
                 black_box(message.payload.len());
-                let reply = message.reply.clone().ok_or("a message without a reply subject")?;
-                let request = Request::new().payload(Bytes::from_static(b"+ACK"));
-                client.send_request(reply, request).await.map_err(|error| error.to_string())
+                request_ack(client, &message).await
             });
-            done.buffer_unordered(shape.in_hand).try_for_each(|_| ready(Ok(()))).await?;
+            done.buffer_unordered(shape.in_hand).try_for_each(|()| ready(Ok(()))).await?;
         }
     }
     Ok(start.elapsed())
+}
+
+/// How long it takes to write each message to the stream of letters, with headers as ours are, to await that this is
+/// confirmed, and then to acknowledge the message and await that, too.
+pub(super) async fn bury(
+    client: &Client,
+    name: &str,
+    shape: Shape,
+    count: usize,
+) -> Result<Duration, Failed> {
+    let context = &jetstream::new(client.clone());
+    let letters = context.get_stream("DLQ").await?;
+    let headers = &letters.get_last_raw_message_by_subject("dlq.>").await?.headers;
+    let consumer = consumer(context, name, shape).await?;
+    let start = Instant::now();
+    let messages = consumer.stream().max_messages_per_batch(shape.prefetch).messages().await?;
+    let done = messages.take(count).enumerate().map(|(number, message)| async move {
+        let message = message.map_err(|error| error.to_string())?;
+        let mut headers = headers.clone();
+        headers.insert("Nats-Msg-Id", format!("{name}.{number}"));
+        let letter = context
+            .publish_with_headers("dlq.work.requested", headers, message.payload.clone())
+            .await
+            .map_err(|error| error.to_string())?;
+        letter.await.map_err(|error| error.to_string())?;
+        request_ack(client, &message).await
+    });
+    done.buffer_unordered(shape.in_hand).try_for_each(|()| ready(Ok(()))).await?;
+    Ok(start.elapsed())
+}
+
+async fn consumer(
+    context: &Context,
+    name: &str,
+    shape: Shape,
+) -> Result<Consumer<pull::Config>, Failed> {
+    let config = pull::Config {
+        durable_name: Some(name.to_owned()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: Duration::from_secs(60),
+        max_ack_pending: i64::from(shape.unsettled()),
+        filter_subject: SUBJECT.to_owned(),
+        ..pull::Config::default()
+    };
+    Ok(context.create_consumer_on_stream(config, STREAM).await?)
+}
+
+async fn request_ack(client: &Client, message: &Message) -> Result<(), String> {
+    let reply = message.reply.clone().ok_or("a message without a reply subject")?;
+    let request = Request::new().payload(Bytes::from_static(b"+ACK"));
+    client.send_request(reply, request).await.map(drop).map_err(|error| error.to_string())
 }
 
 /// Publishes messages and awaits the confirmation of each, many at once.

@@ -161,9 +161,7 @@ impl EventRouterBuilder {
             cluster: config.cluster.into(),
             key_header: None,
             event_header: config.event_header.map(Arc::from),
-            lease: config.lease,
             clock: SystemClock::shared(),
-            retries: None,
         };
         let client = context.client();
         let shared = Shared::new(context, sink, reading, watch, config.max_retries);

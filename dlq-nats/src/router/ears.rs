@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{Client, Message, Subscriber};
+use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use dlq_core::{Disposition, Settle as _};
 use futures_util::StreamExt as _;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::advisory::{Advisory, MAX_DELIVERIES, TERMINATED};
 use super::route::Shared;
 use crate::pull::{Fetched, Puller};
-use crate::settle::NatsSettle;
+use crate::settle::{NatsSettle, Server};
 
 /// How many advisories of one ear are in hand at once.
 const IN_HAND: usize = 128;
@@ -33,6 +33,7 @@ pub(super) async fn durable(
     lease: Duration,
     stop: CancellationToken,
 ) {
+    let server = Arc::new(Server::new(jetstream::new(client), lease, None));
     let room = Arc::new(Semaphore::new(IN_HAND));
     let mut tasks = JoinSet::new();
     loop {
@@ -52,10 +53,10 @@ pub(super) async fn durable(
             }
         };
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
-        let (shared, client) = (Arc::clone(&shared), client.clone());
+        let (shared, server) = (Arc::clone(&shared), Arc::clone(&server));
         tasks.spawn(async move {
             let Fetched { message, reply, .. } = fetched;
-            let settle = NatsSettle::new(client, reply, lease);
+            let settle = NatsSettle::new(server, reply, Vec::new());
             let after = match heard(&shared, &message.payload, lease / 2).await {
                 Ok(()) => Disposition::Succeeded,
                 Err(()) => Disposition::Deferred { after: PAUSE },

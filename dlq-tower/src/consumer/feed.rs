@@ -4,10 +4,12 @@ use std::fmt;
 use std::future::{Future, pending, ready};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use dlq_core::store::Claims;
 use dlq_core::{Delivery, SettleOnce, Source, TransportError};
+use futures_util::poll;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -154,18 +156,26 @@ impl Fetching {
             };
             // It is never closed.
             let Some(permit) = permit else { return End::Stopped };
-            let next = tokio::select! {
-                biased;
-                () = &mut stopped => return End::Stopped,
-                () = gate.closed() => continue,
-                next = feed.next() => next,
-                () = room.is_wanted() => continue,
-                // A source that waits for messages as long as this works again.
-                () = sleep(LONGEST_PAUSE), if failing => {
-                    failing = false;
-                    works(health.as_ref());
-                    continue;
-                }
+            if stop.is_cancelled() {
+                return End::Stopped;
+            }
+            let mut next = feed.next();
+            // What is at hand is taken before anything is waited for: that it may be was looked at just now.
+            let next = match poll!(next.as_mut()) {
+                Poll::Ready(next) => next,
+                Poll::Pending => tokio::select! {
+                    biased;
+                    () = &mut stopped => return End::Stopped,
+                    () = gate.closed() => continue,
+                    next = next => next,
+                    () = room.is_wanted() => continue,
+                    // A source that waits for messages as long as this works again.
+                    () = sleep(LONGEST_PAUSE), if failing => {
+                        failing = false;
+                        works(health.as_ref());
+                        continue;
+                    }
+                },
             };
             match next {
                 Ok(Some((delivery, settle))) => {

@@ -1,11 +1,13 @@
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, pending};
+use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::BoxStore;
 use dlq_core::{Source, StoreError};
+use futures_util::poll;
 use metrics::{Gauge, counter, gauge};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -32,6 +34,9 @@ use crate::store_lane::StoreLane;
 
 /// Between the deadline of a stop, when what runs is cut off, and the end of tasks that do not listen.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// How many messages begin until it is looked what has ended.
+const AT_ONCE: usize = 32;
 
 /// Fetches messages, runs them through a stack and settles them. See the [module docs](super).
 #[derive(Debug)]
@@ -88,15 +93,27 @@ impl Consumer {
     /// orderly, use `shutdown` or the handle.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Report {
         let stop = self.stop.clone();
-        let asked = async move {
-            let mut shutdown = pin!(shutdown);
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = &mut shutdown => stop.cancel(),
-            }
+        let mut shutdown = pin!(shutdown);
+        if poll!(shutdown.as_mut()).is_ready() {
+            stop.cancel();
+        }
+        // On a task, so that what the loop and the messages say to each other wakes no other thread.
+        let health = self.health.clone();
+        let mut running = Running { task: JoinSet::new(), health };
+        let asked = stop.clone();
+        let run = Run::start(self);
+        running.task.spawn(async move { run.until(asked.cancelled()).await });
+        let ended = tokio::select! {
+            biased;
+            ended = running.task.join_next() => ended,
+            () = asked_to(shutdown, &stop) => running.task.join_next().await,
         };
-        Run::start(self).until(asked).await
+        match ended {
+            Some(Ok(report)) => report,
+            Some(Err(error)) if error.is_panic() => resume_unwind(error.into_panic()),
+            // The runtime ends, and this with it.
+            _ => pending().await,
+        }
     }
 
     /// Runs until `SIGTERM` or `SIGINT`. See [`run`](Self::run).
@@ -106,6 +123,27 @@ impl Consumer {
     /// As for [`run`](Self::run).
     pub async fn run_until_signal(self) -> Report {
         self.run(signal()).await
+    }
+}
+
+/// Asks for a stop once `shutdown` is done, unless somebody else has asked.
+async fn asked_to(shutdown: Pin<&mut impl Future<Output = ()>>, stop: &CancellationToken) {
+    if !stop.is_cancelled() {
+        shutdown.await;
+        stop.cancel();
+    }
+}
+
+/// The task of a run. Dropping it aborts the run.
+struct Running {
+    task: JoinSet<Report>,
+    health: Reporter,
+}
+
+impl Drop for Running {
+    /// A run that is dropped is over, and whoever looks has to see it (G9).
+    fn drop(&mut self) {
+        self.health.state(RunState::Stopped);
     }
 }
 
@@ -139,7 +177,7 @@ struct Run {
 
 impl Run {
     fn start(consumer: Consumer) -> Self {
-        let Consumer { feed, program, lane, store, audit, settings, stop: _, health } = consumer;
+        let Consumer { feed, program, lane, store, audit, settings, stop, health } = consumer;
         let names = program.naming.names();
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
@@ -172,6 +210,10 @@ impl Run {
             health,
             report: Report::new(),
         };
+        if stop.is_cancelled() {
+            // Then nothing begins.
+            run.stop_fetching.cancel();
+        }
         let fetching = |feed, health| Fetching {
             feed,
             gate: Arc::clone(&gate),
@@ -245,10 +287,21 @@ impl Run {
                 () = passed(&mut patience), if patience.is_some() => {
                     patience = self.cut_off().map(|grace| Box::pin(sleep(grace)));
                 }
-                Some(message) = self.messages.join_next() => self.message_ended(message),
+                Some(message) = self.messages.join_next() => {
+                    self.message_ended(message);
+                    while let Some(message) = self.messages.try_join_next() {
+                        self.message_ended(message);
+                    }
+                }
                 Some(part) = self.parts.join_next_with_id() => self.part_ended(part),
                 received = self.received.recv(), if fetching => match received {
-                    Some(received) => self.begin(received),
+                    Some(received) => {
+                        self.begin(received);
+                        for _ in 1..AT_ONCE {
+                            let Ok(received) = self.received.try_recv() else { break };
+                            self.begin(received);
+                        }
+                    }
                     None => fetching = false,
                 },
             }
@@ -357,7 +410,7 @@ impl Drop for Run {
 async fn passed(patience: &mut Option<Pin<Box<tokio::time::Sleep>>>) {
     match patience {
         Some(patience) => patience.await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 
