@@ -20,13 +20,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<&str> =
         args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
     type Bench = fn(Size) -> Result<(), Box<dyn std::error::Error>>;
-    let benches: [(&str, Bench); 6] = [
+    let benches: [(&str, Bench); 7] = [
         ("stack", stack::run),
         ("bury", bury::run),
         ("read", read::run),
         ("healthy", healthy::run),
         ("nats-consume", nats::consume::run),
         ("nats-bury", nats::bury::run),
+        ("nats-replay", nats::replay::run),
     ];
     for (name, bench) in benches {
         if wanted.is_empty() || wanted.contains(&name) {
