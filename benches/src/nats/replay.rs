@@ -8,14 +8,15 @@ use dlq_core::store::Letters as _;
 use dlq_core::{Filter, OperationId, Timestamp};
 use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget};
 
-use super::ours::{self, Fate};
+use super::ours::{self, Fate, WRITERS};
 use super::{Bench, Failed, STREAM, Shape, create, raw, run_on, show};
 use crate::measure::Size;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
     run_on(size, async |bench, count| {
         let name = bench.next_name();
-        ours::consume(bench.client(false), &name, Shape::MORE, count, Fate::Death).await?;
+        let client = bench.client(false);
+        ours::consume(client, &name, Shape::MORE, count, Fate::Death, WRITERS).await?;
         println!("{count} letters");
         let mut read = Duration::MAX;
         let mut sent = Duration::MAX;
