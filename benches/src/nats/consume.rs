@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ours::{self, Fate};
+use super::ours::{self, Fate, WRITERS};
 use super::raw::{self, Ack};
 use super::{Bench, Failed, Shape, run_on, show};
 use crate::measure::Size;
@@ -43,7 +43,8 @@ async fn once(
             *best = time.min(*best);
         }
         let name = bench.next_name();
-        let time = ours::consume(bench.client(far), &name, shape, count, Fate::Success).await?;
+        let time =
+            ours::consume(bench.client(far), &name, shape, count, Fate::Success, WRITERS).await?;
         ours = time.min(ours);
     }
     for ((name, _), time) in raw.iter().zip(best) {

@@ -12,8 +12,8 @@ pub(crate) mod replay;
 use std::error::Error;
 use std::time::Duration;
 
-use async_nats::Client;
 use async_nats::jetstream::{self, Context, stream};
+use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
@@ -99,16 +99,17 @@ impl Bench {
     }
 }
 
+async fn create(context: &Context) -> Result<(), Failed> {
+    let subjects = vec![SUBJECT.to_owned()];
+    let config = stream::Config { name: STREAM.to_owned(), subjects, ..stream::Config::default() };
+    context.create_stream(config).await?;
+    Ok(())
+}
+
 async fn fill(context: &Context, messages: usize) -> Result<(), Failed> {
-    context
-        .create_stream(stream::Config {
-            name: STREAM.to_owned(),
-            subjects: vec![SUBJECT.to_owned()],
-            ..stream::Config::default()
-        })
-        .await?;
+    create(context).await?;
     let payload = Bytes::from(vec![b'x'; BYTES]);
-    raw::publish(context, (0..messages).map(|_| (SUBJECT, payload.clone()))).await
+    raw::publish(context, (0..messages).map(|_| (HeaderMap::new(), payload.clone()))).await
 }
 
 /// Runs a bench on a server with so many messages as the size wants.

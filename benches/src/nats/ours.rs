@@ -59,6 +59,9 @@ async fn work(delivery: Delivery, State(counting): State<Counting>) -> Result<()
     }
 }
 
+/// How many calls write letters at once unless told otherwise.
+pub(super) const WRITERS: usize = 2;
+
 /// How long it takes to consume so many messages, until the last one is settled and the consumer has ended.
 pub(super) async fn consume(
     client: &Client,
@@ -66,6 +69,7 @@ pub(super) async fn consume(
     shape: Shape,
     count: usize,
     fate: Fate,
+    writers: usize,
 ) -> Result<Duration, Failed> {
     let orders = NatsConsumer::new(STREAM, "bench.work")
         .with_durable(durable)
@@ -78,6 +82,7 @@ pub(super) async fn consume(
         .handler(work::handler().with_state(state.clone()).build()?)
         .retry_lane(orders.retry_lane(client).await?)
         .sink(NatsSink::open(client, DlqStream::new()).await?)
+        .routing(move |layer| layer.writers(writers))
         .max_in_hand(shape.in_hand)
         .build()?;
     let start = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, Message, Request};
+use async_nats::{Client, HeaderMap, Message, Request};
 use bytes::Bytes;
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -118,11 +118,15 @@ async fn request_ack(client: &Client, message: &Message) -> Result<(), String> {
 /// Publishes messages and awaits the confirmation of each, many at once.
 pub(super) async fn publish(
     context: &Context,
-    messages: impl Iterator<Item = (&'static str, Bytes)>,
+    messages: impl Iterator<Item = (HeaderMap, Bytes)>,
 ) -> Result<(), Failed> {
-    let confirmed = stream::iter(messages).map(|(subject, payload)| async move {
-        let sent = context.publish(subject, payload).await.map_err(|error| error.to_string())?;
-        sent.await.map_err(|error| error.to_string())
+    let confirmed = stream::iter(messages).map(|(headers, payload)| async move {
+        let sent = if headers.is_empty() {
+            context.publish(SUBJECT, payload).await
+        } else {
+            context.publish_with_headers(SUBJECT, headers, payload).await
+        };
+        sent.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())
     });
     confirmed.buffer_unordered(256).try_for_each(|_| ready(Ok(()))).await.map_err(Failed::from)
 }

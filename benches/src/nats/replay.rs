@@ -1,53 +1,86 @@
-//! Dead letters are sent back to where they were born. Beside the client alone, publishing messages with the same
-//! headers and payload, each with an id and a confirmation.
+//! Sending letters back to their origin, beside the client alone, which publishes the same messages and awaits the
+//! confirmation of each, many at once.
 
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
-use dlq_core::{Clock as _, Filter, OperationId, SystemClock};
+use dlq_core::store::Letters as _;
+use dlq_core::{Filter, OperationId, Timestamp};
 use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget};
 
-use super::ours::{self, Fate};
-use super::{Bench, Failed, STREAM, Shape, raw, run_on, show};
+use super::ours::{self, Fate, WRITERS};
+use super::{Bench, Failed, STREAM, Shape, create, raw, run_on, show};
 use crate::measure::Size;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
     run_on(size, async |bench, count| {
         let name = bench.next_name();
-        ours::consume(bench.client(false), &name, Shape::MOST, count, Fate::Death).await?;
-        println!("\n{count} letters, to their origin");
-        let (mut reading, mut replay, mut published) =
-            (Duration::MAX, Duration::MAX, Duration::MAX);
-        for round in 0..size.pick(1, 5) {
-            let start = Instant::now();
-            // Another reader each time: this one has read nothing yet.
-            let letters = NatsLetters::new(&bench.client, DlqStream::new());
-            dlq_core::store::Letters::count(&letters, Filter::new()).await?;
-            reading = reading.min(start.elapsed());
-            let operation = OperationId::of("bench", SystemClock.now(), round as u64);
-            let again = NatsReplay::new(&letters, Filter::new(), NatsTarget::Origin, operation);
-            let report = again.again().run(std::future::pending(), |_| {}).await?;
-            replay = replay.min(start.elapsed());
-            if usize::try_from(report.sent)? != count {
-                return Err(format!("not every letter was sent: {report}").into());
-            }
-            published = published.min(publish(bench, count, round).await?);
+        let client = bench.client(false);
+        ours::consume(client, &name, Shape::MORE, count, Fate::Death, WRITERS).await?;
+        println!("{count} letters");
+        let mut read = Duration::MAX;
+        let mut sent = Duration::MAX;
+        let mut published = Duration::MAX;
+        for _ in 0..size.pick(1, 3) {
+            let (reading, sending) = once(bench, count).await?;
+            read = reading.min(read);
+            sent = sending.min(sent);
+            published = raw_once(bench, count).await?.min(published);
         }
-        show("raw, published with confirmation", published, count);
-        show("replay", replay, count);
-        show("  of which: reading what there is", reading, count);
-        println!("ratio: {:.2}", published.as_secs_f64() / replay.as_secs_f64());
+        show("reading the stream of letters", read, count);
+        show("sending them to their origin", sent, count);
+        show("raw: the same messages published", published, count);
+        let ratio = |time: Duration| published.as_secs_f64() / time.as_secs_f64();
+        println!("ratio of sending: {:.2}", ratio(sent));
+        println!("ratio of reading and sending: {:.2}", ratio(read + sent));
         Ok(())
     })
 }
 
-/// How long it takes to publish as many messages as the latest one.
-async fn publish(bench: &Bench, count: usize, round: usize) -> Result<Duration, Failed> {
-    let context = jetstream::new(bench.client.clone());
-    let mut stream = context.get_stream(STREAM).await?;
-    let last = stream.info().await?.state.last_sequence;
-    let latest = stream.get_raw_message(last).await?;
+/// How long it takes to read the letters, and then to send them. The origin is empty, and there is no ledger.
+async fn once(bench: &mut Bench, count: usize) -> Result<(Duration, Duration), Failed> {
+    bench.empty().await?;
+    let client = bench.client(false).clone();
+    let letters = NatsLetters::new(&client, DlqStream::new()).with_ledger(bench.next_name());
     let start = Instant::now();
-    raw::publish_like(&context, &latest, (0..count).map(|n| format!("raw.{round}.{n}"))).await?;
+    let found = letters.count(Filter::new()).await?;
+    let read = start.elapsed();
+    if usize::try_from(found)? != count {
+        return Err(format!("{found} letters were found, {count} were written").into());
+    }
+    let operation = OperationId::of("bench", Timestamp::EPOCH, bench.rounds.into());
+    let replay = NatsReplay::new(&letters, Filter::new(), NatsTarget::Origin, operation);
+    let start = Instant::now();
+    let report = replay.run(std::future::pending(), |_| {}).await?;
+    let sent = start.elapsed();
+    if usize::try_from(report.sent)? != count {
+        return Err(format!("not every letter was sent: {report}").into());
+    }
+    Ok((read, sent))
+}
+
+/// How long it takes to publish messages with headers as those have that were sent last.
+async fn raw_once(bench: &mut Bench, count: usize) -> Result<Duration, Failed> {
+    let context = jetstream::new(bench.client(false).clone());
+    let stream = context.get_stream(STREAM).await?;
+    let last = stream.get_last_raw_message_by_subject(">").await?;
+    bench.empty().await?;
+    let name = bench.next_name();
+    let start = Instant::now();
+    let messages = (0..count).map(|number| {
+        let mut headers = last.headers.clone();
+        headers.insert("Nats-Msg-Id", format!("{name}.{number}"));
+        (headers, last.payload.clone())
+    });
+    raw::publish(&context, messages).await?;
     Ok(start.elapsed())
+}
+
+impl Bench {
+    /// Makes the stream anew, which then knows no message and no id.
+    async fn empty(&self) -> Result<(), Failed> {
+        let context = jetstream::new(self.client.clone());
+        context.delete_stream(STREAM).await?;
+        create(&context).await
+    }
 }
