@@ -4,7 +4,6 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
-use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, HeaderMap, Message, Request};
 use bytes::Bytes;
@@ -126,23 +125,6 @@ pub(super) async fn publish(
         } else {
             context.publish_with_headers(SUBJECT, headers, payload).await
         };
-        sent.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())
-    });
-    confirmed.buffer_unordered(256).try_for_each(|_| ready(Ok(()))).await.map_err(Failed::from)
-}
-
-/// Publishes the message once for each id, and awaits the confirmation of each, many at once.
-pub(super) async fn publish_like(
-    context: &Context,
-    message: &StreamMessage,
-    ids: impl Iterator<Item = String>,
-) -> Result<(), Failed> {
-    let confirmed = stream::iter(ids).map(|id| async move {
-        let again = PublishMessage::build()
-            .headers(message.headers.clone())
-            .payload(message.payload.clone())
-            .message_id(id);
-        let sent = context.send_publish(message.subject.clone(), again).await;
         sent.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())
     });
     confirmed.buffer_unordered(256).try_for_each(|_| ready(Ok(()))).await.map_err(Failed::from)
