@@ -35,6 +35,9 @@ pub(crate) struct IngestArgs {
     /// Append a JSON line for each new letter to this file; defaults to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) incidents: Option<PathBuf>,
+    /// Append a row for each new letter to the store's processing audit
+    #[arg(long)]
+    pub(crate) audit: bool,
     /// The durable consumer that remembers which letters were taken
     #[arg(long, value_name = "NAME", default_value = "dlq-ingest")]
     pub(crate) durable: String,

@@ -39,6 +39,9 @@ pub(super) async fn run(
     if args.once {
         ingest = ingest.with_patience(PATIENCE);
     }
+    if args.audit {
+        ingest = ingest.with_audit(store.store().clone());
+    }
     let run = until_asked(|stop| {
         let ingest = &mut ingest;
         eprintln!("letters of {} go into {name}", broker.shown);

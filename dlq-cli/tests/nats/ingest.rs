@@ -38,7 +38,7 @@ async fn every_letter_goes_into_the_store_with_everything() {
     let foreign = bench.context.publish("dlq-drain.orders", "no letter".into()).await.unwrap();
     foreign.await.unwrap();
     let (into, file) = (bench.store_url(), bench.file("incidents.jsonl"));
-    let args = ["ingest", "--into", &into, "--once", "--incidents", &file, "-o", "json"];
+    let args = ["ingest", "--into", &into, "--once", "--audit", "--incidents", &file, "-o", "json"];
     let ran = bench.run(&args).ok();
     let report = ran.json();
     let expected = serde_json::json!({ "stored": 30, "reopened": 1, "foreign": 1 });
@@ -47,6 +47,7 @@ async fn every_letter_goes_into_the_store_with_everything() {
 
     let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
+    assert_eq!(store.processed(100).await.unwrap().len(), 31, "a row for each death");
     let first = again.id;
     for mut letter in written.into_iter().filter(|letter| letter.id != first).chain([again]) {
         let mut kept = store.get(letter.id).await.unwrap().unwrap();

@@ -1,12 +1,12 @@
 //! From the dead letters of a broker into a store.
 //!
 //! A [`Feed`] yields the letters of a broker in the order in which they were written; an [`Ingest`] puts them into a
-//! sink. For each batch: put, tell the [incidents](Incident), confirm to the feed. What dies in between comes again:
+//! sink. For each batch: put, write the audit where there is one, tell the [incidents](Incident), confirm to the feed. What dies in between comes again:
 //!
 //! | the process dies | the store has | the feed | and then |
 //! |---|---|---|---|
 //! | before the put is confirmed | all, some or none of the batch | has it unconfirmed | the batch comes again; what the store has stays as it is (G2) |
-//! | after the put, before the incidents are told | the batch | has it unconfirmed | it comes again, marked as such, so that its incidents are told although no letter is new |
+//! | after the put, before the audit and the incidents | the batch | has it unconfirmed | it comes again, marked as such, so that its incidents are told although no letter is new |
 //! | after the incidents, before the confirmation | the batch | has it unconfirmed | it comes again: its incidents are told twice |
 //! | after the confirmation | the batch | is past it | nothing |
 //!

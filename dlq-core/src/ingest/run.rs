@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Content, Fed, Feed, Incident, IngestReport, Outcome};
-use crate::store::{Receipt, Sink};
+use crate::store::{BoxStore, Processed, ProcessedEvent, Receipt, Sink, Upkeep as _};
 use crate::{BoxError, DeadLetter, StoreError, StoreErrorKind};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -17,6 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 pub struct Ingest<F, S> {
     pub(super) feed: F,
     pub(super) sink: S,
+    audit: Option<BoxStore>,
     batch: usize,
     tries: u32,
     patience: Option<Duration>,
@@ -33,7 +34,14 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
     /// From this feed into this sink.
     pub fn new(feed: F, sink: S) -> Self {
         let report = IngestReport::default();
-        Self { feed, sink, batch: 256, tries: 3, patience: None, report }
+        Self { feed, sink, audit: None, batch: 256, tries: 3, patience: None, report }
+    }
+
+    /// Sets a store whose processing audit gets a row for each letter of which an incident is told; a row may be there
+    /// twice where an incident is told twice. Defaults to none.
+    pub fn with_audit(mut self, store: BoxStore) -> Self {
+        self.audit = Some(store);
+        self
     }
 
     /// Sets how many letters are put at once, at most. Defaults to 256.
@@ -90,6 +98,11 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
                 Err(Ended::Stopped) => return Ok(()),
                 Err(Ended::Failed(error)) => return Err(error.into()),
             };
+            match self.note(&fed, &outcomes, &mut stop).await {
+                Ok(()) => {}
+                Err(Ended::Stopped) => return Ok(()),
+                Err(Ended::Failed(error)) => return Err(error.into()),
+            }
             let incidents = incidents(&fed, &outcomes);
             if !incidents.is_empty() {
                 tell(&incidents)?;
@@ -197,6 +210,43 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
     }
 }
 
+impl<F: Feed, S: Sink> Ingest<F, S> {
+    /// Writes what is news to the processing audit, once that is there.
+    async fn note(
+        &mut self,
+        fed: &[Fed],
+        outcomes: &[(Outcome, Option<String>)],
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<(), Ended> {
+        let Some(audit) = self.audit.clone() else { return Ok(()) };
+        let news = fed.iter().zip(outcomes).filter(|(fed, (outcome, _))| is_told(fed, *outcome));
+        let rows: Vec<_> = news.filter_map(|(fed, _)| letter(fed)).map(row).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut outage = Outage::new(self.patience);
+        while let Err(error) = audit.record_processed(rows.clone()).await {
+            self.report.outages += 1;
+            outage.wait(error, stop).await?;
+        }
+        Ok(())
+    }
+}
+
+fn row(letter: &DeadLetter) -> ProcessedEvent {
+    let id = letter.message.id();
+    ProcessedEvent {
+        event_id: id.map_or_else(|| letter.origin.to_string(), str::to_owned),
+        subject: letter.message.subject().to_owned(),
+        consumer: letter.consumer.clone(),
+        status: Processed::Dlq,
+        attempt: letter.attempts,
+        duration: letter.history.last().map_or(Duration::ZERO, |failure| failure.duration),
+        at: letter.died_at,
+        error: Some(letter.error()),
+    }
+}
+
 fn letter(fed: &Fed) -> Option<&DeadLetter> {
     match &fed.content {
         Content::Letter(letter) => Some(letter),
@@ -205,10 +255,13 @@ fn letter(fed: &Fed) -> Option<&DeadLetter> {
 }
 
 /// What has to be told: what is news, and what may be news that nobody was told of.
+fn is_told(fed: &Fed, outcome: Outcome) -> bool {
+    outcome.is_news() || (fed.again && outcome == Outcome::Known)
+}
+
 fn incidents(fed: &[Fed], outcomes: &[(Outcome, Option<String>)]) -> Vec<Incident> {
     let told = |(fed, (outcome, detail)): (&Fed, &(Outcome, Option<String>))| {
-        let may_be = fed.again && *outcome == Outcome::Known;
-        (outcome.is_news() || may_be)
+        is_told(fed, *outcome)
             .then(|| Incident::of(&fed.place, fed.again, letter(fed), *outcome, detail.clone()))
     };
     fed.iter().zip(outcomes).filter_map(told).collect()

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::store::memory::MemoryStore;
-use crate::store::{Letters as _, Receipt, Sink};
+use crate::store::{BoxStore, Letters as _, Processed, Receipt, Sink, Upkeep as _};
 use crate::{
     Cause, ErrorClass, Failure, Filter, Fingerprint, History, LetterId, LetterState, Message,
     Position, Reason, StoreErrorKind, Timestamp,
@@ -205,6 +205,25 @@ async fn incidents_that_were_not_told_are_told_the_next_time() {
     assert_eq!(report.with_outcome(Outcome::Known), 3, "the store had them");
     assert!(told.len() == 3 && told.iter().all(|told| told.again), "{told:?}");
     assert_eq!(sink.store.count(Filter::new()).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn every_death_is_in_the_audit_also_after_a_crash() {
+    let broker = Broker::with(letters(3));
+    let store = MemoryStore::new();
+    let audited = || {
+        let ingest = Ingest::new(broker.feed(), store.clone()).with_batch(2);
+        ingest.with_audit(BoxStore::new(store.clone()))
+    };
+    // It dies when the first two are in the store.
+    audited().run(pending(), |_| Err("the disk is full".into())).await.unwrap_err();
+    audited().run(pending(), |_| Ok(())).await.unwrap();
+    audited().run(pending(), |_| Ok(())).await.unwrap();
+    let rows = store.processed(100).await.unwrap();
+    let events: BTreeSet<_> = rows.iter().map(|row| row.event_id.clone()).collect();
+    assert_eq!((events.len(), rows.len()), (3, 5), "two may be there twice: {rows:?}");
+    assert!(rows.iter().all(|row| row.status == Processed::Dlq && row.consumer == "billing"));
+    assert_eq!(rows[0].error.as_deref(), Some("no such user"));
 }
 
 #[test]
