@@ -243,7 +243,9 @@ impl Puller {
     /// Asks for as many messages as there is room for, when that is worth asking.
     async fn ask(&mut self) -> Result<(), TransportError> {
         self.watch();
-        let wanted = self.prefetch.saturating_sub(self.asked + self.ready.len());
+        // The next one is about to be yielded, after which nobody may come back for long.
+        let kept = self.ready.len().saturating_sub(1);
+        let wanted = self.prefetch.saturating_sub(self.asked + kept);
         let worth = (self.prefetch / 2).max(1);
         if self.doubtful || wanted < worth || Instant::now() < self.not_before {
             return Ok(());
