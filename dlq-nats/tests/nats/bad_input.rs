@@ -262,12 +262,12 @@ async fn a_stream_of_letters_without_a_leader_is_waited_for() {
             }
         };
         eventually("it is published", published).await;
-        let ill = until(&mut health, |health| health.route_error.is_some()).await;
-        let why = ill.route_error.unwrap();
-        assert!(why.contains("no leader"), "{why}");
+        let names_it = |why: &String| why.contains("no leader");
+        until(&mut health, |health| health.route_error.as_ref().is_some_and(names_it)).await;
         // The server that is left answers alone until it notices that it has no majority.
         let unanswered = async || {
-            let findings = in_cluster.check(&client).await.unwrap();
+            // The connection may be on its way to it.
+            let Ok(findings) = in_cluster.check(&client).await else { return false };
             findings.iter().any(|found| found.setting.starts_with("API request"))
         };
         eventually("the check finds that nobody answers", unanswered).await;
