@@ -9,7 +9,7 @@ use dlq_tower::consumer::{
 };
 use dlq_tower::handler::{HandlerError, handler};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
@@ -154,4 +154,16 @@ async fn metrics_show_what_is_in_hand_and_whether_fetching_pauses() {
     assert_eq!(metrics_after(SECOND * 3 / 2).await, [0.0, 1.0, 1.0], "fetching pauses");
     assert_eq!(metrics_after(SECOND * 5 / 2).await, [1.0, 0.0, 1.0], "it runs again");
     assert_eq!(metrics_after(SECOND * 10).await, [0.0, 0.0, 1.0], "it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn g9_a_run_that_is_dropped_is_seen_at_once() {
+    let (broker, store) = (Broker::new(), Store::new());
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let health = consumer.health();
+    let mut run = Box::pin(consumer.run(std::future::pending()));
+    assert!(timeout(SECOND, run.as_mut()).await.is_err(), "it goes on");
+    assert_eq!(health.get().state, RunState::Running);
+    drop(run);
+    assert_eq!(health.get().state, RunState::Stopped);
 }
