@@ -1,5 +1,5 @@
 use async_nats::jetstream::Context;
-use dlq_core::protocol::on_death;
+use dlq_core::protocol::{Facts, on_death};
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Message, Sink, StoreError};
 use futures_util::future::join_all;
@@ -9,7 +9,7 @@ use crate::names::tail;
 use crate::permissions;
 use crate::publish::{Outgoing, send};
 use crate::streams::{self, DlqStream};
-use crate::wire::{Facts, Rest};
+use crate::wire::Rest;
 
 /// The stream of dead letters: a letter for `orders.created` is published to `dlq.orders.created`.
 ///
@@ -60,14 +60,7 @@ impl NatsSink {
 
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
         let mut rest = Rest::of(&letter.message, &letter.origin, letter.death());
-        rest.facts = Some(Facts {
-            deliveries: letter.deliveries,
-            crashes: letter.crashes,
-            died_at: letter.died_at,
-            confirmed: letter.confirmed,
-            attributes: letter.attributes.clone(),
-            state: letter.state.clone(),
-        });
+        rest.facts = Some(Facts::of(letter));
         let binding = Binding::of(&letter.id, &letter.message);
         let prefix = &self.stream.prefix;
         let written = |message: &Message| {

@@ -4,13 +4,12 @@
 //! (a key, a payload that is absent, a header that is not text) travels in one header of JSON, [`REST`]. Headers that
 //! the server acts upon (`Nats-*`) are carried under [`KEPT`] and do nothing on the way.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
-use dlq_core::protocol::{Decoded, KEPT, split};
-use dlq_core::{Death, Header, Headers, LetterState, Message, Origin, Timestamp};
+use dlq_core::protocol::{Decoded, Facts, KEPT, split};
+use dlq_core::{Death, Header, Headers, Message, Origin};
 use serde::{Deserialize, Serialize};
 
 /// The header with what no other header says. Believed on our own streams only.
@@ -35,18 +34,6 @@ pub(crate) struct Rest {
     /// The sequences under which the payload stands, where it did not fit beside the headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) body: Vec<u64>,
-}
-
-/// What is known of a letter that no other header says.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Facts {
-    pub(crate) deliveries: u32,
-    pub(crate) crashes: u32,
-    pub(crate) died_at: Timestamp,
-    pub(crate) confirmed: bool,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) attributes: BTreeMap<String, String>,
-    pub(crate) state: LetterState,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

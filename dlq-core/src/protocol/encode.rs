@@ -32,11 +32,11 @@ pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Head
             &mut headers,
             death.letter,
             death.generation - 1,
-            &escalation.consumer,
             delivery.message(),
         );
         set(&mut headers, names::REPLAY_COUNT, delivery.replays());
     }
+    set(&mut headers, names::DLQ_CONSUMER, escape(&escalation.consumer));
     headers
 }
 
@@ -54,7 +54,8 @@ pub fn on_death(letter: &DeadLetter) -> Headers {
     set(&mut headers, names::RETRY_COUNT, letter.escalations);
     set(&mut headers, names::RETRY_ATTEMPTS, letter.attempts);
     write_origin(&mut headers, &letter.origin, &letter.message);
-    write_identity(&mut headers, letter.id, letter.generation, &letter.consumer, &letter.message);
+    write_identity(&mut headers, letter.id, letter.generation, &letter.message);
+    set(&mut headers, names::DLQ_CONSUMER, escape(&letter.consumer));
     if let Some(service) = &letter.service {
         set(&mut headers, names::DLQ_SERVICE, escape(service));
     }
@@ -84,7 +85,8 @@ pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
     let mut headers = producers(&letter.message);
     set(&mut headers, names::RETRY_COUNT, 0);
     write_origin(&mut headers, &letter.origin, &letter.message);
-    write_identity(&mut headers, letter.id, letter.generation, &letter.consumer, &letter.message);
+    write_identity(&mut headers, letter.id, letter.generation, &letter.message);
+    set(&mut headers, names::DLQ_CONSUMER, escape(&letter.consumer));
     set(&mut headers, names::REPLAY_ID, replay.operation);
     set(&mut headers, names::REPLAY_COUNT, replay.count);
     set(&mut headers, names::REPLAY_FROM_DLQ, escape(&replay.from));
@@ -143,17 +145,10 @@ fn write_origin(headers: &mut Headers, origin: &Origin, message: &Message) {
     }
 }
 
-fn write_identity(
-    headers: &mut Headers,
-    letter: LetterId,
-    generation: u32,
-    consumer: &str,
-    message: &Message,
-) {
+fn write_identity(headers: &mut Headers, letter: LetterId, generation: u32, message: &Message) {
     set(headers, names::DLQ_ID, letter);
     set(headers, names::DLQ_GENERATION, generation);
     set(headers, names::DLQ_BINDING, Binding::of(&letter, message));
-    set(headers, names::DLQ_CONSUMER, escape(consumer));
 }
 
 /// Writes as much of the history as fits: backtraces go first, then long texts, then attempts from the middle.

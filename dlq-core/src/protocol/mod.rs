@@ -14,10 +14,12 @@
 
 mod decode;
 mod encode;
+mod facts;
 mod text;
 
 pub use decode::{Decoded, Original, split};
 pub use encode::{Replay, on_death, on_escalation, on_replay, on_replay_to_handler};
+pub use facts::Facts;
 
 /// The version of the protocol that this crate writes.
 pub const VERSION: &str = "1";
@@ -87,7 +89,7 @@ table! {
     DLQ_ID = "dlq.id", Death, "The identity of the letter.";
     DLQ_GENERATION = "dlq.generation", Death, "Deaths before this one.";
     DLQ_BINDING = "dlq.binding", Death, "Ties the identity to payload and key.";
-    DLQ_CONSUMER = "dlq.consumer", Death, "Whose death it was.";
+    DLQ_CONSUMER = "dlq.consumer", EachStage, "Whose death it was, or whose retry record it is.";
     DLQ_SERVICE = "dlq.service", Death, "The program that wrote the letter.";
     REPLAY_ID = "replay.id", Replay, "The operation that sent it back.";
     REPLAY_COUNT = "replay.count", Replay, "How often it has been sent back.";

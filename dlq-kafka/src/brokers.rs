@@ -1,0 +1,111 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rdkafka::ClientConfig;
+
+use crate::error::SetupError;
+
+/// Settings of the client on which a guarantee rests; they are not the user's to change.
+const OURS: &[(&str, &str)] = &[
+    ("enable.auto.commit", "offsets are committed when their records are done"),
+    ("enable.auto.offset.store", "offsets are committed when their records are done"),
+    ("enable.partition.eof", "the source waits for more at the end of a partition"),
+    ("enable.idempotence", "a copy may be written twice otherwise"),
+    ("acks", "a letter has to be confirmed by every replica in sync"),
+    ("group.id", "it is the consumer's name; see `KafkaConsumer::with_group`"),
+    ("transactional.id", "transactions are the replay's"),
+];
+
+/// Where the cluster is, and how to speak to it.
+///
+/// ```
+/// use dlq_kafka::Brokers;
+///
+/// let brokers = Brokers::at("kafka-1:9092,kafka-2:9092")
+///     .with("security.protocol", "ssl")
+///     .with("ssl.ca.location", "/etc/ssl/ca.pem");
+/// # let _ = brokers;
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Brokers {
+    bootstrap: String,
+    settings: BTreeMap<String, String>,
+    cluster: Arc<str>,
+}
+
+impl Brokers {
+    /// The cluster of these brokers: `HOST:PORT`, several by commas.
+    pub fn at(bootstrap: impl Into<String>) -> Self {
+        let (settings, cluster) = (BTreeMap::new(), Arc::from("default"));
+        Self { bootstrap: bootstrap.into(), settings, cluster }
+    }
+
+    /// Sets a [setting of librdkafka](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md), for
+    /// consumers, producers and administration alike. Those on which a guarantee rests are refused when something is
+    /// opened.
+    pub fn with(mut self, setting: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.insert(setting.into(), value.into());
+        self
+    }
+
+    /// Sets the alias of the cluster, which is part of the identity of letters. Defaults to `default`.
+    pub fn with_cluster(mut self, alias: impl Into<Arc<str>>) -> Self {
+        self.cluster = alias.into();
+        self
+    }
+
+    /// The alias of the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    pub(crate) fn cluster_shared(&self) -> &Arc<str> {
+        &self.cluster
+    }
+
+    /// The brokers, for messages.
+    #[must_use]
+    pub fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
+    /// The configuration of a client: `defaults`, then what the user says, then `fixed`.
+    pub(crate) fn client(
+        &self,
+        defaults: &[(&str, &str)],
+        fixed: &[(&str, &str)],
+    ) -> Result<ClientConfig, SetupError> {
+        for (setting, why) in OURS {
+            if let Some(value) = self.settings.get(*setting) {
+                return Err(SetupError::Config(format!(
+                    "`{setting}` is set to `{value}`, and it is not to be set: {why}"
+                )));
+            }
+        }
+        let mut config = ClientConfig::new();
+        for (setting, value) in defaults {
+            config.set(*setting, *value);
+        }
+        for (setting, value) in &self.settings {
+            config.set(setting, value);
+        }
+        for (setting, value) in fixed {
+            config.set(*setting, *value);
+        }
+        config.set("bootstrap.servers", &self.bootstrap);
+        Ok(config)
+    }
+}
+
+/// Without the values of settings, among which are passwords.
+impl std::fmt::Debug for Brokers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Brokers")
+            .field("bootstrap", &self.bootstrap)
+            .field("cluster", &self.cluster)
+            .field("settings", &self.settings.keys())
+            .finish()
+    }
+}

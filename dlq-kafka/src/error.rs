@@ -1,0 +1,101 @@
+//! How failures of the cluster are told.
+
+use std::fmt;
+
+use dlq_core::{BoxError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+/// A topic or a client that could not be made ready, or a request that was not answered as hoped.
+#[derive(Debug)]
+pub(crate) enum SetupError {
+    /// What is there, or what was asked for, will not do.
+    Config(String),
+    /// What was asked for does not exist.
+    NotFound(String),
+    /// The cluster did not answer, or not now.
+    Unavailable(String, Option<BoxError>),
+}
+
+impl SetupError {
+    /// What a request came to: `what` says what was asked of which topic.
+    pub(crate) fn answered(what: &str, error: KafkaError) -> Self {
+        let text = format!("{what}: {error}");
+        match error.rdkafka_error_code() {
+            Some(code) if is_refusal(code) => Self::Config(text),
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                Self::NotFound(text)
+            }
+            // A client that cannot be made at all has a setting that will not do.
+            None if matches!(
+                error,
+                KafkaError::ClientConfig(..) | KafkaError::ClientCreation(_)
+            ) =>
+            {
+                Self::Config(text)
+            }
+            _ => Self::Unavailable(text, Some(error.into())),
+        }
+    }
+
+    pub(crate) fn for_store(self, operation: &'static str) -> StoreError {
+        let (kind, text, source) = match self {
+            Self::Config(text) => (StoreErrorKind::InvalidConfig, text, None),
+            Self::NotFound(text) => (StoreErrorKind::NotFound, text, None),
+            Self::Unavailable(text, source) => (StoreErrorKind::Unavailable, text, source),
+        };
+        let error = StoreError::new(kind, operation).with_detail(text);
+        match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+
+    pub(crate) fn for_transport(self, operation: &'static str) -> TransportError {
+        let (kind, text, source) = match self {
+            Self::Config(text) | Self::NotFound(text) => {
+                (TransportErrorKind::InvalidConfig, text, None)
+            }
+            Self::Unavailable(text, source) => (TransportErrorKind::Unavailable, text, source),
+        };
+        let error = TransportError::new(kind, operation).with_detail(text);
+        match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+/// Whether asking again does not help.
+pub(crate) fn is_refusal(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{
+        Authentication, ClusterAuthorizationFailed, GroupAuthorizationFailed, InvalidConfig,
+        InvalidPartitions, InvalidReplicationFactor, InvalidTopic, PolicyViolation,
+        SaslAuthenticationFailed, TopicAuthorizationFailed, TransactionalIdAuthorizationFailed,
+        UnsupportedSASLMechanism,
+    };
+    matches!(
+        code,
+        Authentication
+            | ClusterAuthorizationFailed
+            | GroupAuthorizationFailed
+            | InvalidConfig
+            | InvalidPartitions
+            | InvalidReplicationFactor
+            | InvalidTopic
+            | PolicyViolation
+            | SaslAuthenticationFailed
+            | TopicAuthorizationFailed
+            | TransactionalIdAuthorizationFailed
+            | UnsupportedSASLMechanism
+    )
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(text) | Self::NotFound(text) | Self::Unavailable(text, _) => {
+                f.write_str(text)
+            }
+        }
+    }
+}

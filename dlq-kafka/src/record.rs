@@ -1,0 +1,77 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dlq_core::{Header, Headers, Origin, Position, Timestamp};
+use rdkafka::Message as _;
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Headers as _};
+
+/// A record of a topic, as it stands there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its topic.
+    pub topic: Arc<str>,
+    /// Its partition.
+    pub partition: u32,
+    /// Its offset.
+    pub offset: u64,
+    /// Its timestamp, in milliseconds; `None` where it has none.
+    pub timestamp: Option<Timestamp>,
+    /// Its key; absent differs from empty.
+    pub key: Option<Bytes>,
+    /// Its value; an absent one is a tombstone.
+    pub value: Option<Bytes>,
+    /// Its headers in their order, names repeated and values absent where they are so.
+    pub headers: Headers,
+    /// How many headers could not be read, because their names are not UTF-8: the client gives no bytes of those.
+    pub unreadable_headers: usize,
+}
+
+impl Record {
+    /// `topic` is that of the message, shared.
+    pub(crate) fn of(message: &BorrowedMessage<'_>, topic: Arc<str>) -> Self {
+        let (headers, unreadable_headers) = message.headers().map(read_headers).unwrap_or_default();
+        Self {
+            topic,
+            partition: u32::try_from(message.partition()).unwrap_or(0),
+            offset: u64::try_from(message.offset()).unwrap_or(0),
+            timestamp: message.timestamp().to_millis().map(Timestamp::from_millis),
+            key: message.key().map(Bytes::copy_from_slice),
+            value: message.payload().map(Bytes::copy_from_slice),
+            headers,
+            unreadable_headers,
+        }
+    }
+
+    /// Where it stands.
+    pub fn origin(&self, cluster: &Arc<str>) -> Origin {
+        Origin::new(KAFKA.with(Arc::clone), Arc::clone(&self.topic), Position::Offset(self.offset))
+            .with_cluster(Arc::clone(cluster))
+            .with_partition(self.partition)
+    }
+}
+
+thread_local! {
+    static KAFKA: Arc<str> = Arc::from("kafka");
+}
+
+fn read_headers(headers: &BorrowedHeaders) -> (Headers, usize) {
+    let all = || (0..headers.count()).map(|index| read_header(headers, index)).collect();
+    // The client panics at a name that is not UTF-8, which any producer can write.
+    if let Ok(headers) = catch_unwind(AssertUnwindSafe(all)) {
+        return (headers, 0);
+    }
+    let each = (0..headers.count())
+        .map(|index| catch_unwind(AssertUnwindSafe(|| read_header(headers, index))));
+    let mut unreadable = 0;
+    let readable = each.filter_map(|header| header.inspect_err(|_| unreadable += 1).ok()).collect();
+    (readable, unreadable)
+}
+
+fn read_header(headers: &BorrowedHeaders, index: usize) -> Header {
+    let header = headers.get(index);
+    Header {
+        name: Bytes::copy_from_slice(header.key.as_bytes()),
+        value: header.value.map(Bytes::copy_from_slice),
+    }
+}

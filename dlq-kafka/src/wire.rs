@@ -1,0 +1,198 @@
+//! How a message and what is known of it are written as a record of Kafka.
+//!
+//! Key, value and headers of a record are the message's; the headers of the protocol come after the producer's. What
+//! neither says travels in one header of JSON, [`REST`], which is left out when there is nothing to say.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dlq_core::protocol::{Decoded, Facts, names, on_death, split};
+use dlq_core::store::rules::born;
+use dlq_core::{
+    Binding, DeadLetter, Header, Headers, Message, Origin, Position, Reason, Timestamp,
+};
+use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
+use serde::{Deserialize, Serialize};
+
+use crate::record::Record;
+
+/// The header with what nothing else says. Believed on our own topics only.
+pub(crate) const REST: &str = "dlq.kafka.rest";
+
+/// What neither the record nor another header says.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Rest {
+    /// The producer's own id of the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<Arc<str>>,
+    /// The subject, where it is another than the topic it was born in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<Arc<str>>,
+    /// Where it was born, when that was not a partition of this cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<Origin>,
+    /// All of the producer's headers, where the client could not write a name of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headers: Option<Headers>,
+    /// Of a letter only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    facts: Option<Facts>,
+}
+
+impl Rest {
+    pub(crate) fn of(message: &Message, origin: &Origin) -> Self {
+        let is_exact = message.headers().iter().all(|header| name(header).is_some());
+        let is_plain = origin.transport() == "kafka"
+            && origin.cluster() == "default"
+            && origin.partition().is_some()
+            && matches!(origin.position(), Position::Offset(_));
+        Self {
+            id: message.id().map(Arc::from),
+            event: message.event().map(Arc::from),
+            subject: (message.subject() != origin.stream())
+                .then(|| Arc::clone(message.subject_shared())),
+            origin: (!is_plain).then(|| origin.clone()),
+            headers: (!is_exact).then(|| message.headers().clone()),
+            facts: None,
+        }
+    }
+}
+
+/// The name of a header as the client writes it; `None` where it cannot.
+fn name(header: &Header) -> Option<&str> {
+    std::str::from_utf8(&header.name).ok().filter(|name| !name.contains('\0'))
+}
+
+/// The headers of a record, and what else is to be said.
+pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<OwnedHeaders, serde_json::Error> {
+    let mut headers = OwnedHeaders::new_with_capacity(written.len() + 1);
+    for header in written {
+        if let Some(key) = name(header) {
+            headers = headers.insert(KafkaHeader { key, value: header.value.as_deref() });
+        }
+    }
+    if *rest != Rest::default() {
+        let rest = serde_json::to_string(rest)?;
+        headers = headers.insert(KafkaHeader { key: REST, value: Some(&rest) });
+    }
+    Ok(headers)
+}
+
+/// The headers of the record of a letter.
+pub(crate) fn pack_letter(letter: &DeadLetter) -> Result<OwnedHeaders, serde_json::Error> {
+    let mut rest = Rest::of(&letter.message, &letter.origin);
+    rest.facts = Some(Facts::of(letter));
+    pack(&on_death(letter), &rest)
+}
+
+/// A record that we wrote, taken apart.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    /// The message as its producer sent it.
+    pub(crate) message: Message,
+    pub(crate) decoded: Decoded,
+    /// Where it was born, as far as the record says.
+    pub(crate) origin: Option<Origin>,
+    facts: Option<Facts>,
+}
+
+/// Reads what [`pack`] wrote. Never fails: of a record that somebody else wrote, `origin` is `None`.
+pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
+    let (producers, decoded) = split_ours(&record.headers);
+    let rest = record.headers.get(REST).and_then(|rest| serde_json::from_slice::<Rest>(rest).ok());
+    let rest = rest.unwrap_or_default();
+    let born = &decoded.original;
+    let origin = rest.origin.or_else(|| {
+        let topic: Arc<str> = born.topic.as_deref()?.into();
+        let origin = Origin::new("kafka", topic, born.offset?).with_partition(born.partition?);
+        Some(origin.with_cluster(Arc::clone(cluster)))
+    });
+    let subject = rest.subject.or_else(|| born.topic.as_deref().map(Arc::from));
+    let subject = subject.unwrap_or_else(|| Arc::clone(&record.topic));
+    let mut message = Message::tombstone(subject)
+        .with_payload(record.value.clone())
+        .with_headers(rest.headers.unwrap_or(producers));
+    if let Some(key) = &record.key {
+        message = message.with_key(key.clone());
+    }
+    if let Some(at) = born.timestamp {
+        message = message.with_published_at(at);
+    }
+    if let Some(id) = rest.id {
+        message = message.with_id(id);
+    }
+    if let Some(event) = rest.event {
+        message = message.with_event(event);
+    }
+    Unpacked { message, decoded, origin, facts: rest.facts }
+}
+
+/// The letter in a record, if one of our sinks wrote it: its identity fits its bytes.
+///
+/// What its writer knew of other stores says nothing here, but how often it was sent back does.
+pub(crate) fn letter(record: &Record, cluster: &Arc<str>) -> Option<DeadLetter> {
+    let Unpacked { message, decoded, origin, facts } = unpack(record, cluster);
+    let id = decoded.letter?;
+    if decoded.binding != Some(Binding::of(&id, &message)) {
+        return None;
+    }
+    let facts = facts?;
+    let written = record.timestamp.unwrap_or(facts.died_at);
+    let mut state = born(written);
+    state.replays = decoded.replays.unwrap_or(facts.state.replays);
+    state.retry_count = facts.state.retry_count.max(state.replays);
+    Some(DeadLetter {
+        id,
+        generation: decoded.generation.unwrap_or(0),
+        message,
+        origin: origin?,
+        consumer: decoded.consumer?,
+        service: decoded.service,
+        reason: decoded.reason.unwrap_or(Reason::Manual),
+        class: decoded.class?,
+        cause: decoded.cause,
+        attempts: decoded.attempts.unwrap_or(0),
+        deliveries: facts.deliveries,
+        crashes: facts.crashes,
+        escalations: decoded.escalations.unwrap_or(0),
+        fingerprint: decoded.fingerprint?,
+        history: decoded.history.unwrap_or_default(),
+        died_at: facts.died_at,
+        confirmed: facts.confirmed,
+        attributes: facts.attributes,
+        state,
+    })
+}
+
+/// The producer's headers, and what ours say.
+pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
+    if headers.iter().any(|header| header.name == REST) {
+        let mut without = headers.clone();
+        without.remove(REST);
+        return split(&without);
+    }
+    split(headers)
+}
+
+/// When a retry record may run: what its header says, but never later than a record of this stage can be due, so that a
+/// clock from the future blocks nothing; without a header, its timestamp and the stage's delay.
+pub(crate) fn due(
+    decoded: &Decoded,
+    timestamp: Option<Timestamp>,
+    delay: std::time::Duration,
+    now: Timestamp,
+) -> Timestamp {
+    let due = decoded.due.or_else(|| timestamp.map(|at| at.after(delay))).unwrap_or(now);
+    due.min(now.after(delay))
+}
+
+/// The bytes of a key or a value, as the client takes them.
+pub(crate) fn bytes(of: Option<&Bytes>) -> Option<&[u8]> {
+    of.map(|bytes| &bytes[..])
+}
+
+/// The name of the header by which our records are told.
+pub(crate) const VERSION: &str = names::VERSION;
