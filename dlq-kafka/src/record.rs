@@ -43,6 +43,15 @@ impl Record {
         }
     }
 
+    /// About how many bytes it takes in memory.
+    pub(crate) fn size(&self) -> usize {
+        const EACH: usize = 256;
+        let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        let header = |header: &Header| header.name.len() + part(&header.value) + 64;
+        let headers: usize = self.headers.iter().map(header).sum();
+        EACH + part(&self.key) + part(&self.value) + headers
+    }
+
     /// Where it stands.
     pub fn origin(&self, cluster: &Arc<str>) -> Origin {
         Origin::new(KAFKA.with(Arc::clone), Arc::clone(&self.topic), Position::Offset(self.offset))

@@ -1,0 +1,202 @@
+//! What one owner of a partition tells the next, in the metadata of its commits: whether it left in good order, how
+//! often owners have died, and which records were running alone when they did (G3).
+//!
+//! | what happened | what is committed |
+//! |---|---|
+//! | a partition was assigned | `open`, before its first record is handed out |
+//! | a record that is a suspect is about to run | `open`, and a mark of its offset with how often it was marked |
+//! | records are done | `open`, the new position, the marks of what is not done |
+//! | the partition is given up, or the process stops | `clean` |
+//!
+//! Who finds `open` takes over from an owner that died. Among the records from the committed offset on there may be one
+//! that killed it: they count as handed out once more, and until they are done few are in flight, so that the next
+//! death says more. In a partition whose owners died twice in a row without getting through, records are suspects.
+
+use std::collections::BTreeMap;
+
+/// How far beyond the committed offset a record may have been that killed its owner.
+pub(crate) const REACH: u64 = 1_000;
+
+/// The most marks that are kept. The broker takes 4 KiB of metadata.
+const MARKS: usize = 60;
+
+const VERSION: &str = "dlq1";
+
+/// What is known of the owners of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Handover {
+    /// How many owners died in a row without getting past [`until`](Self::until).
+    deaths: u32,
+    /// The offset at which suspicion ends.
+    until: u64,
+    /// Runs that began alone and have not ended, by offset: how many.
+    marks: BTreeMap<u64, u32>,
+}
+
+impl Handover {
+    /// What the new owner knows, that found `metadata` with the commit of `position`.
+    pub(crate) fn take_over(metadata: &str, position: u64) -> Self {
+        let Some((mut handover, is_clean)) = Self::read(metadata) else { return Self::default() };
+        handover.reached(position);
+        if !is_clean {
+            handover.deaths += 1;
+            handover.until = handover.until.max(position.saturating_add(REACH));
+        }
+        handover
+    }
+
+    /// Everything before `position` is done.
+    pub(crate) fn reached(&mut self, position: u64) {
+        if self.marks.first_key_value().is_some_and(|(offset, _)| *offset < position) {
+            self.marks = self.marks.split_off(&position);
+        }
+        if position >= self.until {
+            (self.deaths, self.until) = (0, 0);
+        }
+    }
+
+    /// How often a record was handed out to owners that died.
+    pub(crate) fn deaths_of(&self, offset: u64) -> u32 {
+        if offset < self.until { self.deaths } else { 0 }
+    }
+
+    /// Up to where records may be in flight while it is not known which of them kills.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        (self.deaths > 0).then_some(REACH)
+    }
+
+    /// A run of this record begins. How many began before and did not end.
+    pub(crate) fn begin(&mut self, offset: u64) -> u32 {
+        if self.marks.len() >= MARKS && !self.marks.contains_key(&offset) {
+            // The lowest count says least.
+            let least = self.marks.iter().min_by_key(|(_, times)| **times).map(|(offset, _)| *offset);
+            least.map(|least| self.marks.remove(&least));
+        }
+        let times = self.marks.entry(offset).or_insert(0);
+        *times += 1;
+        *times - 1
+    }
+
+    /// The run did not begin after all.
+    pub(crate) fn retract(&mut self, offset: u64) {
+        if let Some(times) = self.marks.get_mut(&offset) {
+            *times -= 1;
+            if *times == 0 {
+                self.marks.remove(&offset);
+            }
+        }
+    }
+
+    /// The run of this record has ended, whatever its outcome.
+    pub(crate) fn end(&mut self, offset: u64) {
+        self.marks.remove(&offset);
+    }
+
+    /// The metadata of a commit.
+    pub(crate) fn write(&self, is_clean: bool) -> String {
+        let mut text = format!("{VERSION};{}", if is_clean { "clean" } else { "open" });
+        if self.deaths > 0 {
+            text.push_str(&format!(";deaths={};until={}", self.deaths, self.until));
+        }
+        if !self.marks.is_empty() {
+            let marks: Vec<_> = self.marks.iter().map(|(at, times)| format!("{at}:{times}")).collect();
+            text.push_str(&format!(";marks={}", marks.join(",")));
+        }
+        text
+    }
+
+    /// Reads what [`write`](Self::write) wrote; `None` for what another client or nobody has.
+    fn read(metadata: &str) -> Option<(Self, bool)> {
+        let mut parts = metadata.split(';');
+        if parts.next() != Some(VERSION) {
+            return None;
+        }
+        let is_clean = match parts.next()? {
+            "clean" => true,
+            "open" => false,
+            _ => return None,
+        };
+        let mut handover = Self::default();
+        for part in parts {
+            match part.split_once('=')? {
+                ("deaths", deaths) => handover.deaths = deaths.parse().ok()?,
+                ("until", until) => handover.until = until.parse().ok()?,
+                ("marks", marks) => {
+                    for mark in marks.split(',') {
+                        let (offset, times) = mark.split_once(':')?;
+                        handover.marks.insert(offset.parse().ok()?, times.parse().ok()?);
+                    }
+                }
+                // A later version may say more.
+                _ => {}
+            }
+        }
+        Some((handover, is_clean))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The owner that finds what `handover` wrote.
+    fn next_owner(handover: &Handover, is_clean: bool, position: u64) -> Handover {
+        Handover::take_over(&handover.write(is_clean), position)
+    }
+
+    #[test]
+    fn g3_deaths_in_a_row_make_suspects_and_progress_clears_them() {
+        let first = Handover::take_over("", 500);
+        assert_eq!((first.deaths_of(500), first.limit()), (0, None));
+        let second = next_owner(&first, false, 500);
+        assert_eq!((second.deaths_of(500), second.deaths_of(500 + REACH)), (1, 0));
+        assert_eq!(second.limit(), Some(REACH));
+        let mut third = next_owner(&second, false, 700);
+        assert_eq!(third.deaths_of(700), 2);
+        third.reached(700 + REACH);
+        assert_eq!((third.deaths_of(700 + REACH), third.limit()), (0, None));
+    }
+
+    #[test]
+    fn an_owner_that_left_in_good_order_is_not_suspected() {
+        let first = next_owner(&Handover::default(), false, 10);
+        let second = next_owner(&first, true, 10);
+        assert_eq!(second.deaths_of(10), 1, "what was known stays known");
+        assert_eq!(next_owner(&second, true, 10).deaths_of(10), 1);
+    }
+
+    #[test]
+    fn g3_a_run_that_never_ended_is_counted() {
+        let mut owner = next_owner(&Handover::default(), false, 10);
+        assert_eq!(owner.begin(12), 0);
+        owner.end(12);
+        assert_eq!(owner.begin(13), 0);
+        let mut owner = next_owner(&owner, false, 12);
+        assert_eq!((owner.begin(12), owner.begin(13)), (0, 1));
+        owner.end(12);
+        let mut owner = next_owner(&owner, false, 12);
+        assert_eq!(owner.begin(13), 2);
+        owner.reached(14);
+        assert_eq!(owner.marks.len(), 0, "what is done needs no mark");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut owner = next_owner(&Handover::default(), false, 0);
+        owner.begin(u64::MAX - 1);
+        owner.begin(u64::MAX - 1);
+        for offset in 0..500 {
+            owner.begin(u64::MAX - 1_000 + offset);
+        }
+        assert!(owner.write(false).len() < 4_000, "{}", owner.write(false).len());
+        assert_eq!(owner.begin(u64::MAX - 1), 2, "the one that killed more often is not forgotten");
+    }
+
+    #[test]
+    fn what_others_wrote_says_nothing() {
+        for metadata in ["", "x", "dlq1", "dlq1;odd", "dlq1;open;deaths", "dlq1;open;deaths=x", "\u{0}"] {
+            assert_eq!(Handover::take_over(metadata, 5), Handover::default(), "{metadata:?}");
+        }
+        assert_eq!(Handover::take_over("dlq1;open;later=1", 5).deaths_of(5), 1);
+    }
+}

@@ -1,0 +1,64 @@
+use std::sync::Arc;
+
+use dlq_core::{BoxError, CrashMarks, LetterId, StoreError, StoreErrorKind};
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{CommitMode, Consumer as _};
+
+use crate::partition::Over;
+use crate::rebalance::add;
+use crate::shared::{Place, Shared, lock};
+
+const MARKING: &str = "mark the run of a suspect";
+
+/// Marks by which a record is found that kills its process. Made by
+/// [`KafkaSource::crash_marks`](crate::KafkaSource::crash_marks).
+///
+/// A mark stands in the metadata of the partition's commit, which is written before the suspect runs. That the run has
+/// ended is said by the next commit, the same that says what else is done: no run is blamed for the death of another.
+#[derive(Clone, Debug)]
+pub struct KafkaCrashMarks {
+    shared: Arc<Shared>,
+}
+
+impl KafkaCrashMarks {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+impl CrashMarks for KafkaCrashMarks {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        let Some(Place { partition, offset, .. }) = self.shared.suspected(letter) else {
+            let text = format!("{letter} is no suspect of this source");
+            return Err(StoreError::new(StoreErrorKind::NotFound, MARKING).with_detail(text));
+        };
+        let lost = |Over| {
+            let text = "its partition was given to another process";
+            StoreError::new(StoreErrorKind::Conflict, MARKING).with_detail(text)
+        };
+        let crashes = partition.begin(offset).map_err(lost)?;
+        let Some(point) = partition.point(false) else { return Err(lost(Over)) };
+        let consumer = lock(&self.shared.consumer).upgrade().ok_or_else(|| lost(Over))?;
+        let marking = Arc::clone(&partition);
+        let marked = tokio::task::spawn_blocking(move || {
+            let mut list = TopicPartitionList::new();
+            add(&mut list, &marking, point);
+            consumer.commit(&list, CommitMode::Sync)
+        });
+        let error: BoxError = match marked.await {
+            Ok(Ok(())) => return Ok(crashes),
+            Ok(Err(error)) => error.into(),
+            Err(error) => error.into(),
+        };
+        partition.retract(offset);
+        let failed = StoreError::new(StoreErrorKind::Unavailable, MARKING);
+        Err(failed.with_detail(error.to_string()).with_source(error))
+    }
+
+    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+        if let Some(Place { partition, offset, .. }) = self.shared.suspected(letter) {
+            partition.end(offset);
+        }
+        Ok(())
+    }
+}

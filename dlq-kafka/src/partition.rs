@@ -1,0 +1,332 @@
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlq_core::Death;
+
+use crate::handover::Handover;
+use crate::tracker::{Sequence, Tracker};
+
+/// How many hops of a retry topic are remembered, so that a copy is passed over.
+const HOPS: usize = 10_000;
+
+/// A partition while it is assigned to this process. Another assignment of the same partition is another one of these, so
+/// that what was taken from the past one cannot say anything about this.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(crate) topic: Arc<str>,
+    pub(crate) number: i32,
+    /// The delay, of a partition of a retry topic.
+    pub(crate) stage: Option<Duration>,
+    state: Mutex<State>,
+    /// It is given up: what is not yielded is no longer ours to yield.
+    is_leaving: AtomicBool,
+    span: AtomicU64,
+    limit: AtomicU64,
+    /// Deliveries that were yielded and are not settled.
+    in_hand: AtomicUsize,
+    /// Records that wait for their time, and about how many bytes they are.
+    held: AtomicUsize,
+    held_bytes: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tracker: Tracker,
+    handover: Handover,
+    opening: Opening,
+    /// The offset that was found committed, or the first that was received.
+    start: Option<u64>,
+    /// Whether there is something to commit.
+    is_dirty: bool,
+    /// It was given up: nothing that ends now counts.
+    is_over: bool,
+    hops: Hops,
+}
+
+/// Whether it was told that we have the partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// What the owner before left is not known yet.
+    #[default]
+    Unknown,
+    /// There is no commit, and so no offset to say it with, until a record comes.
+    First,
+    /// It was, and the broker has confirmed.
+    Open,
+}
+
+/// A record that was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) sequence: Sequence,
+    /// How often it was handed out to owners that died.
+    pub(crate) deaths: u32,
+}
+
+/// The records of this partition come from an assignment that is over.
+#[derive(Debug)]
+pub(crate) struct Over;
+
+impl Partition {
+    pub(crate) fn new(topic: Arc<str>, number: i32, stage: Option<Duration>) -> Self {
+        Self {
+            topic,
+            number,
+            stage,
+            state: Mutex::default(),
+            is_leaving: AtomicBool::new(false),
+            span: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+            in_hand: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            held_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the bounds where others look without the lock.
+    fn measure(&self, state: &State) {
+        self.span.store(state.tracker.span(), Ordering::Relaxed);
+        self.limit.store(state.handover.limit().unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn opening(&self) -> Opening {
+        self.state().opening
+    }
+
+    /// What the owner before has left: its commit and the metadata of it.
+    pub(crate) fn found(&self, committed: Option<(u64, &str)>) {
+        let mut state = self.state();
+        match committed {
+            None => state.opening = Opening::First,
+            Some((position, metadata)) => {
+                state.handover = Handover::take_over(metadata, position);
+                state.start = Some(position);
+            }
+        }
+        self.measure(&state);
+    }
+
+    /// The first record has come, and there was no commit before it.
+    pub(crate) fn starts_at(&self, offset: u64) {
+        let mut state = self.state();
+        state.start.get_or_insert(offset);
+    }
+
+    /// The broker has confirmed that we have it.
+    pub(crate) fn opened(&self) {
+        self.state().opening = Opening::Open;
+    }
+
+    /// A record was fetched.
+    pub(crate) fn receive(&self, offset: u64) -> Received {
+        let mut state = self.state();
+        let sequence = state.tracker.receive(offset);
+        let deaths = state.handover.deaths_of(offset);
+        self.measure(&state);
+        Received { sequence, deaths }
+    }
+
+    /// A record is done.
+    pub(crate) fn done(&self, sequence: Sequence) -> Result<(), Over> {
+        let mut state = self.state();
+        if state.is_over {
+            return Err(Over);
+        }
+        let before = state.tracker.position();
+        state.tracker.done(sequence);
+        let position = state.tracker.position();
+        if position != before {
+            state.is_dirty = true;
+            if let Some(position) = position {
+                state.handover.reached(position);
+            }
+        }
+        self.measure(&state);
+        Ok(())
+    }
+
+    /// A run of the record at this offset begins alone. How many began before and did not end.
+    pub(crate) fn begin(&self, offset: u64) -> Result<u32, Over> {
+        let mut state = self.state();
+        if state.is_over { Err(Over) } else { Ok(state.handover.begin(offset)) }
+    }
+
+    /// The run did not begin after all.
+    pub(crate) fn retract(&self, offset: u64) {
+        self.state().handover.retract(offset);
+    }
+
+    /// The run has ended. Told with the next commit, which is that of its outcome.
+    pub(crate) fn end(&self, offset: u64) {
+        let mut state = self.state();
+        state.handover.end(offset);
+        state.is_dirty = true;
+    }
+
+    /// What to commit if there is news; it is then taken for committed, until [`Self::not_committed`] says otherwise.
+    pub(crate) fn news(&self) -> Option<(u64, String)> {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.is_dirty) {
+            return None;
+        }
+        state.point(false)
+    }
+
+    /// What to commit now; `None` while no offset is known.
+    pub(crate) fn point(&self, is_clean: bool) -> Option<(u64, String)> {
+        self.state().point(is_clean)
+    }
+
+    pub(crate) fn not_committed(&self) {
+        self.state().is_dirty = true;
+    }
+
+    /// Nothing of it is yielded from now on.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// What ends from now on counts no more; this is the last commit of the assignment.
+    pub(crate) fn close(&self, is_clean: bool) -> Option<(u64, String)> {
+        self.leave();
+        let mut state = self.state();
+        if std::mem::replace(&mut state.is_over, true) || state.opening != Opening::Open {
+            return None;
+        }
+        state.point(is_clean)
+    }
+
+    /// Whether this hop is seen for the first time, of a retry topic.
+    pub(crate) fn is_first(&self, death: Death, escalations: u32) -> bool {
+        self.state().hops.insert((death, escalations))
+    }
+
+    pub(crate) fn taken(&self) {
+        self.in_hand.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether it was the last one.
+    pub(crate) fn given(&self) -> bool {
+        self.in_hand.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    pub(crate) fn in_hand(&self) -> usize {
+        self.in_hand.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self, bytes: usize) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// How full it is, where 1 is the bound: of what is in flight, and of what waits.
+    pub(crate) fn fullness(&self, span: u64, held: usize, held_bytes: usize) -> f64 {
+        let part = |some: f64, of: f64| some / of.max(1.0);
+        let limit = span.min(self.limit.load(Ordering::Relaxed));
+        let spanned = part(self.span.load(Ordering::Relaxed) as f64, limit as f64);
+        if self.stage.is_none() {
+            return spanned;
+        }
+        let count = part(self.held.load(Ordering::Relaxed) as f64, held as f64);
+        let bytes = part(self.held_bytes.load(Ordering::Relaxed) as f64, held_bytes as f64);
+        spanned.max(count).max(bytes)
+    }
+}
+
+impl State {
+    fn point(&self, is_clean: bool) -> Option<(u64, String)> {
+        let position = self.tracker.position().or(self.start)?;
+        Some((position, self.handover.write(is_clean)))
+    }
+}
+
+/// The latest hops of a retry topic.
+#[derive(Debug, Default)]
+struct Hops {
+    known: HashSet<(Death, u32)>,
+    order: VecDeque<(Death, u32)>,
+}
+
+impl Hops {
+    fn insert(&mut self, hop: (Death, u32)) -> bool {
+        if !self.known.insert(hop) {
+            return false;
+        }
+        self.order.push_back(hop);
+        if self.order.len() > HOPS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Partition {
+        let partition = Partition::new("orders".into(), 0, None);
+        partition.found(Some((5, "")));
+        partition.opened();
+        partition
+    }
+
+    #[test]
+    fn what_ends_after_it_was_given_up_counts_no_more() {
+        let partition = open();
+        let one = partition.receive(5);
+        let two = partition.receive(6);
+        partition.done(one.sequence).unwrap();
+        assert_eq!(partition.close(true), Some((6, "dlq1;clean".to_owned())));
+        assert!(partition.done(two.sequence).is_err());
+        assert_eq!(partition.close(true), None, "it is given up once");
+    }
+
+    #[test]
+    fn only_news_is_committed() {
+        let partition = open();
+        let records = [5, 6].map(|offset| partition.receive(offset));
+        assert_eq!(partition.news(), None);
+        partition.done(records[1].sequence).unwrap();
+        assert_eq!(partition.news(), None, "the position has not moved");
+        partition.done(records[0].sequence).unwrap();
+        assert_eq!(partition.news().map(|(position, _)| position), Some(7));
+        assert_eq!(partition.news(), None);
+        partition.not_committed();
+        assert_eq!(partition.news().map(|(position, _)| position), Some(7));
+    }
+
+    #[test]
+    fn a_partition_that_was_never_ours_by_word_leaves_nothing() {
+        let partition = Partition::new("orders".into(), 0, None);
+        assert_eq!(partition.close(true), None);
+    }
+
+    #[test]
+    fn what_is_remembered_of_hops_is_bounded() {
+        let mut hops = Hops::default();
+        let death = |n: u32| Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: n };
+        for n in 0..(HOPS as u32 + 5) {
+            assert!(hops.insert((death(n), 1)));
+        }
+        assert!(!hops.insert((death(6), 1)));
+        assert_eq!((hops.known.len(), hops.order.len()), (HOPS, HOPS));
+    }
+}

@@ -1,0 +1,317 @@
+//! The thread that polls: the one place where the client is asked for records, and where it is closed.
+//!
+//! It never stops polling, so that the group sees a process that lives however long its handlers take; when nobody takes
+//! what it fetched, it pauses the partitions. Pausing is flow control only: what waits for its time waits in memory.
+
+use std::collections::{HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use dlq_core::{TransportError, TransportErrorKind};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::BorrowedMessage;
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+
+use crate::error::is_refusal;
+use crate::partition::{Opening, Partition};
+use crate::rebalance::{Hooks, add, give_up};
+use crate::record::Record;
+use crate::shared::{Phase, Place, Shared, Taken};
+
+/// How long the client is waited for when it has nothing.
+const WAIT: Duration = Duration::from_millis(20);
+/// How many records are handed over at once.
+const BATCH: usize = 256;
+/// How long a source may take nothing until the partitions are paused. Meanwhile no rebalance is heard.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the group may be asked for its offsets.
+const ASKING: Duration = Duration::from_secs(5);
+
+/// Bounds of what is in memory and in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Records that were fetched and not taken by the source.
+    pub(crate) prefetch: usize,
+    /// Of one partition, from the lowest offset that is not done.
+    pub(crate) span: u64,
+    /// Records that wait for their time, of all partitions.
+    pub(crate) waiting: usize,
+    /// The same in bytes.
+    pub(crate) waiting_bytes: usize,
+    pub(crate) commit: Duration,
+}
+
+pub(crate) struct Poller {
+    pub(crate) consumer: Arc<BaseConsumer<Hooks>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) bounds: Bounds,
+    /// Of partitions that are not open yet.
+    early: VecDeque<(Record, Arc<Partition>)>,
+    batch: Vec<Taken>,
+    last: Option<Arc<Partition>>,
+    paused: HashSet<(Arc<str>, i32)>,
+    /// Since when the queue has been full.
+    full: Option<Instant>,
+    committed: Instant,
+}
+
+impl Poller {
+    pub(crate) fn new(
+        consumer: Arc<BaseConsumer<Hooks>>,
+        shared: Arc<Shared>,
+        bounds: Bounds,
+    ) -> Self {
+        Self {
+            consumer,
+            shared,
+            bounds,
+            early: VecDeque::new(),
+            batch: Vec::with_capacity(BATCH),
+            last: None,
+            paused: HashSet::new(),
+            full: None,
+            committed: Instant::now(),
+        }
+    }
+
+    /// Polls until the source is closed and nothing of it is in hand, or it is gone; then leaves the group.
+    pub(crate) fn run(mut self) {
+        loop {
+            let phase = self.shared.phase();
+            if phase >= Phase::Abandoned || (phase == Phase::Closing && self.shared.in_hand() == 0) {
+                break;
+            }
+            self.fetch(phase);
+            self.take_over();
+            self.hand_over();
+            self.commit();
+            self.flow(phase);
+        }
+        self.leave();
+    }
+
+    /// Takes from the client what it has.
+    fn fetch(&mut self, phase: Phase) {
+        if self.full.is_some_and(|since| since.elapsed() < PATIENCE) {
+            return;
+        }
+        let consumer = Arc::clone(&self.consumer);
+        let mut wait = WAIT;
+        while self.batch.len() < BATCH {
+            match consumer.poll(wait) {
+                None => break,
+                Some(Ok(message)) if phase == Phase::Running => self.received(&message),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => self.failed(error),
+            }
+            wait = Duration::ZERO;
+        }
+    }
+
+    fn received(&mut self, message: &BorrowedMessage<'_>) {
+        let is_last = |partition: &Arc<Partition>| {
+            partition.number == message.partition() && *partition.topic == *message.topic()
+        };
+        if !self.last.as_ref().is_some_and(is_last) || self.last.as_ref().is_some_and(|p| p.is_leaving()) {
+            self.last = self.shared.find(message.topic(), message.partition());
+        }
+        // What comes of a partition that was revoked meanwhile is for its new owner.
+        let Some(partition) = self.last.clone() else { return };
+        let record = Record::of(message, Arc::clone(&partition.topic));
+        match partition.opening() {
+            Opening::Open => self.take(record, partition),
+            Opening::Unknown => self.early.push_back((record, partition)),
+            Opening::First => {
+                partition.starts_at(record.offset);
+                self.early.push_back((record, partition));
+            }
+        }
+    }
+
+    fn take(&mut self, record: Record, partition: Arc<Partition>) {
+        let offset = record.offset;
+        let received = partition.receive(offset);
+        let place = Place { partition, sequence: received.sequence, offset };
+        self.batch.push(Taken { record, place, deaths: received.deaths });
+    }
+
+    fn failed(&self, error: KafkaError) {
+        let code = error.rdkafka_error_code();
+        let kind = match (&error, code) {
+            (KafkaError::MessageConsumptionFatal(_), _) => TransportErrorKind::Unexpected,
+            (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
+            (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
+            (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)) => {
+                TransportErrorKind::Unavailable
+            }
+            (_, Some(code)) if is_refusal(code) => TransportErrorKind::Unavailable,
+            // News of the transport: the client goes on by itself.
+            _ => return tracing::warn!(%error, "fetching records met with an error"),
+        };
+        let failed = TransportError::new(kind, "fetch records");
+        self.shared.fail(failed.with_detail(error.to_string()).with_source(error));
+    }
+
+    /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
+    /// finds that word without an end knows that we died.
+    fn take_over(&mut self) {
+        let closed: Vec<_> = self.shared.all();
+        let mut closed: Vec<_> =
+            closed.into_iter().filter(|partition| partition.opening() != Opening::Open).collect();
+        if closed.is_empty() {
+            return;
+        }
+        if let Err(error) = self.find(&closed) {
+            return tracing::warn!(%error, "the group did not say what was committed; it is asked again");
+        }
+        let mut list = TopicPartitionList::new();
+        closed.retain(|partition| match partition.point(false) {
+            Some(point) => {
+                add(&mut list, partition, point);
+                true
+            }
+            None => false,
+        });
+        if closed.is_empty() {
+            return;
+        }
+        if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
+            return tracing::warn!(%error, "a new partition could not be taken over; it is tried again");
+        }
+        for partition in &closed {
+            partition.opened();
+        }
+        // A pause outlives the assignment that it was made in.
+        let _ = self.consumer.resume(&list);
+        for (record, partition) in std::mem::take(&mut self.early) {
+            if partition.opening() == Opening::Open {
+                self.take(record, partition);
+            } else if !partition.is_leaving() {
+                self.early.push_back((record, partition));
+            }
+        }
+    }
+
+    /// Asks what was committed of partitions of which that is not known.
+    fn find(&self, partitions: &[Arc<Partition>]) -> Result<(), KafkaError> {
+        let unknown = partitions.iter().filter(|partition| partition.opening() == Opening::Unknown);
+        let mut list = TopicPartitionList::new();
+        for partition in unknown.filter(|partition| partition.point(false).is_none()) {
+            list.add_partition(&partition.topic, partition.number);
+        }
+        if list.count() == 0 {
+            return Ok(());
+        }
+        let found = self.consumer.committed_offsets(list, ASKING)?;
+        for element in found.elements() {
+            let Some(partition) = self.shared.find(element.topic(), element.partition()) else {
+                continue;
+            };
+            let committed = match element.offset() {
+                Offset::Offset(offset) => u64::try_from(offset).ok(),
+                _ => None,
+            };
+            // The client panics at metadata that is not UTF-8, which any other client can write.
+            let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
+            let metadata = metadata.unwrap_or_default();
+            partition.found(committed.map(|offset| (offset, &*metadata)));
+        }
+        Ok(())
+    }
+
+    /// Gives the source what was fetched. Waits while it has enough.
+    fn hand_over(&mut self) {
+        let mut queue = self.shared.queue();
+        if !self.batch.is_empty() {
+            queue.fetched.extend(self.batch.drain(..));
+            self.shared.arrived.notify_one();
+        }
+        let until = Instant::now() + self.bounds.commit.min(PATIENCE);
+        while queue.fetched.len() >= self.bounds.prefetch && queue.phase == Phase::Running {
+            self.full.get_or_insert_with(Instant::now);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.shared.wait(queue, left);
+        }
+        if queue.fetched.len() < self.bounds.prefetch {
+            self.full = None;
+        }
+    }
+
+    /// Commits what is news.
+    fn commit(&mut self) {
+        if self.committed.elapsed() < self.bounds.commit {
+            return;
+        }
+        self.committed = Instant::now();
+        let mut list = TopicPartitionList::new();
+        let open = self.shared.all().into_iter().filter(|p| p.opening() == Opening::Open);
+        for partition in open {
+            if let Some(point) = partition.news() {
+                add(&mut list, &partition, point);
+            }
+        }
+        if list.count() == 0 {
+            return;
+        }
+        if let Err(error) = self.consumer.commit(&list, CommitMode::Async) {
+            tracing::warn!(%error, "offsets were not committed; they are committed again");
+            for element in list.elements() {
+                if let Some(partition) = self.shared.find(element.topic(), element.partition()) {
+                    partition.not_committed();
+                }
+            }
+        }
+    }
+
+    /// Pauses what has enough in memory or in flight, and resumes what has room again.
+    fn flow(&mut self, phase: Phase) {
+        let all = self.shared.all();
+        let is_stuck = phase == Phase::Closing
+            || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
+        let stages = all.iter().filter(|partition| partition.stage.is_some()).count().max(1);
+        let (held, bytes) = (self.bounds.waiting / stages, self.bounds.waiting_bytes / stages);
+        let mut pause = TopicPartitionList::new();
+        let mut resume = TopicPartitionList::new();
+        let mut paused = HashSet::new();
+        for partition in &all {
+            let fullness = partition.fullness(self.bounds.span, held, bytes);
+            let place = (Arc::clone(&partition.topic), partition.number);
+            let was_paused = self.paused.contains(&place);
+            let is_paused = is_stuck || fullness >= if was_paused { 0.75 } else { 1.0 };
+            match (was_paused, is_paused) {
+                (false, true) => drop(pause.add_partition(&place.0, place.1)),
+                (true, false) => drop(resume.add_partition(&place.0, place.1)),
+                _ => {}
+            }
+            if is_paused {
+                paused.insert(place);
+            }
+        }
+        for (list, result) in [(&pause, self.consumer.pause(&pause)), (&resume, self.consumer.resume(&resume))] {
+            if let Err(error) = result {
+                tracing::warn!(%error, partitions = list.count(), "partitions could not be paused or resumed");
+            }
+        }
+        self.paused = paused;
+    }
+
+    /// Commits what is done and leaves the group. It has to be the thread's last act: to leave can take for ever.
+    fn leave(self) {
+        let all = self.shared.all();
+        for partition in &all {
+            partition.leave();
+        }
+        // Who is gone without a word leaves as one that died: what it had in hand was not finished.
+        let is_clean = self.shared.phase() == Phase::Closing;
+        self.consumer.context().is_leaving.store(true, Ordering::Release);
+        give_up(&self.consumer, &all, is_clean, self.consumer.assignment_lost());
+        drop(self.consumer);
+        self.shared.advance(Phase::Left);
+    }
+}

@@ -1,0 +1,118 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::{Death, Delivery, Headers, Lane, Message, SharedClock, Timestamp};
+
+use crate::record::Record;
+use crate::wire::{self, Unpacked};
+
+/// How records of one consumer are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    pub(crate) consumer: Arc<str>,
+    pub(crate) cluster: Arc<str>,
+    pub(crate) id_header: Option<Arc<str>>,
+    pub(crate) event_header: Option<Arc<str>>,
+    pub(crate) clock: SharedClock,
+}
+
+/// What a record is to the consumer.
+#[derive(Debug)]
+pub(crate) enum Read {
+    /// A message, of its topic or sent back to it.
+    Message(Delivery),
+    /// A message that waits for its next attempt.
+    Record { delivery: Delivery, due: Timestamp },
+    /// A retry record of another consumer, in a topic that several share.
+    NotOurs,
+}
+
+impl Reading {
+    /// `stage` is the delay of a retry topic.
+    pub(crate) fn read(&self, record: Record, stage: Option<Duration>) -> Read {
+        match stage {
+            None => Read::Message(self.message(record)),
+            Some(delay) => self.record(record, delay),
+        }
+    }
+
+    fn message(&self, record: Record) -> Delivery {
+        let origin = record.origin(&self.cluster);
+        let Record { topic, timestamp, key, value, headers, .. } = record;
+        let id = self.id_header.as_ref().and_then(|name| headers.get_str(name)).map(Arc::from);
+        let event = self.event_header.as_ref().and_then(|name| headers.get_str(name)).map(Arc::from);
+        let is_plain = !headers.iter().any(|header| header.name == wire::VERSION);
+        let sent = |headers: Headers, at: Option<Timestamp>| {
+            let mut sent = Message::tombstone(topic).with_payload(value).with_headers(headers);
+            if let Some(key) = key {
+                sent = sent.with_key(key);
+            }
+            if let Some(at) = at {
+                sent = sent.with_published_at(at);
+            }
+            if let Some(id) = id {
+                sent = sent.with_id::<Arc<str>>(id);
+            }
+            if let Some(event) = event {
+                sent = sent.with_event::<Arc<str>>(event);
+            }
+            sent
+        };
+        let delivery = if is_plain {
+            Delivery::new(sent(headers, timestamp), origin)
+        } else {
+            // Headers that claim an identity are believed where they fit the message (G2).
+            let (producers, decoded) = wire::split_ours(&headers);
+            let read = sent(headers, timestamp);
+            match decoded.death(&read, &self.consumer, false) {
+                None => Delivery::new(read, origin),
+                Some(Death { letter, generation }) => {
+                    let born = &decoded.original;
+                    let origin = match (&born.topic, born.partition, born.offset) {
+                        (Some(topic), Some(partition), Some(position)) => {
+                            dlq_core::Origin::new("kafka", topic.as_str(), position)
+                                .with_partition(partition)
+                                .with_cluster(Arc::clone(&self.cluster))
+                        }
+                        _ => origin,
+                    };
+                    let mut message = read.with_headers(producers);
+                    if let Some(at) = born.timestamp {
+                        message = message.with_published_at(at);
+                    }
+                    Delivery::new(message, origin)
+                        .with_death(Death { letter, generation: generation.saturating_add(1) })
+                        .with_replays(decoded.replays.unwrap_or(0))
+                }
+            }
+        };
+        delivery.with_consumer(Arc::clone(&self.consumer))
+    }
+
+    fn record(&self, record: Record, delay: Duration) -> Read {
+        let Unpacked { message, decoded, origin, .. } = wire::unpack(&record, &self.cluster);
+        let now = self.clock.now();
+        let due = wire::due(&decoded, record.timestamp, delay, now);
+        let Some(origin) = origin else {
+            // Somebody else wrote it. It is a message, and it waits as one of this topic does.
+            return Read::Record { delivery: self.message(record), due };
+        };
+        if decoded.consumer.as_deref() != Some(&*self.consumer) {
+            return Read::NotOurs;
+        }
+        let mut delivery = Delivery::new(message, origin)
+            .with_consumer(Arc::clone(&self.consumer))
+            .with_lane(Lane::Retry)
+            .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
+            .with_escalations(decoded.escalations.unwrap_or(1))
+            .with_replays(decoded.replays.unwrap_or(0));
+        if let Some(letter) = decoded.letter {
+            let generation = decoded.generation.unwrap_or(0).saturating_add(1);
+            delivery = delivery.with_death(Death { letter, generation });
+        }
+        if let Some(history) = decoded.history {
+            delivery = delivery.with_history(history);
+        }
+        Read::Record { delivery, due }
+    }
+}

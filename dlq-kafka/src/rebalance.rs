@@ -1,0 +1,158 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::partition::Partition;
+use crate::shared::{Shared, lock};
+
+/// What happens when partitions come and go. Called by the client on the thread that polls.
+pub(crate) struct Hooks {
+    pub(crate) shared: Arc<Shared>,
+    /// The delay of a topic that is a stage.
+    pub(crate) stages: Vec<(Arc<str>, Duration)>,
+    /// For how long what is in hand of a partition may end before it is given up.
+    pub(crate) drain: Duration,
+    /// The group is being left: everything that was to be said was said.
+    pub(crate) is_leaving: AtomicBool,
+}
+
+impl ClientContext for Hooks {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::warn!(%error, reason, "the client of Kafka reports an error");
+    }
+}
+
+/// What the client logs.
+pub(crate) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    match level {
+        RDKafkaLogLevel::Emerg
+        | RDKafkaLogLevel::Alert
+        | RDKafkaLogLevel::Critical
+        | RDKafkaLogLevel::Error => tracing::error!(facility, "{message}"),
+        RDKafkaLogLevel::Warning => tracing::warn!(facility, "{message}"),
+        RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => tracing::info!(facility, "{message}"),
+        RDKafkaLogLevel::Debug => tracing::debug!(facility, "{message}"),
+    }
+}
+
+impl ConsumerContext for Hooks {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if self.is_leaving.load(Ordering::Acquire) {
+            return;
+        }
+        match rebalance {
+            Rebalance::Assign(partitions) => self.assigned(partitions),
+            Rebalance::Revoke(partitions) => self.revoked(consumer, partitions),
+            Rebalance::Error(error) => tracing::warn!(%error, "a rebalance failed"),
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        let Err(error) = result else { return };
+        tracing::warn!(%error, "offsets were not committed; they are committed again");
+        for element in offsets.elements() {
+            if let Some(partition) = self.shared.find(element.topic(), element.partition()) {
+                partition.not_committed();
+            }
+        }
+    }
+}
+
+impl Hooks {
+    fn assigned(&self, partitions: &TopicPartitionList) {
+        let mut all = lock(&self.shared.partitions);
+        for element in partitions.elements() {
+            let (name, number) = (element.topic(), element.partition());
+            let topic = match all.get_key_value(name) {
+                Some((topic, _)) => Arc::clone(topic),
+                None => Arc::from(name),
+            };
+            let stage = self.stages.iter().find(|(stage, _)| **stage == *name);
+            let partition = Partition::new(Arc::clone(&topic), number, stage.map(|(_, delay)| *delay));
+            all.entry(topic).or_default().insert(number, Arc::new(partition));
+        }
+        tracing::info!(count = partitions.count(), "partitions were assigned");
+    }
+
+    fn revoked(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
+        let going: Vec<_> = partitions
+            .elements()
+            .iter()
+            .filter_map(|element| self.shared.find(element.topic(), element.partition()))
+            .collect();
+        for partition in &going {
+            partition.leave();
+        }
+        let is_lost = consumer.assignment_lost();
+        if !is_lost {
+            self.drain(&going);
+        }
+        give_up(consumer, &going, true, is_lost);
+        let mut all = lock(&self.shared.partitions);
+        for partition in &going {
+            if let Some(topic) = all.get_mut(&partition.topic) {
+                topic.remove(&partition.number);
+            }
+        }
+        tracing::info!(count = going.len(), is_lost, "partitions were revoked");
+    }
+
+    /// Waits until nothing of these is in hand, or the deadline has passed.
+    fn drain(&self, going: &[Arc<Partition>]) {
+        let deadline = Instant::now() + self.drain;
+        let mut queue = self.shared.queue();
+        while going.iter().any(|partition| partition.in_hand() > 0) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let in_hand: usize = going.iter().map(|partition| partition.in_hand()).sum();
+                tracing::warn!(
+                    in_hand,
+                    "messages of revoked partitions are still in hand; they run again elsewhere"
+                );
+                return;
+            }
+            queue = self.shared.wait(queue, left);
+        }
+    }
+}
+
+/// The last commit of these partitions. What of them ends later counts no more.
+pub(crate) fn give_up(
+    consumer: &BaseConsumer<Hooks>,
+    going: &[Arc<Partition>],
+    is_clean: bool,
+    is_lost: bool,
+) {
+    let mut last = TopicPartitionList::new();
+    for partition in going {
+        if let Some(point) = partition.close(is_clean) {
+            add(&mut last, partition, point);
+        }
+    }
+    // Of a lost assignment there is nothing to say: others have it already.
+    if is_lost || last.count() == 0 {
+        return;
+    }
+    if let Err(error) = consumer.commit(&last, CommitMode::Sync) {
+        tracing::warn!(%error, "the last offsets were not committed; records run again");
+    }
+}
+
+pub(crate) fn add(list: &mut TopicPartitionList, partition: &Partition, point: (u64, String)) {
+    let (position, metadata) = point;
+    let offset = Offset::Offset(i64::try_from(position).unwrap_or(i64::MAX));
+    let mut element = list.add_partition(&partition.topic, partition.number);
+    if element.set_offset(offset).is_ok() {
+        element.set_metadata(metadata);
+    }
+}

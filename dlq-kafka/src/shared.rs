@@ -1,0 +1,208 @@
+//! What the thread that polls, the source and the settle handles share.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use dlq_core::{Delivery, LetterId, TransportError};
+use rdkafka::consumer::BaseConsumer;
+use tokio::sync::Notify;
+
+use crate::partition::Partition;
+use crate::rebalance::Hooks;
+use crate::record::Record;
+use crate::tracker::Sequence;
+
+/// A record that was fetched.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) record: Record,
+    pub(crate) place: Place,
+    pub(crate) deaths: u32,
+}
+
+/// Where a delivery stands in its partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) sequence: Sequence,
+    pub(crate) offset: u64,
+}
+
+/// A delivery that was given back, and when it may come again.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) delivery: Delivery,
+    pub(crate) place: Place,
+    pub(crate) due: Instant,
+    pub(crate) line: Option<Line>,
+}
+
+/// The records of a partition of which one at a time is in hand: all of it, or those of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Line {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+    pub(crate) key: u64,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Phase {
+    #[default]
+    Running,
+    /// Nothing is fetched; the group is left when nothing is in hand.
+    Closing,
+    /// The source is gone: the group is left at once.
+    Abandoned,
+    /// The group was left, or the thread has ended.
+    Left,
+}
+
+/// What the source takes.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) fetched: VecDeque<Taken>,
+    pub(crate) returned: Vec<Returned>,
+    /// Lines whose first record is done.
+    pub(crate) released: Vec<Line>,
+    pub(crate) errors: VecDeque<TransportError>,
+    pub(crate) phase: Phase,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    queue: Mutex<Queue>,
+    /// There is something in the queue.
+    pub(crate) arrived: Notify,
+    /// There is room in the queue, or nothing is in hand any more, or the end has come closer.
+    pub(crate) moved: Condvar,
+    /// The thread has ended.
+    left: Notify,
+    pub(crate) partitions: Mutex<HashMap<Arc<str>, HashMap<i32, Arc<Partition>>>>,
+    /// Suspects in hand, whose runs are marked.
+    suspects: Mutex<HashMap<LetterId, Place>>,
+    pub(crate) consumer: Mutex<Weak<BaseConsumer<Hooks>>>,
+    in_hand: AtomicUsize,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Mutex::default(),
+            arrived: Notify::new(),
+            moved: Condvar::new(),
+            left: Notify::new(),
+            partitions: Mutex::default(),
+            suspects: Mutex::default(),
+            consumer: Mutex::new(Weak::new()),
+            in_hand: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.queue().phase
+    }
+
+    /// The end comes closer; it never goes back.
+    pub(crate) fn advance(&self, phase: Phase) {
+        let mut queue = self.queue();
+        if queue.phase < phase {
+            queue.phase = phase;
+        }
+        drop(queue);
+        self.moved.notify_all();
+        self.arrived.notify_one();
+        if phase == Phase::Left {
+            self.left.notify_waiters();
+        }
+    }
+
+    /// Waits until the group was left.
+    pub(crate) async fn until_left(&self) {
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            if self.phase() == Phase::Left {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    /// Waits until something moves, at most for so long.
+    pub(crate) fn wait<'a>(
+        &self,
+        queue: MutexGuard<'a, Queue>,
+        most: Duration,
+    ) -> MutexGuard<'a, Queue> {
+        let waited = self.moved.wait_timeout(queue, most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(crate) fn fail(&self, error: TransportError) {
+        self.queue().errors.push_back(error);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Partition>> {
+        lock(&self.partitions).values().flat_map(HashMap::values).cloned().collect()
+    }
+
+    pub(crate) fn find(&self, topic: &str, number: i32) -> Option<Arc<Partition>> {
+        lock(&self.partitions).get(topic)?.get(&number).cloned()
+    }
+
+    /// A delivery goes out.
+    pub(crate) fn yielded(&self, place: &Place) {
+        place.partition.taken();
+        self.in_hand.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has come back.
+    pub(crate) fn came_back(&self, place: &Place) {
+        let last_here = place.partition.given();
+        let last = self.in_hand.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last || (last_here && place.partition.is_leaving()) {
+            // Whoever waits holds this lock while it looks, and would miss the word otherwise.
+            drop(self.queue());
+            self.moved.notify_all();
+        }
+    }
+
+    pub(crate) fn in_hand(&self) -> usize {
+        self.in_hand.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn give_back(&self, returned: Returned) {
+        self.queue().returned.push(returned);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn release(&self, line: Line) {
+        self.queue().released.push(line);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn suspect(&self, letter: LetterId, place: Place) {
+        lock(&self.suspects).insert(letter, place);
+    }
+
+    pub(crate) fn suspected(&self, letter: LetterId) -> Option<Place> {
+        lock(&self.suspects).get(&letter).cloned()
+    }
+
+    pub(crate) fn cleared(&self, letter: LetterId) {
+        lock(&self.suspects).remove(&letter);
+    }
+}

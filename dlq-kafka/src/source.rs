@@ -1,0 +1,271 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlq_core::{
+    Capabilities, Delivery, Ordering, SharedClock, Source, Timestamp, TransportError,
+};
+use tokio::time::{sleep_until, timeout};
+
+use crate::lines::Lines;
+use crate::marks::KafkaCrashMarks;
+use crate::reading::{Read, Reading};
+use crate::settle::KafkaSettle;
+use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
+use crate::waiting::Waiting;
+
+/// How long closing may take when nothing is in hand.
+const LEAVING: Duration = Duration::from_secs(5);
+/// How long dropping may take: what is done is committed then.
+const DROPPING: Duration = Duration::from_secs(3);
+
+/// The records of a topic for one consumer, and those of its retry topics when they are due. Made by
+/// [`KafkaConsumer::source`](crate::KafkaConsumer::source).
+///
+/// # Closing
+///
+/// [`close`](Source::close) stops fetching at once. The group is left when the last delivery in hand is settled, and what
+/// is done is committed before. It never hangs: a client that does not close is left to its thread. A source that is
+/// dropped without being closed leaves as a process that died, except that what is done is committed.
+#[derive(Debug)]
+pub struct KafkaSource {
+    shared: Arc<Shared>,
+    reading: Reading,
+    lines: Lines,
+    ready: VecDeque<Taken>,
+    /// Records that were released from their line.
+    next: VecDeque<(Taken, Option<Line>)>,
+    waiting: Waiting<Sleeper>,
+    bounds: usize,
+    has_ended: bool,
+}
+
+/// What waits for its time.
+#[derive(Debug)]
+enum Sleeper {
+    /// A delivery that was given back.
+    Returned(Returned),
+    /// A retry record.
+    Record { delivery: Delivery, place: Place, due: Timestamp, bytes: usize },
+}
+
+impl KafkaSource {
+    pub(crate) fn new(shared: Arc<Shared>, reading: Reading, lines: Lines, prefetch: usize) -> Self {
+        Self {
+            shared,
+            reading,
+            lines,
+            ready: VecDeque::new(),
+            next: VecDeque::new(),
+            waiting: Waiting::new(),
+            bounds: prefetch,
+            has_ended: false,
+        }
+    }
+
+    /// The marks by which a record is found that kills its process, in the partition's own commits. For consumers that
+    /// have no store.
+    #[must_use]
+    pub fn crash_marks(&self) -> KafkaCrashMarks {
+        KafkaCrashMarks::new(Arc::clone(&self.shared))
+    }
+
+    fn clock(&self) -> &SharedClock {
+        &self.reading.clock
+    }
+
+    /// Hands a delivery out.
+    fn hand_out(
+        &self,
+        delivery: Delivery,
+        place: Place,
+        line: Option<Line>,
+    ) -> (Delivery, KafkaSettle) {
+        let mut suspect = None;
+        if delivery.deliveries() > 1 {
+            let letter = delivery.death(&self.reading.consumer).letter;
+            self.shared.suspect(letter, place.clone());
+            suspect = Some(letter);
+        }
+        let settle = KafkaSettle::new(&self.shared, place, line, delivery.clone(), suspect);
+        (delivery, settle)
+    }
+
+    /// What is due of what waits.
+    fn awake(&mut self) -> Option<(Delivery, KafkaSettle)> {
+        while self.waiting.next_due().is_some() {
+            match self.waiting.pop_due(Instant::now())? {
+                Sleeper::Returned(Returned { delivery, place, line, .. }) => {
+                    if !place.partition.is_leaving() {
+                        return Some(self.hand_out(delivery, place, line));
+                    }
+                    self.next.extend(line.and_then(|line| self.lines.release(line)));
+                }
+                Sleeper::Record { delivery, place, due, bytes } => {
+                    let early = due.since(self.clock().now());
+                    if !early.is_zero() {
+                        // The clock of the machine is the one that counts, and it was set back.
+                        let sleeper = Sleeper::Record { delivery, place, due, bytes };
+                        self.waiting.push(Instant::now() + early, sleeper);
+                        continue;
+                    }
+                    place.partition.release(bytes);
+                    if !place.partition.is_leaving() {
+                        return Some(self.hand_out(delivery, place, None));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// What becomes of a record that was fetched.
+    fn look_at(&mut self, taken: Taken, line: Option<Line>) -> Option<(Delivery, KafkaSettle)> {
+        let Taken { record, place, deaths } = taken;
+        if place.partition.is_leaving() {
+            return None;
+        }
+        let bytes = record.size();
+        match self.reading.read(record, place.partition.stage) {
+            Read::Message(delivery) => {
+                let delivery = match deaths {
+                    0 => delivery,
+                    deaths => delivery.with_deliveries(deaths + 1),
+                };
+                Some(self.hand_out(delivery, place, line))
+            }
+            Read::Record { delivery, due } => {
+                let delivery = match deaths {
+                    0 => delivery,
+                    deaths => delivery.with_deliveries(deaths + 1),
+                };
+                let death = delivery.death(&self.reading.consumer);
+                if !place.partition.is_first(death, delivery.escalations()) {
+                    tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
+                    let _ = place.partition.done(place.sequence);
+                    return None;
+                }
+                let wait = due.since(self.clock().now());
+                if wait.is_zero() {
+                    return Some(self.hand_out(delivery, place, None));
+                }
+                place.partition.hold(bytes);
+                let sleeper = Sleeper::Record { delivery, place, due, bytes };
+                self.waiting.push(Instant::now() + wait, sleeper);
+                None
+            }
+            Read::NotOurs => {
+                let _ = place.partition.done(place.sequence);
+                None
+            }
+        }
+    }
+
+    /// Takes what has come. Whether there was something.
+    fn take(&mut self) -> Result<bool, TransportError> {
+        let mut queue = self.shared.queue();
+        if let Some(error) = queue.errors.pop_front() {
+            return Err(error);
+        }
+        if queue.phase == Phase::Left {
+            self.has_ended = true;
+            return Ok(true);
+        }
+        for returned in queue.returned.drain(..) {
+            self.waiting.push(returned.due, Sleeper::Returned(returned));
+        }
+        for line in queue.released.drain(..) {
+            self.next.extend(self.lines.release(line));
+        }
+        let was_full = queue.fetched.len() >= self.bounds;
+        std::mem::swap(&mut self.ready, &mut queue.fetched);
+        drop(queue);
+        if was_full {
+            self.shared.moved.notify_all();
+        }
+        Ok(!self.ready.is_empty() || !self.next.is_empty())
+    }
+}
+
+impl Source for KafkaSource {
+    type Settle = KafkaSettle;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none()
+            .with_ordering(Ordering::Partition)
+            .with_counts_deliveries(true)
+            .with_delayed_release(true)
+    }
+
+    async fn next(&mut self) -> Result<Option<(Delivery, KafkaSettle)>, TransportError> {
+        loop {
+            if self.has_ended {
+                return Ok(None);
+            }
+            if let Some(next) = self.awake() {
+                return Ok(Some(next));
+            }
+            let next = match self.next.pop_front() {
+                Some(next) => Some(next),
+                None => match self.ready.pop_front() {
+                    Some(taken) => match self.lines.admit(taken) {
+                        Some(next) => Some(next),
+                        None => continue,
+                    },
+                    None => None,
+                },
+            };
+            if let Some((taken, line)) = next {
+                let behind = line.clone();
+                match self.look_at(taken, line) {
+                    Some(next) => return Ok(Some(next)),
+                    // It went no further, so those behind it may.
+                    None => self.next.extend(behind.and_then(|line| self.lines.release(line))),
+                }
+                continue;
+            }
+            if self.take()? {
+                continue;
+            }
+            let due = self.waiting.next_due();
+            tokio::select! {
+                () = self.shared.arrived.notified() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        self.has_ended = true;
+        self.ready.clear();
+        self.next.clear();
+        self.lines.clear();
+        self.waiting.clear();
+        self.shared.advance(Phase::Closing);
+        if self.shared.in_hand() == 0 && timeout(LEAVING, self.shared.until_left()).await.is_err() {
+            tracing::error!("the client did not leave its group in time; it is left to its thread");
+        }
+    }
+}
+
+impl Drop for KafkaSource {
+    fn drop(&mut self) {
+        if self.shared.phase() >= Phase::Abandoned {
+            return;
+        }
+        if self.shared.phase() == Phase::Closing && self.shared.in_hand() > 0 {
+            // What is still in hand may end, and leaves the group then.
+            return;
+        }
+        self.shared.advance(Phase::Abandoned);
+        let until = Instant::now() + DROPPING;
+        let mut queue = self.shared.queue();
+        while queue.phase != Phase::Left {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.shared.wait(queue, left);
+        }
+    }
+}

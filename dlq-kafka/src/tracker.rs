@@ -1,0 +1,127 @@
+//! Which records of a partition are done, and up to where that may be committed.
+//!
+//! Kafka keeps one number for a partition, and work ends out of order. Only offsets that were received are tracked, since
+//! a partition has gaps (markers of transactions, compaction). The position to commit is the lowest offset that is not
+//! done; when all are, the highest that was received and done, plus one. It never goes back.
+
+use std::collections::VecDeque;
+
+/// The number by which a received record is found again: it counts what was received.
+pub(crate) type Sequence = u64;
+
+/// The records of one assignment of one partition.
+#[derive(Debug, Default)]
+pub(crate) struct Tracker {
+    /// The sequence of the first entry.
+    first: Sequence,
+    /// From the lowest offset that is not done.
+    entries: VecDeque<Entry>,
+    /// After the highest offset of those that are gone from the front.
+    position: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    offset: u64,
+    is_done: bool,
+}
+
+impl Tracker {
+    /// A record was received. Offsets come in ascending order.
+    pub(crate) fn receive(&mut self, offset: u64) -> Sequence {
+        self.entries.push_back(Entry { offset, is_done: false });
+        self.first + self.entries.len() as u64 - 1
+    }
+
+    /// A record is done. Saying so twice is fine.
+    pub(crate) fn done(&mut self, sequence: Sequence) {
+        let index = sequence.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) else { return };
+        entry.is_done = true;
+        while let Some(entry) = self.entries.pop_front_if(|entry| entry.is_done) {
+            self.first += 1;
+            self.position = Some(entry.offset + 1);
+        }
+    }
+
+    /// What may be committed; `None` while nothing was received.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.entries.front().map(|entry| entry.offset).or(self.position)
+    }
+
+    /// The highest offset that was received and is tracked.
+    #[cfg(test)]
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.offset)
+    }
+
+    /// From the lowest offset that is not done to the highest that was received: what comes again after a crash.
+    pub(crate) fn span(&self) -> u64 {
+        match (self.entries.front(), self.entries.back()) {
+            (Some(first), Some(last)) => last.offset - first.offset + 1,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_lowest_that_is_not_done_is_committed() {
+        let mut tracker = Tracker::default();
+        assert_eq!(tracker.position(), None);
+        let sequences = [10, 11, 15].map(|offset| tracker.receive(offset));
+        assert_eq!((tracker.position(), tracker.span()), (Some(10), 6));
+        tracker.done(sequences[1]);
+        assert_eq!(tracker.position(), Some(10));
+        tracker.done(sequences[0]);
+        assert_eq!(tracker.position(), Some(15), "what was never received is no gap");
+        tracker.done(sequences[2]);
+        tracker.done(sequences[2]);
+        assert_eq!((tracker.position(), tracker.span(), tracker.last()), (Some(16), 0, None));
+        tracker.receive(20);
+        assert_eq!(tracker.position(), Some(20));
+    }
+
+    proptest! {
+        /// In whatever order records end: never above one that is not done, never back, and at the end past all.
+        #[test]
+        fn g1_no_order_of_ends_commits_what_is_not_done(
+            gaps in prop::collection::vec(1_u64..4, 1..60),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
+        ) {
+            let mut tracker = Tracker::default();
+            let mut open = BTreeMap::new();
+            let (mut offset, mut committed) = (0, 0);
+            let mut gaps = gaps.into_iter();
+            for index in order {
+                // Receives and ends are mixed.
+                if index.index(3) == 0 || open.is_empty() {
+                    let Some(gap) = gaps.next() else { continue };
+                    offset += gap;
+                    open.insert(offset, tracker.receive(offset));
+                } else {
+                    let keys: Vec<u64> = open.keys().copied().collect();
+                    let key = keys[index.index(keys.len())];
+                    tracker.done(open.remove(&key).unwrap());
+                }
+                let position = tracker.position().unwrap();
+                prop_assert!(open.keys().all(|open| position <= *open));
+                prop_assert!(position >= committed);
+                committed = position;
+            }
+            for sequence in open.into_values() {
+                tracker.done(sequence);
+            }
+            if offset > 0 {
+                prop_assert_eq!(tracker.position(), Some(offset + 1));
+            }
+        }
+    }
+}
