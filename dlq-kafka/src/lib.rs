@@ -6,11 +6,13 @@ pub mod dialect;
 mod error;
 mod ladder;
 mod record;
+mod topics;
 mod wire;
 
 pub use brokers::Brokers;
 pub use ladder::{Ladder, Stage};
 pub use record::Record;
+pub use topics::{DlqTopic, RetryTopics};
 
 /// The client that this crate works with.
 pub use rdkafka;
