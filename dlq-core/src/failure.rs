@@ -435,7 +435,7 @@ impl History {
     }
 
     /// Drops backtraces and cuts every text to `limit` bytes, with a mark.
-    pub(crate) fn shorten(&mut self, limit: usize) {
+    pub fn shorten(&mut self, limit: usize) {
         for attempt in &mut self.attempts {
             let failure = &mut attempt.failure;
             failure.backtrace = None;

@@ -17,6 +17,10 @@ pub(crate) enum SetupError {
 }
 
 impl SetupError {
+    pub(crate) fn unavailable(what: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self::Unavailable(what.into(), Some(source.into()))
+    }
+
     /// What a request came to: `what` says what was asked of which topic.
     pub(crate) fn answered(what: &str, error: KafkaError) -> Self {
         let text = format!("{what}: {error}");

@@ -69,7 +69,8 @@ impl Handover {
     pub(crate) fn begin(&mut self, offset: u64) -> u32 {
         if self.marks.len() >= MARKS && !self.marks.contains_key(&offset) {
             // The lowest count says least.
-            let least = self.marks.iter().min_by_key(|(_, times)| **times).map(|(offset, _)| *offset);
+            let least =
+                self.marks.iter().min_by_key(|(_, times)| **times).map(|(offset, _)| *offset);
             least.map(|least| self.marks.remove(&least));
         }
         let times = self.marks.entry(offset).or_insert(0);
@@ -99,7 +100,8 @@ impl Handover {
             text.push_str(&format!(";deaths={};until={}", self.deaths, self.until));
         }
         if !self.marks.is_empty() {
-            let marks: Vec<_> = self.marks.iter().map(|(at, times)| format!("{at}:{times}")).collect();
+            let marks: Vec<_> =
+                self.marks.iter().map(|(at, times)| format!("{at}:{times}")).collect();
             text.push_str(&format!(";marks={}", marks.join(",")));
         }
         text
@@ -194,7 +196,9 @@ mod tests {
 
     #[test]
     fn what_others_wrote_says_nothing() {
-        for metadata in ["", "x", "dlq1", "dlq1;odd", "dlq1;open;deaths", "dlq1;open;deaths=x", "\u{0}"] {
+        for metadata in
+            ["", "x", "dlq1", "dlq1;odd", "dlq1;open;deaths", "dlq1;open;deaths=x", "\u{0}"]
+        {
             assert_eq!(Handover::take_over(metadata, 5), Handover::default(), "{metadata:?}");
         }
         assert_eq!(Handover::take_over("dlq1;open;later=1", 5).deaths_of(5), 1);

@@ -2,16 +2,39 @@
 //! every dialect.
 
 mod brokers;
+mod consumer;
 pub mod dialect;
 mod error;
+mod handover;
 mod ladder;
+mod lane;
+mod lines;
+mod marks;
+mod partition;
+mod poll;
+mod produce;
+mod reading;
+mod rebalance;
 mod record;
+mod settle;
+mod shared;
+mod sink;
+mod source;
 mod topics;
+mod tracker;
+mod waiting;
 mod wire;
 
 pub use brokers::Brokers;
+pub use consumer::{KafkaConsumer, Start};
 pub use ladder::{Ladder, Stage};
+pub use lane::KafkaRetryLane;
+pub use lines::Concurrency;
+pub use marks::KafkaCrashMarks;
 pub use record::Record;
+pub use settle::KafkaSettle;
+pub use sink::KafkaSink;
+pub use source::KafkaSource;
 pub use topics::{DlqTopic, RetryTopics};
 
 /// The client that this crate works with.

@@ -322,7 +322,8 @@ mod tests {
     #[test]
     fn what_is_remembered_of_hops_is_bounded() {
         let mut hops = Hops::default();
-        let death = |n: u32| Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: n };
+        let death =
+            |n: u32| Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: n };
         for n in 0..(HOPS as u32 + 5) {
             assert!(hops.insert((death(n), 1)));
         }

@@ -81,7 +81,8 @@ impl Poller {
     pub(crate) fn run(mut self) {
         loop {
             let phase = self.shared.phase();
-            if phase >= Phase::Abandoned || (phase == Phase::Closing && self.shared.in_hand() == 0) {
+            if phase >= Phase::Abandoned || (phase == Phase::Closing && self.shared.in_hand() == 0)
+            {
                 break;
             }
             self.fetch(phase);
@@ -115,7 +116,9 @@ impl Poller {
         let is_last = |partition: &Arc<Partition>| {
             partition.number == message.partition() && *partition.topic == *message.topic()
         };
-        if !self.last.as_ref().is_some_and(is_last) || self.last.as_ref().is_some_and(|p| p.is_leaving()) {
+        if !self.last.as_ref().is_some_and(is_last)
+            || self.last.as_ref().is_some_and(|p| p.is_leaving())
+        {
             self.last = self.shared.find(message.topic(), message.partition());
         }
         // What comes of a partition that was revoked meanwhile is for its new owner.
@@ -144,9 +147,10 @@ impl Poller {
             (KafkaError::MessageConsumptionFatal(_), _) => TransportErrorKind::Unexpected,
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
-            (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)) => {
-                TransportErrorKind::Unavailable
-            }
+            (
+                _,
+                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic),
+            ) => TransportErrorKind::Unavailable,
             (_, Some(code)) if is_refusal(code) => TransportErrorKind::Unavailable,
             // News of the transport: the client goes on by itself.
             _ => return tracing::warn!(%error, "fetching records met with an error"),
@@ -272,8 +276,8 @@ impl Poller {
     /// Pauses what has enough in memory or in flight, and resumes what has room again.
     fn flow(&mut self, phase: Phase) {
         let all = self.shared.all();
-        let is_stuck = phase == Phase::Closing
-            || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
+        let is_stuck =
+            phase == Phase::Closing || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
         let stages = all.iter().filter(|partition| partition.stage.is_some()).count().max(1);
         let (held, bytes) = (self.bounds.waiting / stages, self.bounds.waiting_bytes / stages);
         let mut pause = TopicPartitionList::new();
@@ -293,7 +297,9 @@ impl Poller {
                 paused.insert(place);
             }
         }
-        for (list, result) in [(&pause, self.consumer.pause(&pause)), (&resume, self.consumer.resume(&resume))] {
+        for (list, result) in
+            [(&pause, self.consumer.pause(&pause)), (&resume, self.consumer.resume(&resume))]
+        {
             if let Err(error) = result {
                 tracing::warn!(%error, partitions = list.count(), "partitions could not be paused or resumed");
             }

@@ -80,9 +80,9 @@ impl Producer {
                 let single = self.single.get_or_try_init(|| async {
                     producer(&self.brokers, &[("linger.ms", "0"), ("batch.num.messages", "1")])
                 });
-                let single = single.await.map_err(|error| {
-                    Unwritten::Failed(error.for_store(outgoing.operation))
-                })?;
+                let single = single
+                    .await
+                    .map_err(|error| Unwritten::Failed(error.for_store(outgoing.operation)))?;
                 self.send_by(single, outgoing).await
             }
             sent => sent,
@@ -137,7 +137,9 @@ impl Producer {
                 _ => Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition)),
             }
         });
-        let asked = asked.await.map_err(|error| SetupError::Unavailable(what.clone(), Some(error.into())))?;
+        let asked = asked
+            .await
+            .map_err(|error| SetupError::Unavailable(what.clone(), Some(error.into())))?;
         asked.map_err(|error| SetupError::answered(&what, error))
     }
 }
@@ -152,9 +154,7 @@ fn producer(brokers: &Brokers, more: &[(&str, &str)]) -> Result<FutureProducer<L
     ];
     let defaults = [&[("delivery.timeout.ms", DELIVERY)], more].concat();
     let config = brokers.client(&defaults, &fixed)?;
-    config
-        .create_with_context(Log)
-        .map_err(|error| SetupError::answered("make a producer", error))
+    config.create_with_context(Log).map_err(|error| SetupError::answered("make a producer", error))
 }
 
 fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritten {

@@ -39,8 +39,10 @@ impl Reading {
     fn message(&self, record: Record) -> Delivery {
         let origin = record.origin(&self.cluster);
         let Record { topic, timestamp, key, value, headers, .. } = record;
-        let id = self.id_header.as_ref().and_then(|name| headers.get_str(name)).map(Arc::from);
-        let event = self.event_header.as_ref().and_then(|name| headers.get_str(name)).map(Arc::from);
+        let named = |name: &Option<Arc<str>>| {
+            name.as_ref().and_then(|name| headers.get_str(name)).map(Arc::<str>::from)
+        };
+        let (id, event) = (named(&self.id_header), named(&self.event_header));
         let is_plain = !headers.iter().any(|header| header.name == wire::VERSION);
         let sent = |headers: Headers, at: Option<Timestamp>| {
             let mut sent = Message::tombstone(topic).with_payload(value).with_headers(headers);
@@ -51,10 +53,10 @@ impl Reading {
                 sent = sent.with_published_at(at);
             }
             if let Some(id) = id {
-                sent = sent.with_id::<Arc<str>>(id);
+                sent = sent.with_id(id);
             }
             if let Some(event) = event {
-                sent = sent.with_event::<Arc<str>>(event);
+                sent = sent.with_event(event);
             }
             sent
         };

@@ -78,7 +78,8 @@ impl Hooks {
                 None => Arc::from(name),
             };
             let stage = self.stages.iter().find(|(stage, _)| **stage == *name);
-            let partition = Partition::new(Arc::clone(&topic), number, stage.map(|(_, delay)| *delay));
+            let partition =
+                Partition::new(Arc::clone(&topic), number, stage.map(|(_, delay)| *delay));
             all.entry(topic).or_default().insert(number, Arc::new(partition));
         }
         tracing::info!(count = partitions.count(), "partitions were assigned");

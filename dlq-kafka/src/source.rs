@@ -2,9 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlq_core::{
-    Capabilities, Delivery, Ordering, SharedClock, Source, Timestamp, TransportError,
-};
+use dlq_core::{Capabilities, Delivery, Ordering, SharedClock, Source, Timestamp, TransportError};
 use tokio::time::{sleep_until, timeout};
 
 use crate::lines::Lines;
@@ -50,7 +48,12 @@ enum Sleeper {
 }
 
 impl KafkaSource {
-    pub(crate) fn new(shared: Arc<Shared>, reading: Reading, lines: Lines, prefetch: usize) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        reading: Reading,
+        lines: Lines,
+        prefetch: usize,
+    ) -> Self {
         Self {
             shared,
             reading,

@@ -4,8 +4,8 @@
 //! neither says travels in one header of JSON, [`REST`], which is left out when there is nothing to say.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
 use dlq_core::protocol::{Decoded, Facts, names, on_death, split};
 use dlq_core::store::rules::born;
 use dlq_core::{
@@ -18,6 +18,9 @@ use crate::record::Record;
 
 /// The header with what nothing else says. Believed on our own topics only.
 pub(crate) const REST: &str = "dlq.kafka.rest";
+
+/// By how much a record may be due later than others of its stage.
+pub(crate) const LATEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What neither the record nor another header says.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -177,21 +180,16 @@ pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
     split(headers)
 }
 
-/// When a retry record may run: what its header says, but never later than a record of this stage can be due, so that a
-/// clock from the future blocks nothing; without a header, its timestamp and the stage's delay.
+/// When a retry record may run: what its header says, but no more than a day later than a record of this stage is due, so
+/// that a clock from the future keeps nothing for years; without a header, its timestamp and the stage's delay.
 pub(crate) fn due(
     decoded: &Decoded,
     timestamp: Option<Timestamp>,
-    delay: std::time::Duration,
+    delay: Duration,
     now: Timestamp,
 ) -> Timestamp {
     let due = decoded.due.or_else(|| timestamp.map(|at| at.after(delay))).unwrap_or(now);
-    due.min(now.after(delay))
-}
-
-/// The bytes of a key or a value, as the client takes them.
-pub(crate) fn bytes(of: Option<&Bytes>) -> Option<&[u8]> {
-    of.map(|bytes| &bytes[..])
+    due.min(now.after(delay.saturating_add(LATEST)))
 }
 
 /// The name of the header by which our records are told.

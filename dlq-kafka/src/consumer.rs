@@ -1,0 +1,336 @@
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+use crate::ladder::{Ladder, Stage};
+use crate::lane::KafkaRetryLane;
+use crate::lines::{Concurrency, Lines};
+use crate::poll::{Bounds, Poller};
+use crate::produce::Producer;
+use crate::reading::Reading;
+use crate::rebalance::Hooks;
+use crate::shared::{Phase, Shared, lock};
+use crate::sink::KafkaSink;
+use crate::source::KafkaSource;
+use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
+
+const OPENING: &str = "open a consumer";
+
+/// Where a group that has committed nothing begins to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// At the first record that is kept.
+    Earliest,
+    /// At the first that comes from now on.
+    Latest,
+}
+
+/// Describes a consumer of topics: from it come the [source](KafkaConsumer::source), the
+/// [retry lane](KafkaConsumer::retry_lane) and the [sink](KafkaConsumer::sink) of a process.
+///
+/// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
+/// retry topics. Name it as the handler is named: retry records and replayed letters are told by that name.
+///
+/// The topics have to be there. Retry and dead-letter topics are created when
+/// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,
+/// never changed.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct KafkaConsumer {
+    brokers: Brokers,
+    topics: Vec<String>,
+    name: Arc<str>,
+    group: String,
+    ladder: Option<Ladder>,
+    retries: RetryTopics,
+    dead: DlqTopic,
+    creates: bool,
+    concurrency: Concurrency,
+    start: Start,
+    bounds: Bounds,
+    drain: Duration,
+    id_header: Option<Arc<str>>,
+    event_header: Option<Arc<str>>,
+    clock: SharedClock,
+}
+
+impl KafkaConsumer {
+    /// The consumer called `name` of this topic.
+    pub fn new(brokers: &Brokers, topic: impl Into<String>, name: impl Into<Arc<str>>) -> Self {
+        let name = name.into();
+        Self {
+            brokers: brokers.clone(),
+            topics: vec![topic.into()],
+            group: name.to_string(),
+            name,
+            ladder: Some(Ladder::new()),
+            retries: RetryTopics::new(),
+            dead: DlqTopic::new(),
+            creates: false,
+            concurrency: Concurrency::default(),
+            start: Start::Earliest,
+            bounds: Bounds {
+                prefetch: 1_000,
+                span: 100_000,
+                waiting: 10_000,
+                waiting_bytes: 64 * 1024 * 1024,
+                commit: Duration::from_millis(100),
+            },
+            drain: Duration::from_secs(5),
+            id_header: None,
+            event_header: None,
+            clock: SystemClock::shared(),
+        }
+    }
+
+    /// Adds a topic.
+    pub fn with_topic(mut self, topic: impl Into<String>) -> Self {
+        self.topics.push(topic.into());
+        self
+    }
+
+    /// Sets the consumer group (`group.id`). Defaults to the consumer's name.
+    pub fn with_group(mut self, group: impl Into<String>) -> Self {
+        self.group = group.into();
+        self
+    }
+
+    /// Sets the retry topics. Defaults to stages of 30 s, 5 min and 1 h.
+    pub fn with_ladder(mut self, ladder: Ladder) -> Self {
+        self.ladder = Some(ladder);
+        self
+    }
+
+    /// Goes without retry topics.
+    pub fn without_retries(mut self) -> Self {
+        self.ladder = None;
+        self
+    }
+
+    /// Sets how retry topics are created. Defaults to [`RetryTopics::new`].
+    pub fn with_retry_topics(mut self, topics: RetryTopics) -> Self {
+        self.retries = topics;
+        self
+    }
+
+    /// Sets the topic of dead letters. Defaults to `<topic>.dlq`.
+    pub fn with_dlq(mut self, topic: DlqTopic) -> Self {
+        self.dead = topic;
+        self
+    }
+
+    /// Creates retry and dead-letter topics that are missing. Defaults to reporting them.
+    pub fn with_missing_topics_created(mut self) -> Self {
+        self.creates = true;
+        self
+    }
+
+    /// Sets which records of a partition are in hand at the same time. Defaults to [`Concurrency::Unordered`].
+    pub fn with_concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets where the group begins when it has committed nothing. Defaults to [`Start::Earliest`]. Retry topics are always
+    /// read from their beginning.
+    pub fn with_start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Sets how many records are fetched ahead of the handlers; at least 1. Defaults to 1,000. The client fetches further
+    /// ones into a buffer of its own (`queued.max.messages.kbytes`).
+    pub fn with_prefetch(mut self, records: usize) -> Self {
+        self.bounds.prefetch = records.max(1);
+        self
+    }
+
+    /// Sets how far beyond the lowest record that is not done a partition is read, in offsets; at least 1. So much comes
+    /// again after a crash at most. Defaults to 100,000.
+    pub fn with_max_span(mut self, offsets: u64) -> Self {
+        self.bounds.span = offsets.max(1);
+        self
+    }
+
+    /// Sets how many retry records wait for their time in memory at most, and about how many bytes; those beyond wait at
+    /// the brokers. Defaults to 10,000 and 64 MiB.
+    pub fn with_max_waiting(mut self, records: usize, bytes: usize) -> Self {
+        (self.bounds.waiting, self.bounds.waiting_bytes) = (records.max(1), bytes.max(1));
+        self
+    }
+
+    /// Sets how often offsets are committed. What was done since the last time runs again after a crash. Defaults to
+    /// 100 ms.
+    pub fn with_commit_interval(mut self, interval: Duration) -> Self {
+        self.bounds.commit = interval;
+        self
+    }
+
+    /// Sets for how long what is in hand of a partition may end before the partition is given up. The whole group waits
+    /// meanwhile. Defaults to 5 s.
+    pub fn with_drain(mut self, deadline: Duration) -> Self {
+        self.drain = deadline;
+        self
+    }
+
+    /// Takes the producer's id of a message from this header, e.g. `ce_id`; it stays a header. Defaults to none.
+    pub fn with_id_header(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.id_header = Some(name.into());
+        self
+    }
+
+    /// Takes the type of the event from this header, e.g. `ce_type`; it stays a header. Defaults to none.
+    pub fn with_event_header(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.event_header = Some(name.into());
+        self
+    }
+
+    /// Sets the clock that due times are compared with. Defaults to the machine's.
+    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The stages of each topic.
+    fn stages(&self) -> Result<Vec<(String, Vec<Stage>)>, TransportError> {
+        let Some(ladder) = &self.ladder else { return Ok(Vec::new()) };
+        let stages = |topic: &String| Ok((topic.clone(), ladder.stages(topic, &self.group)?));
+        self.topics.iter().map(stages).collect()
+    }
+
+    /// Sees that the retry topics, or that of dead letters, are there and will do.
+    async fn ensure(&self, wanted: &[WantedTopic]) -> Result<(), SetupError> {
+        topics::ensure(&self.brokers, wanted, self.creates).await.map(drop)
+    }
+
+    /// Makes sure of the topics, joins the group, and reads.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` when a topic is missing, a retry topic has settings that will not do, or a setting of the client is
+    /// wrong; `Unavailable` when the brokers do not answer.
+    pub async fn source(&self) -> Result<KafkaSource, TransportError> {
+        let stages = self.stages()?;
+        let wanted = self.wanted(&stages);
+        self.ensure(&wanted).await.map_err(|error| error.for_transport(OPENING))?;
+        let shared = Arc::new(Shared::new());
+        let delays = stages.iter().flat_map(|(_, stages)| stages);
+        let hooks = Hooks {
+            shared: Arc::clone(&shared),
+            stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
+            drain: self.drain,
+            is_leaving: AtomicBool::new(false),
+        };
+        let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
+        *lock(&shared.consumer) = Arc::downgrade(&consumer);
+        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds);
+        let ended = Ended(Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
+        let started = thread.spawn(move || {
+            let _ended = ended;
+            poller.run();
+        });
+        started.map_err(|error| {
+            SetupError::unavailable("start the thread that polls", error).for_transport(OPENING)
+        })?;
+        let reading = Reading {
+            consumer: Arc::clone(&self.name),
+            cluster: Arc::clone(self.brokers.cluster_shared()),
+            id_header: self.id_header.clone(),
+            event_header: self.event_header.clone(),
+            clock: self.clock.clone(),
+        };
+        Ok(KafkaSource::new(shared, reading, Lines::new(self.concurrency), self.bounds.prefetch))
+    }
+
+    fn wanted(&self, stages: &[(String, Vec<Stage>)]) -> Vec<WantedTopic> {
+        let of = |(topic, stages): &(String, Vec<Stage>)| {
+            stages.iter().map(|stage| self.retries.wanted(stage, topic)).collect::<Vec<_>>()
+        };
+        let sources = self.topics.iter().map(|topic| WantedTopic::source(topic));
+        sources.chain(stages.iter().flat_map(of)).collect()
+    }
+
+    fn join(&self, hooks: Hooks) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
+        let start = match self.start {
+            Start::Earliest => "earliest",
+            Start::Latest => "latest",
+        };
+        let defaults = [
+            ("session.timeout.ms", "10000"),
+            ("heartbeat.interval.ms", "3000"),
+            // How late a partition is heard of again after a pause.
+            ("fetch.wait.max.ms", "100"),
+            ("queued.min.messages", "10000"),
+            ("queued.max.messages.kbytes", "16384"),
+        ];
+        let fixed = [
+            ("group.id", &*self.group),
+            ("enable.auto.commit", "false"),
+            ("enable.auto.offset.store", "false"),
+            ("auto.offset.reset", start),
+            ("allow.auto.create.topics", "false"),
+        ];
+        let config = self.brokers.client(&defaults, &fixed)?;
+        let made: Result<BaseConsumer<Hooks>, _> = config.create_with_context(hooks);
+        let consumer = made.map_err(|error| SetupError::answered("make a consumer", error))?;
+        let stages = consumer.context().stages.clone();
+        let stages = stages.iter().map(|(topic, _)| &**topic);
+        let topics: Vec<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
+        let joined = consumer.subscribe(&topics);
+        joined.map_err(|error| SetupError::answered("subscribe to the topics", error))?;
+        Ok(Arc::new(consumer))
+    }
+
+    /// The retry lane of this consumer: its sources hear the records.
+    ///
+    /// # Errors
+    ///
+    /// As [`source`](Self::source); `InvalidConfig` also when this consumer goes [without retries](Self::without_retries).
+    pub async fn retry_lane(&self) -> Result<KafkaRetryLane, StoreError> {
+        const OPENING: &str = "open a retry lane";
+        let wrong = |error: TransportError| SetupError::Config(error.to_string());
+        let opened = async {
+            if self.ladder.is_none() {
+                let text = "this consumer goes without retries; leave out `without_retries`";
+                return Err(SetupError::Config(text.to_owned()));
+            }
+            let stages = self.stages().map_err(wrong)?;
+            let wanted = self.wanted(&stages);
+            let found = topics::ensure(&self.brokers, &wanted, self.creates).await?;
+            let producer = Producer::new(&self.brokers)?;
+            Ok(KafkaRetryLane::new(producer, stages, &found, self.clock.clone()))
+        };
+        opened.await.map_err(|error: SetupError| error.for_store(OPENING))
+    }
+
+    /// The topic of dead letters of this consumer.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is missing, `InvalidConfig` when it has settings that will not do, `Unavailable` when the brokers
+    /// do not answer.
+    pub async fn sink(&self) -> Result<KafkaSink, StoreError> {
+        KafkaSink::make(&self.brokers, self.dead.clone(), &self.topics, self.creates).await
+    }
+}
+
+/// Says that the thread has ended, however it did.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = "the thread that polls has panicked; this is a defect";
+            let kind = dlq_core::TransportErrorKind::Unexpected;
+            self.0.fail(TransportError::new(kind, "fetch records").with_detail(text));
+        }
+        self.0.advance(Phase::Left);
+    }
+}

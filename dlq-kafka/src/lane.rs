@@ -1,0 +1,133 @@
+use std::sync::Arc;
+
+use dlq_core::protocol::on_escalation;
+use dlq_core::{
+    Escalation, Fingerprint, History, Reason, RetryLane, SharedClock, StoreError, StoreErrorKind,
+};
+use rdkafka::message::OwnedHeaders;
+
+use crate::ladder::Stage;
+use crate::produce::{Outgoing, Producer, Unwritten};
+use crate::topics::{FoundTopic, partition_for};
+use crate::wire::{LATEST, Rest, pack};
+
+const OPERATION: &str = "write a retry record";
+
+/// Where messages of a consumer wait for an attempt that is far away: its retry topics. Made by
+/// [`KafkaConsumer::retry_lane`](crate::KafkaConsumer::retry_lane).
+///
+/// A record goes to the first stage that is long enough, is due when that stage's delay is over, and keeps message, origin
+/// and identity of the delivery that failed; attempts and history travel in its headers. Its partition is that of its key,
+/// or of its identity where there is none: a hop that is written twice stands in one partition, where the copy is passed
+/// over.
+#[derive(Clone, Debug)]
+pub struct KafkaRetryLane {
+    producer: Producer,
+    /// The stages of each topic, with how many partitions they have.
+    stages: Arc<[(String, Vec<(Stage, i32)>)]>,
+    clock: SharedClock,
+}
+
+impl KafkaRetryLane {
+    pub(crate) fn new(
+        producer: Producer,
+        stages: Vec<(String, Vec<Stage>)>,
+        found: &[FoundTopic],
+        clock: SharedClock,
+    ) -> Self {
+        let sized = |stage: Stage| {
+            let topic = found.iter().find(|topic| topic.name == stage.topic);
+            (stage, topic.map_or(1, |topic| topic.partitions))
+        };
+        let stages = stages
+            .into_iter()
+            .map(|(topic, stages)| (topic, stages.into_iter().map(sized).collect()))
+            .collect();
+        Self { producer, stages, clock }
+    }
+
+    /// The stage of a message that was born in `topic` and waits until `due`, and when it is due there.
+    fn stage(&self, escalation: &Escalation) -> Option<(&(Stage, i32), dlq_core::Timestamp)> {
+        let topic = escalation.delivery.origin().stream();
+        let own = self.stages.iter().find(|(name, _)| name == topic);
+        // A message that others sent to our retry topics was born anywhere.
+        let (_, stages) = own.or_else(|| self.stages.first())?;
+        let now = self.clock.now();
+        let wait = escalation.due.since(now);
+        match stages.iter().find(|(stage, _)| stage.delay >= wait) {
+            Some(stage) => Some((stage, now.after(stage.0.delay))),
+            None => {
+                let last = stages.last()?;
+                let latest = now.after(last.0.delay.saturating_add(LATEST));
+                Some((last, escalation.due.min(latest)))
+            }
+        }
+    }
+}
+
+impl RetryLane for KafkaRetryLane {
+    async fn escalate(&self, mut escalation: Escalation) -> Result<(), StoreError> {
+        let Some((stage, due)) = self.stage(&escalation) else {
+            let text = "the ladder of retry topics has no stages; add one, or go `without_retries`";
+            let failed = StoreError::new(StoreErrorKind::InvalidConfig, OPERATION);
+            return Err(failed.with_detail(text));
+        };
+        escalation.due = due;
+        let (stage, partitions) = stage;
+        let message = escalation.delivery.message().clone();
+        let death = escalation.delivery.death(&escalation.consumer);
+        let key = message.key();
+        let by = death.letter.as_bytes();
+        let partition = partition_for(key.map(|key| &key[..]), by, *partitions);
+        let mut outgoing = Outgoing {
+            operation: OPERATION,
+            topic: &stage.topic,
+            partition: Some(partition),
+            key,
+            value: message.payload(),
+            headers: headers(&escalation)?,
+        };
+        match self.producer.send(&outgoing).await {
+            Ok(()) => return Ok(()),
+            Err(Unwritten::Failed(error)) => return Err(error),
+            Err(Unwritten::TooLarge) => {}
+        }
+        escalation.history = shortest(&escalation.history);
+        outgoing.headers = headers(&escalation)?;
+        match self.producer.send(&outgoing).await {
+            Ok(()) => Ok(()),
+            Err(Unwritten::Failed(error)) => Err(error),
+            Err(Unwritten::TooLarge) => Err(too_large(OPERATION, &stage.topic)),
+        }
+    }
+}
+
+fn headers(escalation: &Escalation) -> Result<OwnedHeaders, StoreError> {
+    let Escalation { delivery, consumer, history, .. } = escalation;
+    let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
+    let rest = Rest::of(delivery.message(), delivery.origin());
+    pack(&on_escalation(escalation, &fingerprint), &rest)
+        .map_err(|error| unwritable(OPERATION, error))
+}
+
+/// The last attempt, shortened: what is left where there is no room.
+pub(crate) fn shortest(history: &History) -> History {
+    let mut short = History::new();
+    if let Some(attempt) = history.attempts().last() {
+        short.push(attempt.clone());
+    }
+    short.shorten(64);
+    short
+}
+
+pub(crate) fn unwritable(operation: &'static str, error: serde_json::Error) -> StoreError {
+    let text = format!("its headers cannot be written: {error}");
+    StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text).with_source(error)
+}
+
+pub(crate) fn too_large(operation: &'static str, topic: &str) -> StoreError {
+    let text = format!(
+        "topic `{topic}` takes no record that large; raise its `max.message.bytes` to that of the source and 64 KiB more"
+    );
+    StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text)
+}

@@ -1,0 +1,117 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dlq_core::store::Receipt;
+use dlq_core::{DeadLetter, Sink, StoreError};
+use futures_util::future::join_all;
+use tokio::sync::RwLock;
+
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+use crate::lane::{shortest, too_large, unwritable};
+use crate::produce::{Outgoing, Producer, Unwritten};
+use crate::topics::{self, DlqTopic, partition_for};
+use crate::wire::pack_letter;
+
+const OPERATION: &str = "write a dead letter";
+const OPENING: &str = "open the topic of dead letters";
+
+/// The topic of dead letters: `<topic>.dlq` unless told otherwise.
+///
+/// # What is on the topic
+///
+/// Key and value of the message, byte for byte; the producer's headers; then those of the
+/// [header protocol](dlq_core::protocol). The record's timestamp is the time of writing, so that retention counts from the
+/// death; the message's own is in `original.timestamp`.
+///
+/// # One letter per death
+///
+/// Kafka keeps what it is given. The same death that was written twice, because a process died between writing and
+/// settling, is one letter to [`KafkaLetters`](crate::KafkaLetters), by its `dlq.id` and generation.
+///
+/// # On failure
+///
+/// [`put`](Sink::put) returns once every replica in sync has every letter. When that is not known, nothing may be
+/// acknowledged; the letters can be put again.
+#[derive(Clone, Debug)]
+pub struct KafkaSink {
+    producer: Producer,
+    topic: DlqTopic,
+    /// How many partitions topics have.
+    partitions: Arc<RwLock<HashMap<String, i32>>>,
+}
+
+impl KafkaSink {
+    /// Makes sure of the topics in which the letters of these topics are kept; creates none.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when one is missing, `InvalidConfig` when one has settings that will not do, `Unavailable` when the
+    /// brokers do not answer.
+    pub async fn open(
+        brokers: &Brokers,
+        topic: DlqTopic,
+        of: &[String],
+    ) -> Result<Self, StoreError> {
+        Self::make(brokers, topic, of, false).await
+    }
+
+    pub(crate) async fn make(
+        brokers: &Brokers,
+        topic: DlqTopic,
+        of: &[String],
+        creates: bool,
+    ) -> Result<Self, StoreError> {
+        let wanted: Vec<_> = of.iter().map(|of| topic.wanted(of)).collect();
+        let opened = async {
+            let found = topics::ensure(brokers, &wanted, creates).await?;
+            let producer = Producer::new(brokers)?;
+            let partitions = found.into_iter().map(|topic| (topic.name, topic.partitions));
+            Ok(Self { producer, topic, partitions: Arc::new(RwLock::new(partitions.collect())) })
+        };
+        opened.await.map_err(|error: SetupError| error.for_store(OPENING))
+    }
+
+    async fn partitions(&self, topic: &str) -> Result<i32, StoreError> {
+        if let Some(count) = self.partitions.read().await.get(topic) {
+            return Ok(*count);
+        }
+        let count = self.producer.partitions(topic).await;
+        let count = count.map_err(|error| error.for_store(OPERATION))?;
+        self.partitions.write().await.insert(topic.to_owned(), count);
+        Ok(count)
+    }
+
+    async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
+        let topic = self.topic.name_for(letter.origin.stream());
+        let partitions = self.partitions(&topic).await?;
+        let key = letter.message.key();
+        let by = letter.id.as_bytes();
+        let mut outgoing = Outgoing {
+            operation: OPERATION,
+            topic: &topic,
+            partition: Some(partition_for(key.map(|key| &key[..]), by, partitions)),
+            key,
+            value: letter.message.payload(),
+            headers: pack_letter(letter).map_err(|error| unwritable(OPERATION, error))?,
+        };
+        match self.producer.send(&outgoing).await {
+            Ok(()) => return Ok(Receipt::Stored),
+            Err(Unwritten::Failed(error)) => return Err(error),
+            Err(Unwritten::TooLarge) => {}
+        }
+        let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
+        outgoing.headers = pack_letter(&short).map_err(|error| unwritable(OPERATION, error))?;
+        match self.producer.send(&outgoing).await {
+            Ok(()) => Ok(Receipt::Stored),
+            Err(Unwritten::Failed(error)) => Err(error),
+            Err(Unwritten::TooLarge) => Err(too_large(OPERATION, &topic)),
+        }
+    }
+}
+
+impl Sink for KafkaSink {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        join_all(letters.iter().map(|letter| self.bury(letter))).await.into_iter().collect()
+    }
+}

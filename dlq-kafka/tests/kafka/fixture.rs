@@ -1,0 +1,214 @@
+//! One broker for all tests, with topics and groups of its own for each; and one of its own for who kills it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use dlq_core::{Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock};
+use dlq_kafka::rdkafka::ClientConfig;
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
+use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_testkit::transport::TransportFixture;
+use tokio::time::timeout;
+
+/// How long a test waits for what must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The shortest that a broker grants.
+pub(crate) const LEASE: Duration = Duration::from_secs(6);
+
+/// Whether there is a broker to be had; says so if not.
+pub(crate) fn available() -> bool {
+    or_skip(Service::Kafka, ensure_installed(Service::Kafka)).is_ok()
+}
+
+/// A topic at a broker, and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    running: Arc<Mutex<Running>>,
+    pub(crate) brokers: Brokers,
+    pub(crate) topic: String,
+}
+
+fn shared() -> Arc<Mutex<Running>> {
+    static BROKER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
+    Arc::clone(BROKER.get_or_init(|| Arc::new(Mutex::new(start()))))
+}
+
+fn start() -> Running {
+    tokio::task::block_in_place(|| Service::Kafka.builder().ours().start().unwrap())
+}
+
+impl Place {
+    /// A topic of two partitions at the broker that all share.
+    pub(crate) async fn fresh(name: &str) -> Self {
+        Self::at(shared(), name, 2).await
+    }
+
+    /// The same at a broker of its own.
+    pub(crate) async fn own(name: &str) -> Self {
+        Self::at(Arc::new(Mutex::new(start())), name, 2).await
+    }
+
+    pub(crate) async fn with_partitions(name: &str, partitions: i32) -> Self {
+        Self::at(shared(), name, partitions).await
+    }
+
+    async fn at(running: Arc<Mutex<Running>>, name: &str, partitions: i32) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let topic = format!("{}-{number}", &name[..name.len().min(60)]);
+        let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
+        let address = url.trim_start_matches("kafka://").trim_end_matches('/').to_owned();
+        let brokers = Brokers::at(address)
+            .with("session.timeout.ms", LEASE.as_millis().to_string())
+            .with("heartbeat.interval.ms", "500");
+        let place = Self { running, brokers, topic };
+        place.create(&place.topic, partitions, &[]).await;
+        place
+    }
+
+    pub(crate) fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.brokers.bootstrap());
+        config
+    }
+
+    pub(crate) async fn create(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+        let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
+        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        for (setting, value) in settings {
+            new = new.set(setting, value);
+        }
+        let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
+        made.into_iter().next().unwrap().unwrap();
+    }
+
+    pub(crate) fn producer(&self) -> FutureProducer {
+        self.config().set("linger.ms", "0").create().unwrap()
+    }
+
+    /// Publishes messages of which each is its number, without keys.
+    pub(crate) async fn publish(&self, numbers: impl IntoIterator<Item = u32>) {
+        let producer = self.producer();
+        for number in numbers {
+            let payload = number.to_string();
+            let record = FutureRecord::<[u8], _>::to(&self.topic).payload(payload.as_bytes());
+            producer.send(record, PATIENCE).await.unwrap();
+        }
+    }
+
+    /// The consumer that most tests are about.
+    pub(crate) fn billing(&self) -> KafkaConsumer {
+        self.consumer("billing")
+    }
+
+    pub(crate) fn consumer(&self, name: &str) -> KafkaConsumer {
+        KafkaConsumer::new(&self.brokers, &*self.topic, name)
+            .with_group(format!("{}-{name}", self.topic))
+            .with_ladder(Ladder::of([Duration::from_secs(3), Duration::from_secs(20)]))
+            .with_missing_topics_created()
+    }
+
+    pub(crate) fn kill_and_restart(&self) {
+        let starts = self.running().starts();
+        tokio::task::block_in_place(|| self.running().restart().unwrap());
+        assert_eq!(self.running().starts(), starts + 1, "it was really killed");
+    }
+}
+
+/// The next delivery; errors that pass are waited out, as a consumer does.
+pub(crate) async fn next(source: &mut KafkaSource) -> (Delivery, KafkaSettle) {
+    let next = async {
+        loop {
+            match source.next().await {
+                Ok(next) => return next.expect("the source has not ended"),
+                Err(error) if error.is_transient() => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(error) => panic!("the source failed: {error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, next).await.expect("a delivery comes")
+}
+
+pub(crate) async fn handle(source: &mut KafkaSource) -> Delivery {
+    let (delivery, settle) = next(source).await;
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    delivery
+}
+
+pub(crate) fn number(delivery: &Delivery) -> u32 {
+    std::str::from_utf8(delivery.message().payload().unwrap()).unwrap().parse().unwrap()
+}
+
+/// As the conformance suite wants it.
+#[derive(Debug)]
+pub(crate) struct KafkaFixture {
+    place: Place,
+}
+
+impl TransportFixture for KafkaFixture {
+    type Source = KafkaSource;
+    type Lane = KafkaRetryLane;
+
+    const PAUSED: bool = false;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(check: &'static str) -> Self {
+        let place = if check.contains("restart") {
+            Place::own(check).await
+        } else {
+            Place::fresh(check).await
+        };
+        Self { place }
+    }
+
+    async fn publish(&self, message: Message) -> bool {
+        let mut headers = OwnedHeaders::new();
+        for header in message.headers() {
+            let Ok(key) = std::str::from_utf8(&header.name) else { return false };
+            if key.contains('\0') {
+                return false;
+            }
+            headers = headers.insert(Header { key, value: header.value.as_deref() });
+        }
+        let mut record = FutureRecord::<[u8], [u8]>::to(&self.place.topic).headers(headers);
+        record.key = message.key().map(|key| &key[..]);
+        record.payload = message.payload().map(|payload| &payload[..]);
+        self.place.producer().send(record, PATIENCE).await.unwrap();
+        true
+    }
+
+    async fn source(&self, consumer: &str) -> KafkaSource {
+        self.place.consumer(consumer).source().await.unwrap()
+    }
+
+    async fn retry_lane(&self) -> Option<KafkaRetryLane> {
+        Some(self.place.billing().retry_lane().await.unwrap())
+    }
+
+    async fn restart(&self) -> bool {
+        self.place.kill_and_restart();
+        true
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    fn clock(&self) -> SharedClock {
+        SystemClock::shared()
+    }
+}
