@@ -151,9 +151,15 @@ pub(crate) fn number(delivery: &Delivery) -> u32 {
 }
 
 /// As the conformance suite wants it.
-#[derive(Debug)]
 pub(crate) struct KafkaFixture {
     place: Place,
+    producer: FutureProducer,
+}
+
+impl std::fmt::Debug for KafkaFixture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.place.fmt(f)
+    }
 }
 
 impl TransportFixture for KafkaFixture {
@@ -172,7 +178,8 @@ impl TransportFixture for KafkaFixture {
         } else {
             Place::fresh(check).await
         };
-        Self { place }
+        let producer = place.producer();
+        Self { place, producer }
     }
 
     async fn publish(&self, message: Message) -> bool {
@@ -187,7 +194,7 @@ impl TransportFixture for KafkaFixture {
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.place.topic).headers(headers);
         record.key = message.key().map(|key| &key[..]);
         record.payload = message.payload().map(|payload| &payload[..]);
-        self.place.producer().send(record, PATIENCE).await.unwrap();
+        self.producer.send(record, PATIENCE).await.unwrap();
         true
     }
 
@@ -199,7 +206,9 @@ impl TransportFixture for KafkaFixture {
         Some(self.place.billing().retry_lane().await.unwrap())
     }
 
+    /// What is done is committed a moment later; what was not comes again, which is tested apart.
     async fn restart(&self) -> bool {
+        tokio::time::sleep(Duration::from_millis(500)).await;
         self.place.kill_and_restart();
         true
     }
