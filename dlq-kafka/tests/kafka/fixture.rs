@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock};
-use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::rdkafka::{ClientConfig, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::TransportFixture;
@@ -39,7 +40,17 @@ fn shared() -> Arc<Mutex<Running>> {
 }
 
 fn start() -> Running {
-    tokio::task::block_in_place(|| Service::Kafka.builder().ours().start().unwrap())
+    tokio::task::block_in_place(|| {
+        let running = Service::Kafka.builder().ours().start().unwrap();
+        // The first group of a cluster waits seconds for the topic of its offsets to be made.
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", running.url()).set("group.id", "first");
+        let first: BaseConsumer = config.create().unwrap();
+        let mut nothing = TopicPartitionList::new();
+        nothing.add_partition("nothing", 0);
+        first.committed_offsets(nothing, PATIENCE).unwrap();
+        running
+    })
 }
 
 impl Place {
@@ -62,8 +73,7 @@ impl Place {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let topic = format!("{}-{number}", &name[..name.len().min(60)]);
         let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
-        let address = url.trim_start_matches("kafka://").trim_end_matches('/').to_owned();
-        let brokers = Brokers::at(address)
+        let brokers = Brokers::at(url)
             .with("session.timeout.ms", LEASE.as_millis().to_string())
             .with("heartbeat.interval.ms", "500");
         let place = Self { running, brokers, topic };
