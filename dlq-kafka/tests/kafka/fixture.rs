@@ -115,6 +115,21 @@ impl Place {
         }
     }
 
+    pub(crate) async fn publish_keyed(&self, number: u32, key: &str) {
+        let payload = number.to_string();
+        let record = FutureRecord::to(&self.topic).key(key).payload(payload.as_bytes());
+        self.producer().send(record, PATIENCE).await.unwrap();
+    }
+
+    pub(crate) async fn send(&self, topic: &str, payload: &[u8], headers: &[(&str, &[u8])]) {
+        let mut all = OwnedHeaders::new();
+        for (key, value) in headers {
+            all = all.insert(Header { key, value: Some(*value) });
+        }
+        let record = FutureRecord::<[u8], _>::to(topic).payload(payload).headers(all);
+        self.producer().send(record, PATIENCE).await.unwrap();
+    }
+
     /// The consumer that most tests are about.
     pub(crate) fn billing(&self) -> KafkaConsumer {
         self.consumer("billing")
