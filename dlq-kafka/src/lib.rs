@@ -1,16 +1,19 @@
 //! Kafka as a transport: consumers that never lose a record, retry topics that never block, and the dead letters of
 //! every dialect.
 
+pub mod admin;
 mod brokers;
 pub mod dialect;
 mod error;
 mod ladder;
+pub mod lag;
 mod record;
 mod topics;
 mod wire;
 
 pub use brokers::Brokers;
 pub use ladder::{Ladder, Stage};
+pub use lag::KafkaLag;
 pub use record::Record;
 pub use topics::{DlqTopic, RetryTopics};
 
