@@ -1,12 +1,14 @@
 //! Kafka as a transport: consumers that never lose a record, retry topics that never block, and the dead letters of
 //! every dialect.
 
+pub mod admin;
 mod brokers;
 mod consumer;
 pub mod dialect;
 mod error;
 mod handover;
 mod ladder;
+pub mod lag;
 mod lane;
 mod lines;
 mod marks;
@@ -28,6 +30,7 @@ mod wire;
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
 pub use ladder::{Ladder, Stage};
+pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
