@@ -16,6 +16,8 @@ pub use reading::LetterScan;
 pub use scan::ScanProgress;
 pub use stored::StoredLetter;
 
+pub(crate) use stored::POINTER;
+
 use crate::Brokers;
 use lookup::Lookup;
 use snapshot::Snapshot;

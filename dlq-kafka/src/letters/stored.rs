@@ -4,6 +4,7 @@ use super::snapshot::{Place, Row};
 use crate::dialect;
 use crate::ladder::is_topic;
 use crate::record::Record;
+use crate::wire::split_ours;
 
 /// The attribute of a letter that says where its message stands, `TOPIC/PARTITION/OFFSET`, when the record of the letter
 /// does not have it.
@@ -72,7 +73,7 @@ pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> DeadLetter {
         message = message.with_key(key.clone());
     }
     if message.headers().is_empty() {
-        message = message.with_headers(record.headers.clone());
+        message = message.with_headers(split_ours(&record.headers).0);
     }
     if let Some(at) = record.timestamp {
         message = message.with_published_at(at);

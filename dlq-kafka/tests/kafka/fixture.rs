@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock};
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use dlq_kafka::rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
@@ -99,6 +101,13 @@ impl Place {
         }
         let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
         made.into_iter().next().unwrap().unwrap();
+    }
+
+    pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
+        let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
+        let of = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(setting, value);
+        let altered = admin.alter_configs([&of], &AdminOptions::new()).await.unwrap();
+        altered.into_iter().next().unwrap().unwrap();
     }
 
     pub(crate) fn producer(&self) -> FutureProducer {

@@ -4,6 +4,7 @@
 
 mod fixture;
 mod offsets;
+mod sink;
 mod waiting;
 
 mod conformance {
