@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::ours::{self, Fate};
-use super::{BYTES, Bench, Failed, block_on, raw, rounds, show};
+use super::{BYTES, Bench, Failed, block_on, raw, records, rounds, show};
 use crate::measure::Size;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
-    let count = size.pick(20_000, 2_000_000);
+    let count = records(20_000, 2_000_000, size);
     block_on(async {
         let Some(mut bench) = Bench::start(false).await? else { return Ok(()) };
         bench.fill("work", count).await?;

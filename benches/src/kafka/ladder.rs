@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::ours::{self, Fate};
-use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, rounds, show};
+use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds, show};
 use crate::measure::Size;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
     block_on(async {
         for far in [false, true] {
-            let count = size.pick(5_000, if far { 100_000 } else { 300_000 });
+            let count = records(5_000, if far { 100_000 } else { 300_000 }, size);
             let Some(mut bench) = Bench::start(far).await? else { return Ok(()) };
             bench.fill("work", count).await?;
             println!("\n{count} records of {BYTES} bytes, {}", far_or_near(far));

@@ -131,6 +131,12 @@ fn far_or_near(far: bool) -> &'static str {
     if far { "5 ms added to each way" } else { "no way to go" }
 }
 
+/// So many records, unless `DLQ_BENCH_RECORDS` says otherwise.
+fn records(short: usize, full: usize, size: Size) -> usize {
+    let asked = std::env::var("DLQ_BENCH_RECORDS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(size.pick(short, full))
+}
+
 fn rounds(size: Size) -> usize {
     size.pick(1, 3)
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dlq_core::{Classification, Classify, Delivery};
@@ -44,11 +44,14 @@ pub(super) enum Fate {
 struct Counting {
     fate: Fate,
     left: Arc<AtomicUsize>,
+    /// When the first record came: until then the group was being joined.
+    begun: Arc<OnceLock<Instant>>,
     done: Arc<Notify>,
 }
 
 #[dlq_handler(name = "bench.work", backoff = constant("1h"), max_attempts = 3)]
 async fn work(delivery: Delivery, State(counting): State<Counting>) -> Result<(), Refused> {
+    counting.begun.get_or_init(Instant::now);
     black_box(delivery.message().payload().map(bytes::Bytes::len));
     if counting.left.fetch_sub(1, Ordering::Relaxed) == 1 {
         counting.done.notify_one();
@@ -72,11 +75,14 @@ pub(super) async fn consume(
         .with_group(group)
         .with_ladder(Ladder::of([Duration::from_secs(3600)]))
         .with_missing_topics_created();
-    let state =
-        Counting { fate, left: Arc::new(AtomicUsize::new(count)), done: Arc::new(Notify::new()) };
+    let state = Counting {
+        fate,
+        left: Arc::new(AtomicUsize::new(count)),
+        begun: Arc::default(),
+        done: Arc::new(Notify::new()),
+    };
     let lane = records.retry_lane().await?;
     let sink = records.sink().await?;
-    let start = Instant::now();
     let consumer = Consumer::builder(records.source().await?)
         .handler(work::handler().with_state(state.clone()).build()?)
         .retry_lane(lane)
@@ -84,7 +90,7 @@ pub(super) async fn consume(
         .max_in_hand(in_hand)
         .build()?;
     let report = consumer.run(state.done.notified()).await;
-    let time = start.elapsed();
+    let time = state.begun.get().map(Instant::elapsed).unwrap_or_default();
     let settled = match fate {
         Fate::Success => report.handled,
         Fate::Retry => report.retried,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::ours::{self, Fate};
-use super::{Bench, Failed, block_on};
+use super::{Bench, Failed, block_on, records};
 use crate::measure::Size;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
-    let count = size.pick(2_000, 100_000);
+    let count = records(2_000, 100_000, size);
     block_on(async {
         let Some(mut bench) = Bench::start(false).await? else { return Ok(()) };
         bench.fill("work", count).await?;
@@ -16,8 +16,8 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
         ours::consume(&bench.brokers(), "work", &group, count, 256, Fate::Retry).await?;
         let written = resident();
         // The next process of the group finds them all waiting.
-        let records = ours::waiting(&bench.brokers(), "work", &group).await?;
-        let most = records.watch(Duration::from_secs(size.pick(2, 10)), resident).await;
+        let source = ours::waiting(&bench.brokers(), "work", &group).await?;
+        let most = source.watch(Duration::from_secs(size.pick(2, 10)), resident).await;
         println!("{count} records wait; 10,000 of them and 64 MiB at most in memory");
         println!(
             "resident: {before} MiB at first, {written} MiB when written, {most} MiB while they wait"
