@@ -214,7 +214,9 @@ impl<'a> Story<'a> {
 
     fn message(&self) -> Message {
         if let Some(told) = &self.told {
-            return told.message.clone();
+            let mut headers = told.message.headers().clone();
+            headers.retain(|header| !is_state(&header.name));
+            return told.message.clone().with_headers(headers);
         }
         let record = self.fields.record;
         let topic = self.birth.map(|birth| birth.topic).or(self.topic);
