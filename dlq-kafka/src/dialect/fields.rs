@@ -110,11 +110,12 @@ impl<'a> Fields<'a> {
         self.indices(name).into_iter().map(|index| self.read(index, read)).collect()
     }
 
-    /// The latest text under a name in this part of the headers.
+    /// The latest text under a name in this part of the headers. Looks at that part only.
     pub(super) fn within(&mut self, name: &str, part: &Range<usize>) -> Option<&'a str> {
-        let mut indices = self.indices(name);
-        indices.retain(|index| part.contains(index));
-        self.read(indices.pop()?, text)
+        let headers = self.record.headers.iter().enumerate().skip(part.start).take(part.len());
+        let mut named = headers.filter(|(_, header)| header.name == name);
+        let latest = if self.newest == Newest::First { named.next() } else { named.last() };
+        self.read(latest?.0, text)
     }
 
     /// Where headers of this name stand, oldest first.

@@ -2,7 +2,6 @@ use super::super::errors::without_identities;
 use super::super::fields::{
     count, decimal, i32, i64, last_segment, millis, minimal, place, time, topic,
 };
-use super::*;
 
 #[test]
 fn binary_numbers_have_their_length() {

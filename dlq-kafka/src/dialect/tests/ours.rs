@@ -1,6 +1,7 @@
 //! Our own protocol, and records that more than one system wrote to.
 
-use dlq_core::{Cause, ErrorClass, Reason};
+use dlq_core::protocol::{Replay, on_replay};
+use dlq_core::{Cause, ErrorClass, OperationId, Reason};
 use rdkafka::message::Headers as _;
 
 use super::*;
@@ -91,7 +92,8 @@ fn our_letter_is_ours_whatever_headers_its_message_had() {
 fn our_letter_that_died_elsewhere_is_that_systems() {
     let ours = ours(&read(&spring(record("t"), "orders", 41)));
     assert_eq!(of(&ours), Some(Dialect::Dlq));
-    let record = spring(ours.clone(), "orders.dlq", 5);
+    let record = spring(ours.clone(), "orders.dlq", 5)
+        .with("kafka_dlt-original-consumer-group", "somebody else");
     assert_eq!(of(&record), Some(Dialect::Spring));
     let letter = read(&record);
     assert_eq!(letter.origin.stream(), "orders.dlq");
@@ -99,6 +101,53 @@ fn our_letter_that_died_elsewhere_is_that_systems() {
     assert!(has("dlq.id") && !has(wire::REST), "history stays, but nothing that would be believed");
     // SmallRye writes in front, so that nothing tells which one was later.
     assert_eq!(of(&ours.after(SMALLRYE)), Some(Dialect::Dlq));
+}
+
+/// What a replay of `letter` makes of its record: the producer's headers and ours.
+fn replayed(letter: &DeadLetter) -> Record {
+    let replay = Replay {
+        operation: OperationId::of("ana", DIED, 1),
+        count: 1,
+        from: "orders-dlt/2/7".to_owned(),
+        at: DIED,
+    };
+    Record { headers: on_replay(letter, &replay), ..record("orders-dlt") }
+}
+
+#[test]
+fn a_letter_that_we_sent_back_and_that_died_there_again_is_the_same_letter() {
+    let group = |record: Record| record.with("kafka_dlt-original-consumer-group", "billing");
+    let first = read(&group(spring(record("orders-dlt"), "orders", 41)));
+    let second = group(spring(replayed(&first), "orders", 99));
+    let letter = read(&second);
+    assert_producers(&letter, &second, &[]);
+    assert_eq!((letter.id, letter.generation), (first.id, 1));
+    assert_eq!(letter.origin, first.origin);
+    assert_eq!(letter.attributes[PREVIOUS], "orders/3/99");
+    assert_eq!(letter.state.replays, 1);
+    assert_eq!(letter.history.attempts()[0].generation, 1);
+    let third = read(&group(spring(replayed(&letter), "orders", 123)));
+    assert_eq!((third.id, third.generation), (first.id, 2));
+    // Headers that were copied onto another message say nothing of it.
+    let mut copied = second.clone();
+    copied.value = Some(Bytes::from_static(b"another message"));
+    assert_eq!(read(&copied).origin.to_string(), "kafka://default/orders[3]@99");
+    assert_ne!(read(&copied).id, first.id);
+}
+
+#[test]
+fn a_replay_tells_the_birth_where_the_dialect_does_not() {
+    let poisoned = |record: Record| {
+        record
+            .with("reason_poisoned", "refused")
+            .with("topic_poisoned", "orders")
+            .with("handler_poisoned", "charge")
+            .with("subscriber_poisoned", "kafka.Subscriber")
+    };
+    let first = read(&poisoned(record("poison")));
+    let again = read(&poisoned(replayed(&first)));
+    assert_eq!((again.id, again.generation), (first.id, 1));
+    assert_eq!(again.origin, first.origin);
 }
 
 #[test]

@@ -192,3 +192,22 @@ proptest! {
         prop_assert_eq!(read(&copy).fingerprint, letter.fingerprint);
     }
 }
+
+#[test]
+fn headers_that_pile_up_are_read_in_one_pass() {
+    let death = |record: Record| {
+        record
+            .with("__connect.errors.topic", "orders")
+            .with("__connect.errors.partition", "3")
+            .with("__connect.errors.offset", "41")
+            .with("__connect.errors.exception.class.name", "a.B")
+            .with("__connect.errors.exception.message", "refused")
+    };
+    let record = (0..20_000).fold(record("dlq"), |record, _| death(record));
+    let started = std::time::Instant::now();
+    let letter = read(&record);
+    assert_eq!(letter.generation, 19_999);
+    assert_eq!(letter.history.len(), 20_000);
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+}
