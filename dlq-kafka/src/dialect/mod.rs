@@ -51,6 +51,7 @@
 //! very front is the latest, unless offsets of one partition say otherwise. Beside a letter of ours SmallRye is taken
 //! for the earlier one.
 
+mod attributes;
 mod connect;
 mod errors;
 mod fields;
@@ -68,6 +69,7 @@ mod story;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod values;
 mod watermill;
 mod wolverine;
 

@@ -1,7 +1,6 @@
 use super::super::errors::without_identities;
-use super::super::fields::{
-    count, decimal, i32, i64, last_segment, millis, minimal, place, time, topic,
-};
+use super::super::fields::place;
+use super::super::values::{count, decimal, i32, i64, last_segment, millis, minimal, time, topic};
 
 #[test]
 fn binary_numbers_have_their_length() {
