@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use super::rules::{max_message, millis, partitions, topic_name};
 use super::wanted::WantedTopic;
 use crate::brokers::Brokers;
-use crate::error::{SetupError, is_refusal};
+use crate::error::{SetupError, code, is_refusal};
 
 /// How long one answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ pub(crate) struct Troubles(Mutex<Option<(RDKafkaErrorCode, String)>>);
 impl ClientContext for Troubles {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "the client of Kafka is in trouble");
-        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        let code = code(&error).unwrap_or(RDKafkaErrorCode::Unknown);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // That all are away says less than why one is.
         if known.as_ref().is_none_or(|_| is_refusal(code))
@@ -121,26 +121,20 @@ impl Cluster {
 
     /// What a failed request means: with what the client knows of the cause, and what to do.
     pub(crate) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
-        if let Some(code) = error.rdkafka_error_code().filter(|code| is_refusal(*code)) {
-            let advice = match code {
-                RDKafkaErrorCode::GroupAuthorizationFailed => "; allow `Describe` on the group",
-                RDKafkaErrorCode::TopicAuthorizationFailed => "; allow `Describe` on the topic",
-                _ => "",
-            };
-            return SetupError::Config(format!("{what}: {error}{advice}"));
+        if let Some(code) = code(&error).filter(|code| is_refusal(*code)) {
+            return SetupError::Config(format!("{what}: {error}{}", allow(code)));
         }
         for _ in 0..NEWS {
-            if self.consumer.poll(Duration::ZERO).is_none() {
-                break;
-            }
+            // Nothing may come where there was news of another kind.
+            drop(self.consumer.poll(Duration::ZERO));
         }
         let troubles = &self.consumer.context().0;
         let known = troubles.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let asked = format!("{what} at `{}`", self.brokers.bootstrap());
         match known {
-            Some((code, reason)) if is_refusal(code) => SetupError::Config(format!(
-                "{asked}: {reason}; check the credentials (`sasl.*`, `ssl.*`)"
-            )),
+            Some((code, reason)) if is_refusal(code) => {
+                SetupError::Config(format!("{asked}: {reason}{}", allow(code)))
+            }
             Some((_, reason)) => SetupError::Unavailable(
                 format!("{asked}: {error}, {reason}; check address and network"),
                 Some(error.into()),
@@ -257,6 +251,8 @@ impl Cluster {
             .block_on(asking)
             .map_err(|error| self.failed("read settings", error))?;
         let read = |answer: rdkafka::admin::ConfigResourceResult| match answer {
+            // The client gives nothing, and no error, where it is refused; what is there has settings.
+            Ok(resource) if resource.entries.is_empty() => Ok(None),
             Ok(resource) => {
                 let entries = resource.entries.into_iter();
                 Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
@@ -313,6 +309,22 @@ impl Cluster {
                 Err(not_created(&name, asked.map(|(wanted, count, ..)| (*wanted, *count)), code))
             }
         }
+    }
+}
+
+/// What is to be done about a refusal.
+fn allow(code: RDKafkaErrorCode) -> &'static str {
+    use RDKafkaErrorCode::{
+        Authentication, GroupAuthorizationFailed, SaslAuthenticationFailed,
+        TopicAuthorizationFailed, UnsupportedSASLMechanism,
+    };
+    match code {
+        GroupAuthorizationFailed => "; allow `Describe` on the group",
+        TopicAuthorizationFailed => "; allow `Describe` on the topic",
+        Authentication | SaslAuthenticationFailed | UnsupportedSASLMechanism => {
+            "; check the credentials (`sasl.*`, `ssl.*`)"
+        }
+        _ => "",
     }
 }
 

@@ -169,3 +169,6 @@ fn await_leaders(cluster: &mut Cluster, name: &str) -> Result<Seen, SetupError> 
         std::thread::sleep(PAUSE);
     }
 }
+
+#[cfg(test)]
+mod tests;
