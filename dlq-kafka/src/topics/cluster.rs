@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
@@ -13,13 +14,15 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use super::rules::{max_message, millis, partitions, topic_name};
-use super::wanted::WantedTopic;
+use super::rules::topic_name;
+use super::seen::{Look, Seen};
 use crate::brokers::Brokers;
 use crate::error::{SetupError, code, is_refusal};
 
 /// How long one answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long is waited before the same is asked again.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// How many news of the client are looked through for a cause.
 const NEWS: usize = 64;
 
@@ -30,51 +33,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     spawn_blocking(work).await.unwrap_or_else(|error| {
         Err(SetupError::Unavailable("the request was cut off".to_owned(), Some(error.into())))
     })
-}
-
-/// A topic as the brokers describe it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) partitions: i32,
-    /// On how many brokers a partition is, at least.
-    pub(crate) replication: usize,
-    pub(crate) leaderless: Vec<i32>,
-    /// `None` when the user may not read them.
-    pub(crate) settings: Option<BTreeMap<String, String>>,
-}
-
-impl Seen {
-    pub(super) fn text(&self, setting: &str) -> Option<&str> {
-        Some(self.settings.as_ref()?.get(setting)?.as_str())
-    }
-
-    pub(super) fn number(&self, setting: &str) -> Option<i64> {
-        self.text(setting)?.parse().ok()
-    }
-
-    /// The partitions that have leaders.
-    pub(crate) fn readable(&self) -> impl Iterator<Item = i32> {
-        (0..self.partitions).filter(|partition| !self.leaderless.contains(partition))
-    }
-
-    /// `None` for what is kept for ever, or when that is unknown.
-    pub(crate) fn retention(&self) -> Option<Duration> {
-        let millis = self.number("retention.ms")?;
-        u64::try_from(millis).ok().map(Duration::from_millis)
-    }
-
-    pub(super) fn max_message(&self) -> Option<u64> {
-        u64::try_from(self.number("max.message.bytes")?).ok()
-    }
-}
-
-/// What is known of a name.
-#[derive(Clone, Debug)]
-pub(crate) enum Look {
-    There(Seen),
-    Missing,
-    /// The user may not know.
-    Refused(String),
 }
 
 /// Keeps what a client tells of its troubles, among which is why brokers do not answer.
@@ -196,7 +154,13 @@ impl Cluster {
         group: &str,
         of: &[(&str, i32)],
     ) -> Result<Vec<Option<i64>>, SetupError> {
-        let asking = |list| self.consumer.committed_offsets(list, PATIENCE);
+        let deadline = Instant::now() + PATIENCE;
+        let asking = |list: TopicPartitionList| loop {
+            match self.consumer.committed_offsets(list.clone(), PATIENCE) {
+                Err(error) if is_moving(&error) && Instant::now() < deadline => sleep(PAUSE),
+                answer => return answer,
+            }
+        };
         self.listed(&format!("read the offsets of group `{group}`"), of, Offset::Invalid, asking)
     }
 
@@ -228,7 +192,7 @@ impl Cluster {
         of.iter().map(read).collect()
     }
 
-    fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {
+    pub(super) fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {
         if self.admin.is_none() {
             let config = self.brokers.client(&[], &[])?;
             let admin =
@@ -262,54 +226,6 @@ impl Cluster {
         };
         answers.into_iter().map(read).collect()
     }
-
-    /// Creates topics; those that others create meanwhile are theirs. Tells which are ours.
-    pub(super) fn create(
-        &mut self,
-        missing: &[&WantedTopic],
-        all: &BTreeMap<String, Seen>,
-    ) -> Result<Vec<String>, SetupError> {
-        let planned: Vec<_> = missing
-            .iter()
-            .map(|wanted| {
-                let count = partitions(wanted, all).unwrap_or(-1);
-                let largest = max_message(wanted, all).map(|bytes| bytes.to_string());
-                (*wanted, count, millis(wanted.retention), largest)
-            })
-            .collect();
-        let topics = planned.iter().map(|(wanted, count, retention, largest)| {
-            let replication = wanted.replication.map_or(-1, i32::from);
-            let topic = NewTopic::new(&wanted.name, *count, TopicReplication::Fixed(replication))
-                .set("cleanup.policy", "delete")
-                .set("retention.ms", retention)
-                .set("retention.bytes", "-1")
-                .set("message.timestamp.type", "CreateTime");
-            match largest {
-                Some(bytes) => topic.set("max.message.bytes", bytes),
-                None => topic,
-            }
-        });
-        let topics: Vec<_> = topics.collect();
-        let asking = self.admin()?.create_topics(&topics, &options());
-        let answers = Handle::current()
-            .block_on(asking)
-            .map_err(|error| self.failed("create topics", error))?;
-        let (mut created, mut failure) = (Vec::new(), None);
-        for answer in answers {
-            match answer {
-                Ok(name) => created.push(name),
-                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((name, code)) => failure = failure.or(Some((name, code))),
-            }
-        }
-        match failure {
-            None => Ok(created),
-            Some((name, code)) => {
-                let asked = planned.iter().find(|(wanted, ..)| wanted.name == name);
-                Err(not_created(&name, asked.map(|(wanted, count, ..)| (*wanted, *count)), code))
-            }
-        }
-    }
 }
 
 /// What is to be done about a refusal.
@@ -328,38 +244,13 @@ fn allow(code: RDKafkaErrorCode) -> &'static str {
     }
 }
 
-fn options() -> AdminOptions {
-    AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE))
+/// Whether the groups of a broker are about to be another's, or to be read: at its start, or when it takes over.
+fn is_moving(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
+    let moving = [CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator];
+    code(error).is_some_and(|code| moving.contains(&code))
 }
 
-fn not_created(
-    name: &str,
-    asked: Option<(&WantedTopic, i32)>,
-    code: RDKafkaErrorCode,
-) -> SetupError {
-    use RDKafkaErrorCode::{
-        ClusterAuthorizationFailed, InvalidReplicationFactor, TopicAuthorizationFailed,
-    };
-    let default = |count: i32| {
-        if count < 0 { "the brokers' default".to_owned() } else { count.to_string() }
-    };
-    let (count, replication) =
-        asked.map_or((-1, -1), |(wanted, count)| (count, wanted.replication.map_or(-1, i32::from)));
-    let what = format!(
-        "create {} (partitions: {}, replication: {})",
-        topic_name(name),
-        default(count),
-        default(replication)
-    );
-    let advice = match code {
-        TopicAuthorizationFailed | ClusterAuthorizationFailed => {
-            "; allow `Create` on it or on the cluster, or have it created by somebody who may"
-        }
-        InvalidReplicationFactor => "; there are fewer brokers than that, ask for less",
-        _ => "",
-    };
-    match SetupError::answered(&what, KafkaError::AdminOp(code)) {
-        SetupError::Config(text) => SetupError::Config(text + advice),
-        other => other,
-    }
+pub(super) fn options() -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE))
 }

@@ -65,7 +65,7 @@ async fn a_consumer_starts_with_fit_topics_only() {
     // What will not do is refused, created or not, and every setting of it is told.
     let bad = DlqTopic::new().with_name("orders.bad").wanted("orders");
     for create in [false, true] {
-        let error = ensure(&brokers, &[bad.clone()], create).await.unwrap_err();
+        let error = ensure(&brokers, std::slice::from_ref(&bad), create).await.unwrap_err();
         assert!(matches!(error, SetupError::Config(_)), "{error:?}");
         let text = error.to_string();
         assert!(
