@@ -8,6 +8,7 @@ use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLag};
+use dlq_services::Service;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -110,6 +111,39 @@ fn gauges_are_set_until_it_is_stopped() {
             assert_eq!(watched.len(), 2, "{watched:?}");
         });
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_goes_away_is_told_and_found_again() {
+    if !available() {
+        return;
+    }
+    let builder = Service::Kafka.builder().ours();
+    let mut broker = tokio::task::block_in_place(|| builder.start().unwrap());
+    let operator = Operator::at(broker.url());
+    operator.create("away", 2, &[]).await;
+    operator.write("away", 0, None).await;
+    commit(broker.url(), "away", "away", 1, 0);
+    let lag = KafkaLag::new(operator.brokers.clone(), "away", ["away"]);
+    assert_eq!(figures(&lag.read().await.unwrap()), [("away", 1, 1)]);
+    broker.kill().unwrap();
+    let error = lag.read().await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(broker.url()), "{error}");
+    tokio::task::block_in_place(|| broker.restart().unwrap());
+    assert_eq!(broker.starts(), 2, "it was really away");
+    let again = async {
+        loop {
+            if let Ok(read) = lag.read().await {
+                break read;
+            }
+        }
+    };
+    assert_eq!(figures(&timeout(PATIENCE, again).await.unwrap()), [("away", 1, 1)]);
+    broker.kill().unwrap();
+    let start = Instant::now();
+    drop(lag);
+    assert!(start.elapsed() < Duration::from_secs(2), "it waits for nobody: {:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
