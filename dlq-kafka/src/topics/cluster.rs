@@ -10,6 +10,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -154,13 +155,7 @@ impl Cluster {
         group: &str,
         of: &[(&str, i32)],
     ) -> Result<Vec<Option<i64>>, SetupError> {
-        let deadline = Instant::now() + PATIENCE;
-        let asking = |list: TopicPartitionList| loop {
-            match self.consumer.committed_offsets(list.clone(), PATIENCE) {
-                Err(error) if is_moving(&error) && Instant::now() < deadline => sleep(PAUSE),
-                answer => return answer,
-            }
-        };
+        let asking = |list| self.consumer.committed_offsets(list, PATIENCE);
         self.listed(&format!("read the offsets of group `{group}`"), of, Offset::Invalid, asking)
     }
 
@@ -169,7 +164,7 @@ impl Cluster {
         what: &str,
         of: &[(&str, i32)],
         at: Offset,
-        ask: impl FnOnce(TopicPartitionList) -> KafkaResult<TopicPartitionList>,
+        ask: impl Fn(TopicPartitionList) -> KafkaResult<TopicPartitionList>,
     ) -> Result<Vec<Option<i64>>, SetupError> {
         if of.is_empty() {
             return Ok(Vec::new());
@@ -179,7 +174,18 @@ impl Cluster {
         for (topic, partition) in of {
             list.add_partition_offset(topic, *partition, at).map_err(fail)?;
         }
-        let answer = ask(list).map_err(fail)?;
+        let deadline = Instant::now() + PATIENCE;
+        let answer = loop {
+            let answer = ask(list.clone()).and_then(|answer| {
+                let moving = |one: &TopicPartitionListElem<'_>| one.error().err().filter(is_moving);
+                let moving = answer.elements().iter().find_map(moving);
+                moving.map_or(Ok(answer), Err)
+            });
+            match answer {
+                Err(error) if is_moving(&error) && Instant::now() < deadline => sleep(PAUSE),
+                answer => break answer.map_err(fail)?,
+            }
+        };
         let read = |(topic, partition): &(&str, i32)| {
             let Some(one) = answer.find_partition(topic, *partition) else { return Ok(None) };
             let named = |error| self.failed(&format!("{what}, {}", topic_name(topic)), error);
@@ -244,10 +250,21 @@ fn allow(code: RDKafkaErrorCode) -> &'static str {
     }
 }
 
-/// Whether the groups of a broker are about to be another's, or to be read: at its start, or when it takes over.
+/// Whether what was asked for is about to be another broker's, or has just become this one's: it says so of partitions and
+/// groups for a moment after they were made, after its start, and when it takes over.
 fn is_moving(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
-    let moving = [CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator];
+    use RDKafkaErrorCode::{
+        CoordinatorLoadInProgress, CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator,
+        NotLeaderForPartition, UnknownTopicOrPartition,
+    };
+    let moving = [
+        CoordinatorLoadInProgress,
+        CoordinatorNotAvailable,
+        NotCoordinator,
+        LeaderNotAvailable,
+        NotLeaderForPartition,
+        UnknownTopicOrPartition,
+    ];
     code(error).is_some_and(|code| moving.contains(&code))
 }
 

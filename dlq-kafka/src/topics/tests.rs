@@ -25,6 +25,14 @@ async fn create(url: &str, topics: &[NewTopic<'_>]) {
     for done in admin.create_topics(topics, &options).await.unwrap() {
         done.unwrap();
     }
+    // Brokers know of them a moment later.
+    let (brokers, names) = (Brokers::at(url), topics.iter().map(|topic| topic.name.to_owned()));
+    let names: Vec<_> = names.collect();
+    let known = blocking(move || {
+        let mut cluster = Cluster::new(&brokers, None)?;
+        names.iter().try_for_each(|name| await_leaders(&mut cluster, name).map(drop))
+    });
+    known.await.unwrap();
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use dlq_kafka::rdkafka::admin::{
     AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication,
 };
 use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
@@ -46,6 +47,8 @@ pub(crate) struct Operator {
     pub(crate) brokers: Brokers,
     admin: AdminClient<DefaultClientContext>,
     producer: FutureProducer,
+    /// A consumer, since producers create what they ask for.
+    looker: BaseConsumer,
 }
 
 impl Operator {
@@ -53,7 +56,7 @@ impl Operator {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", url);
         let (admin, producer) = (config.create().unwrap(), config.create().unwrap());
-        Self { brokers: Brokers::at(url), admin, producer }
+        Self { brokers: Brokers::at(url), admin, producer, looker: config.create().unwrap() }
     }
 
     /// Creates a topic.
@@ -74,6 +77,13 @@ impl Operator {
         }
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
         self.admin.create_topics([&topic], &options).await.unwrap()[0].as_ref().unwrap();
+        // Brokers know of it a moment later.
+        let known = async {
+            while self.partitions(name) != partitions as usize {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, known).await.unwrap();
     }
 
     pub(crate) async fn settings(&self, topic: &str) -> BTreeMap<String, String> {
@@ -84,7 +94,7 @@ impl Operator {
     }
 
     pub(crate) fn partitions(&self, topic: &str) -> usize {
-        let metadata = self.admin.inner().fetch_metadata(Some(topic), PATIENCE).unwrap();
+        let metadata = self.looker.fetch_metadata(Some(topic), PATIENCE).unwrap();
         metadata.topics()[0].partitions().len()
     }
 
