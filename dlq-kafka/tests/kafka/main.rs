@@ -2,20 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod access;
+mod admin;
 mod fixture;
+mod fixture_topics;
+mod lag;
 mod offsets;
 mod sink;
+mod topics;
 mod waiting;
 
 mod conformance {
     dlq_testkit::transport_conformance!(crate::fixture::KafkaFixture);
 }
-//! What the transport on Kafka has to pass, all against the real broker.
-
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod access;
-mod admin;
-mod fixture_topics;
-mod lag;
-mod topics;
