@@ -5,11 +5,13 @@ mod brokers;
 pub mod dialect;
 mod error;
 mod ladder;
+mod letters;
 mod record;
 mod wire;
 
 pub use brokers::Brokers;
 pub use ladder::{Ladder, Stage};
+pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
 pub use record::Record;
 
 /// The client that this crate works with.
