@@ -11,7 +11,10 @@ mod wire;
 
 pub use brokers::Brokers;
 pub use ladder::{Ladder, Stage};
-pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
+pub use letters::{
+    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+};
 pub use record::Record;
 
 /// The client that this crate works with.
