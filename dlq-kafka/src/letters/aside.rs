@@ -11,9 +11,15 @@ pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (tell, told) = oneshot::channel();
-    let thread = thread::Builder::new().name("dlq-kafka-aside".to_owned());
     // Nobody hears it who has gone.
-    let started = thread.spawn(move || drop(tell.send(work())));
-    started.ok()?;
+    leave(move || drop(tell.send(work())));
     timeout(within, told).await.ok()?.ok()
+}
+
+/// Does the same without anybody who waits for it.
+pub(super) fn leave(work: impl FnOnce() + Send + 'static) {
+    let thread = thread::Builder::new().name("dlq-kafka-aside".to_owned());
+    if let Err(error) = thread.spawn(work) {
+        tracing::warn!(%error, "a thread cannot be started");
+    }
 }

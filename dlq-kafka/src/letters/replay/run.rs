@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
 use dlq_core::{DeadLetter, Death, StoreError, StoreErrorKind};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
-use super::super::aside::aside;
+use super::super::aside::{aside, leave};
 use super::super::ledger::{self, BEGUN, Ledger, Marks, PATIENCE, random};
 use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
 use super::super::snapshot::{Place, Row};
@@ -133,7 +133,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         ready.map_err(|error| error.for_store(REPLAYING))?;
         let mut ledger = None;
         let (mut taken, mut broken) = (0, 0);
-        while !(self.rows.is_empty() && self.parts.is_empty()) && !self.is_stopped() {
+        while self.has_more() && !self.is_stopped() {
             let before = self.report.sent;
             let Err(why) = self.send_some(&mut ledger).await else { continue };
             if self.report.sent > before {
@@ -152,7 +152,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                         self.shipment.from
                     )));
                 }
-                Broken::Server(error) if broken < BROKEN => {
+                Broken::Server(error) if broken < BROKEN && !self.is_stopped() => {
                     tracing::warn!(%error, "sending letters back begins anew");
                     broken += 1;
                     self.pause(Duration::from_millis(500) * broken).await;
@@ -180,7 +180,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let session = Arc::new(session);
         let done = self.send_by(&session, ledger).await;
         // Closing it may block, and nobody waits for it.
-        drop(Box::pin(aside(PATIENCE, move || drop(session))).now_or_never());
+        leave(move || drop(session));
         done
     }
 
@@ -388,7 +388,10 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let failed = |error: SetupError| error.for_store(REPLAYING);
         while !self.is_stopped() {
             let while_ = Duration::from_millis(1_000 + random() % 2_000);
-            let Some(mut open) = ledger.take() else { return Ok(self.pause(while_).await) };
+            let Some(mut open) = ledger.take() else {
+                self.pause(while_).await;
+                return Ok(());
+            };
             let stop = Arc::clone(&self.stop);
             let moved = aside(PATIENCE, move || {
                 let moves = open.moves_within(while_, &stop);
@@ -406,6 +409,10 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
 
     async fn pause(&self, time: Duration) {
         self.stop.wait_until(Instant::now() + time).await;
+    }
+
+    fn has_more(&self) -> bool {
+        !self.rows.is_empty() || !self.parts.is_empty()
     }
 
     fn is_stopped(&self) -> bool {

@@ -195,15 +195,15 @@ async fn one_letter_does_not_stop_the_others() {
     let Some(shop) = Shop::open("others").await else { return };
     shop.create("others-narrow", 3, &[("max.message.bytes", "6000")]).await;
     shop.create("others-compacted", 1, &[("cleanup.policy", "compact")]).await;
-    let mut dead = shop.dead(0..60);
+    let mut dead = shop.dead(0..30);
     let move_to = |letter: &mut dlq_core::DeadLetter, topic: &str| {
         letter.origin =
             dlq_core::Origin::new("kafka", topic, letter.origin.position()).with_partition(0);
     };
     // Too large for their topic, beside others that are not.
-    for (number, letter) in dead.iter_mut().enumerate().take(40).skip(10) {
+    for (number, letter) in dead.iter_mut().enumerate().take(20).skip(10) {
         move_to(letter, "others-narrow");
-        let size = if number % 10 == 5 { 8_000 } else { 700 };
+        let size = if number == 15 { 8_000 } else { 700 };
         let payload = format!("{number:0size$}");
         letter.message = letter.message.clone().with_payload(Some(payload.into()));
     }
@@ -227,22 +227,20 @@ async fn one_letter_does_not_stop_the_others() {
     });
     let report = report.await.unwrap();
     assert!(report.is_complete(), "{report}; {failed:?}");
-    assert_eq!(failed.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 15, 25, 35], "{failed:?}");
-    assert_eq!((report.sent, report.skipped[&Skipped::NoOrigin]), (52, 2), "{report}");
+    assert_eq!(failed.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 15], "{failed:?}");
+    assert_eq!((report.sent, report.skipped[&Skipped::NoOrigin]), (24, 2), "{report}");
     assert!(failed[&1].contains("others-compacted"), "{failed:?}");
     assert!(failed[&2].contains("no topic `others-missing`"), "{failed:?}");
     assert!(failed[&3].contains("UTF-8"), "{failed:?}");
-    for number in [15, 25, 35] {
-        assert!(failed[&number].contains("max.message.bytes"), "{failed:?}");
-    }
+    assert!(failed[&15].contains("max.message.bytes"), "{failed:?}");
     assert!(!shop.has_topic("others-missing"), "nothing is created by mistake");
     let narrow = shop.read("others-narrow").await;
     let mut numbers: Vec<u32> = narrow.iter().map(|read| read.text().parse().unwrap()).collect();
     numbers.sort_unstable();
-    assert!(numbers.into_iter().eq((10..40).filter(|number| number % 10 != 5)));
+    assert!(numbers.into_iter().eq((10..20).filter(|number| *number != 15)));
     // What failed was not marked.
     let report = run(to_origin(&letters, 2)).await;
-    assert_eq!((report.sent, report.failed), (0, 6), "{report}");
+    assert_eq!((report.sent, report.failed), (0, 4), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -172,7 +172,7 @@ async fn g6_killed_while_it_commits_each_letter_arrives_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_stopped_at_any_step_it_sends_nothing_twice() {
     let Some(url) = broker() else { return };
-    for at in [1, 3, 4, 5, 6, 8, 9, 12, 13] {
+    for at in [3, 5, 8, 9, 13] {
         let name = format!("stopped-{at}");
         let shop = fresh(&name).await.unwrap();
         let mut child = start(&url, &name, at, "-STOP", 0);
