@@ -53,8 +53,8 @@ pub(super) struct Shipment {
     pub(super) target: KafkaTarget,
     pub(super) operation: OperationId,
     pub(super) who: String,
-    /// Topics that letters go to, and how many partitions they have, where they are there.
-    pub(super) topics: HashMap<String, Option<usize>>,
+    /// Topics that letters go to, and how many partitions they have, or why nothing can be sent there.
+    pub(super) topics: HashMap<String, Result<usize, String>>,
 }
 
 impl Shipment {
@@ -95,8 +95,11 @@ impl Shipment {
         now: Timestamp,
     ) -> Result<Outgoing, StoreError> {
         let topic = self.topic_for(letter).map_err(|why| refused(why.to_string()))?;
-        let partitions = self.topics.get(&topic).copied().flatten();
-        let partitions = partitions.ok_or_else(|| refused(self.missing(&topic)))?;
+        let partitions = match self.topics.get(&topic) {
+            Some(Ok(partitions)) => *partitions,
+            Some(Err(why)) => return Err(refused(why.clone())),
+            None => return Err(refused(self.missing(&topic))),
+        };
         let (from, (partition, offset)) = (&self.from, at);
         let replay = Replay {
             operation: self.operation,

@@ -27,6 +27,7 @@
 //! a letter twice whose replay was killed. librdkafka's default is `read_committed`, and so is ours.
 
 mod hearers;
+mod parcels;
 mod plan;
 mod run;
 mod session;

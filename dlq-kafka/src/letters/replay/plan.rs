@@ -46,11 +46,9 @@ impl KafkaReplay {
                 owners.entry(topic).or_default().insert(&row.letter.consumer);
             }
         }
-        for topic in owners.keys() {
-            if shipment.topics.get(topic).is_some_and(Option::is_none) {
-                plan.notes.push(format!("{}; its letters will fail", shipment.missing(topic)));
-            }
-        }
+        let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
+        plan.notes.extend(closed.map(|why| format!("{why}; the letters that go there will fail")));
+        plan.notes.sort_unstable();
         if !matches!(self.target, KafkaTarget::Handler(_)) {
             hearers::find(self.letters.brokers(), &owners, &mut plan).await?;
         }
@@ -71,19 +69,18 @@ impl KafkaReplay {
             topics.insert(topic.clone());
         }
         for topic in topics {
-            let partitions = match self.letters.lookup.partitions(&topic.as_str().into()).await {
-                Ok(partitions) => Some(partitions.len()),
-                Err(SetupError::NotFound(_)) => None,
+            let there = match self.letters.lookup.partitions(&topic.as_str().into()).await {
+                Ok(partitions) => Ok(partitions.len()),
+                Err(SetupError::NotFound(_)) => Err(shipment.missing(&topic)),
+                Err(SetupError::Config(why)) => Err(why),
                 Err(error) => return Err(error.for_store(REPLAYING)),
             };
-            shipment.topics.insert(topic, partitions);
-        }
-        match &self.target {
-            KafkaTarget::Topic(topic) if shipment.topics.get(topic) == Some(&None) => {
-                Err(refused(shipment.missing(topic)))
+            match (&self.target, there) {
+                (KafkaTarget::Topic(_), Err(why)) => return Err(refused(why)),
+                (_, there) => drop(shipment.topics.insert(topic, there)),
             }
-            _ => Ok((shipment, selected)),
         }
+        Ok((shipment, selected))
     }
 
     fn check(&self, topic: &str) -> Result<(), StoreError> {

@@ -14,9 +14,6 @@ use super::Stop;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 
-/// What it is called that is asked for.
-const SENDING: &str = "send letters in a transaction";
-
 /// Why nothing of a transaction is there.
 #[derive(Debug)]
 pub(super) enum Broken {
@@ -37,6 +34,8 @@ pub(super) enum Broken {
 /// The right to send the letters of a topic, until somebody else takes it.
 pub(super) struct Session {
     producer: BaseProducer<Reports>,
+    /// What it is called that is asked for.
+    sending: String,
 }
 
 /// What the client says of its own accord.
@@ -94,7 +93,8 @@ impl Session {
         let mut config = brokers.client(&defaults, &fixed).map_err(Broken::Refused)?;
         config.set_log_level(RDKafkaLogLevel::Error);
         let producer = config.create_with_context(Reports::default()).map_err(refused)?;
-        let session = Self { producer };
+        let sending = format!("send letters in transactions of `{id}`");
+        let session = Self { producer, sending };
         session.again(|producer| producer.init_transactions(PATIENCE))?;
         Ok(session)
     }
@@ -152,7 +152,7 @@ impl Session {
                 return Err(broken);
             }
             if Instant::now() > until {
-                return Err(Broken::Server(silent()));
+                return Err(Broken::Server(self.silent()));
             }
         }
         Ok(offsets)
@@ -209,9 +209,9 @@ impl Session {
         Some(match code {
             code if is_fenced(code) => Broken::Fenced,
             code if is_refusal(code) => {
-                Broken::Refused(SetupError::Config(format!("{SENDING}: {text}")))
+                Broken::Refused(SetupError::Config(format!("{}: {text}", self.sending)))
             }
-            _ => Broken::Server(SetupError::Unavailable(format!("{SENDING}: {text}"), None)),
+            _ => Broken::Server(SetupError::Unavailable(format!("{}: {text}", self.sending), None)),
         })
     }
 
@@ -222,9 +222,16 @@ impl Session {
         match error.rdkafka_error_code() {
             Some(code) if is_fenced(code) => Broken::Fenced,
             Some(code) if is_of_topic(code) => Broken::Topic(code),
-            Some(code) if is_refusal(code) => Broken::Refused(SetupError::answered(SENDING, error)),
-            _ => Broken::Server(SetupError::answered(SENDING, error)),
+            Some(code) if is_refusal(code) => {
+                Broken::Refused(SetupError::answered(&self.sending, error))
+            }
+            _ => Broken::Server(SetupError::answered(&self.sending, error)),
         }
+    }
+
+    fn silent(&self) -> SetupError {
+        let text = format!("{}: no answer within {PATIENCE:?}", self.sending);
+        SetupError::Unavailable(text, None)
     }
 
     fn take_reports(&self) -> Vec<(usize, Result<i64, Code>)> {
@@ -266,12 +273,8 @@ impl Session {
             }
         }
         let code = failed.first().map_or(Code::Unknown, |(_, code)| *code);
-        Broken::Server(SetupError::answered(SENDING, KafkaError::MessageProduction(code)))
+        Broken::Server(SetupError::answered(&self.sending, KafkaError::MessageProduction(code)))
     }
-}
-
-fn silent() -> SetupError {
-    SetupError::Unavailable(format!("{SENDING}: no answer within {PATIENCE:?}"), None)
 }
 
 /// Whether somebody else has taken the right to send, or the cluster has taken it back.

@@ -2,4 +2,5 @@
 
 mod replay;
 mod replay_killed;
+mod replay_refused;
 mod replay_targets;
