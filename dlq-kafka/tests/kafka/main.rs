@@ -1,0 +1,6 @@
+//! What the transport on Kafka has to pass: the conformance suite, and what is its own, all against a real broker.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod fixture_letters;
+mod letters;
