@@ -324,7 +324,8 @@ impl LetterScan {
     ///
     /// # Errors
     ///
-    /// When the cluster does not answer, or the topic cannot be read. A scan that follows can be asked again.
+    /// When the cluster does not answer, or the topic cannot be read. A scan that follows can be asked again, and goes on
+    /// when the brokers are back; where it cannot go on it says so.
     ///
     /// # Cancel safety
     ///

@@ -54,10 +54,16 @@ impl Scan {
             self.follow && self.rounds.iter().flatten().any(|span| span.to == u64::MAX);
         let topic = Arc::clone(&self.topic);
         let reader = move || {
-            if let Err(Stop::Failed(error)) = Reader::run(self, &sender) {
-                // Whether somebody listens is theirs.
-                drop(sender.blocking_send(Err(error)));
+            let tell = |error| drop(sender.blocking_send(Err(error)));
+            let consumer = match self.consumer() {
+                Ok(consumer) => consumer,
+                Err(error) => return tell(error),
+            };
+            if let Err(Stop::Failed(error)) = Reader::new(&self, &consumer, &sender).run() {
+                tell(error);
             }
+            // Before the client is closed, which takes its time.
+            drop(sender);
         };
         let started = std::thread::Builder::new().name("dlq-letters".to_owned()).spawn(reader);
         started.map_err(|error| {
@@ -66,6 +72,11 @@ impl Scan {
         })?;
         let progress = ScanProgress { read: 0, total };
         Ok(Records { topic, is_endless, receiver, batch: VecDeque::new(), progress, at: 0 })
+    }
+
+    fn consumer(&self) -> Result<BaseConsumer, SetupError> {
+        let consumer = config(&self.brokers)?.set("group.id", GROUP).create();
+        consumer.map_err(|error| scan_failed(self, error))
     }
 }
 
@@ -124,7 +135,7 @@ enum Stop {
 
 struct Reader<'a> {
     scan: &'a Scan,
-    consumer: BaseConsumer,
+    consumer: &'a BaseConsumer,
     sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
     /// What is being read, by partition; `from` moves on.
     open: BTreeMap<u32, Span>,
@@ -138,12 +149,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn run(scan: Scan, sender: &'a mpsc::Sender<Result<Batch, SetupError>>) -> Result<(), Stop> {
-        let failed = |error| Stop::Failed(scan_failed(&scan, error));
-        let consumer = config(&scan.brokers).map_err(Stop::Failed)?.set("group.id", GROUP).create();
-        let mut reader = Reader {
-            scan: &scan,
-            consumer: consumer.map_err(failed)?,
+    fn new(
+        scan: &'a Scan,
+        consumer: &'a BaseConsumer,
+        sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
+    ) -> Self {
+        Self {
+            scan,
+            consumer,
             sender,
             open: BTreeMap::new(),
             batch: Vec::new(),
@@ -151,11 +164,14 @@ impl<'a> Reader<'a> {
             read: 0,
             heard: Instant::now(),
             news: None,
-        };
-        for round in &scan.rounds {
-            reader.round(round)?;
         }
-        reader.hand_over()
+    }
+
+    fn run(&mut self) -> Result<(), Stop> {
+        for round in &self.scan.rounds {
+            self.round(round)?;
+        }
+        self.hand_over()
     }
 
     fn round(&mut self, spans: &[Span]) -> Result<(), Stop> {
