@@ -140,3 +140,40 @@ async fn what_is_wrong_is_told() {
         assert!(error.to_string().contains(setting), "{error}");
     }
 }
+
+/// How many threads read.
+#[cfg(target_os = "linux")]
+fn readers() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = threads.filter_map(|thread| {
+        let name = thread.ok()?.path().join("comm");
+        std::fs::read_to_string(name).ok()
+    });
+    names.filter(|name| name.trim() == "dlq-letters").count()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_that_is_dropped_is_over() {
+    if !available() {
+        return;
+    }
+    let dead = Dead::fresh(2).await;
+    for n in 0..2_000 {
+        dead.put(i32::try_from(n % 2).unwrap(), &letter(n)).await;
+    }
+    let letters = dead.letters();
+    let mut waiting = letters.follow(&ScanRange::new().with_offsets(1_000..)).await.unwrap();
+    assert!(timeout(Duration::from_millis(20), waiting.next()).await.is_err());
+    let mut full = letters.scan(&ScanRange::new()).await.unwrap();
+    assert!(full.next().await.unwrap().is_some());
+    assert!(readers() >= 2);
+    drop((waiting, full));
+    // Those of other tests end too.
+    let over = async {
+        while readers() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, over).await.expect("no reader stays");
+}
