@@ -1,8 +1,10 @@
 //! Reads a topic of dead letters.
 
+mod fetch;
 mod lookup;
 mod range;
 mod reading;
+mod records;
 mod scan;
 mod snapshot;
 mod stored;
@@ -13,7 +15,7 @@ use tokio::sync::Mutex;
 
 pub use range::ScanRange;
 pub use reading::LetterScan;
-pub use scan::ScanProgress;
+pub use records::ScanProgress;
 pub use stored::StoredLetter;
 
 use crate::Brokers;

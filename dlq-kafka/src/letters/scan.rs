@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::lookup::config;
 use super::range::Span;
+use super::records::{Batch, Records};
 use crate::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::record::Record;
@@ -24,16 +25,6 @@ const RECORDS: usize = 256;
 const BYTES: usize = 1024 * 1024;
 /// So many times as many wait to be taken.
 const BATCHES: usize = 2;
-
-/// How far a scan has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ScanProgress {
-    /// Offsets that were read, those without a record among them.
-    pub read: u64,
-    /// How many there are to be read. One that follows goes beyond those that were there when it began.
-    pub total: u64,
-}
 
 /// What is read of a topic, in the order of each partition: spans of at most one after the other in rounds, each to its
 /// end before the next.
@@ -70,60 +61,12 @@ impl Scan {
             let text = format!("a thread that reads `{topic}` cannot be started: {error}");
             SetupError::Unavailable(text, Some(error.into()))
         })?;
-        let progress = ScanProgress { read: 0, total };
-        Ok(Records { topic, is_endless, receiver, batch: VecDeque::new(), progress, at: 0 })
+        Ok(Records::new(topic, is_endless, total, receiver))
     }
 
     fn consumer(&self) -> Result<BaseConsumer, SetupError> {
         let consumer = config(&self.brokers)?.set("group.id", GROUP).create();
         consumer.map_err(|error| scan_failed(self, error))
-    }
-}
-
-struct Batch {
-    records: Vec<Record>,
-    /// How many offsets have been read with them.
-    read: u64,
-}
-
-/// The records of a scan.
-#[derive(Debug)]
-pub(super) struct Records {
-    topic: Arc<str>,
-    is_endless: bool,
-    receiver: mpsc::Receiver<Result<Batch, SetupError>>,
-    batch: VecDeque<Record>,
-    progress: ScanProgress,
-    at: u64,
-}
-
-impl Records {
-    /// The next record; `None` at the end. Awaiting it may be given up at any time.
-    pub(super) async fn next(&mut self) -> Result<Option<Record>, SetupError> {
-        loop {
-            if let Some(record) = self.batch.pop_front() {
-                if self.batch.is_empty() {
-                    self.progress.read = self.at;
-                }
-                return Ok(Some(record));
-            }
-            self.progress.read = self.at;
-            match self.receiver.recv().await {
-                Some(batch) => {
-                    let batch = batch?;
-                    (self.batch, self.at) = (batch.records.into(), batch.read);
-                }
-                None if self.is_endless => {
-                    let text = format!("the reader of `{}` has ended; begin anew", self.topic);
-                    return Err(SetupError::Unavailable(text, None));
-                }
-                None => return Ok(None),
-            }
-        }
-    }
-
-    pub(super) fn progress(&self) -> ScanProgress {
-        self.progress
     }
 }
 

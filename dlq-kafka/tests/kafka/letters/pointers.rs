@@ -46,7 +46,7 @@ async fn the_message_of_a_pointer_is_fetched() {
     assert_eq!((stored.partition, stored.offset), (0, 0), "where the letter stands");
     assert_eq!(message.payload().map(|payload| &payload[..]), Some(&b"message 3"[..]));
     assert_eq!(message.key().map(|key| &key[..]), Some(&b"key 3"[..]));
-    assert_eq!(message.headers().get("trace").map(|value| &value[..]), Some(&b"t-1"[..]));
+    assert_eq!(message.headers().get("trace"), Some(&b"t-1"[..]));
     assert_eq!(letters.get(letter(1).id).await.unwrap(), Some(stored.letter.clone()));
 
     for (n, what) in [(2, "offset 0 of partition 1"), (3, "partition 9"), (4, "`mistyped`")] {
