@@ -1,10 +1,12 @@
 //! Reads a topic of dead letters, and sends letters back.
 
 mod aside;
+mod fetch;
 mod ledger;
 mod lookup;
 mod range;
 mod reading;
+mod records;
 mod replay;
 mod scan;
 mod send;
@@ -17,8 +19,8 @@ use tokio::sync::Mutex;
 
 pub use range::ScanRange;
 pub use reading::LetterScan;
+pub use records::ScanProgress;
 pub use replay::{Hearer, KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
-pub use scan::ScanProgress;
 pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 

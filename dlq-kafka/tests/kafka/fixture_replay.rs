@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::sync::OnceLock;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use dlq_core::protocol::{Facts, on_death};
@@ -15,25 +15,18 @@ use dlq_kafka::rdkafka::message::{Header, Headers, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLetters, KafkaReplay, KafkaTarget, ReplayReport};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_testkit::fixtures::letter_of;
 use futures_util::future::join_all;
 
-/// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use crate::fixture_letters::PATIENCE;
+use crate::fixture_letters::{available, shared};
+
 /// The partitions of the topics that letters are born in.
 pub(crate) const PARTITIONS: i32 = 3;
 
 /// Where the broker is that all tests share; `None`, and a word of it, when there is none.
 pub(crate) fn broker() -> Option<String> {
-    static BROKER: OnceLock<Option<Running>> = OnceLock::new();
-    let start = || {
-        or_skip(Service::Kafka, ensure_installed(Service::Kafka)).ok()?;
-        let transactions = ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "1000");
-        let builder = Service::Kafka.builder().ours().setting(transactions.0, transactions.1);
-        Some(tokio::task::block_in_place(|| builder.start().unwrap()))
-    };
-    BROKER.get_or_init(start).as_ref().map(|running| running.url().to_owned())
+    available().then(|| shared().lock().unwrap_or_else(PoisonError::into_inner).url().to_owned())
 }
 
 /// The dead letters of `billing`, which reads a topic.
