@@ -33,7 +33,10 @@ pub use consumer::{KafkaConsumer, Start};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
-pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
+pub use letters::{
+    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+};
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
 pub use record::Record;

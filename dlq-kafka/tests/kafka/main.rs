@@ -5,8 +5,11 @@
 mod access;
 mod admin;
 mod fixture;
+mod fixture_letters;
+mod fixture_replay;
 mod fixture_topics;
 mod lag;
+mod letters;
 mod offsets;
 mod sink;
 mod topics;
