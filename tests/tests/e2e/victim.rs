@@ -5,12 +5,12 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
 /// How long it may say nothing: three servers take their time to choose a leader.
-const SILENCE: Duration = Duration::from_secs(120);
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Victim {
     child: Child,
@@ -23,6 +23,19 @@ impl Victim {
     }
 
     pub(crate) fn of(program: &str, folder: &Path, flags: &[&str]) -> Self {
+        let (said, lines) = mpsc::channel();
+        let mut victim = Self::telling(program, folder, flags, said);
+        victim.lines = lines;
+        victim
+    }
+
+    /// What it says is heard by whoever has the other end.
+    pub(crate) fn telling(
+        program: &str,
+        folder: &Path,
+        flags: &[&str],
+        said: Sender<String>,
+    ) -> Self {
         let mut child = Command::new(program)
             .arg(folder)
             .args(flags)
@@ -31,7 +44,6 @@ impl Victim {
             .spawn()
             .unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (said, lines) = mpsc::channel();
         // Ends with the child, whose death closes the pipe.
         thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
@@ -40,7 +52,7 @@ impl Victim {
                 }
             }
         });
-        Self { child, lines }
+        Self { child, lines: mpsc::channel().1 }
     }
 
     /// The next line that it says; `None` when it has ended.
@@ -60,6 +72,11 @@ impl Victim {
     pub(crate) fn signal(&self, name: &str) {
         let command = format!("kill -s {name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// `kill -9`; says how it ended, which may have been before.
