@@ -61,7 +61,8 @@ impl Group {
         }
         // What is done first, then what there is: a retry is written before what it comes from is done.
         for element in self.0.committed_offsets(all, ASKING)?.elements() {
-            let (low, high) = self.0.fetch_watermarks(element.topic(), element.partition(), ASKING)?;
+            let (low, high) =
+                self.0.fetch_watermarks(element.topic(), element.partition(), ASKING)?;
             let Offset::Offset(position) = element.offset() else {
                 if low < high { return Ok(false) } else { continue }
             };

@@ -1,6 +1,7 @@
 //! `kill -9` of brokers: every message succeeded or has exactly one letter.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,25 +54,22 @@ impl Kafka {
 
     /// Every letter and every retry record as it stands, by message; a copy is counted.
     pub(crate) fn copies(&self) -> Copies {
-        let (mut letters, mut hops) = (BTreeMap::new(), BTreeMap::new());
-        for letter in self.all_letters() {
-            *letters.entry(message_of(&letter)).or_default() += 1;
+        let mut copies = Copies::default();
+        for letter in letters(&self.bootstrap, LETTERS, PARTITIONS) {
+            *copies.letters.entry(message_of(&letter)).or_default() += 1;
         }
         for record in read(&self.bootstrap, RETRIES, PARTITIONS) {
             let (_, ours) = split(&record.headers);
             assert_eq!(ours.escalations, Some(1), "{record:?}");
             let text = std::str::from_utf8(record.value.as_ref().unwrap()).unwrap();
-            *hops.entry(text.parse().unwrap()).or_default() += 1;
+            *copies.hops.entry(text.parse().unwrap()).or_default() += 1;
         }
         let flaky = (0..self.messages).filter(|n| kind(*n) == Kind::Flaky);
-        assert!(hops.keys().copied().eq(flaky), "only what fails once goes to the retry topic");
-        Copies { letters, hops }
-    }
-
-    fn all_letters(&self) -> Vec<DeadLetter> {
-        let cluster = Arc::from("default");
-        let records = read(&self.bootstrap, LETTERS, PARTITIONS);
-        records.iter().map(|record| dialect::letter(record, &cluster)).collect()
+        assert!(
+            copies.hops.keys().copied().eq(flaky),
+            "only what fails once goes to the retry topic"
+        );
+        copies
     }
 }
 
@@ -79,22 +77,18 @@ impl Kafka {
 const SETTINGS: &[(&str, &str)] = &[("group.min.session.timeout.ms", "500")];
 
 /// How often each message stands in a topic of ours.
+#[derive(Default)]
 pub(crate) struct Copies {
     pub(crate) letters: BTreeMap<u64, usize>,
     pub(crate) hops: BTreeMap<u64, usize>,
 }
 
-impl Copies {
-    /// How many are there more than once.
-    pub(crate) fn text(&self) -> String {
+impl fmt::Display for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let more = |of: &BTreeMap<u64, usize>| of.values().map(|times| times - 1).sum::<usize>();
-        format!(
-            "{} letters and {} copies, {} retry records and {} copies",
-            self.letters.len(),
-            more(&self.letters),
-            self.hops.len(),
-            more(&self.hops)
-        )
+        let (letters, hops) = (self.letters.len(), self.hops.len());
+        write!(f, "{letters} letters and {} copies, ", more(&self.letters))?;
+        write!(f, "{hops} retry records and {} copies", more(&self.hops))
     }
 }
 
@@ -122,8 +116,8 @@ impl World for Kafka {
     }
 
     async fn letters(&self) -> Vec<(u64, DeadLetter)> {
-        let letters = self.all_letters().into_iter();
-        let letters = letters.map(|letter| ((letter.id, letter.generation), letter));
+        let all = letters(&self.bootstrap, LETTERS, PARTITIONS).into_iter();
+        let letters = all.map(|letter| ((letter.id, letter.generation), letter));
         let once: BTreeMap<_, _> = letters.collect();
         once.into_values().map(|letter| (message_of(&letter), letter)).collect()
     }
@@ -174,8 +168,9 @@ pub(crate) fn read(bootstrap: &str, topic: &str, partitions: i32) -> Vec<Record>
         reader.assign(&all).unwrap();
         let next = |_| {
             let message = reader.poll(PATIENCE).expect("a record comes").unwrap();
-            let header = |header: dlq_kafka::rdkafka::message::Header<'_, &[u8]>| {
-                Header { name: header.key.to_owned().into(), value: header.value.map(|value| value.to_vec().into()) }
+            let header = |header: dlq_kafka::rdkafka::message::Header<'_, &[u8]>| Header {
+                name: header.key.to_owned().into(),
+                value: header.value.map(|value| value.to_vec().into()),
             };
             let headers = message.headers();
             Record {
@@ -191,6 +186,13 @@ pub(crate) fn read(bootstrap: &str, topic: &str, partitions: i32) -> Vec<Record>
         };
         (0..left).map(next).collect()
     })
+}
+
+/// Every letter of a topic, and every copy.
+pub(crate) fn letters(bootstrap: &str, topic: &str, partitions: i32) -> Vec<DeadLetter> {
+    let cluster = Arc::from("default");
+    let records = read(bootstrap, topic, partitions);
+    records.iter().map(|record| dialect::letter(record, &cluster)).collect()
 }
 
 async fn kill_brokers(servers: Option<Servers>) -> Option<String> {

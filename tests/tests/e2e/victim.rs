@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -24,17 +24,18 @@ impl Victim {
 
     pub(crate) fn of(program: &str, folder: &Path, flags: &[&str]) -> Self {
         let (said, lines) = mpsc::channel();
-        let mut victim = Self::telling(program, folder, flags, said);
+        let say = move |line| said.send(line).is_ok();
+        let mut victim = Self::telling(program, folder, flags, say);
         victim.lines = lines;
         victim
     }
 
-    /// What it says is heard by whoever has the other end.
+    /// Each line that it says is told, until that is no longer wanted.
     pub(crate) fn telling(
         program: &str,
         folder: &Path,
         flags: &[&str],
-        said: Sender<String>,
+        mut say: impl FnMut(String) -> bool + Send + 'static,
     ) -> Self {
         let mut child = Command::new(program)
             .arg(folder)
@@ -47,7 +48,7 @@ impl Victim {
         // Ends with the child, whose death closes the pipe.
         thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                if said.send(line).is_err() {
+                if !say(line) {
                     return;
                 }
             }
