@@ -35,7 +35,8 @@ pub trait RetryLane: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When it is not known to be durable; the caller then settles nothing.
+    /// When it is not known to be durable; the caller then settles nothing. `Refused` when the lane can never hold this
+    /// message, for one that is too large: it does not wait any more then, and dies.
     fn escalate(
         &self,
         escalation: Escalation,

@@ -20,6 +20,9 @@ const OPERATION: &str = "write a retry record";
 /// and identity of the delivery that failed; attempts and history travel in its headers. Its partition is that of its key,
 /// or of its identity where there is none: a hop that is written twice stands in one partition, where the copy is passed
 /// over.
+///
+/// A record that its topic does not take, because it is too large even without its history, is refused; its message dies
+/// then.
 #[derive(Clone, Debug)]
 pub struct KafkaRetryLane {
     producer: Producer,
@@ -97,7 +100,9 @@ impl RetryLane for KafkaRetryLane {
         match self.producer.send(&outgoing).await {
             Ok(()) => Ok(()),
             Err(Unwritten::Failed(error)) => Err(error),
-            Err(Unwritten::TooLarge) => Err(too_large(OPERATION, &stage.topic)),
+            Err(Unwritten::TooLarge) => {
+                Err(too_large(OPERATION, &stage.topic, StoreErrorKind::Refused))
+            }
         }
     }
 }
@@ -125,9 +130,9 @@ pub(crate) fn unwritable(operation: &'static str, error: serde_json::Error) -> S
     StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text).with_source(error)
 }
 
-pub(crate) fn too_large(operation: &'static str, topic: &str) -> StoreError {
+pub(crate) fn too_large(operation: &'static str, topic: &str, kind: StoreErrorKind) -> StoreError {
     let text = format!(
         "topic `{topic}` takes no record that large; raise its `max.message.bytes` to that of the source and 64 KiB more"
     );
-    StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text)
+    StoreError::new(kind, operation).with_detail(text)
 }

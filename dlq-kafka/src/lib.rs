@@ -1,13 +1,16 @@
 //! Kafka as a transport: consumers that never lose a record, retry topics that never block, and the dead letters of
 //! every dialect.
 
+pub mod admin;
 mod brokers;
 mod consumer;
 pub mod dialect;
 mod error;
 mod handover;
 mod ladder;
+pub mod lag;
 mod lane;
+mod letters;
 mod lines;
 mod marks;
 mod partition;
@@ -28,7 +31,9 @@ mod wire;
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
 pub use ladder::{Ladder, Stage};
+pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
+pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
 pub use record::Record;

@@ -101,7 +101,8 @@ impl Poller {
         }
         let consumer = Arc::clone(&self.consumer);
         let mut wait = WAIT;
-        while self.batch.len() < BATCH {
+        // At least once, whatever waits for its partition to open: that is how the group is heard.
+        loop {
             match consumer.poll(wait) {
                 None => break,
                 Some(Ok(message)) if phase == Phase::Running => self.received(&message),
@@ -109,6 +110,9 @@ impl Poller {
                 Some(Err(error)) => self.failed(error),
             }
             wait = Duration::ZERO;
+            if self.batch.len() + self.early.len() >= BATCH {
+                break;
+            }
         }
     }
 

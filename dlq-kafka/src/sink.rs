@@ -2,13 +2,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dlq_core::store::Receipt;
-use dlq_core::{DeadLetter, Sink, StoreError};
+use dlq_core::{DeadLetter, Headers, Sink, StoreError, StoreErrorKind};
 use futures_util::future::join_all;
 use tokio::sync::RwLock;
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::lane::{shortest, too_large, unwritable};
+use crate::letters::POINTER;
 use crate::produce::{Outgoing, Producer, Unwritten};
 use crate::topics::{self, DlqTopic, partition_for};
 use crate::wire::pack_letter;
@@ -28,6 +29,12 @@ const OPENING: &str = "open the topic of dead letters";
 ///
 /// Kafka keeps what it is given. The same death that was written twice, because a process died between writing and
 /// settling, is one letter to [`KafkaLetters`](crate::KafkaLetters), by its `dlq.id` and generation.
+///
+/// # What is too large
+///
+/// A letter has more headers than its message had. One that its topic does not take is written with its last attempt only;
+/// and where that is too large, too, without payload and headers of the message, which are read from where it was born for
+/// as long as they are there.
 ///
 /// # On failure
 ///
@@ -86,28 +93,60 @@ impl KafkaSink {
         let topic = self.topic.name_for(letter.origin.stream());
         let partitions = self.partitions(&topic).await?;
         let key = letter.message.key();
-        let by = letter.id.as_bytes();
-        let mut outgoing = Outgoing {
-            operation: OPERATION,
-            topic: &topic,
-            partition: Some(partition_for(key.map(|key| &key[..]), by, partitions)),
-            key,
-            value: letter.message.payload(),
-            headers: pack_letter(letter).map_err(|error| unwritable(OPERATION, error))?,
-        };
-        match self.producer.send(&outgoing).await {
-            Ok(()) => return Ok(Receipt::Stored),
-            Err(Unwritten::Failed(error)) => return Err(error),
+        let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), partitions);
+        match self.write(letter, &topic, partition).await {
             Err(Unwritten::TooLarge) => {}
+            written => return received(written, &topic),
         }
         let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
-        outgoing.headers = pack_letter(&short).map_err(|error| unwritable(OPERATION, error))?;
-        match self.producer.send(&outgoing).await {
-            Ok(()) => Ok(Receipt::Stored),
-            Err(Unwritten::Failed(error)) => Err(error),
-            Err(Unwritten::TooLarge) => Err(too_large(OPERATION, &topic)),
+        match (self.write(&short, &topic, partition).await, pointer(short)) {
+            (Err(Unwritten::TooLarge), Some(pointer)) => {
+                tracing::warn!(
+                    death = %letter.death(), topic,
+                    "a dead letter is too large for its topic; it says where its message stands instead"
+                );
+                received(self.write(&pointer, &topic, partition).await, &topic)
+            }
+            (written, _) => received(written, &topic),
         }
     }
+
+    async fn write(
+        &self,
+        letter: &DeadLetter,
+        topic: &str,
+        partition: i32,
+    ) -> Result<(), Unwritten> {
+        let headers = pack_letter(letter);
+        let headers = headers.map_err(|error| Unwritten::Failed(unwritable(OPERATION, error)))?;
+        let outgoing = Outgoing {
+            operation: OPERATION,
+            topic,
+            partition: Some(partition),
+            key: letter.message.key(),
+            value: letter.message.payload(),
+            headers,
+        };
+        self.producer.send(&outgoing).await
+    }
+}
+
+fn received(written: Result<(), Unwritten>, topic: &str) -> Result<Receipt, StoreError> {
+    match written {
+        Ok(()) => Ok(Receipt::Stored),
+        Err(Unwritten::Failed(error)) => Err(error),
+        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Unavailable)),
+    }
+}
+
+/// The letter without payload and headers of its message, where they can be read from a topic of this cluster.
+fn pointer(mut letter: DeadLetter) -> Option<DeadLetter> {
+    let origin = &letter.origin;
+    let partition = origin.partition().filter(|_| origin.transport() == "kafka")?;
+    let place = format!("{}/{partition}/{}", origin.stream(), origin.position());
+    letter.attributes.insert(POINTER.to_owned(), place);
+    letter.message = letter.message.with_payload(None).with_headers(Headers::new());
+    Some(letter)
 }
 
 impl Sink for KafkaSink {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rdkafka::ClientContext;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
@@ -50,6 +50,11 @@ impl Seen {
 
     pub(super) fn number(&self, setting: &str) -> Option<i64> {
         self.text(setting)?.parse().ok()
+    }
+
+    /// The partitions that have leaders.
+    pub(crate) fn readable(&self) -> impl Iterator<Item = i32> {
+        (0..self.partitions).filter(|partition| !self.leaderless.contains(partition))
     }
 
     /// `None` for what is kept for ever, or when that is unknown.
@@ -95,7 +100,7 @@ impl ConsumerContext for Troubles {}
 /// Asks the brokers.
 pub(crate) struct Cluster {
     brokers: Brokers,
-    pub(crate) consumer: BaseConsumer<Troubles>,
+    consumer: BaseConsumer<Troubles>,
     admin: Option<AdminClient<DefaultClientContext>>,
     /// The ids of the brokers that are there, as of the last look.
     pub(crate) ids: Vec<i32>,
@@ -116,8 +121,13 @@ impl Cluster {
 
     /// What a failed request means: with what the client knows of the cause, and what to do.
     pub(crate) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
-        if error.rdkafka_error_code().is_some_and(is_refusal) {
-            return SetupError::answered(what, error);
+        if let Some(code) = error.rdkafka_error_code().filter(|code| is_refusal(*code)) {
+            let advice = match code {
+                RDKafkaErrorCode::GroupAuthorizationFailed => "; allow `Describe` on the group",
+                RDKafkaErrorCode::TopicAuthorizationFailed => "; allow `Describe` on the topic",
+                _ => "",
+            };
+            return SetupError::Config(format!("{what}: {error}{advice}"));
         }
         for _ in 0..NEWS {
             if self.consumer.poll(Duration::ZERO).is_none() {
@@ -173,6 +183,55 @@ impl Cluster {
             leaderless: all.iter().filter(|one| one.leader() < 0).map(|one| one.id()).collect(),
             settings: None,
         }))
+    }
+
+    /// Offsets by one request to each broker: `at` is an end, or a time in milliseconds, for which it is that of the first
+    /// record which is not older, or the end where there is none.
+    pub(crate) fn offsets(
+        &self,
+        of: &[(&str, i32)],
+        at: Offset,
+    ) -> Result<Vec<Option<i64>>, SetupError> {
+        let asking = |list| self.consumer.offsets_for_times(list, PATIENCE);
+        self.listed("read offsets", of, at, asking)
+    }
+
+    /// What the group has committed, by one request; `None` for nothing.
+    pub(crate) fn committed(
+        &self,
+        group: &str,
+        of: &[(&str, i32)],
+    ) -> Result<Vec<Option<i64>>, SetupError> {
+        let asking = |list| self.consumer.committed_offsets(list, PATIENCE);
+        self.listed(&format!("read the offsets of group `{group}`"), of, Offset::Invalid, asking)
+    }
+
+    fn listed(
+        &self,
+        what: &str,
+        of: &[(&str, i32)],
+        at: Offset,
+        ask: impl FnOnce(TopicPartitionList) -> KafkaResult<TopicPartitionList>,
+    ) -> Result<Vec<Option<i64>>, SetupError> {
+        if of.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fail = |error| self.failed(what, error);
+        let mut list = TopicPartitionList::with_capacity(of.len());
+        for (topic, partition) in of {
+            list.add_partition_offset(topic, *partition, at).map_err(fail)?;
+        }
+        let answer = ask(list).map_err(fail)?;
+        let read = |(topic, partition): &(&str, i32)| {
+            let Some(one) = answer.find_partition(topic, *partition) else { return Ok(None) };
+            let named = |error| self.failed(&format!("{what}, {}", topic_name(topic)), error);
+            one.error().map_err(named)?;
+            Ok(match one.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            })
+        };
+        of.iter().map(read).collect()
     }
 
     fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {

@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock};
-use dlq_kafka::rdkafka::ClientConfig;
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use dlq_kafka::rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::rdkafka::{ClientConfig, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::TransportFixture;
@@ -39,7 +42,17 @@ fn shared() -> Arc<Mutex<Running>> {
 }
 
 fn start() -> Running {
-    tokio::task::block_in_place(|| Service::Kafka.builder().ours().start().unwrap())
+    tokio::task::block_in_place(|| {
+        let running = Service::Kafka.builder().ours().start().unwrap();
+        // The first group of a cluster waits seconds for the topic of its offsets to be made.
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", running.url()).set("group.id", "first");
+        let first: BaseConsumer = config.create().unwrap();
+        let mut nothing = TopicPartitionList::new();
+        nothing.add_partition("nothing", 0);
+        while first.committed_offsets(nothing.clone(), PATIENCE).is_err() {}
+        running
+    })
 }
 
 impl Place {
@@ -62,8 +75,7 @@ impl Place {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let topic = format!("{}-{number}", &name[..name.len().min(60)]);
         let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
-        let address = url.trim_start_matches("kafka://").trim_end_matches('/').to_owned();
-        let brokers = Brokers::at(address)
+        let brokers = Brokers::at(url)
             .with("session.timeout.ms", LEASE.as_millis().to_string())
             .with("heartbeat.interval.ms", "500");
         let place = Self { running, brokers, topic };
@@ -91,6 +103,13 @@ impl Place {
         made.into_iter().next().unwrap().unwrap();
     }
 
+    pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
+        let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
+        let of = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(setting, value);
+        let altered = admin.alter_configs([&of], &AdminOptions::new()).await.unwrap();
+        altered.into_iter().next().unwrap().unwrap();
+    }
+
     pub(crate) fn producer(&self) -> FutureProducer {
         self.config().set("linger.ms", "0").create().unwrap()
     }
@@ -103,6 +122,21 @@ impl Place {
             let record = FutureRecord::<[u8], _>::to(&self.topic).payload(payload.as_bytes());
             producer.send(record, PATIENCE).await.unwrap();
         }
+    }
+
+    pub(crate) async fn publish_keyed(&self, number: u32, key: &str) {
+        let payload = number.to_string();
+        let record = FutureRecord::to(&self.topic).key(key).payload(payload.as_bytes());
+        self.producer().send(record, PATIENCE).await.unwrap();
+    }
+
+    pub(crate) async fn send(&self, topic: &str, payload: &[u8], headers: &[(&str, &[u8])]) {
+        let mut all = OwnedHeaders::new();
+        for (key, value) in headers {
+            all = all.insert(Header { key, value: Some(*value) });
+        }
+        let record = FutureRecord::<[u8], _>::to(topic).payload(payload).headers(all);
+        self.producer().send(record, PATIENCE).await.unwrap();
     }
 
     /// The consumer that most tests are about.

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod fixture;
+mod offsets;
+mod sink;
+mod waiting;
 
 mod conformance {
     dlq_testkit::transport_conformance!(crate::fixture::KafkaFixture);

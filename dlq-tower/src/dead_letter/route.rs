@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dlq_core::store::Receipt;
 use dlq_core::{
-    Binding, BoxRetryLane, DeadLetter, Delivery, Disposition, Escalation, Failure, Lane, RetryLane,
-    SharedClock, StoreError,
+    Binding, BoxRetryLane, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure,
+    Lane, Reason, RetryLane, SharedClock, StoreError, StoreErrorKind,
 };
 use futures_util::future::join_all;
 
@@ -125,10 +125,35 @@ impl Shared {
             let Some(lane) = &self.retry_lane else {
                 return Ok(Settlement::new(Disposition::Deferred { after }));
             };
-            let cause = cause(history.last());
-            let history = history.clone();
-            let escalation = Escalation { delivery, consumer, due, history, attempts };
-            lane.escalate(escalation).await.map_err(|error| RouteError::new(cause, error))?;
+            let why = cause(history.last());
+            let escalation = Escalation {
+                delivery: delivery.clone(),
+                consumer: Arc::clone(&consumer),
+                due,
+                history: history.clone(),
+                attempts,
+            };
+            match lane.escalate(escalation).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == StoreErrorKind::Refused => {
+                    // It could be tried for ever, and would be.
+                    tracing::error!(
+                        origin = %delivery.origin(), %error,
+                        "a message cannot wait for its next attempt: it dies"
+                    );
+                    let given_up = GivenUp {
+                        consumer,
+                        reason: Reason::Exhausted,
+                        class: history.last().map_or(ErrorClass::Transient, |last| last.class),
+                        cause: history.last().map(|last| last.cause),
+                        history,
+                        attempts,
+                        crashes: delivery.crashes(),
+                    };
+                    return self.bury(delivery, given_up).await;
+                }
+                Err(error) => return Err(RouteError::new(why, error)),
+            }
         }
         Ok(Settlement::new(Disposition::Escalated { due, history, attempts }))
     }

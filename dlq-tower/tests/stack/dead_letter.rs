@@ -178,11 +178,22 @@ async fn a_retry_is_escalated_and_only_then_settled() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_cannot_be_written_is_not_settled() {
-    let lane = TestLane { refuses: true, ..TestLane::default() };
+    let lane = TestLane { fails: Some(StoreErrorKind::Unavailable), ..TestLane::default() };
     let layer = DeadLetterLayer::new(TestSink::default()).retry_lane(lane);
     let service = stack(layer, RetryLayer::new(policy(3, secs(60))), Handler::always(down()));
     let error = call(&service, delivery(1)).await.unwrap_err();
     assert_eq!(error.cause(), "the provider is down");
+}
+
+#[tokio::test(start_paused = true)]
+async fn g1_a_message_that_can_never_wait_dies() {
+    let lane = TestLane { fails: Some(StoreErrorKind::Refused), ..TestLane::default() };
+    let sink = TestSink::default();
+    let layer = DeadLetterLayer::new(sink.clone()).retry_lane(lane);
+    let service = stack(layer, RetryLayer::new(policy(3, secs(60))), Handler::always(down()));
+    let letter = letter(call(&service, delivery(1)).await);
+    assert_eq!((letter.reason, letter.class), (Reason::Exhausted, ErrorClass::Transient));
+    assert_eq!((letter.attempts, letter.history.len(), sink.held()), (1, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -255,14 +255,14 @@ impl Sink for TestSink {
 /// A retry lane that keeps what it is given, or refuses it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestLane {
-    pub(crate) refuses: bool,
+    pub(crate) fails: Option<StoreErrorKind>,
     pub(crate) escalations: Arc<Mutex<Vec<Escalation>>>,
 }
 
 impl RetryLane for TestLane {
     async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        if self.refuses {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "escalate"));
+        if let Some(kind) = self.fails {
+            return Err(StoreError::new(kind, "escalate"));
         }
         self.escalations.lock().unwrap().push(escalation);
         Ok(())

@@ -1,0 +1,1 @@
+//! Golden records: dead letters as each system writes them, header by header.

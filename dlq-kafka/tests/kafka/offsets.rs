@@ -1,0 +1,302 @@
+//! What is committed, and what is not.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::{CrashMarks, Disposition, Settle, Source, TransportErrorKind};
+use dlq_kafka::Concurrency;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
+use tokio::time::timeout;
+
+use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+
+const DONE: Disposition = Disposition::Succeeded;
+
+/// The commit of partition 0: position and metadata.
+fn committed(place: &Place) -> Option<(i64, String)> {
+    tokio::task::block_in_place(|| {
+        let group = format!("{}-billing", place.topic);
+        let asking: BaseConsumer = place.config().set("group.id", group).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&place.topic, 0);
+        let found = asking.committed_offsets(list, PATIENCE).unwrap();
+        let element = &found.elements()[0];
+        match element.offset() {
+            Offset::Offset(offset) => Some((offset, element.metadata().to_owned())),
+            _ => None,
+        }
+    })
+}
+
+/// Waits until that is committed.
+async fn until_committed(place: &Place, position: i64, metadata: &str) {
+    let wanted = Some((position, metadata.to_owned()));
+    let reached = async {
+        while committed(place) != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reached = timeout(Duration::from_secs(20), reached).await;
+    reached.unwrap_or_else(|_| panic!("committed is {:?}, not {wanted:?}", committed(place)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_the_lowest_record_that_is_not_done_is_committed() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("lowest", 1).await;
+    place.publish(1..=5).await;
+    let mut source = place.billing().source().await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        held.push(next(&mut source).await.1);
+    }
+    until_committed(&place, 0, "dlq1;open").await;
+    let first = held.remove(0);
+    held.remove(0).settle(DONE).await.unwrap();
+    held.remove(0).settle(DONE).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(committed(&place), Some((0, "dlq1;open".into())), "the first is not done");
+    first.settle(DONE).await.unwrap();
+    until_committed(&place, 3, "dlq1;open").await;
+    for settle in held {
+        settle.settle(DONE).await.unwrap();
+    }
+    until_committed(&place, 5, "dlq1;open").await;
+    source.close().await;
+    until_committed(&place, 5, "dlq1;clean").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_is_dropped_leaves_as_one_that_died() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("dropped", 1).await;
+    place.publish(1..=3).await;
+    let mut source = place.billing().source().await.unwrap();
+    handle(&mut source).await;
+    let held = next(&mut source).await;
+    drop(source);
+    until_committed(&place, 1, "dlq1;open").await;
+    let late = held.1.settle(DONE).await.unwrap_err();
+    assert_eq!(late.kind(), TransportErrorKind::Lost, "{late}");
+    let mut source = place.billing().source().await.unwrap();
+    let (again, _settle) = next(&mut source).await;
+    assert_eq!((number(&again), again.deliveries()), (2, 2));
+    until_committed(&place, 1, "dlq1;open;deaths=1;until=1001").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("marks", 1).await;
+    place.publish(1..=3).await;
+    for _ in 0..2 {
+        let mut source = place.billing().source().await.unwrap();
+        drop(next(&mut source).await.1);
+    }
+    let mut source = place.billing().source().await.unwrap();
+    let marks = source.crash_marks();
+    let (one, settle) = next(&mut source).await;
+    assert_eq!(one.deliveries(), 3);
+    let letter = one.death("billing").letter;
+    assert_eq!(marks.begin(letter).await.unwrap(), 0);
+    let marked = "dlq1;open;deaths=2;until=1000;marks=0:1";
+    assert_eq!(committed(&place), Some((0, marked.to_owned())));
+    // It dies while it runs.
+    drop((settle, source));
+    let other = dlq_core::LetterId::from_bytes([9; 16]);
+    assert!(marks.begin(other).await.is_err(), "what is not in hand cannot be marked");
+
+    // A settle handle that is dropped says that the run has ended; so it is the mark of the next that is lost.
+    let mut source = place.billing().source().await.unwrap();
+    let marks = source.crash_marks();
+    let (one, settle) = next(&mut source).await;
+    assert_eq!(marks.begin(letter).await.unwrap(), 0);
+    std::mem::forget(settle);
+    drop(source);
+    let mut source = place.billing().source().await.unwrap();
+    let marks = source.crash_marks();
+    let (_, settle) = next(&mut source).await;
+    assert_eq!(marks.begin(one.death("billing").letter).await.unwrap(), 1, "it never ended");
+    settle.settle(DONE).await.unwrap();
+    until_committed(&place, 1, "dlq1;open;deaths=4;until=1000").await;
+}
+
+/// One process has 20 records in hand when another joins. `moves` says whether a partition of one that stays is lost.
+async fn moved(name: &str, strategy: &str, all_move: bool) {
+    if !available() {
+        return;
+    }
+    let mut place = Place::with_partitions(name, 2).await;
+    place.brokers = place.brokers.clone().with("partition.assignment.strategy", strategy);
+    place.publish(1..=20).await;
+    let consumer = place.billing().without_retries().with_drain(Duration::ZERO);
+    let mut one = consumer.source().await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(next(&mut one).await);
+    }
+    let mut two = consumer.source().await.unwrap();
+    let (first, settle) = next(&mut two).await;
+    let partition = first.origin().partition();
+    let mut again = BTreeSet::new();
+    for (delivery, settle) in held {
+        let settled = settle.settle(DONE).await;
+        let has_moved = all_move || delivery.origin().partition() == partition;
+        assert_eq!(settled.is_err(), has_moved, "{:?}", delivery.origin());
+        if has_moved {
+            again.insert(number(&delivery));
+        }
+    }
+    settle.settle(DONE).await.unwrap();
+    assert!(again.remove(&number(&first)));
+    while !again.is_empty() {
+        let (delivery, settle) = tokio::select! {
+            next = next(&mut one) => next,
+            next = next(&mut two) => next,
+        };
+        settle.settle(DONE).await.unwrap();
+        assert!(again.remove(&number(&delivery)), "{} came once too often", number(&delivery));
+    }
+    assert!(timeout(Duration::from_secs(1), two.next()).await.is_err(), "each came once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_ends_after_its_partition_was_given_up_counts_no_more() {
+    moved("eager", "range", true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_partition_that_stays_is_not_given_up() {
+    moved("cooperative", "cooperative-sticky", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_while_a_partition_is_drained_does_not_run_again() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("drained", 2).await;
+    place.publish(1..=20).await;
+    let consumer = place.billing().with_drain(PATIENCE);
+    let mut one = consumer.source().await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(next(&mut one).await);
+    }
+    let mut two = consumer.source().await.unwrap();
+    // The rebalance waits for these.
+    let settling = async {
+        for (_, settle) in held {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            settle.settle(DONE).await.unwrap();
+        }
+    };
+    let (_, early) = tokio::join!(settling, timeout(Duration::from_secs(3), two.next()));
+    assert!(early.is_err(), "{:?}", early.map(|next| next.map(|next| next.map(|next| next.0))));
+    place.publish(21..=40).await;
+    for _ in 0..20 {
+        let delivery = tokio::select! {
+            (delivery, settle) = next(&mut one) => { settle.settle(DONE).await.unwrap(); delivery }
+            (delivery, settle) = next(&mut two) => { settle.settle(DONE).await.unwrap(); delivery }
+        };
+        assert!(number(&delivery) > 20);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g5_one_of_a_partition_is_in_hand_where_that_was_asked_for() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("one-each", 1).await;
+    place.publish(1..=6).await;
+    let consumer = place.billing().with_concurrency(Concurrency::Partition);
+    let mut source = consumer.source().await.unwrap();
+    for expected in 1..=6 {
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!(number(&delivery), expected);
+        let beside = timeout(Duration::from_millis(200), source.next()).await;
+        assert!(beside.is_err(), "another came beside it");
+        if expected == 2 {
+            // It waits, and so do those behind it.
+            let after = Duration::from_millis(300);
+            settle.settle(Disposition::Deferred { after }).await.unwrap();
+            let (again, settle) = next(&mut source).await;
+            assert_eq!(number(&again), 2);
+            settle.settle(DONE).await.unwrap();
+        } else {
+            settle.settle(DONE).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g5_one_of_a_key_is_in_hand_and_other_keys_go_on() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("key-each", 1).await;
+    for (number, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {
+        place.publish_keyed(number, key).await;
+    }
+    let consumer = place.billing().with_concurrency(Concurrency::Key);
+    let mut source = consumer.source().await.unwrap();
+    let (one, first) = next(&mut source).await;
+    let (three, third) = next(&mut source).await;
+    assert_eq!((number(&one), number(&three)), (1, 3));
+    assert!(timeout(Duration::from_millis(300), source.next()).await.is_err());
+    first.settle(DONE).await.unwrap();
+    assert_eq!(number(&handle(&mut source).await), 2);
+    assert_eq!(number(&handle(&mut source).await), 4);
+    third.settle(DONE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_what_is_in_flight_is_bounded_by_its_span_and_goes_on() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("span", 1).await;
+    place.publish(1..=600).await;
+    let consumer = place.billing().with_max_span(50).with_prefetch(1);
+    let mut source = consumer.source().await.unwrap();
+    let (first, stuck) = next(&mut source).await;
+    let mut seen = 1;
+    while let Ok(next) = timeout(Duration::from_secs(2), source.next()).await {
+        next.unwrap().unwrap().1.settle(DONE).await.unwrap();
+        seen += 1;
+    }
+    assert!(seen < 600, "the bound did not hold: {seen}");
+    assert_eq!(number(&first), 1);
+    stuck.settle(DONE).await.unwrap();
+    while seen < 600 {
+        handle(&mut source).await;
+        seen += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_lives_while_its_handlers_take_nothing() {
+    if !available() {
+        return;
+    }
+    let mut place = Place::with_partitions("slow", 1).await;
+    // As short as the client allows.
+    place.brokers = place.brokers.clone().with("max.poll.interval.ms", "6000");
+    place.publish(1..=3_000).await;
+    let consumer = place.billing().with_prefetch(10);
+    let mut source = consumer.source().await.unwrap();
+    let (_, first) = next(&mut source).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    first.settle(DONE).await.expect("the partition is still ours");
+    for expected in 2..=3_000 {
+        assert_eq!(number(&handle(&mut source).await), expected);
+    }
+}

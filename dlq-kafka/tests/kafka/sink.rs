@@ -1,0 +1,144 @@
+//! What is written to the topic of dead letters.
+
+use dlq_core::store::Letters;
+use dlq_core::{Filter, Reason, RetryLane, Sink, StoreErrorKind};
+use dlq_kafka::{DlqTopic, KafkaLetters, KafkaSink};
+use dlq_testkit::fixtures::{hostile_messages, letter};
+
+use crate::fixture::{Place, available, next};
+
+async fn sink(place: &Place) -> (KafkaSink, KafkaLetters) {
+    let topic = format!("{}.dlq", place.topic);
+    let consumer = place.billing().with_dlq(DlqTopic::new().with_name(&topic));
+    let sink = consumer.sink().await.unwrap();
+    (sink, KafkaLetters::new(&place.brokers, &*topic))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_letters_come_back_byte_for_byte() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh("bytes").await;
+    let (sink, letters) = sink(&place).await;
+    for (number, (what, message)) in (1..).zip(hostile_messages()) {
+        let mut written = letter(number);
+        written.message = message;
+        sink.put(vec![written.clone()]).await.unwrap();
+        let read = letters.get(written.id).await.unwrap().unwrap();
+        assert_eq!(read.message, written.message, "{what}");
+        assert_eq!((read.origin, read.consumer), (written.origin, written.consumer), "{what}");
+        assert_eq!(
+            (read.history, read.attributes),
+            (written.history, written.attributes),
+            "{what}"
+        );
+        assert_eq!((read.died_at, read.reason), (written.died_at, written.reason), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_a_death_that_was_written_twice_is_one_letter() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh("twice").await;
+    let (sink, letters) = sink(&place).await;
+    let mut again = letter(1);
+    again.generation += 1;
+    sink.put(vec![letter(1), letter(2), letter(1)]).await.unwrap();
+    sink.put(vec![letter(1)]).await.unwrap();
+    assert_eq!(letters.count(Filter::new()).await.unwrap(), 2);
+    sink.put(vec![again.clone(), letter(1)]).await.unwrap();
+    let read = letters.get(again.id).await.unwrap().unwrap();
+    assert_eq!(read.generation, again.generation);
+    assert_eq!(letters.count(Filter::new()).await.unwrap(), 2);
+}
+
+/// A consumer whose own topics take less than the messages that it reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("large", 1).await;
+    let consumer = place.billing();
+    let mut source = consumer.source().await.unwrap();
+    let lane = consumer.retry_lane().await.unwrap();
+    let sink = consumer.sink().await.unwrap();
+    let group = format!("{}-billing", place.topic);
+    for topic in ["dlq", &format!("{group}.retry.3s")] {
+        place.alter(&format!("{}.{topic}", place.topic), "max.message.bytes", "20000").await;
+    }
+    let payload = vec![b'x'; 100_000];
+    place.send(&place.topic, &payload, &[("trace", b"t-1")]).await;
+    let (delivery, settle) = next(&mut source).await;
+    let refused = lane
+        .escalate(dlq_core::Escalation {
+            delivery: delivery.clone(),
+            consumer: "billing".into(),
+            due: dlq_core::Timestamp::EPOCH,
+            history: dlq_core::History::new(),
+            attempts: 1,
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused);
+    let text = refused.to_string();
+    assert!(
+        text.contains("retry.3s` takes no record that large; raise its `max.message.bytes`"),
+        "{text}"
+    );
+
+    let mut dead = letter(1);
+    dead.message = delivery.message().clone();
+    dead.origin = delivery.origin().clone();
+    dead.reason = Reason::Permanent;
+    sink.put(vec![dead.clone()]).await.unwrap();
+    drop(settle);
+    let letters = KafkaLetters::new(&place.brokers, format!("{}.dlq", place.topic));
+    let read = letters.get(dead.id).await.unwrap().unwrap();
+    assert_eq!(read.message.payload().unwrap().len(), 100_000);
+    assert_eq!(read.message.headers().get("trace"), Some(&b"t-1"[..]));
+    assert_eq!(read.attributes["kafka.pointer"], format!("{}/0/0", place.topic));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_letter_is_not_refused_for_those_beside_it() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("batch", 1).await;
+    let topic = format!("{}.dlq", place.topic);
+    let sink = place.billing().sink().await.unwrap();
+    place.alter(&topic, "max.message.bytes", "6000").await;
+    let letters = (1..=50).map(|number| {
+        let mut letter = letter(number);
+        letter.message = letter.message.with_payload(Some(vec![b'x'; 1_000].into()));
+        letter.origin = dlq_core::Origin::new(
+            "kafka",
+            &*place.topic,
+            dlq_core::Position::Offset(number.into()),
+        );
+        letter
+    });
+    sink.put(letters.collect()).await.unwrap();
+    let read = KafkaLetters::new(&place.brokers, topic);
+    assert_eq!(read.count(Filter::new()).await.unwrap(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_is_named() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh("missing").await;
+    let open = KafkaSink::open(&place.brokers, DlqTopic::new(), &[place.topic.clone()]).await;
+    let text = open.unwrap_err().to_string();
+    assert!(text.contains(&format!("`{}.dlq` is not there", place.topic)), "{text}");
+    let other = dlq_kafka::KafkaConsumer::new(&place.brokers, "nowhere", "billing");
+    let text = other.source().await.unwrap_err().to_string();
+    assert!(text.contains("`nowhere` is not there"), "{text}");
+    let text = other.without_retries().retry_lane().await.unwrap_err().to_string();
+    assert!(text.contains("without_retries"), "{text}");
+}

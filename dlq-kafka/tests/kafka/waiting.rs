@@ -1,0 +1,159 @@
+//! Records that wait for their time: never early, and nobody waits for them.
+
+use std::time::Duration;
+
+use dlq_core::{Clock, Disposition, Escalation, History, Lane, RetryLane, Settle, SystemClock};
+use dlq_kafka::{KafkaRetryLane, KafkaSource, Ladder};
+
+use crate::fixture::{Place, available, handle, next, number};
+
+/// Takes the next delivery and sends it to wait for so long.
+async fn postpone(source: &mut KafkaSource, lane: &KafkaRetryLane, wait: Duration) {
+    let (delivery, settle) = next(source).await;
+    let due = SystemClock.now().after(wait);
+    let escalation = Escalation {
+        delivery,
+        consumer: "billing".into(),
+        due,
+        history: History::new(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+    let history = History::new();
+    settle.settle(Disposition::Escalated { due, history, attempts: 1 }).await.unwrap();
+}
+
+fn millis(nanos: i64) -> f64 {
+    nanos as f64 / 1e6
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_records_of_several_stages_and_partitions_come_when_they_are_due() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("ladder", 3).await;
+    let stages = [1_000, 1_500, 2_500].map(Duration::from_millis);
+    let consumer = place.billing().with_ladder(Ladder::of(stages));
+    let mut source = consumer.source().await.unwrap();
+    let lane = consumer.retry_lane().await.unwrap();
+    let count = 60;
+    place.publish(1..=count).await;
+    let mut written = vec![(0, Duration::ZERO); count as usize + 1];
+    for turn in 0..count as usize {
+        let (delivery, settle) = next(&mut source).await;
+        let stage = stages[turn % 3];
+        let before = SystemClock.now();
+        let due = before.after(stage);
+        let n = number(&delivery) as usize;
+        let escalation = Escalation {
+            delivery,
+            consumer: "billing".into(),
+            due,
+            history: History::new(),
+            attempts: 1,
+        };
+        lane.escalate(escalation).await.unwrap();
+        written[n] = (before.as_nanos(), stage);
+        let history = History::new();
+        settle.settle(Disposition::Escalated { due, history, attempts: 1 }).await.unwrap();
+    }
+    let mut late = Vec::new();
+    for _ in 0..count {
+        let (delivery, settle) = next(&mut source).await;
+        let now = SystemClock.now().as_nanos();
+        assert_eq!(delivery.lane(), Lane::Retry);
+        let (before, stage) = written[number(&delivery) as usize];
+        let due = before + i64::try_from(stage.as_nanos()).unwrap();
+        assert!(now >= due, "{} came {} ms early", number(&delivery), millis(due - now));
+        late.push(now - due);
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    late.sort_unstable();
+    let at = |part: usize| millis(late[(late.len() - 1) * part / 100]);
+    println!(
+        "{count} records of 3 stages and 3 partitions: none early; late by {:.1} ms (half of them), {:.1} ms (99 %), {:.1} ms (all)",
+        at(50),
+        at(99),
+        at(100)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_records_than_there_is_room_for_wait_at_the_broker() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("room", 2).await;
+    let stage = Duration::from_secs(4);
+    let consumer = place
+        .billing()
+        .with_ladder(Ladder::of([stage]))
+        .with_max_waiting(20, 1 << 20)
+        .with_prefetch(4);
+    let mut source = consumer.source().await.unwrap();
+    let lane = consumer.retry_lane().await.unwrap();
+    place.publish(1..=400).await;
+    let begun = SystemClock.now();
+    for _ in 0..400 {
+        postpone(&mut source, &lane, stage).await;
+    }
+    place.publish([401]).await;
+    let healthy = handle(&mut source).await;
+    let mut seen = Vec::new();
+    if healthy.lane() == Lane::Main {
+        assert_eq!(number(&healthy), 401, "what waits holds nobody up");
+        assert!(SystemClock.now().since(begun) < stage, "it waited for the others");
+    } else {
+        // So long did it take to write them.
+        seen.push(number(&healthy));
+    }
+    while seen.len() < 400 {
+        let delivery = handle(&mut source).await;
+        if delivery.lane() == Lane::Retry {
+            seen.push(number(&delivery));
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=400).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_that_groups_share_hold_the_records_of_each() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("shared", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
+    let of = |name: &str| place.consumer(name).with_ladder(ladder.clone());
+    let mut billing = of("billing").source().await.unwrap();
+    let mut shipping = of("shipping").source().await.unwrap();
+    let lane = of("billing").retry_lane().await.unwrap();
+    place.publish([1]).await;
+    postpone(&mut billing, &lane, Duration::from_secs(1)).await;
+    assert_eq!(handle(&mut shipping).await.lane(), Lane::Main);
+    assert_eq!(handle(&mut billing).await.lane(), Lane::Retry);
+    place.publish([2]).await;
+    assert_eq!(number(&handle(&mut shipping).await), 2, "it does not hear what is not its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_what_others_write_to_a_retry_topic_waits_and_runs() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("foreign", 1).await;
+    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(2)]));
+    let mut source = consumer.source().await.unwrap();
+    let topic = format!("{}.{0}-billing.retry.2s", place.topic);
+    let before = SystemClock.now();
+    place.send(&topic, b"7", &[("retry.due", b"tomorrow"), ("retry.count", b"\xff\x00")]).await;
+    place.send(&topic, b"8", &[("retry.due", b"2200-01-01T00:00:00Z")]).await;
+    let delivery = handle(&mut source).await;
+    assert_eq!(number(&delivery), 7);
+    assert!(SystemClock.now().since(before) >= Duration::from_secs(2), "it has the stage's delay");
+    assert_eq!(delivery.origin().stream(), topic);
+    // The other waits for its day, and nobody waits for it.
+    place.publish([9]).await;
+    assert_eq!(number(&handle(&mut source).await), 9);
+}
