@@ -12,12 +12,12 @@ use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::Headers as _;
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
-use dlq_kafka::{Record, dialect};
+use dlq_kafka::{Brokers, KafkaLetters, Record, dialect};
 use dlq_services::Service;
 use dlq_tests::kafka::{LETTERS, PARTITIONS, RETRIES, TOPIC};
 use dlq_tests::work::{Kind, kind};
 use dlq_tower::core::protocol::split;
-use dlq_tower::core::{DeadLetter, Header, Position, Timestamp};
+use dlq_tower::core::{DeadLetter, Filter, Header, Position, Timestamp};
 
 use crate::random::number;
 use crate::servers::Servers;
@@ -116,10 +116,9 @@ impl World for Kafka {
     }
 
     async fn letters(&self) -> Vec<(u64, DeadLetter)> {
-        let all = letters(&self.bootstrap, LETTERS, PARTITIONS).into_iter();
-        let letters = all.map(|letter| ((letter.id, letter.generation), letter));
-        let once: BTreeMap<_, _> = letters.collect();
-        once.into_values().map(|letter| (message_of(&letter), letter)).collect()
+        let letters = KafkaLetters::new(&Brokers::at(&*self.bootstrap), LETTERS);
+        let letters = letters.read(&Filter::new()).await.unwrap().into_iter();
+        letters.map(|stored| (message_of(&stored.letter), stored.letter)).collect()
     }
 }
 
