@@ -46,12 +46,16 @@ pub(crate) async fn kill_servers(mut world: impl World, kills: u64) -> String {
         let lines = usize::try_from(world.messages() / kills.max(1)).unwrap();
         let mut victim = world.victim(folder.path());
         for turn in 0..kills {
-            let is_over = victim.progress(lines) < lines;
-            world.servers().restart(turn);
-            if is_over {
-                deaths.count(victim.end().1);
+            while victim.progress(lines) < lines {
+                let (_, status) = victim.end();
+                deaths.count(status);
                 victim = world.victim(folder.path());
+                if status.success() {
+                    // Nothing is left.
+                    break;
+                }
             }
+            world.servers().restart(turn);
         }
         deaths.count(victim.end().1);
         finish(&world, folder.path(), &mut deaths);
