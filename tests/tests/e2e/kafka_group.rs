@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use dlq_tests::kafka::Group;
-use dlq_tests::{JOURNAL, Journal};
+use dlq_tests::{JOURNAL, Journal, START};
 
 use crate::kafka::{Copies, Kafka};
 use crate::random::{Random, number};
@@ -31,7 +31,7 @@ struct Crew<'a> {
     started: u32,
     say: Sender<u32>,
     said: Receiver<u32>,
-    /// Who noted something last.
+    /// Who was at work last.
     last: u32,
     /// Who did not end in good order.
     dead: BTreeSet<u32>,
@@ -69,7 +69,7 @@ impl<'a> Crew<'a> {
         std::fs::create_dir(self.folder_of(number)).unwrap();
         let program = env!("CARGO_BIN_EXE_kafka-victim");
         let flags = [&*self.kafka.bootstrap];
-        let say = move |_| say.send(number).is_ok();
+        let say = move |line: String| line.starts_with(START) || say.send(number).is_ok();
         let victim = Victim::telling(program, &self.folder_of(number), &flags, say);
         self.victims.push((number, victim));
     }
