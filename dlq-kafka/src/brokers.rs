@@ -85,6 +85,8 @@ impl Brokers {
             }
         }
         let mut config = ClientConfig::new();
+        // A server that is back is found within a second, and not within ten.
+        config.set("reconnect.backoff.max.ms", "1000");
         for (setting, value) in defaults {
             config.set(*setting, *value);
         }

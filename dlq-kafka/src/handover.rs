@@ -3,12 +3,13 @@
 //!
 //! | what happened | what is committed |
 //! |---|---|
-//! | a partition was assigned | `open`, before its first record is handed out |
+//! | a partition was assigned | `open` and who we are, before its first record is handed out |
 //! | a record that is a suspect is about to run | `open`, and a mark of its offset with how often it was marked |
-//! | records are done | `open`, the new position, the marks of what is not done |
+//! | records are done | `open` still, the new position, the marks of what is not done |
 //! | the partition is given up, or the process stops | `clean` |
 //!
-//! Who finds `open` takes over from an owner that died. Among the records from the committed offset on there may be one
+//! Who finds `open` takes over from an owner that died, unless that is itself: it lost the partition, as all do when the
+//! servers restart, and nobody died. Among the records from the committed offset on there may be one
 //! that killed it: they count as handed out once more, and until they are done few are in flight, so that the next
 //! death says more. In a partition whose owners died twice in a row without getting through, records are suspects.
 
@@ -25,6 +26,8 @@ const VERSION: &str = "dlq1";
 /// What is known of the owners of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Handover {
+    /// Who has the partition: another number for each source.
+    owner: u64,
     /// How many owners died in a row without getting past [`until`](Self::until).
     deaths: u32,
     /// The offset at which suspicion ends.
@@ -34,15 +37,25 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// What the new owner knows, that found `metadata` with the commit of `position`.
-    pub(crate) fn take_over(metadata: &str, position: u64) -> Self {
-        let Some((mut handover, is_clean)) = Self::read(metadata) else { return Self::default() };
+    /// What the first owner knows.
+    pub(crate) fn of(owner: u64) -> Self {
+        Self { owner, ..Self::default() }
+    }
+
+    /// What this owner knows, that found `metadata` with the commit of `position`.
+    pub(crate) fn take_over(owner: u64, metadata: &str, position: u64) -> Self {
+        let Some((mut handover, is_clean)) = Self::read(metadata) else { return Self::of(owner) };
+        let before = std::mem::replace(&mut handover.owner, owner);
         handover.reached(position);
-        if !is_clean {
+        if !is_clean && before != owner {
             handover.deaths += 1;
             handover.until = handover.until.max(position.saturating_add(REACH));
         }
         handover
+    }
+
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
     }
 
     /// Everything before `position` is done.
@@ -95,7 +108,10 @@ impl Handover {
 
     /// The metadata of a commit.
     pub(crate) fn write(&self, is_clean: bool) -> String {
-        let mut text = format!("{VERSION};{}", if is_clean { "clean" } else { "open" });
+        let mut text = match is_clean {
+            true => format!("{VERSION};clean"),
+            false => format!("{VERSION};open;by={:x}", self.owner),
+        };
         if self.deaths > 0 {
             text.push_str(&format!(";deaths={};until={}", self.deaths, self.until));
         }
@@ -121,6 +137,7 @@ impl Handover {
         let mut handover = Self::default();
         for part in parts {
             match part.split_once('=')? {
+                ("by", owner) => handover.owner = u64::from_str_radix(owner, 16).ok()?,
                 ("deaths", deaths) => handover.deaths = deaths.parse().ok()?,
                 ("until", until) => handover.until = until.parse().ok()?,
                 ("marks", marks) => {
@@ -143,12 +160,12 @@ mod tests {
 
     /// The owner that finds what `handover` wrote.
     fn next_owner(handover: &Handover, is_clean: bool, position: u64) -> Handover {
-        Handover::take_over(&handover.write(is_clean), position)
+        Handover::take_over(handover.owner + 1, &handover.write(is_clean), position)
     }
 
     #[test]
     fn g3_deaths_in_a_row_make_suspects_and_progress_clears_them() {
-        let first = Handover::take_over("", 500);
+        let first = Handover::take_over(1, "", 500);
         assert_eq!((first.deaths_of(500), first.limit()), (0, None));
         let second = next_owner(&first, false, 500);
         assert_eq!((second.deaths_of(500), second.deaths_of(500 + REACH)), (1, 0));
@@ -165,6 +182,15 @@ mod tests {
         let second = next_owner(&first, true, 10);
         assert_eq!(second.deaths_of(10), 1, "what was known stays known");
         assert_eq!(next_owner(&second, true, 10).deaths_of(10), 1);
+    }
+
+    #[test]
+    fn an_owner_that_finds_its_own_word_has_not_died() {
+        let mut owner = next_owner(&Handover::of(7), false, 10);
+        owner.begin(12);
+        let again = Handover::take_over(owner.owner, &owner.write(false), 10);
+        assert_eq!(again, owner, "it knows what it knew");
+        assert_eq!(next_owner(&again, false, 10).deaths_of(10), 2);
     }
 
     #[test]
@@ -199,8 +225,8 @@ mod tests {
         for metadata in
             ["", "x", "dlq1", "dlq1;odd", "dlq1;open;deaths", "dlq1;open;deaths=x", "\u{0}"]
         {
-            assert_eq!(Handover::take_over(metadata, 5), Handover::default(), "{metadata:?}");
+            assert_eq!(Handover::take_over(1, metadata, 5), Handover::of(1), "{metadata:?}");
         }
-        assert_eq!(Handover::take_over("dlq1;open;later=1", 5).deaths_of(5), 1);
+        assert_eq!(Handover::take_over(1, "dlq1;open;later=1", 5).deaths_of(5), 1);
     }
 }

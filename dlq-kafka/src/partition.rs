@@ -70,12 +70,14 @@ pub(crate) struct Received {
 pub(crate) struct Over;
 
 impl Partition {
-    pub(crate) fn new(topic: Arc<str>, number: i32, stage: Option<Duration>) -> Self {
+    /// `owner` is the source that has it.
+    pub(crate) fn new(owner: u64, topic: Arc<str>, number: i32, stage: Option<Duration>) -> Self {
+        let state = State { handover: Handover::of(owner), ..State::default() };
         Self {
             topic,
             number,
             stage,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             is_leaving: AtomicBool::new(false),
             span: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
@@ -105,7 +107,7 @@ impl Partition {
         match committed {
             None => state.opening = Opening::First,
             Some((position, metadata)) => {
-                state.handover = Handover::take_over(metadata, position);
+                state.handover = Handover::take_over(state.handover.owner(), metadata, position);
                 state.start = Some(position);
             }
         }
@@ -282,7 +284,7 @@ mod tests {
     use super::*;
 
     fn open() -> Partition {
-        let partition = Partition::new("orders".into(), 0, None);
+        let partition = Partition::new(1, "orders".into(), 0, None);
         partition.found(Some((5, "")));
         partition.opened();
         partition
@@ -315,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_partition_that_was_never_ours_by_word_leaves_nothing() {
-        let partition = Partition::new("orders".into(), 0, None);
+        let partition = Partition::new(1, "orders".into(), 0, None);
         assert_eq!(partition.close(true), None);
     }
 

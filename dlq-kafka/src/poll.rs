@@ -234,7 +234,7 @@ impl Poller {
     fn hand_over(&mut self) {
         let mut queue = self.shared.queue();
         if !self.batch.is_empty() {
-            queue.fetched.extend(self.batch.drain(..));
+            queue.received(self.batch.drain(..));
             self.shared.arrived.notify_one();
         }
         let until = Instant::now() + self.bounds.commit.min(PATIENCE);

@@ -78,8 +78,8 @@ impl Hooks {
                 None => Arc::from(name),
             };
             let stage = self.stages.iter().find(|(stage, _)| **stage == *name);
-            let partition =
-                Partition::new(Arc::clone(&topic), number, stage.map(|(_, delay)| *delay));
+            let stage = stage.map(|(_, delay)| *delay);
+            let partition = Partition::new(self.shared.owner, Arc::clone(&topic), number, stage);
             all.entry(topic).or_default().insert(number, Arc::new(partition));
         }
         tracing::info!(count = partitions.count(), "partitions were assigned");

@@ -1,6 +1,7 @@
 //! What the thread that polls, the source and the settle handles share.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -13,6 +14,9 @@ use crate::partition::Partition;
 use crate::rebalance::Hooks;
 use crate::record::Record;
 use crate::tracker::Sequence;
+
+/// How often an outage is told of.
+const OUTAGE: Duration = Duration::from_secs(10);
 
 /// A record that was fetched.
 #[derive(Debug)]
@@ -67,12 +71,37 @@ pub(crate) struct Queue {
     pub(crate) returned: Vec<Returned>,
     /// Lines whose first record is done.
     pub(crate) released: Vec<Line>,
-    pub(crate) errors: VecDeque<TransportError>,
+    /// What failed last, while that is true.
+    pub(crate) error: Option<TransportError>,
+    /// When that was, while nothing has come since.
+    failed: Option<Instant>,
     pub(crate) phase: Phase,
+}
+
+impl Queue {
+    /// The client tells of an outage again and again, and whoever hears of it waits longer each time before he asks again:
+    /// it is told so rarely that he is there when records come.
+    fn fail(&mut self, error: TransportError) {
+        let is_told = self.failed.is_some_and(|at| at.elapsed() < OUTAGE);
+        let is_over = self.error.as_ref().is_some_and(|error| !error.is_transient());
+        if is_over || (is_told && error.is_transient()) {
+            return;
+        }
+        (self.error, self.failed) = (Some(error), Some(Instant::now()));
+    }
+
+    /// Records were fetched.
+    pub(crate) fn received(&mut self, records: impl Iterator<Item = Taken>) {
+        self.fetched.extend(records);
+        self.error.take_if(|error| error.is_transient());
+        self.failed = None;
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// Who we are to those who have our partitions later.
+    pub(crate) owner: u64,
     queue: Mutex<Queue>,
     /// There is something in the queue.
     pub(crate) arrived: Notify,
@@ -94,6 +123,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(crate) fn new() -> Self {
         Self {
+            owner: RandomState::new().hash_one(()),
             queue: Mutex::default(),
             arrived: Notify::new(),
             moved: Condvar::new(),
@@ -151,7 +181,7 @@ impl Shared {
     }
 
     pub(crate) fn fail(&self, error: TransportError) {
-        self.queue().errors.push_back(error);
+        self.queue().fail(error);
         self.arrived.notify_one();
     }
 
@@ -204,5 +234,30 @@ impl Shared {
 
     pub(crate) fn cleared(&self, letter: LetterId) {
         lock(&self.suspects).remove(&letter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::TransportErrorKind::{Unavailable, Unexpected};
+
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_once_and_not_after_its_end() {
+        let mut queue = Queue::default();
+        let error = |kind| TransportError::new(kind, "fetch records");
+        queue.fail(error(Unavailable));
+        assert!(queue.error.take().is_some());
+        queue.fail(error(Unavailable));
+        assert!(queue.error.is_none(), "it was told");
+        queue.received(std::iter::empty());
+        queue.fail(error(Unavailable));
+        queue.received(std::iter::empty());
+        assert!(queue.error.is_none(), "records have come");
+        queue.fail(error(Unexpected));
+        queue.received(std::iter::empty());
+        queue.fail(error(Unavailable));
+        assert!(queue.error.is_some_and(|error| !error.is_transient()), "it is over");
     }
 }

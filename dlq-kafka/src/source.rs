@@ -167,7 +167,7 @@ impl KafkaSource {
     /// Takes what has come. Whether there was something.
     fn take(&mut self) -> Result<bool, TransportError> {
         let mut queue = self.shared.queue();
-        if let Some(error) = queue.errors.pop_front() {
+        if let Some(error) = queue.error.take() {
             return Err(error);
         }
         if queue.phase == Phase::Left {

@@ -3,7 +3,8 @@
 mod broker;
 mod feed;
 mod journal;
-pub mod nats;
+pub mod kafka;
+pub mod work;
 
 pub use broker::{FileBroker, FileSettle};
 pub use feed::{KILLER, Kind, MESSAGES, kind, message};
@@ -15,6 +16,8 @@ pub const CONSUMER: &str = "tests.work";
 pub const FORGOTTEN: &str = "forgotten";
 /// A line of the journal: a process begins.
 pub const START: &str = "start";
+/// The stream that the consumer on NATS reads.
+pub const STREAM: &str = "WORK";
 /// The file of the journal, in the folder of a test.
 pub const JOURNAL: &str = "journal";
 /// The file of the store, in the folder of a test.

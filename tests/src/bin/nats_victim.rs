@@ -5,48 +5,12 @@ use std::time::Duration;
 
 use dlq_nats::async_nats::{self, jetstream};
 use dlq_nats::{DlqStream, NatsConsumer, NatsCrashMarks, NatsSink, RetryStream};
-use dlq_tests::nats::{CONSUMER, Kind, STREAM, kind};
-use dlq_tests::{JOURNAL, Journal, START};
+use dlq_tests::work::{CONSUMER, work};
+use dlq_tests::{JOURNAL, Journal, START, STREAM};
 use dlq_tower::consumer::{Consumer, signal};
-use dlq_tower::extract::{Attempt, Json, State};
-use dlq_tower::{Classify, dlq_handler};
 
 /// The stream in which messages wait for their next attempt.
 const RETRIES: &str = "DLQ_RETRY";
-
-#[derive(Debug, thiserror::Error, Classify)]
-enum WorkError {
-    #[error("the other side is down")]
-    #[classify(transient)]
-    Down,
-    #[error("this will never work")]
-    #[classify(permanent)]
-    Never,
-}
-
-// Every retry takes the way through the retry lane.
-#[dlq_handler(
-    name = "tests.work",
-    max_attempts = 3,
-    backoff = constant("50ms"),
-    hold_limit = "1ms",
-    max_crashes = 3
-)]
-async fn work(
-    Json(n): Json<u64>,
-    attempt: Attempt,
-    State(journal): State<Journal>,
-) -> Result<(), WorkError> {
-    journal.note("run", n).map_err(|_| WorkError::Down)?;
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    match kind(n) {
-        Kind::Flaky if attempt.number() == 1 => return Err(WorkError::Down),
-        Kind::Poison => return Err(WorkError::Never),
-        Kind::Kills => std::process::abort(),
-        _ => {}
-    }
-    journal.note("ok", n).map_err(|_| WorkError::Down)
-}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -5,8 +5,12 @@
 mod crash_table;
 mod graceful;
 mod history;
+mod kafka;
+mod kafka_group;
+mod kafka_moving;
 mod kill;
 mod nats;
 mod random;
 mod servers;
 mod victim;
+mod world;

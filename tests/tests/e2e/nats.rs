@@ -1,27 +1,28 @@
 //! `kill -9` of a consumer on NATS, and of servers: every message succeeded or has exactly one letter.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
 use dlq_nats::async_nats::{self, ConnectOptions, jetstream};
 use dlq_nats::{DlqStream, NatsLetters};
-use dlq_tests::nats::{CONSUMER, Kind, STREAM, kind};
-use dlq_tests::{JOURNAL, Journal};
-use dlq_tower::core::{Filter, Position, Reason};
+use dlq_services::Service;
+use dlq_tests::STREAM;
+use dlq_tower::core::{DeadLetter, Filter, Position};
 
 use crate::random::{Random, number};
 use crate::servers::Servers;
 use crate::victim::{Deaths, Victim};
+use crate::world::{World, check, finish, kill_servers};
 
 /// The servers, and the messages on them.
-struct World {
+struct Nats {
     servers: Servers,
     client: async_nats::Client,
     messages: u64,
 }
 
-impl World {
+impl Nats {
     async fn new(servers: Option<Servers>) -> Option<Self> {
         let servers = servers?;
         let options = ConnectOptions::new().reconnect_delay_callback(|_| Duration::from_millis(50));
@@ -48,6 +49,16 @@ impl World {
         }
         Some(Self { servers, client, messages })
     }
+}
+
+impl World for Nats {
+    fn servers(&mut self) -> &mut Servers {
+        &mut self.servers
+    }
+
+    fn messages(&self) -> u64 {
+        self.messages
+    }
 
     fn victim(&self, folder: &Path) -> Victim {
         let mut args = vec![self.servers.replicas().to_string()];
@@ -56,60 +67,23 @@ impl World {
         Victim::of(env!("CARGO_BIN_EXE_nats-victim"), folder, &args)
     }
 
-    /// Lets it come to its end; it still kills itself now and then.
-    fn finish(&self, folder: &Path, deaths: &mut Deaths) {
-        for _ in 0..20 {
-            let (_, status) = self.victim(folder).end();
-            deaths.count(status);
-            if status.success() {
-                return;
-            }
-        }
-        panic!("it does not come to its end");
-    }
-
-    /// Checks G1 and G2, and says what was found.
-    async fn check(&self, folder: &Path) -> String {
-        let (mut runs, mut succeeded) = (0, BTreeMap::<u64, u64>::new());
-        for entry in Journal::read(&folder.join(JOURNAL)).unwrap() {
-            match entry.what.as_str() {
-                "run" => runs += 1,
-                "ok" => *succeeded.entry(entry.message).or_default() += 1,
-                _ => {}
-            }
-        }
+    async fn letters(&self) -> Vec<(u64, DeadLetter)> {
         let letters = NatsLetters::new(&self.client, DlqStream::new());
-        let letters = letters.read(&Filter::new()).await.unwrap();
-        let mut dead = BTreeSet::new();
-        for letter in letters.iter().map(|stored| &stored.letter) {
-            let Position::Offset(sequence) = letter.origin.position() else { panic!("{letter:?}") };
-            let n = sequence - 1;
-            assert!(dead.insert(n), "message {n} has two letters");
-            let reason = match kind(n) {
-                Kind::Poison => Reason::Permanent,
-                Kind::Kills => Reason::MaxCrashes,
-                other => panic!("message {n}, {other:?}, has a letter: {letter:?}"),
+        let letters = letters.read(&Filter::new()).await.unwrap().into_iter();
+        let numbered = letters.map(|stored| {
+            let Position::Offset(sequence) = stored.letter.origin.position() else {
+                panic!("{stored:?}")
             };
-            assert_eq!((letter.reason, letter.consumer.as_str()), (reason, CONSUMER), "{n}");
-            assert_eq!(letter.message.payload().unwrap(), n.to_string().as_bytes());
-        }
-        for n in 0..self.messages {
-            let is_good = matches!(kind(n), Kind::Good | Kind::Flaky);
-            assert_eq!(succeeded.contains_key(&n), is_good, "message {n}");
-            assert_eq!(dead.contains(&n), !is_good, "message {n} is lost");
-        }
-        let twice = succeeded.values().filter(|times| **times > 1).count();
-        let (messages, good, dead) = (self.messages, succeeded.len(), dead.len());
-        format!(
-            "{messages} messages, {runs} runs: {good} succeeded, {twice} of them more than once, {dead} have one letter, none lost"
-        )
+            (sequence - 1, stored.letter)
+        });
+        numbered.collect()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_on_nats_a_killed_consumer_loses_nothing() {
-    let servers = tokio::task::block_in_place(Servers::one);
-    let Some(world) = World::new(servers).await else { return };
+    let servers = tokio::task::block_in_place(|| Servers::one(Service::Nats, &[]));
+    let Some(world) = Nats::new(servers).await else { return };
     let (mut random, mut deaths) = (Random::new(), Deaths::default());
     let folder = tempfile::tempdir().unwrap();
     let kills = number("DLQ_NATS_KILLS", 50);
@@ -121,48 +95,27 @@ async fn g1_on_nats_a_killed_consumer_loses_nothing() {
             victim.progress(1 + random.below(most));
             deaths.count(victim.kill());
         }
-        world.finish(folder.path(), &mut deaths);
+        finish(&world, folder.path(), &mut deaths);
     });
     assert!(deaths.killed * 2 > kills, "most of the kills missed: {deaths}");
-    let found = world.check(folder.path()).await;
+    let found = check(&world, folder.path()).await;
     println!("{deaths}; {found}");
-}
-
-/// Kills servers while a consumer works; says what was found.
-async fn kill_servers(mut world: World) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let kills = number("DLQ_NATS_SERVER_KILLS", 5);
-    let mut deaths = Deaths::default();
-    let before = world.servers.starts();
-    tokio::task::block_in_place(|| {
-        let lines = usize::try_from(world.messages / kills.max(1)).unwrap();
-        let mut victim = world.victim(folder.path());
-        for turn in 0..kills {
-            let is_over = victim.progress(lines) < lines;
-            world.servers.restart(turn);
-            if is_over {
-                deaths.count(victim.end().1);
-                victim = world.victim(folder.path());
-            }
-        }
-        deaths.count(victim.end().1);
-        world.finish(folder.path(), &mut deaths);
-    });
-    assert_eq!(u64::from(world.servers.starts() - before), kills, "they were really killed");
-    let found = world.check(folder.path()).await;
-    format!("{kills} kills, {deaths}; {found}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_on_nats_a_killed_server_loses_nothing() {
-    let servers = tokio::task::block_in_place(Servers::one);
-    let Some(world) = World::new(servers).await else { return };
-    println!("one server: {}", kill_servers(world).await);
+    let servers = tokio::task::block_in_place(|| Servers::one(Service::Nats, &[]));
+    let Some(world) = Nats::new(servers).await else { return };
+    println!("one server: {}", kill_servers(world, kills()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_on_nats_a_killed_server_of_three_loses_nothing() {
-    let servers = tokio::task::block_in_place(Servers::three);
-    let Some(world) = World::new(servers).await else { return };
-    println!("one server of three: {}", kill_servers(world).await);
+    let servers = tokio::task::block_in_place(|| Servers::three(Service::Nats, &[]));
+    let Some(world) = Nats::new(servers).await else { return };
+    println!("one server of three: {}", kill_servers(world, kills()).await);
+}
+
+fn kills() -> u64 {
+    number("DLQ_NATS_SERVER_KILLS", 5)
 }

@@ -1,6 +1,6 @@
 //! The servers that are killed.
 
-use dlq_services::{Cluster, NatsCluster, Running, Service, or_skip};
+use dlq_services::{Builder, Cluster, Running, Service, or_skip};
 
 pub(crate) enum Servers {
     One(Running),
@@ -8,13 +8,13 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn one() -> Option<Self> {
-        or_skip(Service::Nats, Service::Nats.builder().ours().start()).ok().map(Self::One)
+    /// One server with these settings, in its own words.
+    pub(crate) fn one(service: Service, settings: &[(&str, &str)]) -> Option<Self> {
+        or_skip(service, builder(service, settings).start()).ok().map(Self::One)
     }
 
-    pub(crate) fn three() -> Option<Self> {
-        let started = NatsCluster::builder().ours().start_cluster();
-        or_skip(Service::Nats, started).ok().map(Self::Three)
+    pub(crate) fn three(service: Service, settings: &[(&str, &str)]) -> Option<Self> {
+        or_skip(service, builder(service, settings).start_cluster()).ok().map(Self::Three)
     }
 
     /// How many of them keep a message.
@@ -53,4 +53,9 @@ impl Servers {
             Self::Three(cluster) => cluster.nodes().iter().map(Running::starts).sum(),
         }
     }
+}
+
+fn builder(service: Service, settings: &[(&str, &str)]) -> Builder {
+    let ours = service.builder().ours();
+    settings.iter().fold(ours, |builder, (name, value)| builder.setting(*name, *value))
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How long it may say nothing: three servers take their time to choose a leader.
-const SILENCE: Duration = Duration::from_secs(120);
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Victim {
     child: Child,
@@ -23,6 +23,20 @@ impl Victim {
     }
 
     pub(crate) fn of(program: &str, folder: &Path, flags: &[&str]) -> Self {
+        let (said, lines) = mpsc::channel();
+        let say = move |line| said.send(line).is_ok();
+        let mut victim = Self::telling(program, folder, flags, say);
+        victim.lines = lines;
+        victim
+    }
+
+    /// Each line that it says is told, until that is no longer wanted.
+    pub(crate) fn telling(
+        program: &str,
+        folder: &Path,
+        flags: &[&str],
+        mut say: impl FnMut(String) -> bool + Send + 'static,
+    ) -> Self {
         let mut child = Command::new(program)
             .arg(folder)
             .args(flags)
@@ -31,16 +45,15 @@ impl Victim {
             .spawn()
             .unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (said, lines) = mpsc::channel();
         // Ends with the child, whose death closes the pipe.
         thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                if said.send(line).is_err() {
+                if !say(line) {
                     return;
                 }
             }
         });
-        Self { child, lines }
+        Self { child, lines: mpsc::channel().1 }
     }
 
     /// The next line that it says; `None` when it has ended.
@@ -60,6 +73,11 @@ impl Victim {
     pub(crate) fn signal(&self, name: &str) {
         let command = format!("kill -s {name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// `kill -9`; says how it ended, which may have been before.

@@ -1,0 +1,54 @@
+//! A consumer on Kafka that the tests kill: `kafka-victim FOLDER BOOTSTRAP`. It runs until nothing is left, or until it is
+//! told to stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_tests::kafka::{Group, consumer};
+use dlq_tests::work::work;
+use dlq_tests::{JOURNAL, Journal, START};
+use dlq_tower::consumer::{Consumer, signal};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    const USAGE: &str = "usage: kafka-victim FOLDER BOOTSTRAP";
+    let mut args = std::env::args().skip(1);
+    let folder = PathBuf::from(args.next().ok_or(USAGE)?);
+    let bootstrap = args.next().ok_or(USAGE)?;
+    let journal = Journal::open(&folder.join(JOURNAL))?;
+    journal.note(START, 0)?;
+    let messages = consumer(&bootstrap);
+    let source = messages.source().await?;
+    let marks = source.crash_marks();
+    let consumer = Consumer::builder(source)
+        .handler(work::handler().with_state(journal).build()?)
+        .retry_lane(messages.retry_lane().await?)
+        .sink(messages.sink().await?)
+        .crash_marks(marks)
+        .max_in_hand(64)
+        .build()?;
+    let group = Arc::new(Group::at(&bootstrap)?);
+    let report = consumer
+        .run(async {
+            tokio::select! {
+                () = signal() => {}
+                () = idle(&group) => {}
+            }
+        })
+        .await;
+    println!("{report}");
+    Ok(())
+}
+
+/// Until every message is done and none waits for a retry.
+async fn idle(group: &Arc<Group>) {
+    loop {
+        let group = Arc::clone(group);
+        let done = tokio::task::spawn_blocking(move || group.is_done()).await;
+        if matches!(done, Ok(Ok(true))) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
