@@ -4,7 +4,7 @@
 //! and for the how-manieth time. A record is written in the transaction that sends the letter, so that neither is there
 //! without the other for whoever reads with `read_committed`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ pub(super) struct Ledger {
     topic: String,
     /// The first offset that was not read.
     next: i64,
-    pub(super) marks: Marks,
+    read: Read,
 }
 
 impl Ledger {
@@ -92,20 +92,18 @@ impl Ledger {
         let mut all = TopicPartitionList::new();
         all.add_partition_offset(topic, 0, Offset::Beginning).map_err(answered)?;
         consumer.assign(&all).map_err(answered)?;
-        Ok(Self { consumer, topic: topic.to_owned(), next: 0, marks: Marks::new() })
+        Ok(Self { consumer, topic: topic.to_owned(), next: 0, read: Read::default() })
     }
 
-    /// Reads on, beyond this offset or, without one, to the end. Whether there was anything new.
-    pub(super) fn read(&mut self, beyond: Option<i64>) -> Result<bool, SetupError> {
-        let mut is_new = false;
+    /// Reads on, beyond this offset or, without one, to the end.
+    pub(super) fn read(&mut self, beyond: Option<i64>) -> Result<(), SetupError> {
         let mut until = Instant::now() + PATIENCE;
         while beyond.is_none_or(|offset| self.next <= offset) {
             match self.consumer.poll(Duration::from_millis(100)) {
                 Some(Ok(message)) => {
-                    let read = mark_of(&message)?;
+                    let read = mark_of(&message);
                     self.next = message.offset() + 1;
-                    take(&mut self.marks, read);
-                    is_new = true;
+                    self.read.take(read);
                     until = Instant::now() + PATIENCE;
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) if beyond.is_none() => break,
@@ -121,7 +119,15 @@ impl Ledger {
                 }
             }
         }
-        Ok(is_new)
+        match self.read.unclear.values().next() {
+            Some(why) => Err(SetupError::Config(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// What was sent back.
+    pub(super) fn marks(&self) -> &Marks {
+        &self.read.marks
     }
 
     /// Whether something is written within this time, unless it is to stop.
@@ -129,9 +135,9 @@ impl Ledger {
         let until = Instant::now() + time;
         while Instant::now() < until && !stop.is_set() {
             if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(50)) {
-                let read = mark_of(&message)?;
+                let read = mark_of(&message);
                 self.next = message.offset() + 1;
-                take(&mut self.marks, read);
+                self.read.take(read);
                 return Ok(true);
             }
         }
@@ -143,31 +149,46 @@ impl Ledger {
     }
 }
 
-fn take(marks: &mut Marks, read: Option<(Death, Option<Mark>)>) {
-    match read {
-        Some((death, Some(mark))) => drop(marks.insert(death, mark)),
-        Some((death, None)) => drop(marks.remove(&death)),
-        None => {}
+/// What the ledger says, as far as it was read.
+#[derive(Debug, Default)]
+struct Read {
+    marks: Marks,
+    /// Deaths whose last record is none of this version, and why.
+    unclear: BTreeMap<Death, String>,
+}
+
+impl Read {
+    fn take(&mut self, read: Option<(Death, Result<Option<Mark>, String>)>) {
+        let Some((death, mark)) = read else { return };
+        self.marks.remove(&death);
+        self.unclear.remove(&death);
+        match mark {
+            Ok(mark) => self.marks.extend(mark.map(|mark| (death, mark))),
+            Err(why) => drop(self.unclear.insert(death, why)),
+        }
     }
 }
 
 /// What a record says: which death, and how it was sent back last. A death without a value was not, on somebody's word.
-fn mark_of(message: &BorrowedMessage<'_>) -> Result<Option<(Death, Option<Mark>)>, SetupError> {
-    let Some(key) = message.key().filter(|key| *key != BEGUN) else { return Ok(None) };
+fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>, String>)> {
+    let key = message.key().filter(|key| *key != BEGUN)?;
     let (topic, offset) = (message.topic(), message.offset());
     let Some(death) = death_of(key) else {
         tracing::warn!(topic, offset, "a record of the ledger is of no death; it is passed over");
-        return Ok(None);
+        return None;
     };
-    let Some(json) = message.payload() else { return Ok(Some((death, None))) };
-    let written = serde_json::from_slice::<Written>(json).map_err(|error| {
-        SetupError::Config(format!(
+    let Some(json) = message.payload() else { return Some((death, Ok(None))) };
+    let mark = serde_json::from_slice::<Written>(json).map(|written| {
+        let Written { operation, at, times, .. } = written;
+        Some(Mark { operation, at, times })
+    });
+    let unclear = |error| {
+        format!(
             "the record at offset {offset} of topic `{topic}`, which says whether letter {death} was sent back, is none \
              of this version ({error}); write a record without a value under its key to go without it"
-        ))
-    })?;
-    let Written { operation, at, times, .. } = written;
-    Ok(Some((death, Some(Mark { operation, at, times }))))
+        )
+    };
+    Some((death, mark.map_err(unclear)))
 }
 
 /// Whether there is a ledger, which then has one partition: from where to where.
@@ -195,7 +216,7 @@ pub(super) async fn marks(brokers: &Brokers, topic: &Arc<str>) -> Result<Marks, 
     let read = aside(PATIENCE * 20, move || {
         let mut ledger = Ledger::open(&brokers, &name)?;
         ledger.read(None)?;
-        Ok(ledger.marks)
+        Ok(ledger.read.marks)
     });
     read.await.unwrap_or_else(|| Err(silent(&format!("read topic `{topic}`"))))
 }
@@ -244,11 +265,11 @@ fn silent(what: &str) -> SetupError {
 
 impl std::fmt::Debug for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { topic, next, marks, .. } = self;
+        let Self { topic, next, read, .. } = self;
         f.debug_struct("Ledger")
             .field("topic", topic)
             .field("next", next)
-            .field("marks", &marks.len())
+            .field("marks", &read.marks.len())
             .finish_non_exhaustive()
     }
 }

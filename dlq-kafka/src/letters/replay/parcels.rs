@@ -107,7 +107,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                 self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
                 continue;
             };
-            let mark = ledger.as_ref().and_then(|ledger| ledger.marks.get(&row.letter.death()));
+            let mark = ledger.as_ref().and_then(|ledger| ledger.marks().get(&row.letter.death()));
             let times = mark.map_or(0, |mark| mark.times).saturating_add(1);
             match self.parcel(row, &letter, times) {
                 Ok(parcel) => parcels.push(parcel),

@@ -243,11 +243,11 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let open = ledger.insert(read.await?);
         tracing::trace!("the ledger is read");
         let mut rows = std::mem::take(&mut self.rows);
-        rows.retain(|row| self.is_wanted(row, &open.marks));
+        rows.retain(|row| self.is_wanted(row, open.marks()));
         self.rows = rows;
         let mut parts = std::mem::take(&mut self.parts);
         for parcels in &mut parts {
-            parcels.retain(|parcel| self.is_wanted(parcel.row, &open.marks));
+            parcels.retain(|parcel| self.is_wanted(parcel.row, open.marks()));
         }
         self.parts = parts;
         self.unsure.clear();

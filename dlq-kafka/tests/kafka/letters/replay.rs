@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dlq_core::store::Letters;
 use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{KafkaTarget, Ladder, ReplayOutcome, ScanRange, Skipped};
 use dlq_testkit::fixtures::died_again;
 use tokio::sync::Notify;
 
-use crate::fixture_replay::{Shop, commit, replay, run, to_origin};
+use crate::fixture_replay::{PATIENCE, Shop, commit, replay, run, to_origin};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_what_was_sent_is_not_sent_again() {
@@ -313,4 +314,35 @@ async fn what_cannot_be_begun_is_said() {
     let absent = dlq_kafka::KafkaLetters::new(&shop.brokers(), "begun-absent");
     let absent = to_origin(&absent, 1).run(pending(), |_| {}).await.unwrap_err();
     assert_eq!(absent.kind(), StoreErrorKind::NotFound, "{absent}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_that_cannot_be_read_sends_nothing_and_says_what_to_do() {
+    let Some(shop) = Shop::open("ledger").await else { return };
+    let letters = shop.bury(&shop.dead(0..3)).await;
+    assert_eq!(run(to_origin(&letters, 1).with_limit(2)).await.sent, 2);
+    let ledger = format!("{}.replays", shop.dlq);
+    let producer: FutureProducer = shop.config().create().unwrap();
+    let write = async |key: &str, value: Option<&str>| {
+        let mut record = FutureRecord::to(&ledger).key(key);
+        record.payload = value;
+        producer.send(record, PATIENCE).await.unwrap();
+    };
+    let all = letters.read(&Filter::new()).await.unwrap();
+    let unsent = all.iter().find(|stored| stored.letter.state.status == Status::Pending).unwrap();
+    let (death, number) = (unsent.letter.death().to_string(), &unsent.letter.message);
+    write("a stranger's", Some("word")).await;
+    write(&death, Some("{\"of\":\"another version\"}")).await;
+    let error = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains(&death) && error.to_string().contains(&ledger), "{error}");
+    assert_eq!(shop.sent_back().await.len(), 2);
+    // Without a value it was not sent, on somebody's word; so is what was.
+    write(&death, None).await;
+    assert_eq!(run(to_origin(&letters, 3)).await.sent, 1);
+    write(&death, None).await;
+    assert_eq!(run(to_origin(&letters, 4)).await.sent, 1);
+    let number = std::str::from_utf8(number.payload().unwrap()).unwrap();
+    let times: Vec<u32> = shop.sent_back().await.into_values().collect();
+    assert_eq!((times.iter().sum::<u32>(), shop.sent_back().await[number]), (4, 2));
 }
