@@ -4,11 +4,13 @@
 mod brokers;
 pub mod dialect;
 mod error;
+mod feed;
 mod ladder;
 mod record;
 mod wire;
 
 pub use brokers::Brokers;
+pub use feed::{IngestMark, KafkaFeed, ingest_marks};
 pub use ladder::{Ladder, Stage};
 pub use record::Record;
 
