@@ -57,7 +57,7 @@ fn look(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, SetupError> {
     let mut marks = Vec::new();
     for group in groups {
         let own = client(brokers, &group)?;
-        let found = read(&own, topic, &partitions).map_err(|error| {
+        let found = reach::patiently(|| read(&own, topic, &partitions)).map_err(|error| {
             SetupError::answered(&format!("read the offsets of group `{group}`"), error)
         })?;
         if let Found::Mark(Mark { store, confirmed, .. }) = found {

@@ -62,8 +62,8 @@ const FIXED: [(&str, &str); 5] = [
 /// | while it commits | either of the two | as one of the two |
 /// | after it has left | the offset after the last letter, as clean | what comes after it is new |
 ///
-/// A partition that goes to another process takes along what was yielded and not confirmed: it comes again there, and
-/// confirming it here changes nothing any more. Letters of a process that died come again when its lease has ended.
+/// When a process joins or leaves, all partitions are handed out anew, and what was yielded and not confirmed comes again
+/// to whoever has its partition then; confirming it with the former owner changes nothing any more. Letters of a process that died come again when its lease has ended.
 ///
 /// The group forgets where it was when none of its members was there for as long as the brokers keep offsets (seven days
 /// as they are delivered): then the topic is read from its start, and the store has most of it already. Letters stay in the topic for as
@@ -75,6 +75,7 @@ pub struct KafkaFeed {
     cluster: Arc<str>,
     group: String,
     ends: bool,
+    has_ended: bool,
     /// `None` once the feed is being dropped.
     commands: Option<mpsc::Sender<Command>>,
     left: mpsc::Receiver<()>,
@@ -131,6 +132,7 @@ impl KafkaFeed {
             cluster,
             group,
             ends: false,
+            has_ended: false,
             commands: Some(commands),
             left,
             waiting: None,
@@ -156,8 +158,7 @@ impl KafkaFeed {
         let done = self.confirmed.values().copied().collect();
         let (reply, answer) = oneshot::channel();
         if !self.ask(Command::Confirm { done, reply }) {
-            return Err(StoreError::new(StoreErrorKind::Unexpected, CONFIRMING)
-                .with_detail("the feed has ended"));
+            return Err(ended(CONFIRMING));
         }
         match tokio::time::timeout(ANSWER, answer).await {
             Ok(Ok(committed)) => committed?,
@@ -179,15 +180,14 @@ impl Feed for KafkaFeed {
         if !self.confirmed.is_empty() {
             self.commit().await?;
         }
-        if self.taken.is_empty() {
+        if self.taken.is_empty() && !self.has_ended {
             let waiting = match self.waiting.take() {
                 Some(waiting) => waiting,
                 None => {
                     let (reply, answer) = oneshot::channel();
                     let limit = limit.max(1);
                     if !self.ask(Command::Next { limit, ends: self.ends, reply }) {
-                        // It has ended before.
-                        return Ok(Vec::new());
+                        return Err(ended(READING));
                     }
                     answer
                 }
@@ -196,6 +196,7 @@ impl Feed for KafkaFeed {
             let taken = self.waiting.insert(waiting).await;
             self.waiting = None;
             self.taken = taken.map_err(|_| ended(READING))??.into();
+            self.has_ended = self.taken.is_empty();
         }
         let count = self.taken.len().min(limit.max(1));
         let taken: Vec<Taken> = self.taken.drain(..count).collect();
@@ -275,9 +276,8 @@ fn join(
         |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
     let mut written = false;
     loop {
-        match marks::read(&consumer, &topic, &partitions)
-            .map_err(|error| asked("read the offsets", error))?
-        {
+        let found = reach::patiently(|| marks::read(&consumer, &topic, &partitions));
+        match found.map_err(|error| asked("read the offsets", error))? {
             marks::Found::Mark(mark) if mark.store == store => break,
             marks::Found::Mark(Mark { store: other, .. }) => {
                 return conflict(format!(
@@ -308,7 +308,7 @@ fn join(
                     mark.write(&mut first, &topic, *partition, low)
                         .map_err(|error| asked("commit the start", error))?;
                 }
-                match consumer.commit(&first, CommitMode::Sync) {
+                match reach::patiently(|| consumer.commit(&first, CommitMode::Sync)) {
                     Ok(()) => {}
                     // Somebody joined meanwhile, who has said into which store the letters go.
                     Err(error) if is_joined(error.rdkafka_error_code()) => {}

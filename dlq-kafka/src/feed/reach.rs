@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 
 use crate::error::{SetupError, is_refusal};
 
@@ -44,6 +44,33 @@ impl ClientContext for Heard {
 }
 
 impl ConsumerContext for Heard {}
+
+/// Asks again while the coordinator of a group is being found, for at most [`PATIENCE`] and a little.
+pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
+    use RDKafkaErrorCode::{
+        CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, WaitingForCoordinator,
+    };
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Err(error)
+                if begun.elapsed() < PATIENCE
+                    && matches!(
+                        error.rdkafka_error_code(),
+                        Some(
+                            CoordinatorLoadInProgress
+                                | CoordinatorNotAvailable
+                                | NotCoordinator
+                                | WaitingForCoordinator
+                        )
+                    ) =>
+            {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            answer => return answer,
+        }
+    }
+}
 
 /// The partitions of a topic that exists, once the cluster answers. Blocks for at most [`PATIENCE`] and a little.
 pub(super) fn partitions<C: ConsumerContext>(
