@@ -15,6 +15,7 @@ mod delivery;
 mod error;
 mod failure;
 mod filter;
+mod finding;
 pub mod fingerprint;
 pub mod idempotency;
 mod identity;
@@ -40,6 +41,7 @@ pub use failure::{
     MAX_TEXT, Reason, UnknownWord, bounded,
 };
 pub use filter::{Filter, searchable};
+pub use finding::{Finding, Severity};
 pub use fingerprint::Fingerprint;
 pub use identity::{Binding, Death, InvalidId, LetterId, OperationId};
 pub use lane::{BoxRetryLane, Escalation, RetryLane};

@@ -1,18 +1,23 @@
 //! Kafka as a transport: consumers that never lose a record, retry topics that never block, and the dead letters of
 //! every dialect.
 
+pub mod admin;
 mod brokers;
 pub mod dialect;
 mod error;
 mod feed;
 mod ladder;
+pub mod lag;
 mod record;
+mod topics;
 mod wire;
 
 pub use brokers::Brokers;
 pub use feed::{IngestMark, KafkaFeed, ingest_marks};
 pub use ladder::{Ladder, Stage};
+pub use lag::KafkaLag;
 pub use record::Record;
+pub use topics::{DlqTopic, RetryTopics};
 
 /// The client that this crate works with.
 pub use rdkafka;

@@ -41,11 +41,10 @@
 
 mod create;
 mod deployment;
-mod finding;
 mod look;
 mod permissions;
 mod rules;
 
 pub use create::Created;
 pub use deployment::{ConsumerPlan, Deployment, StreamPlan};
-pub use finding::{Finding, Severity};
+pub use dlq_core::{Finding, Severity};

@@ -39,7 +39,7 @@ impl fmt::Display for Severity {
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
-    /// What was looked at, e.g. ``consumer `billing` of stream `ORDERS` ``.
+    /// What was looked at, e.g. ``topic `orders.dlq` ``.
     pub subject: String,
     /// The setting or figure, as the server calls it.
     pub setting: String,
@@ -52,7 +52,9 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(severity: Severity, subject: &str, setting: &str) -> Self {
+    /// A finding of which nothing more is said yet. See the fields.
+    #[must_use]
+    pub fn new(severity: Severity, subject: &str, setting: &str) -> Self {
         Self {
             severity,
             subject: subject.to_owned(),
@@ -63,12 +65,16 @@ impl Finding {
         }
     }
 
-    pub(super) fn found(mut self, found: impl Into<String>, want: impl Into<String>) -> Self {
+    /// Sets what was found, and what was wanted.
+    #[must_use]
+    pub fn found(mut self, found: impl Into<String>, want: impl Into<String>) -> Self {
         (self.found, self.want) = (found.into(), want.into());
         self
     }
 
-    pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
+    /// Sets what it does to messages, and what to do.
+    #[must_use]
+    pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = advice.into();
         self
     }

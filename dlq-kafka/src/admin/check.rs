@@ -1,0 +1,85 @@
+use std::collections::BTreeMap;
+
+use dlq_core::{Clock as _, StoreError, SystemClock};
+use rdkafka::Offset;
+use rdkafka::admin::ResourceSpecifier;
+
+use super::{Deployment, Finding, Severity, rules};
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+use crate::topics::{
+    Cluster, Look, Role, Seen, WantedTopic, blocking, judge, merge, read_settings, topic_name,
+};
+
+impl Deployment {
+    /// Looks at what is there, and tells what is not as it should be, the worst first. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when no broker answers within ten seconds; `InvalidConfig` when a name is none, two topics would have
+    /// one name, or the brokers refuse the user. What a user may not see is a finding.
+    ///
+    /// # Cancel safety
+    ///
+    /// Can be dropped at any time.
+    pub async fn check(&self, brokers: &Brokers) -> Result<Vec<Finding>, StoreError> {
+        let check = async {
+            let (brokers, wanted) = (brokers.clone(), merge(&self.wanted()?)?);
+            blocking(move || look(&brokers, &wanted)).await
+        };
+        let mut findings = check.await.map_err(|error| error.for_store("check a deployment"))?;
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        Ok(findings)
+    }
+}
+
+fn look(
+    brokers: &Brokers,
+    wanted: &BTreeMap<String, WantedTopic>,
+) -> Result<Vec<Finding>, SetupError> {
+    let mut cluster = Cluster::new(brokers, None)?;
+    let mut findings = Vec::new();
+    let mut all = BTreeMap::new();
+    for name in wanted.keys() {
+        let not_there = |found: &str, advice: String| {
+            let finding = Finding::new(Severity::Error, &topic_name(name), "existence");
+            finding.found(found, "there").advice(advice)
+        };
+        match cluster.look(name)? {
+            Look::There(seen) => _ = all.insert(name.clone(), seen),
+            Look::Missing => findings.push(not_there("missing", "create it".to_owned())),
+            Look::Refused(text) => findings.push(not_there("unknown", text)),
+        }
+    }
+    read_settings(&mut cluster, &mut all)?;
+    for (name, seen) in &all {
+        let topic = &wanted[name];
+        findings.extend(judge(topic, seen, &all, cluster.ids.len()));
+        if topic.role == Role::Letters {
+            findings.extend(ageing(&cluster, name, seen)?);
+        }
+    }
+    let mut settings = Vec::new();
+    for id in cluster.ids.clone() {
+        let of_broker = cluster.settings(&[ResourceSpecifier::Broker(id)])?;
+        settings.extend(of_broker.into_iter().map(|one| (id, one)));
+    }
+    findings.extend(rules::brokers(&settings));
+    Ok(findings)
+}
+
+/// How many letters are about to be removed: those before the first that is younger, in each partition.
+fn ageing(cluster: &Cluster, name: &str, seen: &Seen) -> Result<Option<Finding>, SetupError> {
+    let Some(retention) = seen.retention() else { return Ok(None) };
+    let of: Vec<_> = seen.readable().map(|partition| (name, partition)).collect();
+    let then = SystemClock.now().before(rules::nearly(retention)).as_millis();
+    let young = cluster.offsets(&of, Offset::Offset(then.max(0)))?;
+    let (first, end) =
+        (cluster.offsets(&of, Offset::Beginning)?, cluster.offsets(&of, Offset::End)?);
+    let mut letters = 0;
+    for ((young, first), end) in young.into_iter().zip(first).zip(end) {
+        let (first, end) = (first.unwrap_or(0), end.unwrap_or(0));
+        letters += u64::try_from(young.unwrap_or(end) - first).unwrap_or(0);
+    }
+    Ok(rules::ageing(name, retention, letters))
+}

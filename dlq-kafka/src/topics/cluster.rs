@@ -1,0 +1,353 @@
+//! What is asked of the brokers. Every request blocks, for at most [`PATIENCE`].
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+use super::rules::{max_message, millis, partitions, topic_name};
+use super::wanted::WantedTopic;
+use crate::brokers::Brokers;
+use crate::error::{SetupError, is_refusal};
+
+/// How long one answer may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How many news of the client are looked through for a cause.
+const NEWS: usize = 64;
+
+/// Runs what blocks where it may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SetupError> + Send + 'static,
+) -> Result<T, SetupError> {
+    spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(SetupError::Unavailable("the request was cut off".to_owned(), Some(error.into())))
+    })
+}
+
+/// A topic as the brokers describe it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) partitions: i32,
+    /// On how many brokers a partition is, at least.
+    pub(crate) replication: usize,
+    pub(crate) leaderless: Vec<i32>,
+    /// `None` when the user may not read them.
+    pub(crate) settings: Option<BTreeMap<String, String>>,
+}
+
+impl Seen {
+    pub(super) fn text(&self, setting: &str) -> Option<&str> {
+        Some(self.settings.as_ref()?.get(setting)?.as_str())
+    }
+
+    pub(super) fn number(&self, setting: &str) -> Option<i64> {
+        self.text(setting)?.parse().ok()
+    }
+
+    /// The partitions that have leaders.
+    pub(crate) fn readable(&self) -> impl Iterator<Item = i32> {
+        (0..self.partitions).filter(|partition| !self.leaderless.contains(partition))
+    }
+
+    /// `None` for what is kept for ever, or when that is unknown.
+    pub(crate) fn retention(&self) -> Option<Duration> {
+        let millis = self.number("retention.ms")?;
+        u64::try_from(millis).ok().map(Duration::from_millis)
+    }
+
+    pub(super) fn max_message(&self) -> Option<u64> {
+        u64::try_from(self.number("max.message.bytes")?).ok()
+    }
+}
+
+/// What is known of a name.
+#[derive(Clone, Debug)]
+pub(crate) enum Look {
+    There(Seen),
+    Missing,
+    /// The user may not know.
+    Refused(String),
+}
+
+/// Keeps what a client tells of its troubles, among which is why brokers do not answer.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles(Mutex<Option<(RDKafkaErrorCode, String)>>);
+
+impl ClientContext for Troubles {
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "the client of Kafka is in trouble");
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // That all are away says less than why one is.
+        if known.as_ref().is_none_or(|_| is_refusal(code))
+            && code != RDKafkaErrorCode::AllBrokersDown
+        {
+            *known = Some((code, reason.to_owned()));
+        }
+    }
+}
+
+impl ConsumerContext for Troubles {}
+
+/// Asks the brokers.
+pub(crate) struct Cluster {
+    brokers: Brokers,
+    consumer: BaseConsumer<Troubles>,
+    admin: Option<AdminClient<DefaultClientContext>>,
+    /// The ids of the brokers that are there, as of the last look.
+    pub(crate) ids: Vec<i32>,
+}
+
+impl Cluster {
+    /// With the offsets of a group, if one is named. Nothing is asked yet.
+    pub(crate) fn new(brokers: &Brokers, group: Option<&str>) -> Result<Self, SetupError> {
+        // Asking for a topic would create it where brokers do so.
+        let mut fixed =
+            vec![("allow.auto.create.topics", "false"), ("enable.auto.commit", "false")];
+        fixed.extend(group.map(|group| ("group.id", group)));
+        let config = brokers.client(&[], &fixed)?;
+        let consumer = BaseConsumer::from_config_and_context(&config, Troubles::default())
+            .map_err(|error| SetupError::answered("make a client", error))?;
+        Ok(Self { brokers: brokers.clone(), consumer, admin: None, ids: Vec::new() })
+    }
+
+    /// What a failed request means: with what the client knows of the cause, and what to do.
+    pub(crate) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
+        if let Some(code) = error.rdkafka_error_code().filter(|code| is_refusal(*code)) {
+            let advice = match code {
+                RDKafkaErrorCode::GroupAuthorizationFailed => "; allow `Describe` on the group",
+                RDKafkaErrorCode::TopicAuthorizationFailed => "; allow `Describe` on the topic",
+                _ => "",
+            };
+            return SetupError::Config(format!("{what}: {error}{advice}"));
+        }
+        for _ in 0..NEWS {
+            if self.consumer.poll(Duration::ZERO).is_none() {
+                break;
+            }
+        }
+        let troubles = &self.consumer.context().0;
+        let known = troubles.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asked = format!("{what} at `{}`", self.brokers.bootstrap());
+        match known {
+            Some((code, reason)) if is_refusal(code) => SetupError::Config(format!(
+                "{asked}: {reason}; check the credentials (`sasl.*`, `ssl.*`)"
+            )),
+            Some((_, reason)) => SetupError::Unavailable(
+                format!("{asked}: {error}, {reason}; check address and network"),
+                Some(error.into()),
+            ),
+            None => SetupError::Unavailable(
+                format!("{asked}: {error}; check address and network"),
+                Some(error.into()),
+            ),
+        }
+    }
+
+    /// What is known of a topic, without its settings.
+    pub(crate) fn look(&mut self, name: &str) -> Result<Look, SetupError> {
+        let what = format!("ask for {}", topic_name(name));
+        let metadata = self
+            .consumer
+            .fetch_metadata(Some(name), PATIENCE)
+            .map_err(|error| self.failed(&what, error))?;
+        self.ids = metadata.brokers().iter().map(rdkafka::metadata::MetadataBroker::id).collect();
+        let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
+            return Ok(Look::Missing);
+        };
+        match topic.error().map(RDKafkaErrorCode::from) {
+            None | Some(RDKafkaErrorCode::LeaderNotAvailable) => {}
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                return Ok(Look::Missing);
+            }
+            Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+                return Ok(Look::Refused(format!(
+                    "{}: the user may not see it; allow `Describe` on it",
+                    topic_name(name)
+                )));
+            }
+            Some(code) => return Err(self.failed(&what, KafkaError::MetadataFetch(code))),
+        }
+        let all = topic.partitions();
+        Ok(Look::There(Seen {
+            partitions: i32::try_from(all.len()).unwrap_or(i32::MAX),
+            replication: all.iter().map(|one| one.replicas().len()).min().unwrap_or(0),
+            leaderless: all.iter().filter(|one| one.leader() < 0).map(|one| one.id()).collect(),
+            settings: None,
+        }))
+    }
+
+    /// Offsets by one request to each broker: `at` is an end, or a time in milliseconds, for which it is that of the first
+    /// record which is not older, or the end where there is none.
+    pub(crate) fn offsets(
+        &self,
+        of: &[(&str, i32)],
+        at: Offset,
+    ) -> Result<Vec<Option<i64>>, SetupError> {
+        let asking = |list| self.consumer.offsets_for_times(list, PATIENCE);
+        self.listed("read offsets", of, at, asking)
+    }
+
+    /// What the group has committed, by one request; `None` for nothing.
+    pub(crate) fn committed(
+        &self,
+        group: &str,
+        of: &[(&str, i32)],
+    ) -> Result<Vec<Option<i64>>, SetupError> {
+        let asking = |list| self.consumer.committed_offsets(list, PATIENCE);
+        self.listed(&format!("read the offsets of group `{group}`"), of, Offset::Invalid, asking)
+    }
+
+    fn listed(
+        &self,
+        what: &str,
+        of: &[(&str, i32)],
+        at: Offset,
+        ask: impl FnOnce(TopicPartitionList) -> KafkaResult<TopicPartitionList>,
+    ) -> Result<Vec<Option<i64>>, SetupError> {
+        if of.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fail = |error| self.failed(what, error);
+        let mut list = TopicPartitionList::with_capacity(of.len());
+        for (topic, partition) in of {
+            list.add_partition_offset(topic, *partition, at).map_err(fail)?;
+        }
+        let answer = ask(list).map_err(fail)?;
+        let read = |(topic, partition): &(&str, i32)| {
+            let Some(one) = answer.find_partition(topic, *partition) else { return Ok(None) };
+            let named = |error| self.failed(&format!("{what}, {}", topic_name(topic)), error);
+            one.error().map_err(named)?;
+            Ok(match one.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            })
+        };
+        of.iter().map(read).collect()
+    }
+
+    fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {
+        if self.admin.is_none() {
+            let config = self.brokers.client(&[], &[])?;
+            let admin =
+                config.create().map_err(|error| SetupError::answered("make a client", error))?;
+            self.admin = Some(admin);
+        }
+        Ok(self.admin.as_ref().expect("it was made above"))
+    }
+
+    /// The settings of these, in their order; `None` where the user may not read them.
+    pub(crate) fn settings(
+        &mut self,
+        of: &[ResourceSpecifier<'_>],
+    ) -> Result<Vec<Option<BTreeMap<String, String>>>, SetupError> {
+        if of.is_empty() {
+            return Ok(Vec::new());
+        }
+        let asking = self.admin()?.describe_configs(of, &options());
+        let answers = Handle::current()
+            .block_on(asking)
+            .map_err(|error| self.failed("read settings", error))?;
+        let read = |answer: rdkafka::admin::ConfigResourceResult| match answer {
+            Ok(resource) => {
+                let entries = resource.entries.into_iter();
+                Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
+            }
+            Err(code) if is_refusal(code) => Ok(None),
+            Err(code) => Err(self.failed("read settings", KafkaError::AdminOp(code))),
+        };
+        answers.into_iter().map(read).collect()
+    }
+
+    /// Creates topics; those that others create meanwhile are theirs. Tells which are ours.
+    pub(super) fn create(
+        &mut self,
+        missing: &[&WantedTopic],
+        all: &BTreeMap<String, Seen>,
+    ) -> Result<Vec<String>, SetupError> {
+        let planned: Vec<_> = missing
+            .iter()
+            .map(|wanted| {
+                let count = partitions(wanted, all).unwrap_or(-1);
+                let largest = max_message(wanted, all).map(|bytes| bytes.to_string());
+                (*wanted, count, millis(wanted.retention), largest)
+            })
+            .collect();
+        let topics = planned.iter().map(|(wanted, count, retention, largest)| {
+            let replication = wanted.replication.map_or(-1, i32::from);
+            let topic = NewTopic::new(&wanted.name, *count, TopicReplication::Fixed(replication))
+                .set("cleanup.policy", "delete")
+                .set("retention.ms", retention)
+                .set("retention.bytes", "-1")
+                .set("message.timestamp.type", "CreateTime");
+            match largest {
+                Some(bytes) => topic.set("max.message.bytes", bytes),
+                None => topic,
+            }
+        });
+        let topics: Vec<_> = topics.collect();
+        let asking = self.admin()?.create_topics(&topics, &options());
+        let answers = Handle::current()
+            .block_on(asking)
+            .map_err(|error| self.failed("create topics", error))?;
+        let (mut created, mut failure) = (Vec::new(), None);
+        for answer in answers {
+            match answer {
+                Ok(name) => created.push(name),
+                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((name, code)) => failure = failure.or(Some((name, code))),
+            }
+        }
+        match failure {
+            None => Ok(created),
+            Some((name, code)) => {
+                let asked = planned.iter().find(|(wanted, ..)| wanted.name == name);
+                Err(not_created(&name, asked.map(|(wanted, count, ..)| (*wanted, *count)), code))
+            }
+        }
+    }
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE))
+}
+
+fn not_created(
+    name: &str,
+    asked: Option<(&WantedTopic, i32)>,
+    code: RDKafkaErrorCode,
+) -> SetupError {
+    use RDKafkaErrorCode::{
+        ClusterAuthorizationFailed, InvalidReplicationFactor, TopicAuthorizationFailed,
+    };
+    let default = |count: i32| {
+        if count < 0 { "the brokers' default".to_owned() } else { count.to_string() }
+    };
+    let (count, replication) =
+        asked.map_or((-1, -1), |(wanted, count)| (count, wanted.replication.map_or(-1, i32::from)));
+    let what = format!(
+        "create {} (partitions: {}, replication: {})",
+        topic_name(name),
+        default(count),
+        default(replication)
+    );
+    let advice = match code {
+        TopicAuthorizationFailed | ClusterAuthorizationFailed => {
+            "; allow `Create` on it or on the cluster, or have it created by somebody who may"
+        }
+        InvalidReplicationFactor => "; there are fewer brokers than that, ask for less",
+        _ => "",
+    };
+    match SetupError::answered(&what, KafkaError::AdminOp(code)) {
+        SetupError::Config(text) => SetupError::Config(text + advice),
+        other => other,
+    }
+}

@@ -1,0 +1,189 @@
+//! What a topic has to be like. An error keeps a consumer from starting; the rest is told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dlq_core::Finding;
+use dlq_core::Severity::{self, Error, Note, Warning};
+use dlq_core::policy::duration::format as time;
+
+use super::cluster::Seen;
+use super::wanted::{Role, WantedTopic};
+
+/// How much larger than its message a record of ours can be, in bytes: its headers.
+pub(super) const ROOM: u64 = 64 * 1024;
+
+pub(crate) fn topic_name(name: &str) -> String {
+    format!("topic `{name}`")
+}
+
+/// What is not as it should be about a topic.
+pub(crate) fn judge(
+    wanted: &WantedTopic,
+    seen: &Seen,
+    all: &BTreeMap<String, Seen>,
+    brokers: usize,
+) -> Vec<Finding> {
+    let subject = topic_name(&wanted.name);
+    let mut judged = Judged { subject, findings: Vec::new() };
+    judged.brokers(seen, brokers);
+    if wanted.role != Role::Source {
+        judged.keeping(wanted, seen);
+        judged.sources(wanted, seen, all);
+    }
+    if seen.settings.is_none() {
+        let advice = "whether it is fit cannot be told; allow `DescribeConfigs` on it";
+        judged.add(Note, "settings", ("unknown", "readable"), advice);
+    }
+    judged.findings
+}
+
+struct Judged {
+    subject: String,
+    findings: Vec<Finding>,
+}
+
+impl Judged {
+    fn add(
+        &mut self,
+        severity: Severity,
+        setting: &str,
+        (found, want): (impl Into<String>, impl Into<String>),
+        advice: impl Into<String>,
+    ) {
+        let finding = Finding::new(severity, &self.subject, setting);
+        self.findings.push(finding.found(found, want).advice(advice));
+    }
+
+    /// What holds for every topic: on how many brokers it is, and what a loss of one does.
+    fn brokers(&mut self, seen: &Seen, brokers: usize) {
+        if !seen.leaderless.is_empty() {
+            let found = format!("none of partitions {:?}", seen.leaderless);
+            let advice = "the brokers that have them are away: nothing is read from them or written to them; start one";
+            self.add(Warning, "leader", (found, "one of each partition"), advice);
+        }
+        if brokers > 1 && seen.replication == 1 {
+            let advice = "it does not answer while its broker is away, and is lost with its disk; reassign it to 3";
+            self.add(Warning, "replication", ("1", "3"), advice);
+        }
+        let confirming = seen.number("min.insync.replicas").unwrap_or(0);
+        if seen.replication > 1 && confirming == 1 {
+            let advice =
+                "what is confirmed may stand on one broker only, and is lost with it; set it to 2";
+            self.add(Warning, "min.insync.replicas", ("1", "2"), advice);
+        }
+        if seen.replication > 1 && confirming >= seen.replication as i64 {
+            let advice = "nothing can be written while one broker is away, and so nothing is acknowledged; set it to one \
+                          less than the replicas";
+            let want = format!("{} or less", seen.replication - 1);
+            self.add(Warning, "min.insync.replicas", (confirming.to_string(), want), advice);
+        }
+        let unclean = "unclean.leader.election.enable";
+        if seen.replication > 1 && seen.text(unclean) == Some("true") {
+            let advice = "a broker that lacks records can become the leader, and the records are gone; set it to false";
+            self.add(Warning, unclean, ("true", "false"), advice);
+        }
+    }
+
+    /// What holds for topics of ours: for how long they keep what.
+    fn keeping(&mut self, wanted: &WantedTopic, seen: &Seen) {
+        if let Some(policy) = seen.text("cleanup.policy")
+            && policy.contains("compact")
+        {
+            let advice = match wanted.role {
+                Role::Letters => {
+                    "of letters with one key only the newest is kept, the others are lost; set it to delete"
+                }
+                _ => {
+                    "of waiting records with one key only the newest is kept, the others are lost; set it to delete"
+                }
+            };
+            self.add(Error, "cleanup.policy", (policy, "delete"), advice);
+        }
+        if let Some(found) = seen.retention()
+            && found < wanted.at_least
+        {
+            let (severity, advice) = match wanted.role {
+                Role::Stage { delay } if found > delay => (
+                    Warning,
+                    "records are removed before their attempt when all consumers are away for longer than the rest; raise it",
+                ),
+                Role::Stage { .. } => (
+                    Error,
+                    "records are removed before they are due; raise it, or shorten the delay",
+                ),
+                _ => (
+                    Error,
+                    "letters are removed earlier than asked for; raise it, or ask for what there is",
+                ),
+            };
+            let want = format!("{} or more", time(wanted.at_least));
+            self.add(severity, "retention.ms", (time(found), want), advice);
+        }
+        if let Some(bytes) = seen.number("retention.bytes").filter(|bytes| *bytes >= 0) {
+            let advice =
+                "the oldest are removed when there are more, whatever their age; set it to -1";
+            self.add(Error, "retention.bytes", (bytes.to_string(), "-1"), advice);
+        }
+    }
+
+    /// What holds for topics of ours beside those whose records they take.
+    fn sources(&mut self, wanted: &WantedTopic, seen: &Seen, all: &BTreeMap<String, Seen>) {
+        let is_stage = matches!(wanted.role, Role::Stage { .. });
+        let needed = partitions(wanted, all);
+        if needed.is_some_and(|needed| seen.partitions < needed) {
+            let (severity, advice) = if is_stage {
+                (
+                    Warning,
+                    "fewer processes than in the consumer's topic can work on it; add partitions",
+                )
+            } else {
+                (Note, "what is read by partition is read by fewer; add partitions")
+            };
+            let want = needed.unwrap_or_default().to_string();
+            self.add(severity, "partitions", (seen.partitions.to_string(), want), advice);
+        }
+        let needed = max_message(wanted, all);
+        if let (Some(found), Some(needed)) = (seen.max_message(), needed)
+            && found < needed
+        {
+            let advice = "a record of ours has up to 64 KiB of headers more than its message had, and the largest messages \
+                          would not fit: they are kept without their payload; raise it";
+            let want = format!("{needed} or more");
+            self.add(Warning, "max.message.bytes", (found.to_string(), want), advice);
+        }
+    }
+}
+
+/// How many partitions it should have; `None` for what the brokers say.
+pub(super) fn partitions(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> Option<i32> {
+    let of_sources = || sources(wanted, all).map(|seen| seen.partitions).max();
+    wanted.partitions.map(i32::from).or_else(of_sources)
+}
+
+/// How large its records may have to be, in bytes.
+pub(super) fn max_message(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> Option<u64> {
+    let largest = sources(wanted, all).filter_map(Seen::max_message).max()?;
+    Some((largest + ROOM).min(i32::MAX as u64))
+}
+
+fn sources<'a>(
+    wanted: &'a WantedTopic,
+    all: &'a BTreeMap<String, Seen>,
+) -> impl Iterator<Item = &'a Seen> {
+    wanted.sources.iter().filter_map(|name| all.get(name))
+}
+
+/// Findings in a line.
+pub(super) fn list(findings: &[&Finding]) -> String {
+    let told = findings.iter().map(|finding| {
+        let Finding { subject, setting, found, want, advice, .. } = finding;
+        format!("{subject} will not do: `{setting}` is {found}, wanted is {want}: {advice}")
+    });
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// As Kafka writes it.
+pub(super) fn millis(duration: Duration) -> String {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).to_string()
+}
