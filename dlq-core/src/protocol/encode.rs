@@ -28,12 +28,7 @@ pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Head
     write_origin(&mut headers, delivery.origin(), delivery.message());
     let death = delivery.death(&escalation.consumer);
     if death.generation > 0 {
-        write_identity(
-            &mut headers,
-            death.letter,
-            death.generation - 1,
-            delivery.message(),
-        );
+        write_identity(&mut headers, death.letter, death.generation - 1, delivery.message());
         set(&mut headers, names::REPLAY_COUNT, delivery.replays());
     }
     set(&mut headers, names::DLQ_CONSUMER, escape(&escalation.consumer));

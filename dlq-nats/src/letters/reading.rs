@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::stream::{Info, RawMessageErrorKind};
-use dlq_core::store::{Group, Letters, Stats, reading};
+use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
@@ -24,32 +24,23 @@ impl Letters for NatsLetters {
     }
 
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
-        Ok(reading::with_prefix(&self.snapshot().await?.rows, &digits, limit))
+        Ok(self.snapshot().await?.letters.with_prefix(&digits, limit))
     }
 
     async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
-        let snapshot = self.snapshot().await?;
-        let letter = |id: &LetterId| snapshot.rows.get(id).map(|row| &row.letter);
-        let mut page = reading::page(&snapshot.by_age, letter, &filter, page);
-        page.letters.iter_mut().for_each(|letter| snapshot.measure(letter));
-        Ok(page)
+        Ok(self.snapshot().await?.letters.page(&filter, page))
     }
 
     async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
-        Ok(self.snapshot().await?.matching(&filter).count() as u64)
+        Ok(self.snapshot().await?.letters.count(&filter))
     }
 
     async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
-        let snapshot = self.snapshot().await?;
-        let letters = snapshot.matching(&filter).map(|row| &row.letter);
-        let mut groups = reading::groups(letters, limit);
-        groups.iter_mut().for_each(|group| snapshot.measure(&mut group.sample));
-        Ok(groups)
+        Ok(self.snapshot().await?.letters.groups(&filter, limit))
     }
 
     async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
-        let snapshot = self.snapshot().await?;
-        Ok(reading::stats(snapshot.matching(&filter).map(|row| &row.letter)))
+        Ok(self.snapshot().await?.letters.stats(&filter))
     }
 }
 
@@ -61,8 +52,8 @@ impl NatsLetters {
     /// As [`read`](Self::read).
     pub async fn stored(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
-        let Some(row) = snapshot.rows.get(&id) else { return Ok(None) };
-        let sequence = row.sequence;
+        let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
+        let sequence = row.place;
         if let Some(letter) = row.whole() {
             return Ok(Some(StoredLetter { letter: letter.clone(), sequence }));
         }
@@ -88,8 +79,8 @@ impl NatsLetters {
     /// gone.
     pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
-        let mut rows: Vec<_> = snapshot.matching(filter).collect();
-        rows.sort_unstable_by_key(|row| row.sequence);
+        let mut rows: Vec<_> = snapshot.letters.matching(filter).collect();
+        rows.sort_unstable_by_key(|row| row.place);
         let letters = self.whole(&rows, snapshot.batch).map_ok(|(sequence, letter)| {
             let letter = letter.into_owned();
             StoredLetter { letter, sequence }
@@ -110,24 +101,24 @@ impl NatsLetters {
             rows.iter().partition(|row| row.whole().is_some());
         let kept = kept
             .into_iter()
-            .filter_map(|row| row.whole().map(|letter| Ok((row.sequence, Cow::Borrowed(letter)))));
-        let first = rows.first().map_or(0, |row| row.sequence);
-        let last = rows.last().map_or(0, |row| row.sequence);
+            .filter_map(|row| row.whole().map(|letter| Ok((row.place, Cow::Borrowed(letter)))));
+        let first = rows.first().map_or(0, |row| row.place);
+        let last = rows.last().map_or(0, |row| row.place);
         let range = usize::try_from(last - first + 1).unwrap_or(batch);
         let scan = self.messages(batch.min(range), first, false);
         let begin = (self.context.clone(), scan, rows.into_iter().peekable());
         let read = stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
             while rows.peek().is_some() {
                 let Some((message, place)) = scan.try_next().await? else { break };
-                while rows.next_if(|row| row.sequence < place.sequence).is_some() {}
-                let Some(row) = rows.next_if(|row| row.sequence == place.sequence) else {
+                while rows.next_if(|row| row.place < place.sequence).is_some() {}
+                let Some(row) = rows.next_if(|row| row.place == place.sequence) else {
                     continue;
                 };
                 let (headers, inline) = (message.headers.as_ref(), message.payload.clone());
                 let headers = headers.unwrap_or(&NONE);
                 let payload = payload(&context, &place.stream, headers, inline).await?;
                 if let Some(letter) = payload.and_then(|payload| row.with_payload(payload)) {
-                    return Ok(Some(((row.sequence, Cow::Owned(letter)), (context, scan, rows))));
+                    return Ok(Some(((row.place, Cow::Owned(letter)), (context, scan, rows))));
                 }
             }
             Ok(None)
@@ -236,7 +227,7 @@ impl NatsLetters {
             if stored.sequence > last {
                 break;
             }
-            snapshot.add(stored);
+            snapshot.letters.add(Row::new(stored.letter, stored.sequence));
         }
         Ok(snapshot)
     }

@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
                 () = sleep_until(until) => {}
             }
         };
-        let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.sequence, *row)).collect();
+        let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.place, *row)).collect();
         let letters = self.replay.letters.whole(rows, self.snapshot.batch);
         let sending = letters
             .then(|read| self.admit(read))
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        rows.retain(|row| open.contains_key(&row.sequence));
+        rows.retain(|row| open.contains_key(&row.place));
         let has_ended = error.is_none() && !self.cancel.is_cancelled() && Instant::now() < until;
         if has_ended {
             for row in rows.drain(..) {

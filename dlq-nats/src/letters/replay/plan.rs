@@ -40,7 +40,7 @@ impl NatsReplay {
         for (_, why) in &selected.skip {
             *plan.skipped.entry(*why).or_default() += 1;
         }
-        plan.sample.iter_mut().for_each(|letter| snapshot.measure(letter));
+        plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
         self.look_at(&shipment, &selected.send, &mut plan).await?;
         Ok(plan)
     }
@@ -96,9 +96,8 @@ impl NatsReplay {
 
     /// Which letters are sent and which are not.
     pub(super) fn select<'a>(&self, snapshot: &'a Snapshot) -> Selected<'a> {
-        let rows = snapshot.rows.values().filter(|row| self.filter.matches(&row.letter));
-        let mut rows: Vec<&Row> = rows.collect();
-        rows.sort_unstable_by_key(|row| row.sequence);
+        let mut rows: Vec<&Row> = snapshot.letters.matching(&self.filter).collect();
+        rows.sort_unstable_by_key(|row| row.place);
         let mut selected = Selected::default();
         for row in rows {
             let mark = snapshot.marks.get(&row.letter.death());

@@ -74,10 +74,10 @@ impl Run<'_> {
     fn mark_of(&self, chunk: u64, headers: &HeaderMap, at: Timestamp) -> Option<(Death, Mark)> {
         let death = sent_back(headers.get(NATS_MESSAGE_ID)?.as_str())?;
         let operation = headers.get(REPLAY_ID)?.as_str().parse().ok()?;
-        let row = self.snapshot.rows.get(&death.letter);
+        let row = self.snapshot.letters.get(&death.letter);
         let is_elsewhere = row
             .filter(|row| row.letter.death() == death)
-            .is_some_and(|row| row.sequence / CHUNK != chunk);
+            .is_some_and(|row| row.place / CHUNK != chunk);
         (!is_elsewhere).then_some((death, Mark { operation, at, times: 1 }))
     }
 

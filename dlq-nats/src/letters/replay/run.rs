@@ -100,7 +100,7 @@ impl NatsReplay {
         }
         let mut chunks: BTreeMap<u64, Vec<&Row>> = BTreeMap::new();
         for row in selected.send {
-            chunks.entry(row.sequence / CHUNK).or_default().push(row);
+            chunks.entry(row.place / CHUNK).or_default().push(row);
         }
         let chunks = chunks.into_iter().map(|(index, rows)| Chunk { index, rows }).collect();
         run.send_all(chunks, stop).await;
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
     pub(super) fn tell(&self, row: &Row, outcome: ReplayOutcome) {
         let (report, tell) = &mut *lock(&self.told);
         report.count(&outcome);
-        tell(&Replayed { id: row.letter.id, sequence: row.sequence, outcome });
+        tell(&Replayed { id: row.letter.id, sequence: row.place, outcome });
     }
 
     pub(super) fn doubt(&self, letters: u64) {

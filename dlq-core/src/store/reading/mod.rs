@@ -1,8 +1,12 @@
 //! How letters in memory are listed, grouped and counted, as pure functions: what [`Letters`](super::Letters) answers
 //! for whoever has them at hand, the store in memory as well as a reader of a broker's dead letters.
 
+mod collapsed;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+
+pub use collapsed::{Collapsed, Row, Sent};
 
 use super::{Group, Stats};
 use crate::{

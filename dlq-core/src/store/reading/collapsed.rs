@@ -1,0 +1,201 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::{groups, page, place, stats, with_prefix};
+use crate::store::rules::{Arrival, Standing, death_arrives};
+use crate::store::{Group, Stats};
+use crate::{
+    Binding, Cursor, DeadLetter, Death, Filter, LetterId, LetterState, Message, Page, PageRequest,
+    Status, Timestamp,
+};
+
+/// Payloads up to so many bytes are kept; what is known of a letter is more than that.
+const SMALL: usize = 1024;
+
+/// A letter of a broker's dead letters, without its payload unless that is small, and the place where it stands there.
+#[derive(Clone, Debug)]
+pub struct Row<P> {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// Where it stands.
+    pub place: P,
+    size: Option<u64>,
+    bytes: Binding,
+    /// Its id, should another message have claimed that before.
+    conflicting: LetterId,
+    /// Its state but for what was sent back.
+    base: LetterState,
+}
+
+impl<P> Row<P> {
+    /// What is kept of a whole letter.
+    pub fn new(mut letter: DeadLetter, place: P) -> Self {
+        let message = &letter.message;
+        let (bytes, conflicting) = (digest(message), letter.id.conflicting(message));
+        let size = message.payload().map(|payload| payload.len() as u64);
+        // A copy, which keeps nothing else in memory.
+        let small = message.payload().filter(|payload| payload.len() <= SMALL);
+        let small = small.map(|payload| Bytes::copy_from_slice(payload));
+        letter.message = letter.message.with_payload(small);
+        let base = letter.state.clone();
+        Self { letter, place, size, bytes, conflicting, base }
+    }
+
+    /// The letter, if its payload is kept here.
+    #[must_use]
+    pub fn whole(&self) -> Option<&DeadLetter> {
+        let is_whole = self.size.is_none() || self.letter.message.payload().is_some();
+        is_whole.then_some(&self.letter)
+    }
+
+    /// The letter with its payload, if this is what it was.
+    #[must_use]
+    pub fn with_payload(&self, payload: Bytes) -> Option<DeadLetter> {
+        let mut letter = self.letter.clone();
+        letter.message = letter.message.with_payload(Some(payload));
+        (digest(&letter.message) == self.bytes).then_some(letter)
+    }
+}
+
+/// How a death was sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// When, the last time.
+    pub at: Timestamp,
+    /// How often.
+    pub times: u32,
+}
+
+/// The letters of a broker as they stood when they were read: several copies are one letter, the latest death counts,
+/// and no bytes are lost.
+#[derive(Clone, Debug)]
+pub struct Collapsed<P> {
+    rows: BTreeMap<LetterId, Row<P>>,
+    by_age: BTreeSet<Cursor>,
+}
+
+impl<P> Default for Collapsed<P> {
+    fn default() -> Self {
+        Self { rows: BTreeMap::new(), by_age: BTreeSet::new() }
+    }
+}
+
+impl<P> Collapsed<P> {
+    /// Adds a letter that comes later than those before, and says what it meant to them.
+    pub fn add(&mut self, mut row: Row<P>) -> Arrival {
+        let arrival = self.arrives(&row);
+        if arrival == Arrival::Conflict {
+            row.letter.id = row.conflicting;
+        }
+        match if arrival == Arrival::Conflict { self.arrives(&row) } else { arrival } {
+            Arrival::Known | Arrival::OutOfDate | Arrival::Conflict => return arrival,
+            Arrival::New => {}
+            Arrival::News => {
+                // When it was first seen and how often it was sent back stay.
+                if let Some(there) = self.rows.get(&row.letter.id) {
+                    let (state, before) = (&mut row.base, &there.base);
+                    state.created_at = before.created_at;
+                    state.replays = state.replays.max(before.replays);
+                    state.retry_count = state.retry_count.max(before.retry_count);
+                    row.letter.state = row.base.clone();
+                }
+            }
+        }
+        self.by_age.insert(place(&row.letter));
+        self.rows.insert(row.letter.id, row);
+        arrival
+    }
+
+    fn arrives(&self, row: &Row<P>) -> Arrival {
+        let standing = self.rows.get(&row.letter.id).map(|there| Standing {
+            generation: there.letter.generation,
+            is_record: false,
+            is_claimed: false,
+            attempts: there.letter.attempts,
+            has_same_bytes: there.bytes == row.bytes,
+        });
+        death_arrives(standing, row.letter.generation)
+    }
+
+    /// Says what was sent back: these deaths, and no others.
+    pub fn mark(&mut self, sent: impl Fn(&Death) -> Option<Sent>) {
+        for row in self.rows.values_mut() {
+            let death = row.letter.death();
+            let state = &mut row.letter.state;
+            *state = row.base.clone();
+            if let Some(Sent { at, times }) = sent(&death) {
+                state.status = Status::Sent;
+                state.replays = state.replays.saturating_add(times);
+                state.retry_count = state.retry_count.saturating_add(times);
+                state.updated_at = at;
+                state.last_retry_at = Some(at);
+            }
+        }
+    }
+
+    /// Forgets the letters of which `keep` says so.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Row<P>) -> bool) {
+        let by_age = &mut self.by_age;
+        self.rows.retain(|_, row| keep(row) || !by_age.remove(&place(&row.letter)));
+    }
+
+    /// The letter of this id.
+    #[must_use]
+    pub fn get(&self, id: &LetterId) -> Option<&Row<P>> {
+        self.rows.get(id)
+    }
+
+    /// Every letter that matches, oldest first.
+    pub fn matching<'a, 'f>(
+        &'a self,
+        filter: &'f Filter,
+    ) -> impl DoubleEndedIterator<Item = &'a Row<P>> + use<'a, 'f, P> {
+        let rows = self.by_age.iter().filter_map(|place| self.rows.get(&place.id));
+        rows.filter(|row| filter.matches(&row.letter))
+    }
+
+    /// As [`Letters::with_prefix`](crate::store::Letters::with_prefix).
+    #[must_use]
+    pub fn with_prefix(&self, digits: &str, limit: u32) -> Vec<LetterId> {
+        with_prefix(&self.rows, digits, limit)
+    }
+
+    /// As [`Letters::list`](crate::store::Letters::list).
+    pub fn page(&self, filter: &Filter, request: PageRequest) -> Page {
+        let letter = |id: &LetterId| self.rows.get(id).map(|row| &row.letter);
+        let mut page = page(&self.by_age, letter, filter, request);
+        page.letters.iter_mut().for_each(|letter| self.measure(letter));
+        page
+    }
+
+    /// As [`Letters::count`](crate::store::Letters::count).
+    #[must_use]
+    pub fn count(&self, filter: &Filter) -> u64 {
+        self.matching(filter).count() as u64
+    }
+
+    /// As [`Letters::groups`](crate::store::Letters::groups).
+    #[must_use]
+    pub fn groups(&self, filter: &Filter, limit: u32) -> Vec<Group> {
+        let mut groups = groups(self.matching(filter).map(|row| &row.letter), limit);
+        groups.iter_mut().for_each(|group| self.measure(&mut group.sample));
+        groups
+    }
+
+    /// As [`Letters::stats`](crate::store::Letters::stats).
+    #[must_use]
+    pub fn stats(&self, filter: &Filter) -> Stats {
+        stats(self.matching(filter).map(|row| &row.letter))
+    }
+
+    /// Says how large the payload of a letter is, which may not be here.
+    pub fn measure(&self, summary: &mut crate::LetterSummary) {
+        summary.payload_size = self.rows.get(&summary.id).and_then(|row| row.size);
+    }
+}
+
+/// The same for the same payload and key.
+fn digest(message: &Message) -> Binding {
+    Binding::of(&LetterId::from_bytes([0; 16]), message)
+}
