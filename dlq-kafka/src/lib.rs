@@ -8,6 +8,7 @@ mod error;
 mod feed;
 mod ladder;
 pub mod lag;
+mod letters;
 mod record;
 mod topics;
 mod wire;
@@ -16,6 +17,7 @@ pub use brokers::Brokers;
 pub use feed::{IngestMark, KafkaFeed, ingest_marks};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
+pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
 pub use record::Record;
 pub use topics::{DlqTopic, RetryTopics};
 

@@ -1,0 +1,169 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dlq_core::Timestamp;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::task::spawn_blocking;
+
+use crate::Brokers;
+use crate::error::SetupError;
+
+/// For how long a request waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// What stands in a partition: the offsets from `begin` to before `end`, as far as transactions have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
+/// The partitions of a topic.
+pub(super) type Partitions = BTreeMap<u32, Bounds>;
+
+/// The configuration of every client here.
+pub(super) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
+    brokers.client(
+        &[("fetch.wait.max.ms", "100"), ("queued.max.messages.kbytes", "16384")],
+        &[
+            ("isolation.level", "read_committed"),
+            ("allow.auto.create.topics", "false"),
+            ("auto.offset.reset", "earliest"),
+            ("enable.auto.commit", "false"),
+            ("enable.auto.offset.store", "false"),
+            ("enable.partition.eof", "true"),
+        ],
+    )
+}
+
+/// Asks where topics begin and end, by one client that is made when it is first needed.
+#[derive(Clone)]
+pub(super) struct Lookup {
+    pub(super) brokers: Brokers,
+    client: Arc<Mutex<Option<Arc<BaseConsumer>>>>,
+}
+
+impl Lookup {
+    pub(super) fn new(brokers: &Brokers) -> Self {
+        Self { brokers: brokers.clone(), client: Arc::default() }
+    }
+
+    /// The partitions of a topic.
+    pub(super) async fn partitions(&self, topic: &Arc<str>) -> Result<Partitions, SetupError> {
+        let topic = Arc::clone(topic);
+        self.ask(move |ask| ask.partitions(&topic)).await
+    }
+
+    /// The first offsets of these partitions with records of `since` or later; a partition without any is at its end.
+    pub(super) async fn since(
+        &self,
+        topic: &Arc<str>,
+        partitions: &Partitions,
+        since: Timestamp,
+    ) -> Result<BTreeMap<u32, u64>, SetupError> {
+        let (topic, partitions) = (Arc::clone(topic), partitions.clone());
+        // Of the millisecond in which it lies, since records have no nanoseconds.
+        let since = Offset::Offset(since.as_nanos().div_euclid(1_000_000).max(0));
+        self.ask(move |ask| {
+            let found = ask.offsets(&topic, partitions.keys().copied(), since)?;
+            let at = |(partition, offset): (u32, Option<u64>)| {
+                let end = partitions.get(&partition).map_or(0, |bounds| bounds.end);
+                (partition, offset.unwrap_or(end))
+            };
+            Ok(found.into_iter().map(at).collect())
+        })
+        .await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Asking) -> Result<T, SetupError> + Send + 'static,
+    ) -> Result<T, SetupError> {
+        let this = self.clone();
+        let asking = move || {
+            let client = this.client()?;
+            question(&Asking { client, at: this.brokers.bootstrap() })
+        };
+        spawn_blocking(asking).await.unwrap_or_else(|error| {
+            let text = format!("a request was cut off: {error}");
+            Err(SetupError::Unavailable(text, Some(error.into())))
+        })
+    }
+
+    fn client(&self) -> Result<Arc<BaseConsumer>, SetupError> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*client {
+            return Ok(Arc::clone(client));
+        }
+        let made = config(&self.brokers)?.create();
+        let made = made.map_err(|error| SetupError::answered("make a client", error))?;
+        Ok(Arc::clone(client.insert(Arc::new(made))))
+    }
+}
+
+struct Asking<'a> {
+    client: Arc<BaseConsumer>,
+    at: &'a str,
+}
+
+impl Asking<'_> {
+    fn partitions(&self, topic: &str) -> Result<Partitions, SetupError> {
+        let what = || format!("ask for the topic `{topic}` at {}", self.at);
+        let failed = |error| SetupError::answered(&what(), error);
+        let metadata = self.client.fetch_metadata(Some(topic), PATIENCE).map_err(failed)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
+        let is_unknown = error == Some(RDKafkaErrorCode::UnknownTopicOrPartition);
+        let Some(found) = found.filter(|_| !is_unknown) else {
+            let text = format!("there is no topic `{topic}` at {}", self.at);
+            return Err(SetupError::NotFound(text));
+        };
+        if let Some(error) = error {
+            return Err(failed(KafkaError::MetadataFetch(error)));
+        }
+        let ids = || found.partitions().iter().filter_map(|found| u32::try_from(found.id()).ok());
+        let begins = self.offsets(topic, ids(), Offset::Beginning)?;
+        let ends = self.offsets(topic, ids(), Offset::End)?;
+        let bounds = begins.into_iter().map(|(partition, begin)| {
+            let begin = begin.unwrap_or(0);
+            let end = ends.get(&partition).copied().flatten().unwrap_or(begin);
+            (partition, Bounds { begin, end: end.max(begin) })
+        });
+        Ok(bounds.collect())
+    }
+
+    /// One request for all partitions. The client takes a time in milliseconds where else an offset stands, and by the
+    /// protocol's word -1 is the end and -2 the beginning.
+    fn offsets(
+        &self,
+        topic: &str,
+        partitions: impl Iterator<Item = u32>,
+        at: Offset,
+    ) -> Result<BTreeMap<u32, Option<u64>>, SetupError> {
+        let failed = |error| {
+            let what = format!("ask for the offsets of `{topic}` at {}", self.at);
+            SetupError::answered(&what, error)
+        };
+        let mut asked = TopicPartitionList::new();
+        for partition in partitions.filter_map(|partition| i32::try_from(partition).ok()) {
+            asked.add_partition_offset(topic, partition, at).map_err(failed)?;
+        }
+        let found = self.client.offsets_for_times(asked, PATIENCE).map_err(failed)?;
+        let each = found.elements().into_iter().map(|found| {
+            found.error().map_err(failed)?;
+            let partition = u32::try_from(found.partition()).unwrap_or(0);
+            let offset = found.offset().to_raw().and_then(|raw| u64::try_from(raw).ok());
+            Ok((partition, offset))
+        });
+        each.collect()
+    }
+}
+
+impl std::fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lookup").field("brokers", &self.brokers).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! Reads a topic of dead letters.
+
+mod lookup;
+mod range;
+mod reading;
+mod scan;
+mod snapshot;
+mod stored;
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+pub use range::ScanRange;
+pub use reading::LetterScan;
+pub use scan::ScanProgress;
+pub use stored::StoredLetter;
+
+use crate::Brokers;
+use lookup::Lookup;
+use snapshot::Snapshot;
+
+/// The letters of a topic, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store
+/// does it.
+///
+/// Whatever is in the topic is a letter: ours, those of the [dialects](crate::dialect), and what nothing is known of.
+/// Several copies of a death are one letter, of several deaths of a message the latest counts, and the same death with
+/// other bytes is a second letter, as in a store. Which of two was first says the timestamp of the record, then the
+/// partition, then the offset, so that all readers agree.
+///
+/// # At the cluster
+///
+/// Reading needs the permissions `Describe` and `Read` of the topic, and changes nothing: there is no group to join, and
+/// no offset is committed. (The client wants a group all the same, and is given the name `dlq.letters`; it may do
+/// without permission for that.) Records of transactions that were aborted, or have not ended, are not seen.
+///
+/// A topic of dead letters keeps what it has by time or size, and has no compaction: a letter that is compacted away is
+/// not missed before the topic is read from its beginning again. A topic that was deleted and made anew is seen to be
+/// another unless it has the very offsets of the old one.
+///
+/// # Pointers
+///
+/// Some letters have no message with them and only say where it stands: those of share groups that copy no records, in
+/// the attribute `kafka.pointer`. The message is fetched from there when the letter is asked for. When it has gone,
+/// [`get`](dlq_core::store::Letters::get) gives the letter with the attribute `kafka.pointer.gone`, and
+/// [`stored`](Self::stored) fails.
+///
+/// # When the process dies
+///
+/// Nothing is written anywhere, so there is nothing to be put right.
+///
+/// # Cost
+///
+/// The topic is read from its beginning when it is first asked for, and from where it was read to when something was
+/// written since; when something was removed, it is read from its beginning again. Clones share what was read. Letters
+/// are kept without payloads of more than 1 KiB, and need one to three KiB each. For millions of letters there are
+/// stores.
+#[derive(Clone)]
+pub struct KafkaLetters {
+    lookup: Lookup,
+    topic: Arc<str>,
+    range: ScanRange,
+    progress: Option<Arc<dyn Fn(ScanProgress) + Send + Sync>>,
+    kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
+}
+
+impl KafkaLetters {
+    /// The letters of this topic, which is looked for when it is read.
+    #[must_use]
+    pub fn new(brokers: &Brokers, topic: impl Into<Arc<str>>) -> Self {
+        Self {
+            lookup: Lookup::new(brokers),
+            topic: topic.into(),
+            range: ScanRange::new(),
+            progress: None,
+            kept: Arc::default(),
+        }
+    }
+
+    /// Only the letters whose records are of this range: of several deaths of a message the latest counts, wherever that
+    /// stands, so that a death is not taken for the last one because those after it are out of the range. Partitions
+    /// are read as far as that needs: from `since` to the end, or else all. Defaults to all letters.
+    #[must_use]
+    pub fn with_range(mut self, range: ScanRange) -> Self {
+        self.range = range;
+        self.kept = Arc::default();
+        self
+    }
+
+    /// Calls this while the topic is read: at the beginning, about every 256 records, and at the end. Defaults to
+    /// nothing.
+    #[must_use]
+    pub fn with_progress(mut self, tell: impl Fn(ScanProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(tell));
+        self
+    }
+
+    /// The topic.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The cluster.
+    pub fn brokers(&self) -> &Brokers {
+        &self.lookup.brokers
+    }
+}
+
+impl std::fmt::Debug for KafkaLetters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KafkaLetters")
+            .field("topic", &self.topic)
+            .field("brokers", self.brokers())
+            .field("range", &self.range)
+            .finish_non_exhaustive()
+    }
+}
+
+const _: () = {
+    const fn letters<L: dlq_core::store::Letters + Clone>() {}
+    letters::<KafkaLetters>();
+};

@@ -1,0 +1,206 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, RangeBounds};
+
+use dlq_core::Timestamp;
+
+use super::lookup::{Bounds, Partitions};
+use crate::error::SetupError;
+
+/// Which records of a topic are meant. Everything that is said has to hold.
+///
+/// ```
+/// use dlq_kafka::ScanRange;
+///
+/// let range = ScanRange::new().with_partition(3).with_offsets(1_000..2_000);
+/// assert!(range.contains(3, 1_000, None) && !range.contains(3, 2_000, None));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct ScanRange {
+    partitions: BTreeSet<u32>,
+    from: u64,
+    to: Option<u64>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+impl ScanRange {
+    /// All of them.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a partition. Without any, all partitions are meant.
+    pub fn with_partition(mut self, partition: u32) -> Self {
+        self.partitions.insert(partition);
+        self
+    }
+
+    /// Sets the offsets, the same in every partition.
+    pub fn with_offsets(mut self, offsets: impl RangeBounds<u64>) -> Self {
+        self.from = match offsets.start_bound() {
+            Bound::Included(from) => *from,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        self.to = match offsets.end_bound() {
+            Bound::Included(last) => Some(last.saturating_add(1)),
+            Bound::Excluded(to) => Some(*to),
+            Bound::Unbounded => None,
+        };
+        self
+    }
+
+    /// Only records with a timestamp of this time or later.
+    pub fn with_since(mut self, since: Timestamp) -> Self {
+        self.since = Some(since);
+        self
+    }
+
+    /// Only records with a timestamp before this time.
+    pub fn with_until(mut self, until: Timestamp) -> Self {
+        self.until = Some(until);
+        self
+    }
+
+    /// Whether a record is meant that stands there and has this timestamp. One without a timestamp is of no time.
+    #[must_use]
+    pub fn contains(&self, partition: u32, offset: u64, timestamp: Option<Timestamp>) -> bool {
+        let is_now = || {
+            let from = self.since.is_none_or(|since| timestamp.is_some_and(|at| at >= since));
+            from && self.until.is_none_or(|until| timestamp.is_some_and(|at| at < until))
+        };
+        (self.partitions.is_empty() || self.partitions.contains(&partition))
+            && (self.from..self.to.unwrap_or(u64::MAX)).contains(&offset)
+            && is_now()
+    }
+
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn since(&self) -> Option<Timestamp> {
+        self.since
+    }
+
+    /// What is to be read of `there`, where records of the time begin at `begins`.
+    pub(super) fn spans(
+        &self,
+        topic: &str,
+        there: &Partitions,
+        begins: &BTreeMap<u32, u64>,
+    ) -> Result<Vec<Span>, SetupError> {
+        if let Some(unknown) = self.partitions.iter().find(|wanted| !there.contains_key(wanted)) {
+            let count = there.len();
+            let text = format!("`{topic}` has no partition {unknown}; it has {count}, from 0");
+            return Err(SetupError::NotFound(text));
+        }
+        let wanted = there.iter().filter(|(partition, _)| {
+            self.partitions.is_empty() || self.partitions.contains(partition)
+        });
+        let span = |(partition, bounds): (&u32, &Bounds)| {
+            let begin = begins.get(partition).copied().unwrap_or(0);
+            let from = bounds.begin.max(self.from).max(begin);
+            let to = self.to.map_or(bounds.end, |to| to.min(bounds.end));
+            Span { partition: *partition, from, to }
+        };
+        Ok(wanted.map(span).collect())
+    }
+
+    /// Where it ends in every partition, whatever is there yet.
+    pub(super) fn to(&self) -> u64 {
+        self.to.unwrap_or(u64::MAX)
+    }
+}
+
+/// Offsets of a partition, from the first to before the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) partition: u32,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+impl Span {
+    pub(super) fn len(&self) -> u64 {
+        self.to.saturating_sub(self.from)
+    }
+}
+
+/// How far apart records may stand that are read in one go.
+const NEAR: u64 = 1_000;
+
+/// Rounds in which these records are read, which are given by partition and offset: in each at most one span of a
+/// partition.
+pub(super) fn rounds(mut places: Vec<(u32, u64)>) -> Vec<Vec<Span>> {
+    places.sort_unstable();
+    let mut rounds: Vec<Vec<Span>> = Vec::new();
+    let mut spans: Vec<Span> = Vec::new();
+    for (partition, offset) in places {
+        match spans.last_mut() {
+            Some(last) if last.partition == partition && offset < last.to + NEAR => {
+                last.to = offset + 1;
+            }
+            _ => spans.push(Span { partition, from: offset, to: offset + 1 }),
+        }
+    }
+    let (mut before, mut round) = (None, 0);
+    for span in spans {
+        round = if before == Some(span.partition) { round + 1 } else { 0 };
+        before = Some(span.partition);
+        if rounds.len() == round {
+            rounds.push(Vec::new());
+        }
+        rounds[round].push(span);
+    }
+    rounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_close_is_read_in_one_go() {
+        let span = |partition, from, to| Span { partition, from, to };
+        let places = vec![(1, 7), (0, 5_000), (0, 9), (0, 3), (0, 5_001), (0, 90_000), (1, 8)];
+        let wanted = [
+            vec![span(0, 3, 10), span(1, 7, 9)],
+            vec![span(0, 5_000, 5_002)],
+            vec![span(0, 90_000, 90_001)],
+        ];
+        assert_eq!(rounds(places), wanted);
+        assert_eq!(rounds(Vec::new()), Vec::<Vec<Span>>::new());
+    }
+
+    #[test]
+    fn a_range_is_cut_to_what_is_there() {
+        let there = Partitions::from([
+            (0, Bounds { begin: 10, end: 20 }),
+            (1, Bounds { begin: 0, end: 5 }),
+        ]);
+        let spans = |range: &ScanRange| {
+            let spans = range.spans("orders.dlq", &there, &BTreeMap::new()).unwrap();
+            spans.iter().map(|span| (span.partition, span.from, span.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(spans(&ScanRange::new()), [(0, 10, 10), (1, 0, 5)]);
+        assert_eq!(spans(&ScanRange::new().with_offsets(3..=12)), [(0, 10, 3), (1, 3, 2)]);
+        assert_eq!(spans(&ScanRange::new().with_partition(1).with_offsets(9..)), [(1, 9, 0)]);
+        let unknown = ScanRange::new().with_partition(2);
+        let error = unknown.spans("orders.dlq", &there, &BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.contains("orders.dlq") && error.contains("partition 2"), "{error}");
+    }
+
+    #[test]
+    fn times_are_from_and_to_before() {
+        let at = |millis| Some(Timestamp::from_millis(millis));
+        let range = ScanRange::new()
+            .with_since(Timestamp::from_millis(5))
+            .with_until(Timestamp::from_millis(7));
+        let found: Vec<i64> = (0..9).filter(|n| range.contains(0, 0, at(*n))).collect();
+        assert_eq!(found, [5, 6]);
+        assert!(!range.contains(0, 0, None) && ScanRange::new().contains(0, 0, None));
+    }
+}

@@ -1,0 +1,355 @@
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+
+use super::lookup::{Lookup, Partitions};
+use super::range::{Span, rounds};
+use super::scan::{Records, Scan};
+use super::snapshot::{Fresh, Place, Row, Snapshot};
+use super::stored::{GONE, Pointer, refilled, resolved};
+use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter};
+use crate::dialect;
+use crate::error::SetupError;
+use crate::record::Record;
+
+const READING: &str = "read dead letters";
+
+fn unread(error: SetupError) -> StoreError {
+    error.for_store(READING)
+}
+
+impl Letters for KafkaLetters {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
+        match self.stored_in(row).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                let Some(pointer) = Pointer::of(&row.letter) else { return Err(error) };
+                let mut letter = row.letter.clone();
+                letter.attributes.insert(GONE.to_owned(), format!("{pointer} has gone"));
+                Ok(Some(letter))
+            }
+            stored => Ok(stored?.map(|stored| stored.letter)),
+        }
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        Ok(self.snapshot().await?.letters.with_prefix(&digits, limit))
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        Ok(self.snapshot().await?.letters.page(&filter, page))
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        Ok(self.snapshot().await?.letters.count(&filter))
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        Ok(self.snapshot().await?.letters.groups(&filter, limit))
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        Ok(self.snapshot().await?.letters.stats(&filter))
+    }
+}
+
+impl KafkaLetters {
+    /// The latest death of a letter, payload and all, and where it stands; `None` when there is none, or no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read); `NotFound` too when the letter only points to its message, and that has gone.
+    pub async fn stored(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
+        self.stored_in(row).await
+    }
+
+    async fn stored_in(&self, row: &Row) -> Result<Option<StoredLetter>, StoreError> {
+        let mut found = std::pin::pin!(self.whole(&[row]));
+        if let Some((place, letter)) = found.try_next().await? {
+            return Ok(Some(StoredLetter::new(letter.into_owned(), place)));
+        }
+        match Pointer::of(&row.letter) {
+            Some(pointer) => Err(gone(&pointer)),
+            None => Ok(None),
+        }
+    }
+
+    /// A letter of a [scan](Self::scan) with its message, where it only points to that.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when the message has gone, `Unavailable` when the cluster does not answer.
+    pub async fn resolved(&self, stored: StoredLetter) -> Result<StoredLetter, StoreError> {
+        let Some(pointer) = Pointer::of(&stored.letter) else { return Ok(stored) };
+        let place = (pointer.partition, pointer.offset);
+        let topic = Arc::from(pointer.topic);
+        let mut found = self.lookup.records(topic, vec![place]).await.map_err(unread)?;
+        let record = found.next().await.map_err(unread)?;
+        let record = record.filter(|record| (record.partition, record.offset) == place);
+        let record = record.ok_or_else(|| gone(&pointer))?;
+        Ok(StoredLetter { letter: resolved(stored.letter, &record), ..stored })
+    }
+
+    /// Every letter that matches with its payload, in the order in which they were written; for few, or small ones: all
+    /// are in memory at once. What has gone is left out.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such topic, `Unavailable` when the cluster does not answer.
+    pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let rows: Vec<_> = snapshot.letters.matching(filter).collect();
+        let mut letters: Vec<_> = self.whole(&rows).try_collect().await?;
+        letters.sort_unstable_by_key(|(place, _)| *place);
+        let stored = |(place, letter): (_, Cow<'_, DeadLetter>)| {
+            StoredLetter::new(letter.into_owned(), place)
+        };
+        Ok(letters.into_iter().map(stored).collect())
+    }
+
+    /// These letters with their payloads: first those whose payloads are kept, then those that are read, in the order of
+    /// each partition, and last those that only point to their messages. What has gone is left out.
+    pub(super) fn whole<'a>(
+        &self,
+        rows: &[&'a Row],
+    ) -> impl Stream<Item = Result<(Place, Cow<'a, DeadLetter>), StoreError>> + Send + use<'a> {
+        let mut kept = Vec::new();
+        let mut large = HashMap::new();
+        let mut pointed: BTreeMap<&str, HashMap<_, Vec<&Row>>> = BTreeMap::new();
+        for &row in rows {
+            if let Some(pointer) = Pointer::of(&row.letter) {
+                let rows = pointed.entry(pointer.topic).or_default();
+                rows.entry((pointer.partition, pointer.offset)).or_default().push(row);
+            } else if let Some(letter) = row.whole() {
+                kept.push(Ok((row.place, Cow::Borrowed(letter))));
+            } else {
+                large.insert((row.place.partition, row.place.offset), vec![row]);
+            }
+        }
+        let cluster = Arc::clone(self.lookup.brokers.cluster_shared());
+        let large = self.lookup.located(&self.topic, large).try_filter_map(move |(row, record)| {
+            let letter = refilled(row, &record, &cluster);
+            std::future::ready(Ok(letter.map(|letter| (row.place, Cow::Owned(letter)))))
+        });
+        let lookup = self.lookup.clone();
+        let pointed = stream::iter(pointed).flat_map(move |(topic, rows)| {
+            lookup.located(&Arc::from(topic), rows).map_ok(|(row, record)| {
+                (row.place, Cow::Owned(resolved(row.letter.clone(), &record)))
+            })
+        });
+        stream::iter(kept).chain(large).chain(pointed)
+    }
+
+    /// The letters of the records in a range as they stand now, copies and earlier deaths too, in the order of each
+    /// partition.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read); `NotFound` too when there is no such partition.
+    pub async fn scan(&self, range: &ScanRange) -> Result<LetterScan, StoreError> {
+        self.scan_of(range, false).await
+    }
+
+    /// The same, and then what is written from now on to the partitions that are there now. Unless the range ends, it
+    /// never ends, and goes on by itself when brokers come back.
+    ///
+    /// # Errors
+    ///
+    /// As [`scan`](Self::scan).
+    pub async fn follow(&self, range: &ScanRange) -> Result<LetterScan, StoreError> {
+        self.scan_of(range, true).await
+    }
+
+    async fn scan_of(&self, range: &ScanRange, follow: bool) -> Result<LetterScan, StoreError> {
+        let there = self.lookup.partitions(&self.topic).await.map_err(unread)?;
+        let mut spans = self.spans(range, &there).await?;
+        let total = spans.iter().map(Span::len).sum();
+        if follow {
+            spans.iter_mut().for_each(|span| span.to = range.to());
+        }
+        let records = self.lookup.scan(&self.topic, vec![spans], follow, total).map_err(unread)?;
+        let cluster = Arc::clone(self.lookup.brokers.cluster_shared());
+        Ok(LetterScan { cluster, range: range.clone(), records })
+    }
+
+    async fn spans(&self, range: &ScanRange, there: &Partitions) -> Result<Vec<Span>, StoreError> {
+        let begins = match range.since() {
+            Some(since) => self.lookup.since(&self.topic, there, since).await.map_err(unread)?,
+            None => BTreeMap::new(),
+        };
+        range.spans(&self.topic, there, &begins).map_err(unread)
+    }
+
+    /// The letters as they stand. The topic is read again only when something has gone; what has come is read.
+    pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
+        let mut kept = self.kept.lock().await;
+        let now = self.lookup.partitions(&self.topic).await.map_err(unread)?;
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.seen == now) {
+            return Ok(Arc::clone(kept));
+        }
+        let news = kept.as_ref().filter(|_| self.range.is_all()).and_then(|kept| kept.news(&now));
+        if let Some(spans) = news {
+            let fresh = self.fresh(spans).await?;
+            let before = kept.take().map(Arc::unwrap_or_clone);
+            if let Some(snapshot) = before.and_then(|before| before.with(&now, fresh)) {
+                return Ok(Arc::clone(kept.insert(Arc::new(snapshot))));
+            }
+        }
+        // What is said of the range is checked here too.
+        self.range.spans(&self.topic, &now, &BTreeMap::new()).map_err(unread)?;
+        let all = match self.range.since() {
+            Some(since) => ScanRange::new().with_since(since),
+            None => ScanRange::new(),
+        };
+        let fresh = self.fresh(self.spans(&all, &now).await?).await?;
+        let mut snapshot = Snapshot::of(now, fresh);
+        if !self.range.is_all() {
+            snapshot.letters.retain(|row| row.place.is_in(&self.range));
+        }
+        Ok(Arc::clone(kept.insert(Arc::new(snapshot))))
+    }
+
+    async fn fresh(&self, spans: Vec<Span>) -> Result<Fresh, StoreError> {
+        let total = spans.iter().map(Span::len).sum();
+        let mut records =
+            self.lookup.scan(&self.topic, vec![spans], false, total).map_err(unread)?;
+        let cluster = self.lookup.brokers.cluster_shared();
+        let (mut fresh, mut told) = (Fresh::default(), None);
+        let mut tell = |progress: ScanProgress| {
+            if let Some(tell) = self.progress.as_ref().filter(|_| told != Some(progress)) {
+                tell(progress);
+            }
+            told = Some(progress);
+        };
+        tell(records.progress());
+        while let Some(record) = records.next().await.map_err(unread)? {
+            fresh.add(dialect::letter(&record, cluster), Place::of(&record));
+            tell(records.progress());
+        }
+        tell(records.progress());
+        Ok(fresh)
+    }
+}
+
+fn gone(pointer: &Pointer<'_>) -> StoreError {
+    let text =
+        format!("the letter only says where its message stood, {pointer}, and that has gone");
+    StoreError::new(StoreErrorKind::NotFound, READING).with_detail(text)
+}
+
+impl Lookup {
+    fn scan(
+        &self,
+        topic: &Arc<str>,
+        rounds: Vec<Vec<Span>>,
+        follow: bool,
+        total: u64,
+    ) -> Result<Records, SetupError> {
+        let (brokers, topic) = (self.brokers.clone(), Arc::clone(topic));
+        Scan { brokers, topic, rounds, follow }.run(total)
+    }
+
+    /// The records at these places, and others between them, as far as they are there.
+    async fn records(
+        &self,
+        topic: Arc<str>,
+        mut places: Vec<(u32, u64)>,
+    ) -> Result<Records, SetupError> {
+        let there = match self.partitions(&topic).await {
+            Err(SetupError::NotFound(_)) => Partitions::new(),
+            there => there?,
+        };
+        places.retain(|(partition, offset)| {
+            let bounds = there.get(partition);
+            bounds.is_some_and(|bounds| (bounds.begin..bounds.end).contains(offset))
+        });
+        let rounds = rounds(places);
+        let total = rounds.iter().flatten().map(Span::len).sum();
+        self.scan(&topic, rounds, false, total)
+    }
+
+    /// These rows with the records at their places in the topic, as far as they are there.
+    fn located<'a>(
+        &self,
+        topic: &Arc<str>,
+        rows: HashMap<(u32, u64), Vec<&'a Row>>,
+    ) -> impl Stream<Item = Result<(&'a Row, Record), StoreError>> + Send + use<'a> {
+        let (lookup, topic) = (self.clone(), Arc::clone(topic));
+        let opened = async move {
+            if rows.is_empty() {
+                return Ok(None);
+            }
+            let places = rows.keys().copied().collect();
+            Ok(Some((rows, lookup.records(topic, places).await.map_err(unread)?)))
+        };
+        let found = |(mut rows, mut records): (HashMap<_, Vec<&'a Row>>, Records)| async move {
+            while let Some(record) = records.next().await.map_err(unread)? {
+                if let Some(found) = rows.remove(&(record.partition, record.offset)) {
+                    return Ok(Some(((found, record), (rows, records))));
+                }
+            }
+            Ok(None)
+        };
+        stream::once(opened)
+            .try_filter_map(|opened| std::future::ready(Ok(opened)))
+            .map_ok(move |opened| stream::try_unfold(opened, found))
+            .try_flatten()
+            .map_ok(|(rows, record): (Vec<&'a Row>, Record)| {
+                stream::iter(rows.into_iter().map(move |row| Ok((row, record.clone()))))
+            })
+            .try_flatten()
+    }
+}
+
+/// Letters in the order of each partition, one for each record. Made by [`KafkaLetters::scan`] and
+/// [`KafkaLetters::follow`].
+#[derive(Debug)]
+#[must_use = "it gives nothing unless it is asked for the next letter"]
+pub struct LetterScan {
+    cluster: Arc<str>,
+    range: ScanRange,
+    records: Records,
+}
+
+impl LetterScan {
+    /// The next letter; `None` at the end. What only [points](KafkaLetters) to its message comes without it; see
+    /// [`KafkaLetters::resolved`].
+    ///
+    /// # Errors
+    ///
+    /// When the cluster does not answer, or the topic cannot be read. A scan that follows can be asked again.
+    ///
+    /// # Cancel safety
+    ///
+    /// No letter is lost when the future is dropped.
+    pub async fn next(&mut self) -> Result<Option<StoredLetter>, StoreError> {
+        while let Some(record) = self.records.next().await.map_err(unread)? {
+            let place = Place::of(&record);
+            if place.is_in(&self.range) {
+                let letter = dialect::letter(&record, &self.cluster);
+                return Ok(Some(StoredLetter::new(letter, place)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn progress(&self) -> ScanProgress {
+        self.records.progress()
+    }
+
+    /// The letters as a stream, which ends where the scan does.
+    pub fn into_stream(self) -> impl Stream<Item = Result<StoredLetter, StoreError>> + Send {
+        stream::unfold(self, |mut scan| async {
+            scan.next().await.transpose().map(|next| (next, scan))
+        })
+    }
+}

@@ -1,0 +1,309 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use tokio::sync::mpsc;
+
+use super::lookup::config;
+use super::range::Span;
+use crate::Brokers;
+use crate::error::{SetupError, is_refusal};
+use crate::record::Record;
+
+/// The client wants a group even where nobody joins one and nothing is committed.
+const GROUP: &str = "dlq.letters";
+/// For how long nothing may come before it is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How soon a reader sees that nobody listens any more.
+const TICK: Duration = Duration::from_millis(100);
+/// At most so many records, or about so many bytes, are handed over at once.
+const RECORDS: usize = 256;
+const BYTES: usize = 1024 * 1024;
+/// So many times as many wait to be taken.
+const BATCHES: usize = 2;
+
+/// How far a scan has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScanProgress {
+    /// Offsets that were read, those without a record among them.
+    pub read: u64,
+    /// How many there are to be read. One that follows goes beyond those that were there when it began.
+    pub total: u64,
+}
+
+/// What is read of a topic, in the order of each partition: spans of at most one after the other in rounds, each to its
+/// end before the next.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) brokers: Brokers,
+    pub(super) topic: Arc<str>,
+    pub(super) rounds: Vec<Vec<Span>>,
+    /// Whether it waits for what is not there yet.
+    pub(super) follow: bool,
+}
+
+impl Scan {
+    /// Reads on a thread of its own, which ends with the scan or soon after nobody listens any more.
+    pub(super) fn run(self, total: u64) -> Result<Records, SetupError> {
+        let (sender, receiver) = mpsc::channel(BATCHES);
+        let is_endless =
+            self.follow && self.rounds.iter().flatten().any(|span| span.to == u64::MAX);
+        let topic = Arc::clone(&self.topic);
+        let reader = move || {
+            if let Err(Stop::Failed(error)) = Reader::run(self, &sender) {
+                // Whether somebody listens is theirs.
+                drop(sender.blocking_send(Err(error)));
+            }
+        };
+        let started = std::thread::Builder::new().name("dlq-letters".to_owned()).spawn(reader);
+        started.map_err(|error| {
+            let text = format!("a thread that reads `{topic}` cannot be started: {error}");
+            SetupError::Unavailable(text, Some(error.into()))
+        })?;
+        let progress = ScanProgress { read: 0, total };
+        Ok(Records { topic, is_endless, receiver, batch: VecDeque::new(), progress, at: 0 })
+    }
+}
+
+struct Batch {
+    records: Vec<Record>,
+    /// How many offsets have been read with them.
+    read: u64,
+}
+
+/// The records of a scan.
+#[derive(Debug)]
+pub(super) struct Records {
+    topic: Arc<str>,
+    is_endless: bool,
+    receiver: mpsc::Receiver<Result<Batch, SetupError>>,
+    batch: VecDeque<Record>,
+    progress: ScanProgress,
+    at: u64,
+}
+
+impl Records {
+    /// The next record; `None` at the end. Awaiting it may be given up at any time.
+    pub(super) async fn next(&mut self) -> Result<Option<Record>, SetupError> {
+        loop {
+            if let Some(record) = self.batch.pop_front() {
+                if self.batch.is_empty() {
+                    self.progress.read = self.at;
+                }
+                return Ok(Some(record));
+            }
+            self.progress.read = self.at;
+            match self.receiver.recv().await {
+                Some(batch) => {
+                    let batch = batch?;
+                    (self.batch, self.at) = (batch.records.into(), batch.read);
+                }
+                None if self.is_endless => {
+                    let text = format!("the reader of `{}` has ended; begin anew", self.topic);
+                    return Err(SetupError::Unavailable(text, None));
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+
+    pub(super) fn progress(&self) -> ScanProgress {
+        self.progress
+    }
+}
+
+/// Why a reader ends early.
+enum Stop {
+    Failed(SetupError),
+    NobodyListens,
+}
+
+struct Reader<'a> {
+    scan: &'a Scan,
+    consumer: BaseConsumer,
+    sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
+    /// What is being read, by partition; `from` moves on.
+    open: BTreeMap<u32, Span>,
+    batch: Vec<Record>,
+    bytes: usize,
+    read: u64,
+    /// When something came last.
+    heard: Instant,
+    /// What the client said last of why nothing comes.
+    news: Option<KafkaError>,
+}
+
+impl<'a> Reader<'a> {
+    fn run(scan: Scan, sender: &'a mpsc::Sender<Result<Batch, SetupError>>) -> Result<(), Stop> {
+        let failed = |error| Stop::Failed(scan_failed(&scan, error));
+        let consumer = config(&scan.brokers).map_err(Stop::Failed)?.set("group.id", GROUP).create();
+        let mut reader = Reader {
+            scan: &scan,
+            consumer: consumer.map_err(failed)?,
+            sender,
+            open: BTreeMap::new(),
+            batch: Vec::new(),
+            bytes: 0,
+            read: 0,
+            heard: Instant::now(),
+            news: None,
+        };
+        for round in &scan.rounds {
+            reader.round(round)?;
+        }
+        reader.hand_over()
+    }
+
+    fn round(&mut self, spans: &[Span]) -> Result<(), Stop> {
+        let spans = spans.iter().filter(|span| span.len() > 0);
+        self.open = spans.map(|span| (span.partition, *span)).collect();
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let failed = |error| Stop::Failed(scan_failed(self.scan, error));
+        let mut assigned = TopicPartitionList::new();
+        for span in self.open.values() {
+            let from = Offset::Offset(i64::try_from(span.from).unwrap_or(i64::MAX));
+            let partition = i32::try_from(span.partition).unwrap_or(i32::MAX);
+            assigned.add_partition_offset(&self.scan.topic, partition, from).map_err(failed)?;
+        }
+        self.consumer.assign(&assigned).map_err(failed)?;
+        self.heard = Instant::now();
+        while !self.open.is_empty() {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), Stop> {
+        let wait = if self.batch.is_empty() { TICK } else { Duration::ZERO };
+        let taken = match self.consumer.poll(wait) {
+            Some(Ok(message)) => {
+                let offset = u64::try_from(message.offset()).unwrap_or(0);
+                let partition = u32::try_from(message.partition()).unwrap_or(0);
+                let open = self.open.get(&partition).filter(|open| offset >= open.from);
+                let is_ours = open.is_some_and(|open| offset < open.to);
+                let record = is_ours.then(|| Record::of(&message, Arc::clone(&self.scan.topic)));
+                open.map(|_| Ok((partition, offset, record)))
+            }
+            Some(Err(error)) => Some(Err(error)),
+            None if !self.batch.is_empty() => return self.hand_over(),
+            None => {
+                if self.sender.is_closed() {
+                    return Err(Stop::NobodyListens);
+                }
+                if !self.scan.follow && self.heard.elapsed() > PATIENCE {
+                    return Err(Stop::Failed(self.silence()));
+                }
+                return Ok(());
+            }
+        };
+        match taken {
+            // Of a partition that is done.
+            None => Ok(()),
+            Some(Ok((partition, offset, record))) => self.take(partition, offset, record),
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                self.heard = Instant::now();
+                let partition = u32::try_from(partition).unwrap_or(0);
+                // What is missing at the end are marks of transactions, and what was taken back.
+                if self.scan.follow { Ok(()) } else { self.finish(partition) }
+            }
+            Some(Err(error)) => self.hear(error),
+        }
+    }
+
+    fn take(&mut self, partition: u32, offset: u64, record: Option<Record>) -> Result<(), Stop> {
+        self.heard = Instant::now();
+        let Some(open) = self.open.get_mut(&partition) else { return Ok(()) };
+        let reached = offset.saturating_add(1).min(open.to);
+        self.read += reached - open.from;
+        open.from = reached;
+        if let Some(record) = record {
+            self.bytes += record.value.as_ref().map_or(0, |value| value.len());
+            self.batch.push(record);
+        }
+        if reached == open.to {
+            self.finish(partition)?;
+        }
+        if self.batch.len() >= RECORDS || self.bytes >= BYTES { self.hand_over() } else { Ok(()) }
+    }
+
+    /// A partition is done; nothing more is fetched of it.
+    fn finish(&mut self, partition: u32) -> Result<(), Stop> {
+        let Some(open) = self.open.remove(&partition) else { return Ok(()) };
+        self.read += open.len();
+        let mut done = TopicPartitionList::new();
+        done.add_partition(&self.scan.topic, i32::try_from(partition).unwrap_or(i32::MAX));
+        let paused = self.consumer.pause(&done);
+        paused.map_err(|error| Stop::Failed(scan_failed(self.scan, error)))
+    }
+
+    fn hand_over(&mut self) -> Result<(), Stop> {
+        self.bytes = 0;
+        let batch = Batch { records: std::mem::take(&mut self.batch), read: self.read };
+        let sent = self.sender.blocking_send(Ok(batch)).map_err(|_| Stop::NobodyListens);
+        // It may have waited for its listener, which is not the cluster's fault.
+        self.heard = Instant::now();
+        sent
+    }
+
+    fn hear(&mut self, error: KafkaError) -> Result<(), Stop> {
+        use RDKafkaErrorCode::{
+            AllBrokersDown, BadMessage, Fatal, GroupAuthorizationFailed, NotImplemented,
+            UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
+        };
+        match error.rdkafka_error_code() {
+            // Nothing is asked of the group.
+            Some(GroupAuthorizationFailed) => Ok(()),
+            Some(NotImplemented) => Err(Stop::Failed(SetupError::Config(format!(
+                "read `{}`: {error}; its records are compressed in a way that this program was built without; zstd is the feature `zstd` of dlq-kafka",
+                self.scan.topic
+            )))),
+            Some(code)
+                if is_refusal(code)
+                    || matches!(
+                        code,
+                        BadMessage
+                            | Fatal
+                            | UnknownPartition
+                            | UnknownTopic
+                            | UnknownTopicOrPartition
+                    ) =>
+            {
+                Err(Stop::Failed(scan_failed(self.scan, error)))
+            }
+            Some(AllBrokersDown) if self.scan.follow => {
+                self.hand_over()?;
+                let error = scan_failed(self.scan, error);
+                self.sender.blocking_send(Err(error)).map_err(|_| Stop::NobodyListens)
+            }
+            // The client goes on by itself.
+            _ => {
+                self.news = Some(error);
+                Ok(())
+            }
+        }
+    }
+
+    fn silence(&mut self) -> SetupError {
+        let (topic, at) = (&self.scan.topic, self.scan.brokers.bootstrap());
+        let open = self.open.values();
+        let open: Vec<String> =
+            open.map(|open| format!("{}@{}", open.partition, open.from)).collect();
+        let open = open.join(", ");
+        let text =
+            format!("nothing came of `{topic}` at {at} for {PATIENCE:?} (partition@offset {open})");
+        match self.news.take() {
+            Some(error) => SetupError::Unavailable(format!("{text}: {error}"), Some(error.into())),
+            None => SetupError::Unavailable(text, None),
+        }
+    }
+}
+
+fn scan_failed(scan: &Scan, error: KafkaError) -> SetupError {
+    SetupError::answered(&format!("read `{}` at {}", scan.topic, scan.brokers.bootstrap()), error)
+}

@@ -1,0 +1,105 @@
+use dlq_core::DeadLetter;
+
+use super::snapshot::{Place, Row};
+use crate::dialect;
+use crate::ladder::is_topic;
+use crate::record::Record;
+
+/// The attribute of a letter that says where its message stands, `TOPIC/PARTITION/OFFSET`, when the record of the letter
+/// does not have it.
+pub(crate) const POINTER: &str = "kafka.pointer";
+
+/// The attribute of a letter whose message is not there any more.
+pub(super) const GONE: &str = "kafka.pointer.gone";
+
+/// A letter and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct StoredLetter {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// Its partition in the topic of dead letters.
+    pub partition: u32,
+    /// Its offset there.
+    pub offset: u64,
+}
+
+impl StoredLetter {
+    pub(super) fn new(letter: DeadLetter, place: Place) -> Self {
+        Self { letter, partition: place.partition, offset: place.offset }
+    }
+}
+
+/// Where a message stands that is not with its letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pointer<'a> {
+    pub(super) topic: &'a str,
+    pub(super) partition: u32,
+    pub(super) offset: u64,
+}
+
+impl<'a> Pointer<'a> {
+    /// That of a letter, if it has one.
+    pub(super) fn of(letter: &'a DeadLetter) -> Option<Self> {
+        let mut parts = letter.attributes.get(POINTER)?.rsplitn(3, '/');
+        let offset = parts.next()?.parse().ok().filter(|offset| *offset < i64::MAX as u64)?;
+        let partition = parts.next()?.parse().ok()?;
+        let topic = parts.next().filter(|topic| is_topic(topic))?;
+        Some(Self { topic, partition, offset })
+    }
+}
+
+impl std::fmt::Display for Pointer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "offset {} of partition {} of `{}`", self.offset, self.partition, self.topic)
+    }
+}
+
+/// The letter of this row with the payload of its own record; `None` when that is another by now.
+pub(super) fn refilled(
+    row: &Row,
+    record: &Record,
+    cluster: &std::sync::Arc<str>,
+) -> Option<DeadLetter> {
+    let read = dialect::letter(record, cluster);
+    row.with_payload(read.message.payload()?.clone())
+}
+
+/// The letter with the message of the record to which it points.
+pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> DeadLetter {
+    let mut message = letter.message.with_payload(record.value.clone());
+    if let Some(key) = &record.key {
+        message = message.with_key(key.clone());
+    }
+    if message.headers().is_empty() {
+        message = message.with_headers(record.headers.clone());
+    }
+    if let Some(at) = record.timestamp {
+        message = message.with_published_at(at);
+    }
+    letter.message = message;
+    letter
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_testkit::fixtures::letter;
+
+    use super::*;
+
+    #[test]
+    fn a_pointer_is_read_or_is_none() {
+        let pointer = |text: &str| {
+            let mut letter = letter(1);
+            letter.attributes.insert(POINTER.to_owned(), text.to_owned());
+            Pointer::of(&letter).map(|pointer| pointer.to_string())
+        };
+        let wanted = "offset 9 of partition 3 of `orders.eu`".to_owned();
+        assert_eq!(pointer("orders.eu/3/9"), Some(wanted));
+        for odd in ["", "//", "orders/3", "orders/-1/3", "orders/3/-1", "a/b/1/2", "or\0ders/1/2"] {
+            assert_eq!(pointer(odd), None, "{odd:?}");
+        }
+        assert_eq!(pointer(&format!("orders/0/{}", u64::MAX)), None);
+        assert_eq!(Pointer::of(&letter(1)), None);
+    }
+}
