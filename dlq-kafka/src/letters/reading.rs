@@ -211,7 +211,9 @@ impl KafkaLetters {
         let fresh = self.fresh(self.spans(&all, &now).await?).await?;
         let mut snapshot = Snapshot::of(now, fresh);
         if !self.range.is_all() {
-            snapshot.letters.retain(|row| row.place.is_in(&self.range));
+            snapshot.letters.retain(|row| {
+                row.place.is_in(&self.range) && self.range.selects(&row.letter)
+            });
         }
         Ok(Arc::clone(kept.insert(Arc::new(snapshot))))
     }
@@ -334,7 +336,9 @@ impl LetterScan {
             let place = Place::of(&record);
             if place.is_in(&self.range) {
                 let letter = dialect::letter(&record, &self.cluster);
-                return Ok(Some(StoredLetter::new(letter, place)));
+                if self.range.selects(&letter) {
+                    return Ok(Some(StoredLetter::new(letter, place)));
+                }
             }
         }
         Ok(None)
