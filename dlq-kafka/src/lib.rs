@@ -17,7 +17,10 @@ pub use brokers::Brokers;
 pub use feed::{IngestMark, KafkaFeed, ingest_marks};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
-pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
+pub use letters::{
+    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+};
 pub use record::Record;
 pub use topics::{DlqTopic, RetryTopics};
 

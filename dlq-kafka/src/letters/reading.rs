@@ -6,12 +6,13 @@ use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
+use super::ledger::Marks;
 use super::lookup::{Lookup, Partitions};
 use super::range::{Span, rounds};
 use super::scan::{Records, Scan};
 use super::snapshot::{Fresh, Place, Row, Snapshot};
 use super::stored::{GONE, Pointer, refilled, resolved};
-use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter};
+use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter, ledger};
 use crate::dialect;
 use crate::error::SetupError;
 use crate::record::Record;
@@ -187,9 +188,41 @@ impl KafkaLetters {
         range.spans(&self.topic, there, &begins).map_err(unread)
     }
 
-    /// The letters as they stand. The topic is read again only when something has gone; what has come is read.
+    /// The letters as they stand, and what was sent back of them.
     pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
         let mut kept = self.kept.lock().await;
+        let before = kept.as_ref().map(Arc::downgrade);
+        let mut snapshot = self.read_again(&mut kept).await?;
+        let is_same = before.is_some_and(|before| before.as_ptr() == Arc::as_ptr(&snapshot));
+        if !is_same {
+            // Until it is marked: what comes now may fail.
+            *kept = None;
+        }
+        let marked = ledger::bounds(&self.lookup, &self.ledger).await.map_err(unread)?;
+        if is_same && snapshot.marked == marked {
+            return Ok(snapshot);
+        }
+        *kept = None;
+        let news = Arc::make_mut(&mut snapshot);
+        if news.marked != marked {
+            news.marks = match marked {
+                Some(_) => {
+                    ledger::marks(&self.lookup.brokers, &self.ledger).await.map_err(unread)?
+                }
+                None => Marks::new(),
+            };
+            news.marked = marked;
+        }
+        news.mark();
+        *kept = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// The topic is read again only when something has gone; what has come is read.
+    async fn read_again(
+        &self,
+        kept: &mut Option<Arc<Snapshot>>,
+    ) -> Result<Arc<Snapshot>, StoreError> {
         let now = self.lookup.partitions(&self.topic).await.map_err(unread)?;
         if let Some(kept) = kept.as_ref().filter(|kept| kept.seen == now) {
             return Ok(Arc::clone(kept));

@@ -1,0 +1,468 @@
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
+use dlq_core::{DeadLetter, Death, StoreError, StoreErrorKind};
+use futures_util::StreamExt;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::time::Instant;
+
+use super::super::aside::aside;
+use super::super::ledger::{self, BEGUN, Ledger, PATIENCE, random};
+use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
+use super::super::snapshot::{Place, Row};
+use super::session::{Broken, Session};
+use super::{KafkaReplay, Replayed, Stop};
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+
+/// How many letters are sent in a transaction at most.
+const BATCH: u32 = 500;
+/// After how many bytes of payload no letter is added to a transaction.
+const BYTES: usize = 8 * 1024 * 1024;
+/// How often somebody else may take over before anything was sent.
+const TAKEN: u32 = 20;
+/// How often it is begun anew because the cluster did not answer.
+const BROKEN: u32 = 3;
+
+/// A letter that is ready to be sent, and its mark.
+struct Parcel<'a> {
+    row: &'a Row,
+    letter: Outgoing,
+    mark: Outgoing,
+}
+
+/// A replay that runs.
+struct Run<'a, T> {
+    replay: &'a KafkaReplay,
+    brokers: Brokers,
+    shipment: Shipment,
+    report: ReplayReport,
+    tell: T,
+    /// What is wanted and was not sent.
+    rows: VecDeque<&'a Row>,
+    /// Of these, what may have been sent, since nobody has said that it was not.
+    unsure: HashSet<Death>,
+    /// Topics that cannot be written to.
+    closed: HashMap<Arc<str>, Code>,
+    stop: Arc<Stop>,
+    /// When the next letter may be sent.
+    turn: Instant,
+}
+
+/// Whether there is more to do with a batch.
+enum Sent<'a> {
+    Done,
+    /// These are to be tried, apart from each other.
+    Parts(Vec<Vec<Parcel<'a>>>),
+}
+
+/// Sets it when it is dropped.
+struct StopOnDrop(Arc<Stop>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+impl KafkaReplay {
+    /// Sends them, and returns what was done when every letter was come to, `stop` was ready, or the cluster did not
+    /// answer. `tell` hears of every letter as soon as it is known what becomes of it.
+    ///
+    /// When `stop` is ready, the transaction that is open is aborted unless it is being committed, and nothing more is
+    /// sent: what was not sent is untouched, and what was sent is marked.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot begin; as [`plan`](Self::plan).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is what killing the process is. Nothing is lost and nothing is sent twice, but it is not told what was
+    /// sent. Use `stop` instead.
+    pub async fn run(
+        &self,
+        stop: impl Future<Output = ()> + Send,
+        tell: impl FnMut(&Replayed) + Send,
+    ) -> Result<ReplayReport, StoreError> {
+        let snapshot = self.letters.snapshot().await?;
+        let (shipment, selected) = self.prepare(&snapshot).await?;
+        let stopped = Arc::new(Stop::default());
+        let _stop = StopOnDrop(Arc::clone(&stopped));
+        let mut run = Run {
+            replay: self,
+            brokers: self.letters.brokers().clone(),
+            shipment,
+            report: ReplayReport::default(),
+            tell,
+            rows: selected.send.into(),
+            unsure: HashSet::new(),
+            closed: HashMap::new(),
+            stop: Arc::clone(&stopped),
+            turn: Instant::now(),
+        };
+        for (row, why) in selected.skip {
+            run.tell(row, ReplayOutcome::Skipped(why));
+        }
+        let ended = {
+            let mut sending = pin!(run.send_all());
+            tokio::select! {
+                biased;
+                () = stop => {
+                    stopped.set();
+                    sending.await
+                }
+                ended = &mut sending => ended,
+            }
+        };
+        run.report.stopped = ended.err();
+        run.report.left = run.rows.len() as u64;
+        Ok(run.report)
+    }
+}
+
+impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
+    /// Sends what is wanted, and begins anew where it was kept from it.
+    async fn send_all(&mut self) -> Result<(), StoreError> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let ready = ledger::ensure(&self.replay.letters.lookup, &self.shipment.ledger).await;
+        ready.map_err(|error| error.for_store(REPLAYING))?;
+        let mut ledger = None;
+        let (mut taken, mut broken) = (0, 0);
+        while !self.rows.is_empty() && !self.is_stopped() {
+            let before = self.report.sent;
+            let Err(why) = self.send_some(&mut ledger).await else { return Ok(()) };
+            if self.report.sent > before {
+                (taken, broken) = (0, 0);
+            }
+            match why {
+                Broken::Stopped => return Ok(()),
+                Broken::Fenced if taken < TAKEN => {
+                    taken += 1;
+                    self.make_way(&mut ledger).await?;
+                }
+                Broken::Fenced => {
+                    return Err(unavailable(format!(
+                        "others have begun to send letters of `{}` {TAKEN} times before one of these was sent; let one \
+                         end before the next",
+                        self.shipment.from
+                    )));
+                }
+                Broken::Server(error) if broken < BROKEN => {
+                    tracing::warn!(%error, "sending letters back begins anew");
+                    broken += 1;
+                    self.pause(Duration::from_millis(500) * broken).await;
+                }
+                Broken::Server(error) | Broken::Refused(error) => {
+                    return Err(error.for_store(REPLAYING));
+                }
+                Broken::Records(_, code) | Broken::Topic(code) => {
+                    return Err(refused(format!(
+                        "topic `{}`, which says what was sent back, cannot be written to: {code}",
+                        self.shipment.ledger
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the right to send, and sends until everything was sent, or it is kept from it.
+    async fn send_some(&mut self, ledger: &mut Option<Ledger>) -> Result<(), Broken> {
+        let (brokers, from) = (self.brokers.clone(), self.shipment.from.clone());
+        let session = within(PATIENCE * 3, move || Session::open(&brokers, &from)).await?;
+        tracing::trace!("the right to send is taken");
+        let session = Arc::new(session);
+        let done = self.send_by(&session, ledger).await;
+        // Closing it may block.
+        aside(PATIENCE, move || drop(session)).await;
+        done
+    }
+
+    async fn send_by(
+        &mut self,
+        session: &Arc<Session>,
+        ledger: &mut Option<Ledger>,
+    ) -> Result<(), Broken> {
+        let begun = self.shipment.entry(BEGUN.into(), "", 0, now());
+        let begun =
+            begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
+        let offset = self.transact(session, vec![begun]).await?[0];
+        self.read_ledger(ledger, offset).await?;
+        let mut parts: VecDeque<Vec<Parcel<'a>>> = VecDeque::new();
+        loop {
+            let parcels = match parts.pop_front() {
+                Some(parcels) => parcels,
+                None if self.rows.is_empty() => return Ok(()),
+                None => self.pack(ledger).await?,
+            };
+            if parcels.is_empty() {
+                continue;
+            }
+            // Until it is known what became of them, they are still to be sent.
+            let open: Vec<&Row> = parcels.iter().map(|parcel| parcel.row).collect();
+            self.unsure.extend(open.iter().map(|row| row.letter.death()));
+            match self.send_parcels(session, parcels).await {
+                Ok(sent) => {
+                    for row in &open {
+                        self.unsure.remove(&row.letter.death());
+                    }
+                    if let Sent::Parts(these) = sent {
+                        these.into_iter().rev().for_each(|part| parts.push_front(part));
+                    }
+                }
+                Err(why) => {
+                    let rest = parts.iter().flatten().map(|parcel| parcel.row);
+                    let back: Vec<&Row> = open.into_iter().chain(rest).collect();
+                    back.into_iter().rev().for_each(|row| self.rows.push_front(row));
+                    return Err(why);
+                }
+            }
+        }
+    }
+
+    /// Sends these in one transaction; what cannot be sent keeps no other from it.
+    async fn send_parcels(
+        &mut self,
+        session: &Arc<Session>,
+        parcels: Vec<Parcel<'a>>,
+    ) -> Result<Sent<'a>, Broken> {
+        let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
+        match self.transact(session, records).await {
+            Ok(_) => {
+                for parcel in &parcels {
+                    self.tell(parcel.row, ReplayOutcome::Sent);
+                }
+                Ok(Sent::Done)
+            }
+            Err(Broken::Records(blamed, code)) if blamed.iter().all(|number| number % 2 == 0) => {
+                Ok(self.set_aside(parcels, &blamed, code))
+            }
+            Err(Broken::Topic(code)) => Ok(self.close_topic(parcels, code)),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// What is written at once fails at once: halves are tried until it is known which letter cannot be sent.
+    fn set_aside(
+        &mut self,
+        mut parcels: Vec<Parcel<'a>>,
+        blamed: &[usize],
+        code: Code,
+    ) -> Sent<'a> {
+        if let [number] = blamed {
+            let parcel = parcels.remove(number / 2);
+            let topic = &parcel.letter.topic;
+            let setting = match code {
+                Code::MessageSizeTooLarge => "; see the topic's `max.message.bytes`",
+                _ => "",
+            };
+            let error = refused(format!("topic `{topic}` does not take it: {code}{setting}"));
+            self.tell(parcel.row, ReplayOutcome::Failed(error));
+            return Sent::Parts(vec![parcels]);
+        }
+        let half = parcels.split_off(parcels.len() / 2);
+        Sent::Parts(vec![parcels, half])
+    }
+
+    fn close_topic(&mut self, parcels: Vec<Parcel<'a>>, code: Code) -> Sent<'a> {
+        let mut topics: Vec<(Arc<str>, Vec<Parcel<'a>>)> = Vec::new();
+        for parcel in parcels {
+            match topics.iter_mut().find(|(topic, _)| *topic == parcel.letter.topic) {
+                Some((_, parcels)) => parcels.push(parcel),
+                None => topics.push((Arc::clone(&parcel.letter.topic), vec![parcel])),
+            }
+        }
+        if let [(topic, parcels)] = topics.as_slice() {
+            self.closed.insert(Arc::clone(topic), code);
+            for parcel in parcels {
+                self.tell(parcel.row, ReplayOutcome::Failed(closed(topic, code)));
+            }
+            return Sent::Done;
+        }
+        Sent::Parts(topics.into_iter().map(|(_, parcels)| parcels).collect())
+    }
+
+    /// The next letters, when their turn has come, with their payloads.
+    async fn pack(&mut self, ledger: &Option<Ledger>) -> Result<Vec<Parcel<'a>>, Broken> {
+        let size = self.replay.rules.rate.map_or(BATCH, |rate| (rate / 4).clamp(1, BATCH));
+        self.stop.wait_until(self.turn).await;
+        if self.is_stopped() {
+            return Err(Broken::Stopped);
+        }
+        let count = self.rows.len().min(size as usize);
+        let mut rows: Vec<&'a Row> = self.rows.iter().take(count).copied().collect();
+        let letters = self.replay.letters.whole(&rows);
+        let (mut letters, mut bytes) = (pin!(letters), 0);
+        let mut whole: HashMap<Place, Cow<'a, DeadLetter>> = HashMap::new();
+        let mut is_all = true;
+        while let Some(read) = letters.next().await {
+            let (place, letter) = read.map_err(|error| {
+                Broken::Server(SetupError::Unavailable(error.to_string(), Some(error.into())))
+            })?;
+            bytes += letter.message.payload().map_or(0, |payload| payload.len());
+            whole.insert(place, letter);
+            if self.is_stopped() {
+                return Err(Broken::Stopped);
+            }
+            if bytes > BYTES {
+                is_all = false;
+                break;
+            }
+        }
+        if !is_all {
+            // What was not come to is for the next time; what has gone is found out then.
+            rows.retain(|row| whole.contains_key(&row.place));
+            self.rows.retain(|row| !whole.contains_key(&row.place));
+        } else {
+            self.rows.drain(..count);
+        }
+        let mut parcels = Vec::new();
+        for row in rows {
+            let Some(letter) = whole.remove(&row.place) else {
+                self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
+                continue;
+            };
+            let mark = ledger.as_ref().and_then(|ledger| ledger.marks.get(&row.letter.death()));
+            let times = mark.map_or(0, |mark| mark.times).saturating_add(1);
+            match self.parcel(row, &letter, times) {
+                Ok(parcel) => parcels.push(parcel),
+                Err(error) => self.tell(row, ReplayOutcome::Failed(error)),
+            }
+        }
+        if let Some(rate) = self.replay.rules.rate {
+            let count = u32::try_from(parcels.len()).unwrap_or(BATCH);
+            self.turn = self.turn.max(Instant::now()) + Duration::from_secs(1) * count / rate;
+        }
+        Ok(parcels)
+    }
+
+    fn parcel(
+        &self,
+        row: &'a Row,
+        letter: &DeadLetter,
+        times: u32,
+    ) -> Result<Parcel<'a>, StoreError> {
+        let at = now();
+        let outgoing = self.shipment.pack(letter, (row.place.partition, row.place.offset), at)?;
+        if let Some(code) = self.closed.get(&outgoing.topic) {
+            return Err(closed(&outgoing.topic, *code));
+        }
+        let mark = self.shipment.mark(&row.letter, &outgoing.topic, times, at)?;
+        Ok(Parcel { row, letter: outgoing, mark })
+    }
+
+    async fn transact(
+        &self,
+        session: &Arc<Session>,
+        records: Vec<Outgoing>,
+    ) -> Result<Vec<i64>, Broken> {
+        let (session, stop) = (Arc::clone(session), Arc::clone(&self.stop));
+        within(PATIENCE * 6, move || session.transact(&records, &stop)).await
+    }
+
+    /// Reads the ledger beyond this offset, and leaves out what it says was sent.
+    async fn read_ledger(
+        &mut self,
+        ledger: &mut Option<Ledger>,
+        offset: i64,
+    ) -> Result<(), Broken> {
+        let (brokers, topic) = (self.brokers.clone(), Arc::clone(&self.shipment.ledger));
+        let open = ledger.take();
+        let read = within(PATIENCE * 20, move || {
+            let mut open = match open {
+                Some(open) => open,
+                None => Ledger::open(&brokers, &topic).map_err(of_setup)?,
+            };
+            open.read(Some(offset)).map_err(of_setup)?;
+            Ok(open)
+        });
+        let open = ledger.insert(read.await?);
+        tracing::trace!("the ledger is read");
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.retain(|row| {
+            let death = row.letter.death();
+            let by = open.marks.get(&death).map(|mark| mark.operation);
+            if !self.replay.rules.is_sent(by) {
+                return true;
+            }
+            // It was committed after all, though nobody said so.
+            let is_ours = by == Some(self.replay.rules.operation) && self.unsure.remove(&death);
+            let sent =
+                if is_ours { ReplayOutcome::Sent } else { ReplayOutcome::Skipped(Skipped::Sent) };
+            self.tell(row, sent);
+            false
+        });
+        self.rows = rows;
+        self.unsure.clear();
+        Ok(())
+    }
+
+    /// Waits until nobody else has sent anything for a while, of another length for everybody.
+    async fn make_way(&self, ledger: &mut Option<Ledger>) -> Result<(), StoreError> {
+        let failed = |error: SetupError| error.for_store(REPLAYING);
+        while !self.is_stopped() {
+            let while_ = Duration::from_millis(1_000 + random() % 2_000);
+            let Some(mut open) = ledger.take() else { return Ok(self.pause(while_).await) };
+            let stop = Arc::clone(&self.stop);
+            let moved = aside(PATIENCE, move || {
+                let moves = open.moves_within(while_, &stop);
+                moves.map(|moves| (open, moves))
+            });
+            let Some(moved) = moved.await else { return Ok(()) };
+            let (open, moves) = moved.map_err(failed)?;
+            *ledger = Some(open);
+            if !moves {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn pause(&self, time: Duration) {
+        self.stop.wait_until(Instant::now() + time).await;
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.is_set()
+    }
+
+    fn tell(&mut self, row: &Row, outcome: ReplayOutcome) {
+        self.report.count(&outcome);
+        let Place { partition, offset, .. } = row.place;
+        (self.tell)(&Replayed { id: row.letter.id, partition, offset, outcome });
+    }
+}
+
+async fn within<V: Send + 'static>(
+    time: Duration,
+    work: impl FnOnce() -> Result<V, Broken> + Send + 'static,
+) -> Result<V, Broken> {
+    let silent = || {
+        let text = format!("{REPLAYING}: the client has not answered within {time:?}");
+        Err(Broken::Server(SetupError::Unavailable(text, None)))
+    };
+    aside(time, work).await.unwrap_or_else(silent)
+}
+
+fn of_setup(error: SetupError) -> Broken {
+    match error {
+        SetupError::Unavailable(..) => Broken::Server(error),
+        _ => Broken::Refused(error),
+    }
+}
+
+fn closed(topic: &str, code: Code) -> StoreError {
+    refused(format!("topic `{topic}` cannot be written to: {code}"))
+}
+
+fn unavailable(text: String) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, REPLAYING).with_detail(text)
+}
