@@ -25,7 +25,7 @@ pub(crate) struct Telling {
 }
 
 /// The store of an ingest.
-pub(crate) struct Into {
+pub(crate) struct Kept {
     store: DeadLetters,
     /// The store by a name that is the same from every folder.
     pub(crate) name: String,
@@ -37,35 +37,34 @@ impl Telling {
         let incidents = Incidents::open(args.incidents.as_deref())?;
         Ok(Self { incidents, alerts: Alerts::start(&args.alert)? })
     }
+}
 
-    /// Opens the store, which is created when it is not there, unless these marks say that it is lost.
-    pub(crate) async fn into(
-        &self,
-        args: &IngestArgs,
-        marks: &[Mark],
-        shown: &str,
-        by: &str,
-    ) -> Result<Into, CliError> {
-        let path = args.into.split_once("://").map(|(_, path)| Path::new(path));
-        if path.is_some_and(|path| !path.exists()) {
-            Mark::refuse_a_lost_store(marks, shown, by, &args.into)?;
-        }
-        let store = open::store(&args.into, true).await?;
-        Ok(Into { store, name: store_name(&args.into)? })
+/// Opens the store, which is created when it is not there, unless these marks say that it is lost.
+pub(crate) async fn store(
+    args: &IngestArgs,
+    marks: &[Mark],
+    shown: &str,
+    by: &str,
+) -> Result<Kept, CliError> {
+    let path = args.into.split_once("://").map(|(_, path)| Path::new(path));
+    if path.is_some_and(|path| !path.exists()) {
+        Mark::refuse_a_lost_store(marks, shown, by, &args.into)?;
     }
+    let store = open::store(&args.into, true).await?;
+    Ok(Kept { store, name: store_name(&args.into)? })
 }
 
 /// Drains a feed into a store, and says what was done.
 pub(crate) async fn drain(
     feed: impl Feed,
-    into: Into,
+    into: Kept,
     telling: Telling,
     shown: &str,
     out: &mut Output,
     args: &IngestArgs,
 ) -> Result<ExitCode, CliError> {
     let Telling { mut incidents, alerts } = telling;
-    let Into { store, name } = into;
+    let Kept { store, name } = into;
     let mut ingest = Ingest::new(feed, store.store().clone()).with_batch(args.batch);
     if args.once {
         ingest = ingest.with_patience(PATIENCE);

@@ -9,7 +9,7 @@ mod mark;
 mod replay;
 
 pub(crate) use check::{read_deployment, show_findings};
-pub(crate) use ingest::{Telling, drain};
+pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
 pub(crate) use replay::{Replaying, operation, per_second, refuse_what_stores_take};

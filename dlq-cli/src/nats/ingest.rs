@@ -21,7 +21,7 @@ pub(super) async fn run(
     let durable = args.durable.as_deref().unwrap_or(DURABLE);
     let stream = at.permitted(at.letters()).await?;
     let marks = at.permitted(at.marks(&stream)).await?;
-    let into = telling.into(&args, &marks, &at.shown, durable).await?;
+    let into = broker::store(&args, &marks, &at.shown, durable).await?;
     let opening = async {
         Ok(NatsFeed::open(&at.context, &stream, durable, &into.name, args.lease).await?)
     };

@@ -46,6 +46,17 @@ pub(super) struct Taken {
     pub(super) again: bool,
 }
 
+impl Taken {
+    pub(super) fn partition(&self) -> i32 {
+        i32::try_from(self.record.partition).unwrap_or(-1)
+    }
+
+    /// The offset after it.
+    pub(super) fn next(&self) -> i64 {
+        i64::try_from(self.record.offset).unwrap_or(i64::MAX).saturating_add(1)
+    }
+}
+
 /// Up to where a partition is done with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {

@@ -10,7 +10,7 @@ pub use marks::{IngestMark, ingest_marks};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use dlq_core::ingest::{Content, Fed, Feed};
@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 use crate::brokers::Brokers;
 use crate::dialect;
 use crate::error::SetupError;
+use crate::letters::{KafkaLetters, StoredLetter};
 use assigned::Assigned;
 use mark::Mark;
 use member::{Command, Done, Member, Taken};
@@ -71,17 +72,18 @@ const FIXED: [(&str, &str); 5] = [
 ///
 /// Dropping it waits up to three seconds until it has left its group.
 pub struct KafkaFeed {
-    topic: Arc<str>,
-    cluster: Arc<str>,
+    /// By which messages are fetched that letters point to.
+    letters: KafkaLetters,
     group: String,
     ends: bool,
     has_ended: bool,
     /// `None` once the feed is being dropped.
     commands: Option<mpsc::Sender<Command>>,
-    left: mpsc::Receiver<()>,
+    left: Mutex<mpsc::Receiver<()>>,
     /// What was asked for, by a future that may have been dropped since.
     waiting: Option<oneshot::Receiver<Result<Vec<Taken>, StoreError>>>,
     taken: VecDeque<Taken>,
+    read: Vec<(Taken, Fed)>,
     /// Yielded and not yet confirmed.
     yielded: BTreeMap<i32, Done>,
     /// Confirmed and not yet committed.
@@ -112,11 +114,10 @@ impl KafkaFeed {
         lease: Duration,
     ) -> Result<Self, StoreError> {
         Mark::check(store, OPENING)?;
-        let (group, cluster) = (group.to_owned(), Arc::clone(brokers.cluster_shared()));
+        let (group, letters) = (group.to_owned(), KafkaLetters::new(brokers, topic));
         let (brokers, topic, store) = (brokers.clone(), Arc::<str>::from(topic), store.to_owned());
         let name = group.clone();
-        let shared = Arc::clone(&topic);
-        let member = blocking(OPENING, move || join(brokers, shared, &name, store, lease)).await?;
+        let member = blocking(OPENING, move || join(brokers, topic, &name, store, lease)).await?;
         let (commands, asked) = mpsc::channel();
         let (leaving, left) = mpsc::channel();
         let thread = std::thread::Builder::new().name("dlq-feed".to_owned());
@@ -128,15 +129,15 @@ impl KafkaFeed {
             StoreError::new(StoreErrorKind::Unavailable, OPENING).with_source(error)
         })?;
         Ok(Self {
-            topic,
-            cluster,
+            letters,
             group,
             ends: false,
             has_ended: false,
             commands: Some(commands),
-            left,
+            left: Mutex::new(left),
             waiting: None,
             taken: VecDeque::new(),
+            read: Vec::new(),
             yielded: BTreeMap::new(),
             confirmed: BTreeMap::new(),
         })
@@ -180,7 +181,7 @@ impl Feed for KafkaFeed {
         if !self.confirmed.is_empty() {
             self.commit().await?;
         }
-        if self.taken.is_empty() && !self.has_ended {
+        if self.taken.is_empty() && self.read.is_empty() && !self.has_ended {
             let waiting = match self.waiting.take() {
                 Some(waiting) => waiting,
                 None => {
@@ -198,9 +199,20 @@ impl Feed for KafkaFeed {
             self.taken = taken.map_err(|_| ended(READING))??.into();
             self.has_ended = self.taken.is_empty();
         }
-        let count = self.taken.len().min(limit.max(1));
-        let taken: Vec<Taken> = self.taken.drain(..count).collect();
-        Ok(taken.into_iter().map(|taken| self.fed(taken)).collect())
+        // What is being read stays where it is until it was.
+        while self.read.len() < limit.max(1) {
+            let Some(taken) = self.taken.front() else { break };
+            let fed = self.fed(taken).await?;
+            self.read.extend(self.taken.pop_front().map(|taken| (taken, fed)));
+        }
+        let mut all = Vec::with_capacity(self.read.len());
+        for (taken, fed) in std::mem::take(&mut self.read) {
+            let (partition, next) = (taken.partition(), taken.next());
+            let done = Done { partition, epoch: taken.epoch, next, letters: 1 };
+            merge(&mut self.yielded, partition, done);
+            all.push(fed);
+        }
+        Ok(all)
     }
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
@@ -212,14 +224,14 @@ impl Feed for KafkaFeed {
 }
 
 impl KafkaFeed {
-    fn fed(&mut self, taken: Taken) -> Fed {
-        let Taken { record, epoch, again } = taken;
-        let partition = i32::try_from(record.partition).unwrap_or(-1);
-        let next = i64::try_from(record.offset).unwrap_or(i64::MAX).saturating_add(1);
-        merge(&mut self.yielded, partition, Done { partition, epoch, next, letters: 1 });
-        let place = record.origin(&self.cluster);
-        let letter = dialect::letter(&record, &self.cluster);
-        Fed { place, again, content: Content::Letter(Box::new(letter)) }
+    /// What the record is; a share group may say only where the message stands, which is fetched then.
+    async fn fed(&self, taken: &Taken) -> Result<Fed, StoreError> {
+        let (record, cluster) = (&taken.record, self.letters.brokers().cluster_shared());
+        let letter = dialect::letter(record, cluster);
+        let stored = StoredLetter { letter, partition: record.partition, offset: record.offset };
+        let letter = self.letters.resolved_or_gone(stored).await?;
+        let content = Content::Letter(Box::new(letter));
+        Ok(Fed { place: record.origin(cluster), again: taken.again, content })
     }
 }
 
@@ -234,14 +246,15 @@ fn merge(all: &mut BTreeMap<i32, Done>, partition: i32, done: Done) {
 impl Drop for KafkaFeed {
     fn drop(&mut self) {
         self.commands = None;
-        let _ = self.left.recv_timeout(LEAVING);
+        let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = left.recv_timeout(LEAVING);
     }
 }
 
 impl fmt::Debug for KafkaFeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("KafkaFeed");
-        debug.field("topic", &self.topic).field("group", &self.group).finish_non_exhaustive()
+        debug.field("topic", &self.letters.topic()).field("group", &self.group).finish_non_exhaustive()
     }
 }
 

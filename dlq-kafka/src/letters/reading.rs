@@ -23,16 +23,20 @@ fn unread(error: SetupError) -> StoreError {
     error.for_store(READING)
 }
 
+/// A letter whose message has gone; `None` when it does not point to one.
+fn says_gone(mut letter: DeadLetter) -> Option<DeadLetter> {
+    let gone = format!("{} has gone", Pointer::of(&letter)?);
+    letter.attributes.insert(GONE.to_owned(), gone);
+    Some(letter)
+}
+
 impl Letters for KafkaLetters {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
         match self.stored_in(row).await {
             Err(error) if error.kind() == StoreErrorKind::NotFound => {
-                let Some(pointer) = Pointer::of(&row.letter) else { return Err(error) };
-                let mut letter = row.letter.clone();
-                letter.attributes.insert(GONE.to_owned(), format!("{pointer} has gone"));
-                Ok(Some(letter))
+                says_gone(row.letter.clone()).map(Some).ok_or(error)
             }
             stored => Ok(stored?.map(|stored| stored.letter)),
         }
@@ -96,6 +100,19 @@ impl KafkaLetters {
         let record = record.filter(|record| (record.partition, record.offset) == place);
         let record = record.ok_or_else(|| gone(&pointer))?;
         Ok(StoredLetter { letter: resolved(stored.letter, &record), ..stored })
+    }
+
+    /// The same; of a message that has gone, the letter says so.
+    pub(crate) async fn resolved_or_gone(
+        &self,
+        stored: StoredLetter,
+    ) -> Result<DeadLetter, StoreError> {
+        match self.resolved(stored.clone()).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                says_gone(stored.letter).ok_or(error)
+            }
+            resolved => Ok(resolved?.letter),
+        }
     }
 
     /// Every letter that matches with its payload, in the order in which they were written; for few, or small ones: all
