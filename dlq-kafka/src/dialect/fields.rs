@@ -1,0 +1,213 @@
+//! The headers of a record as one dialect reads them.
+
+use std::fmt;
+use std::ops::Range;
+
+use dlq_core::{Headers, Timestamp};
+
+use super::values::{millis, text, topic};
+use crate::record::Record;
+
+/// Which of several headers of one name was written last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Newest {
+    First,
+    Last,
+}
+
+/// A place in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place<'a> {
+    pub(super) topic: &'a str,
+    pub(super) partition: u32,
+    pub(super) offset: u64,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.topic, self.partition, self.offset)
+    }
+}
+
+/// The names under which a dialect says where a record stood, and how it writes numbers there.
+pub(super) struct Coordinates {
+    pub(super) topic: &'static str,
+    pub(super) partition: &'static str,
+    pub(super) offset: &'static str,
+    pub(super) partition_as: fn(&[u8]) -> Option<i64>,
+    pub(super) offset_as: fn(&[u8]) -> Option<i64>,
+}
+
+/// Where a record stood, death by death, oldest first. The latest one is known.
+pub(super) struct Hops<'a> {
+    all: Vec<Option<Place<'a>>>,
+    newest: Place<'a>,
+}
+
+impl<'a> Hops<'a> {
+    /// The oldest that can be read.
+    pub(super) fn birth(&self) -> Place<'a> {
+        self.all.iter().flatten().next().copied().unwrap_or(self.newest)
+    }
+
+    pub(super) fn newest(&self) -> Place<'a> {
+        self.newest
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// How often it had died before.
+    pub(super) fn before(&self) -> u32 {
+        u32::try_from(self.all.len()).unwrap_or(u32::MAX).saturating_sub(1)
+    }
+}
+
+/// The headers of a record as one dialect reads them. What it reads is noted, so that what it could not read is kept.
+pub(super) struct Fields<'a> {
+    pub(super) record: &'a Record,
+    pub(super) newest: Newest,
+    owns: fn(&[u8]) -> bool,
+    is_read: Vec<bool>,
+}
+
+impl<'a> Fields<'a> {
+    /// `owns` tells the names that the dialect writes.
+    pub(super) fn new(record: &'a Record, newest: Newest, owns: fn(&[u8]) -> bool) -> Self {
+        Self { record, newest, owns, is_read: vec![false; record.headers.len()] }
+    }
+
+    /// Where the dialect wrote last; `None` if it wrote nothing.
+    pub(super) fn written(&self) -> Option<usize> {
+        let headers = self.record.headers.iter();
+        let own: Vec<_> = headers.enumerate().filter(|(_, it)| (self.owns)(&it.name)).collect();
+        let latest = if self.newest == Newest::First { own.first() } else { own.last() };
+        latest.map(|(index, _)| *index)
+    }
+
+    /// Whether a header of this name is there, be its value what it may.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.record.headers.iter().any(|header| header.name == name)
+    }
+
+    /// The latest value under a name as text, without noting that it was read.
+    pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
+        let index = self.indices(name).pop()?;
+        text(self.value(index)?)
+    }
+
+    /// The latest value under a name; `None` too where it cannot be read.
+    pub(super) fn get<T>(&mut self, name: &str, read: fn(&'a [u8]) -> Option<T>) -> Option<T> {
+        self.series(name, read).pop().flatten()
+    }
+
+    /// Every value under a name, oldest first; `None` for one that is absent or cannot be read.
+    pub(super) fn series<T>(
+        &mut self,
+        name: &str,
+        read: fn(&'a [u8]) -> Option<T>,
+    ) -> Vec<Option<T>> {
+        self.indices(name).into_iter().map(|index| self.read(index, read)).collect()
+    }
+
+    /// The latest text under a name in this part of the headers. Looks at that part only.
+    pub(super) fn within(&mut self, name: &str, part: &Range<usize>) -> Option<&'a str> {
+        let headers = self.record.headers.iter().enumerate().skip(part.start).take(part.len());
+        let mut named = headers.filter(|(_, header)| header.name == name);
+        let latest = if self.newest == Newest::First { named.next() } else { named.last() };
+        self.read(latest?.0, text)
+    }
+
+    /// Where headers of this name stand, oldest first.
+    pub(super) fn indices(&self, name: &str) -> Vec<usize> {
+        let named = self.record.headers.iter().enumerate();
+        let mut indices: Vec<_> =
+            named.filter(|(_, header)| header.name == name).map(|(index, _)| index).collect();
+        if self.newest == Newest::First {
+            indices.reverse();
+        }
+        indices
+    }
+
+    /// Where the record stood; `None` unless the latest coordinates are complete and of the right form.
+    ///
+    /// Occurrences belong together by their rank. Where some are missing only the latest ones are believed.
+    pub(super) fn hops(&mut self, names: &Coordinates) -> Option<Hops<'a>> {
+        if !self.has(names.offset) || !self.has(names.partition) {
+            return None;
+        }
+        let mut topics = self.series(names.topic, topic);
+        let mut partitions = self.series(names.partition, names.partition_as);
+        let mut offsets = self.series(names.offset, names.offset_as);
+        if topics.len() != partitions.len() || topics.len() != offsets.len() {
+            topics.drain(..topics.len().saturating_sub(1));
+            partitions.drain(..partitions.len().saturating_sub(1));
+            offsets.drain(..offsets.len().saturating_sub(1));
+        }
+        let numbers = partitions.into_iter().zip(offsets);
+        let all: Vec<_> = topics
+            .into_iter()
+            .zip(numbers)
+            .map(|(topic, (partition, offset))| place(topic, partition, offset))
+            .collect();
+        let newest = (*all.last()?)?;
+        Some(Hops { all, newest })
+    }
+
+    /// The timestamp of the birth, where there is one for each hop.
+    pub(super) fn birth_time(
+        &mut self,
+        name: &str,
+        hops: &Hops<'a>,
+        read: fn(&'a [u8]) -> Option<i64>,
+    ) -> Option<Timestamp> {
+        let times = self.series(name, read);
+        let oldest = times.first().copied().flatten().and_then(millis);
+        oldest.filter(|_| times.len() == hops.len())
+    }
+
+    /// The producer's headers: all but those that `owns` or `is_state` tells.
+    pub(super) fn producers(&self, is_state: fn(&[u8]) -> bool) -> Headers {
+        let headers = self.record.headers.iter();
+        headers
+            .filter(|header| !(self.owns)(&header.name) && !is_state(&header.name))
+            .cloned()
+            .collect()
+    }
+
+    /// Names and values that are not the producer's and were not read, oldest first; absent values left out.
+    pub(super) fn unread(
+        &self,
+        is_state: fn(&[u8]) -> bool,
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let headers = self.record.headers.iter().zip(&self.is_read);
+        headers.filter_map(move |(header, is_read)| {
+            let is_kept = !is_read && ((self.owns)(&header.name) || is_state(&header.name));
+            is_kept.then_some((&header.name[..], header.value.as_deref()?))
+        })
+    }
+
+    fn value(&self, index: usize) -> Option<&'a [u8]> {
+        self.record.headers.iter().nth(index)?.value.as_deref()
+    }
+
+    fn read<T>(&mut self, index: usize, read: fn(&'a [u8]) -> Option<T>) -> Option<T> {
+        let value = read(self.value(index)?)?;
+        if let Some(is_read) = self.is_read.get_mut(index) {
+            *is_read = true;
+        }
+        Some(value)
+    }
+}
+
+/// A place, if its parts are there and none of them is negative.
+pub(super) fn place(
+    topic: Option<&str>,
+    partition: Option<i64>,
+    offset: Option<i64>,
+) -> Option<Place<'_>> {
+    // Partitions are 32 bits with a sign.
+    let partition = i32::try_from(partition?).ok().and_then(|it| u32::try_from(it).ok())?;
+    Some(Place { topic: topic?, partition, offset: u64::try_from(offset?).ok()? })
+}
