@@ -85,7 +85,10 @@ impl Ledger {
     pub(super) fn open(brokers: &Brokers, topic: &str) -> Result<Self, SetupError> {
         let what = format!("read topic `{topic}`");
         let answered = |error| SetupError::answered(&what, error);
-        let consumer: BaseConsumer = config(brokers)?.create().map_err(answered)?;
+        let mut config = config(brokers)?;
+        // An assignment by hand wants a name of a group, which never comes to be.
+        config.set("group.id", "dlq.replays");
+        let consumer: BaseConsumer = config.create().map_err(answered)?;
         let mut all = TopicPartitionList::new();
         all.add_partition_offset(topic, 0, Offset::Beginning).map_err(answered)?;
         consumer.assign(&all).map_err(answered)?;

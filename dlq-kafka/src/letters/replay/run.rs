@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
 use dlq_core::{DeadLetter, Death, StoreError, StoreErrorKind};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
 use super::super::aside::aside;
-use super::super::ledger::{self, BEGUN, Ledger, PATIENCE, random};
+use super::super::ledger::{self, BEGUN, Ledger, Marks, PATIENCE, random};
 use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
 use super::super::snapshot::{Place, Row};
 use super::session::{Broken, Session};
@@ -45,6 +45,8 @@ struct Run<'a, T> {
     tell: T,
     /// What is wanted and was not sent.
     rows: VecDeque<&'a Row>,
+    /// What could not be sent together, and is to be tried apart.
+    parts: VecDeque<Vec<Parcel<'a>>>,
     /// Of these, what may have been sent, since nobody has said that it was not.
     unsure: HashSet<Death>,
     /// Topics that cannot be written to.
@@ -52,13 +54,6 @@ struct Run<'a, T> {
     stop: Arc<Stop>,
     /// When the next letter may be sent.
     turn: Instant,
-}
-
-/// Whether there is more to do with a batch.
-enum Sent<'a> {
-    Done,
-    /// These are to be tried, apart from each other.
-    Parts(Vec<Vec<Parcel<'a>>>),
 }
 
 /// Sets it when it is dropped.
@@ -101,6 +96,7 @@ impl KafkaReplay {
             report: ReplayReport::default(),
             tell,
             rows: selected.send.into(),
+            parts: VecDeque::new(),
             unsure: HashSet::new(),
             closed: HashMap::new(),
             stop: Arc::clone(&stopped),
@@ -121,7 +117,8 @@ impl KafkaReplay {
             }
         };
         run.report.stopped = ended.err();
-        run.report.left = run.rows.len() as u64;
+        let apart: usize = run.parts.iter().map(Vec::len).sum();
+        run.report.left = (run.rows.len() + apart) as u64;
         Ok(run.report)
     }
 }
@@ -136,9 +133,9 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         ready.map_err(|error| error.for_store(REPLAYING))?;
         let mut ledger = None;
         let (mut taken, mut broken) = (0, 0);
-        while !self.rows.is_empty() && !self.is_stopped() {
+        while !(self.rows.is_empty() && self.parts.is_empty()) && !self.is_stopped() {
             let before = self.report.sent;
-            let Err(why) = self.send_some(&mut ledger).await else { return Ok(()) };
+            let Err(why) = self.send_some(&mut ledger).await else { continue };
             if self.report.sent > before {
                 (taken, broken) = (0, 0);
             }
@@ -174,15 +171,16 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         Ok(())
     }
 
-    /// Takes the right to send, and sends until everything was sent, or it is kept from it.
+    /// Takes the right to send, and sends until everything was sent, something has to be tried apart, or it is kept from
+    /// it.
     async fn send_some(&mut self, ledger: &mut Option<Ledger>) -> Result<(), Broken> {
         let (brokers, from) = (self.brokers.clone(), self.shipment.from.clone());
         let session = within(PATIENCE * 3, move || Session::open(&brokers, &from)).await?;
         tracing::trace!("the right to send is taken");
         let session = Arc::new(session);
         let done = self.send_by(&session, ledger).await;
-        // Closing it may block.
-        aside(PATIENCE, move || drop(session)).await;
+        // Closing it may block, and nobody waits for it.
+        drop(Box::pin(aside(PATIENCE, move || drop(session))).now_or_never());
         done
     }
 
@@ -196,9 +194,8 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
         let offset = self.transact(session, vec![begun]).await?[0];
         self.read_ledger(ledger, offset).await?;
-        let mut parts: VecDeque<Vec<Parcel<'a>>> = VecDeque::new();
         loop {
-            let parcels = match parts.pop_front() {
+            let parcels = match self.parts.pop_front() {
                 Some(parcels) => parcels,
                 None if self.rows.is_empty() => return Ok(()),
                 None => self.pack(ledger).await?,
@@ -206,57 +203,32 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             if parcels.is_empty() {
                 continue;
             }
-            // Until it is known what became of them, they are still to be sent.
-            let open: Vec<&Row> = parcels.iter().map(|parcel| parcel.row).collect();
-            self.unsure.extend(open.iter().map(|row| row.letter.death()));
-            match self.send_parcels(session, parcels).await {
-                Ok(sent) => {
-                    for row in &open {
-                        self.unsure.remove(&row.letter.death());
-                    }
-                    if let Sent::Parts(these) = sent {
-                        these.into_iter().rev().for_each(|part| parts.push_front(part));
+            let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
+            match self.transact(session, records).await {
+                Ok(_) => {
+                    for parcel in &parcels {
+                        self.tell(parcel.row, ReplayOutcome::Sent);
                     }
                 }
+                Err(Broken::Records(blamed, code)) if blamed.iter().all(|one| one % 2 == 0) => {
+                    self.set_aside(parcels, &blamed, code);
+                    return Ok(());
+                }
+                Err(Broken::Topic(code)) => {
+                    self.close_topic(parcels, code);
+                    return Ok(());
+                }
                 Err(why) => {
-                    let rest = parts.iter().flatten().map(|parcel| parcel.row);
-                    let back: Vec<&Row> = open.into_iter().chain(rest).collect();
-                    back.into_iter().rev().for_each(|row| self.rows.push_front(row));
+                    self.unsure.extend(parcels.iter().map(|parcel| parcel.row.letter.death()));
+                    self.parts.push_front(parcels);
                     return Err(why);
                 }
             }
         }
     }
 
-    /// Sends these in one transaction; what cannot be sent keeps no other from it.
-    async fn send_parcels(
-        &mut self,
-        session: &Arc<Session>,
-        parcels: Vec<Parcel<'a>>,
-    ) -> Result<Sent<'a>, Broken> {
-        let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
-        match self.transact(session, records).await {
-            Ok(_) => {
-                for parcel in &parcels {
-                    self.tell(parcel.row, ReplayOutcome::Sent);
-                }
-                Ok(Sent::Done)
-            }
-            Err(Broken::Records(blamed, code)) if blamed.iter().all(|number| number % 2 == 0) => {
-                Ok(self.set_aside(parcels, &blamed, code))
-            }
-            Err(Broken::Topic(code)) => Ok(self.close_topic(parcels, code)),
-            Err(why) => Err(why),
-        }
-    }
-
     /// What is written at once fails at once: halves are tried until it is known which letter cannot be sent.
-    fn set_aside(
-        &mut self,
-        mut parcels: Vec<Parcel<'a>>,
-        blamed: &[usize],
-        code: Code,
-    ) -> Sent<'a> {
+    fn set_aside(&mut self, mut parcels: Vec<Parcel<'a>>, blamed: &[usize], code: Code) {
         if let [number] = blamed {
             let parcel = parcels.remove(number / 2);
             let topic = &parcel.letter.topic;
@@ -266,28 +238,27 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             };
             let error = refused(format!("topic `{topic}` does not take it: {code}{setting}"));
             self.tell(parcel.row, ReplayOutcome::Failed(error));
-            return Sent::Parts(vec![parcels]);
+            return self.parts.push_front(parcels);
         }
         let half = parcels.split_off(parcels.len() / 2);
-        Sent::Parts(vec![parcels, half])
+        self.parts.push_front(half);
+        self.parts.push_front(parcels);
     }
 
-    fn close_topic(&mut self, parcels: Vec<Parcel<'a>>, code: Code) -> Sent<'a> {
-        let mut topics: Vec<(Arc<str>, Vec<Parcel<'a>>)> = Vec::new();
+    fn close_topic(&mut self, parcels: Vec<Parcel<'a>>, code: Code) {
+        let mut topics: BTreeMap<Arc<str>, Vec<Parcel<'a>>> = BTreeMap::new();
         for parcel in parcels {
-            match topics.iter_mut().find(|(topic, _)| *topic == parcel.letter.topic) {
-                Some((_, parcels)) => parcels.push(parcel),
-                None => topics.push((Arc::clone(&parcel.letter.topic), vec![parcel])),
-            }
+            topics.entry(Arc::clone(&parcel.letter.topic)).or_default().push(parcel);
         }
-        if let [(topic, parcels)] = topics.as_slice() {
-            self.closed.insert(Arc::clone(topic), code);
-            for parcel in parcels {
-                self.tell(parcel.row, ReplayOutcome::Failed(closed(topic, code)));
-            }
-            return Sent::Done;
+        if topics.len() > 1 {
+            return topics.into_values().for_each(|parcels| self.parts.push_front(parcels));
         }
-        Sent::Parts(topics.into_iter().map(|(_, parcels)| parcels).collect())
+        for (topic, parcels) in topics {
+            for parcel in &parcels {
+                self.tell(parcel.row, ReplayOutcome::Failed(closed(&topic, code)));
+            }
+            self.closed.insert(topic, code);
+        }
     }
 
     /// The next letters, when their turn has come, with their payloads.
@@ -387,22 +358,29 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let open = ledger.insert(read.await?);
         tracing::trace!("the ledger is read");
         let mut rows = std::mem::take(&mut self.rows);
-        rows.retain(|row| {
-            let death = row.letter.death();
-            let by = open.marks.get(&death).map(|mark| mark.operation);
-            if !self.replay.rules.is_sent(by) {
-                return true;
-            }
-            // It was committed after all, though nobody said so.
-            let is_ours = by == Some(self.replay.rules.operation) && self.unsure.remove(&death);
-            let sent =
-                if is_ours { ReplayOutcome::Sent } else { ReplayOutcome::Skipped(Skipped::Sent) };
-            self.tell(row, sent);
-            false
-        });
+        rows.retain(|row| self.is_wanted(row, &open.marks));
         self.rows = rows;
+        let mut parts = std::mem::take(&mut self.parts);
+        for parcels in &mut parts {
+            parcels.retain(|parcel| self.is_wanted(parcel.row, &open.marks));
+        }
+        self.parts = parts;
         self.unsure.clear();
         Ok(())
+    }
+
+    /// Whether a letter is still to be sent. Says so if it is not.
+    fn is_wanted(&mut self, row: &Row, marks: &Marks) -> bool {
+        let death = row.letter.death();
+        let by = marks.get(&death).map(|mark| mark.operation);
+        if !self.replay.rules.is_sent(by) {
+            return true;
+        }
+        // It was committed after all, though nobody said so.
+        let is_ours = by == Some(self.replay.rules.operation) && self.unsure.contains(&death);
+        let skipped = ReplayOutcome::Skipped(Skipped::Sent);
+        self.tell(row, if is_ours { ReplayOutcome::Sent } else { skipped });
+        false
     }
 
     /// Waits until nobody else has sent anything for a while, of another length for everybody.

@@ -99,7 +99,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Writes these records, all or none of them, and returns their offsets. Blocks, for a minute and a half at most
+    /// Writes these records, all or none of them, and returns their offsets. Where it does not, this session is at its
+    /// end: the client loses count after a transaction that it has aborted because of a record. Blocks, for a minute and a half at most
     /// as long as the client keeps its word.
     pub(super) fn transact(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<i64>, Broken> {
         self.take_reports();
@@ -112,14 +113,12 @@ impl Session {
             tracing::trace!("the transaction is committed");
             Ok(offsets)
         });
-        written.map_err(|broken| match broken {
-            Broken::Fenced | Broken::Refused(_) => broken,
-            // One that cannot be aborted either is, by whoever has the right next.
-            _ => match self.again(|producer| producer.abort_transaction(PATIENCE)) {
-                Ok(()) => broken,
-                Err(worse) => worse,
-            },
-        })
+        if matches!(written, Err(Broken::Stopped | Broken::Server(_))) {
+            // If it cannot be, whoever has the right next does it.
+            let aborted = self.again(|producer| producer.abort_transaction(PATIENCE));
+            tracing::debug!(?aborted, "the transaction is aborted");
+        }
+        written
     }
 
     fn write(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<i64>, Broken> {
@@ -191,9 +190,9 @@ impl Session {
             let Err(error) = call(&self.producer) else { return Ok(()) };
             let is_passing = match &error {
                 KafkaError::Transaction(error) => {
-                    let passes =
-                        error.is_retriable() || error.code() == Code::ConcurrentTransactions;
-                    passes && !error.is_fatal() && !error.txn_requires_abort()
+                    (error.is_retriable() || error.code() == Code::ConcurrentTransactions)
+                        && !error.is_fatal()
+                        && !error.txn_requires_abort()
                 }
                 _ => false,
             };
@@ -241,8 +240,8 @@ impl Session {
     /// Which records are to blame that a transaction has failed: not those that are given back because of others.
     fn judge(&self, mut failed: Vec<(usize, Code)>) -> Broken {
         self.producer.purge(PurgeConfig::default().queue().inflight());
-        // What does not come in time is of no help.
-        drop(self.producer.flush(Duration::from_secs(5)));
+        // All of them are given back at once; what is not is of no help.
+        drop(self.producer.flush(Duration::from_millis(200)));
         let reports = self.take_reports().into_iter();
         failed.extend(reports.filter_map(|(number, report)| Some((number, report.err()?))));
         if let Some(broken) = self.fatal() {
