@@ -111,7 +111,8 @@ impl FromStr for Offsets {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const HOW: &str = "write FROM..TO, where TO is not meant itself, e.g. 100..200, 100.. or ..200";
+        const HOW: &str =
+            "write FROM..TO, where TO is not meant itself, e.g. 100..200, 100.. or ..200";
         let (from, to) = text.split_once("..").ok_or(HOW)?;
         let number = |text: &str, default| match text {
             "" => Ok(default),

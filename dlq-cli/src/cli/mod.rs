@@ -3,12 +3,12 @@
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
 
+#[cfg(feature = "nats")]
+pub(crate) use broker::RouteArgs;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use broker::{AlertArgs, BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
-#[cfg(feature = "nats")]
-pub(crate) use broker::RouteArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};

@@ -31,6 +31,13 @@ pub(crate) async fn run(
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args).await?,
         Command::Replay(args) => replay::run(at, &mut out, &at_kafka, args).await?,
+        #[cfg(feature = "nats")]
+        Command::Route(_) => {
+            return Err(CliError::refused(format!(
+                "`dlq route` is for consumers of NATS JetStream, and {} is Kafka, which gives no message up itself",
+                at.shown
+            )));
+        }
         command if broker::changes(&command) => {
             let marks = at.marks().await?;
             return Err(Mark::no_changes(&marks, &at.shown, command.name()));

@@ -37,7 +37,9 @@ impl KafkaUrl {
             return Err(refused("does not end with the name of a topic"));
         }
         let login = match login.map(|login| login.split_once(':')) {
-            Some(Some((user, password))) => Some((percent_decode(user)?, percent_decode(password)?)),
+            Some(Some((user, password))) => {
+                Some((percent_decode(user)?, percent_decode(password)?))
+            }
             Some(None) => return Err(refused("has a user without a password")),
             None => None,
         };

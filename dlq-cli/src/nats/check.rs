@@ -41,7 +41,6 @@ async fn given(broker: &Broker, args: CheckArgs) -> Result<Deployment, CliError>
     };
     deployment.streams = args.stream.into_iter().map(StreamPlan::new).collect();
     let consumers = args.consumer.into_iter();
-    deployment.consumers =
-        consumers.map(|one| ConsumerPlan::new(one.of, one.consumer)).collect();
+    deployment.consumers = consumers.map(|one| ConsumerPlan::new(one.of, one.consumer)).collect();
     Ok(deployment)
 }

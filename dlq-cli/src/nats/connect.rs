@@ -186,7 +186,8 @@ impl Broker {
         Ok(marks
             .map(|mark| Mark {
                 store: mark.store,
-                confirmed: (mark.confirmed > 0).then(|| format!("letters up to {}", mark.confirmed)),
+                confirmed: (mark.confirmed > 0)
+                    .then(|| format!("letters up to {}", mark.confirmed)),
                 delete: format!("nats consumer rm {} {}", self.stream, mark.consumer),
                 by: mark.consumer,
             })

@@ -22,9 +22,8 @@ pub(super) async fn run(
     let stream = at.permitted(at.letters()).await?;
     let marks = at.permitted(at.marks(&stream)).await?;
     let into = broker::store(&args, &marks, &at.shown, durable).await?;
-    let opening = async {
-        Ok(NatsFeed::open(&at.context, &stream, durable, &into.name, args.lease).await?)
-    };
+    let opening =
+        async { Ok(NatsFeed::open(&at.context, &stream, durable, &into.name, args.lease).await?) };
     let feed = at.permitted(opening).await?.with_prefetch(args.batch.saturating_mul(2));
     let feed = if args.once { feed.until_end() } else { feed };
     broker::drain(feed, into, telling, &at.shown, out, &args).await

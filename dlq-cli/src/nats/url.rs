@@ -68,7 +68,9 @@ impl NatsUrl {
 impl Login {
     fn parse(text: &str) -> Result<Self, CliError> {
         match text.split_once(':') {
-            Some((user, password)) => Ok(Self::Password(percent_decode(user)?, percent_decode(password)?)),
+            Some((user, password)) => {
+                Ok(Self::Password(percent_decode(user)?, percent_decode(password)?))
+            }
             None => percent_decode(text).map(Self::Token),
         }
     }

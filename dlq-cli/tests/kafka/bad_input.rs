@@ -34,7 +34,7 @@ fn what_is_no_url_is_refused() {
         wrong(&["count", "--from", "kafka://h:9092"], 2, &["name of a topic"]);
         let at = ["count", "--from", "kafka://localhost/t"];
         let with = |more: &[&'static str]| [&at[..], more].concat();
-        wrong(&with(&["--kafka", "s3cret"]), 2, &["KEY=VALUE"]);
+        wrong(&with(&["--kafka", "security.protocol"]), 2, &["KEY=VALUE"]);
         wrong(&with(&["--kafka-config", "/none.conf"]), 2, &["/none.conf"]);
         wrong(&with(&["--tls-ca", "/none.pem"]), 2, &["/none.pem"]);
         wrong(&with(&["--kafka", "bootstrap.servers=h"]), 2, &["bootstrap.servers"]);

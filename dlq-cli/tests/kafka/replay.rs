@@ -14,7 +14,12 @@ async fn sent_once_however_often_it_is_asked() {
     assert_eq!(bench.records("once").len(), 30);
 
     let ran = bench.run(&TO_ORIGIN).ok();
-    assert_eq!((&ran.json()["sent"], &ran.json()["failed"]), (&30.into(), &0.into()), "{}", ran.err);
+    assert_eq!(
+        (&ran.json()["sent"], &ran.json()["failed"]),
+        (&30.into(), &0.into()),
+        "{}",
+        ran.err
+    );
     assert_eq!(bench.records("once").len(), 60);
     let ran = bench.run(&TO_ORIGIN).ok();
     assert_eq!(ran.json()["sent"], 0);
@@ -56,9 +61,9 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_or_killed_it_goes_on_where_it_was() {
-    const COUNT: usize = 60;
+    const COUNT: usize = 200;
     let Some(bench) = Bench::born("stop", COUNT as u64).await else { return };
-    let slowly = [&TO_ORIGIN[..], &["--rate", "40/s"]].concat();
+    let slowly = [&TO_ORIGIN[..], &["--rate", "25/s"]].concat();
     let until = |count: usize| {
         let begun = std::time::Instant::now();
         while bench.records("stop").len() < count {

@@ -56,7 +56,8 @@ async fn letters_are_told_by_place_key_and_header() {
     let mut written = letters(9);
     for (n, letter) in (0..).zip(&mut written) {
         let tenant = if n < 2 { "acme" } else { "other" };
-        letter.message = letter.message.clone().with_key(format!("k-{n}")).with_header("tenant", tenant);
+        letter.message =
+            letter.message.clone().with_key(format!("k-{n}")).with_header("tenant", tenant);
     }
     // The producer's headers and the binding of a letter go together.
     let Some(bench) = Bench::with("places", written).await else { return };
@@ -107,7 +108,8 @@ async fn whatever_is_in_the_topic_is_shown_and_stored() {
     for line in lines.lines() {
         let summary: serde_json::Value = serde_json::from_str(line).unwrap();
         let shown = bench.run(&["show", summary["id"].as_str().unwrap()]).ok();
-        let mut odd = shown.out.chars().filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
+        let mut odd =
+            shown.out.chars().filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
         assert_eq!(odd.next(), None, "{:?}", shown.out);
     }
     let into = bench.store_url();

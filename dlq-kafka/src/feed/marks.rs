@@ -68,7 +68,8 @@ fn look(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, SetupError> {
 }
 
 fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Heard>, SetupError> {
-    let config = brokers.client(&DEFAULTS, &[("group.id", group), ("enable.auto.commit", "false")])?;
+    let config =
+        brokers.client(&DEFAULTS, &[("group.id", group), ("enable.auto.commit", "false")])?;
     let made = config.create_with_context(Heard::default());
     made.map_err(|error| SetupError::answered("make a client", error))
 }

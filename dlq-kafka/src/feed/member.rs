@@ -75,12 +75,14 @@ pub(super) struct Member {
     pub(super) held: VecDeque<(Record, u64)>,
     pub(super) paused: bool,
     pub(super) look: (Instant, Duration),
+    /// For how long a process serves the group while it asks for nothing.
+    pub(super) lease: Duration,
 }
 
 impl Member {
     /// Does what is asked until nobody asks any more, or there is no more; then leaves the group.
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
-        let mut wanted = None;
+        let (mut wanted, mut asked) = (None, Instant::now());
         loop {
             let command = if wanted.is_some() {
                 commands.try_recv().map_err(|error| match error {
@@ -90,6 +92,9 @@ impl Member {
             } else {
                 commands.recv_timeout(IDLE)
             };
+            if command.is_ok() {
+                asked = Instant::now();
+            }
             match command {
                 Ok(Command::Next { limit, ends, reply }) => {
                     self.look = (Instant::now(), LOOK[0]);
@@ -99,7 +104,12 @@ impl Member {
                     let _ = reply.send(self.confirm(&done));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if wanted.is_none() => self.idle(),
+                // A process that hangs for longer is put out of the group, by not polling any more.
+                Err(RecvTimeoutError::Timeout)
+                    if wanted.is_none() && asked.elapsed() < self.lease.max(IDLE * 2) =>
+                {
+                    self.idle();
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let Some((limit, ends, reply)) = wanted.take() else { continue };
@@ -178,7 +188,9 @@ impl Member {
                 let code = error.rdkafka_error_code();
                 let is_gone = matches!(
                     code,
-                    Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)
+                    Some(
+                        RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic
+                    )
                 );
                 let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
                 if is_gone || is_fatal || code.is_some_and(is_refusal) {

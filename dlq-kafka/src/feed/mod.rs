@@ -165,7 +165,8 @@ impl KafkaFeed {
             Ok(Ok(committed)) => committed?,
             Ok(Err(_)) => return Err(ended(CONFIRMING)),
             Err(_) => {
-                let text = format!("group `{}` did not answer for {} s", self.group, ANSWER.as_secs());
+                let text =
+                    format!("group `{}` did not answer for {} s", self.group, ANSWER.as_secs());
                 return Err(
                     StoreError::new(StoreErrorKind::Unavailable, CONFIRMING).with_detail(text)
                 );
@@ -254,7 +255,10 @@ impl Drop for KafkaFeed {
 impl fmt::Debug for KafkaFeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("KafkaFeed");
-        debug.field("topic", &self.letters.topic()).field("group", &self.group).finish_non_exhaustive()
+        debug
+            .field("topic", &self.letters.topic())
+            .field("group", &self.group)
+            .finish_non_exhaustive()
     }
 }
 
@@ -269,11 +273,8 @@ fn join(
     let for_store = |error: SetupError| error.for_store(OPENING);
     let session = lease.as_millis().to_string();
     let beat = (lease.as_millis() / 4).clamp(1, 3000).to_string();
-    let own: [(&str, &str); 3] = [
-        ("group.id", group),
-        ("session.timeout.ms", &session),
-        ("heartbeat.interval.ms", &beat),
-    ];
+    let own: [(&str, &str); 3] =
+        [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
     let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat()).map_err(for_store)?;
     let asked = |what: &str, error| {
         let what = format!("{what} of topic `{topic}` by group `{group}`");
@@ -332,7 +333,16 @@ fn join(
     }
     consumer.subscribe(&[&*topic]).map_err(|error| asked("subscribe", error))?;
     let look = (Instant::now(), Duration::ZERO);
-    Ok(Member { consumer, brokers, topic, store, held: VecDeque::new(), paused: false, look })
+    Ok(Member {
+        consumer,
+        brokers,
+        topic,
+        store,
+        held: VecDeque::new(),
+        paused: false,
+        look,
+        lease,
+    })
 }
 
 /// Whether a commit from outside failed because the group has members.

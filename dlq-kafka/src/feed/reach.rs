@@ -110,12 +110,9 @@ pub(super) fn partitions<C: ConsumerContext>(
         (_, Some(code)) if is_refusal(code) => {
             Err(SetupError::Config(format!("topic `{topic}` at {bootstrap}: {code}")))
         }
-        (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition) | None) => {
-            Err(SetupError::NotFound(format!(
-                "there is no topic `{topic}` at {bootstrap}{}",
-                others(consumer)
-            )))
-        }
+        (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition) | None) => Err(SetupError::NotFound(
+            format!("there is no topic `{topic}` at {bootstrap}{}", others(consumer)),
+        )),
         (_, Some(code)) => {
             Err(SetupError::Unavailable(format!("topic `{topic}` at {bootstrap}: {code}"), None))
         }

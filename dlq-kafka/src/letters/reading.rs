@@ -261,9 +261,9 @@ impl KafkaLetters {
         let fresh = self.fresh(self.spans(&all, &now).await?).await?;
         let mut snapshot = Snapshot::of(now, fresh);
         if !self.range.is_all() {
-            snapshot.letters.retain(|row| {
-                row.place.is_in(&self.range) && self.range.selects(&row.letter)
-            });
+            snapshot
+                .letters
+                .retain(|row| row.place.is_in(&self.range) && self.range.selects(&row.letter));
         }
         Ok(Arc::clone(kept.insert(Arc::new(snapshot))))
     }

@@ -218,6 +218,22 @@ async fn a_partition_that_goes_to_another_takes_along_what_was_not_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_loses_its_partitions() {
+    let Some(topic) = Topic::new("feed-hangs", 2).await else { return };
+    topic.write(0..20).await;
+    let impatient = topic.brokers().with("max.poll.interval.ms", "2000");
+    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, LEASE).await;
+    let mut first = opened.unwrap();
+    assert!(!next(&mut first, 20).await.is_empty());
+    // It asks for nothing more, and does not end.
+    let mut second = open(&topic, STORE).await.unwrap().until_end();
+    let all_of_it = timeout(PATIENCE, drain(&mut second)).await.expect("it is put out");
+    assert_eq!(numbers(&all_of_it), all(20));
+    first.confirm().await.unwrap();
+    assert_eq!(topic.committed(&group(&topic)), [Some(10), Some(10)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_share_the_partitions_and_end_together() {
     let Some(topic) = Topic::new("feed-share", 4).await else { return };
     topic.write(0..400).await;
@@ -235,9 +251,8 @@ async fn two_share_the_partitions_and_end_together() {
         }
     };
     let open = async || open(&topic, STORE).await.unwrap().until_end();
-    let (one, two) = tokio::join!(async { work(open().await).await }, async {
-        work(open().await).await
-    });
+    let (one, two) =
+        tokio::join!(async { work(open().await).await }, async { work(open().await).await });
     let seen: BTreeSet<u32> = one.into_iter().chain(two).collect();
     assert_eq!(seen, all(400));
     assert_eq!(topic.committed(&group(&topic)), [Some(100); 4]);
@@ -283,7 +298,8 @@ async fn what_is_not_there_is_named_soon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_is_waited_for() {
-    if dlq_services::or_skip(Service::Kafka, dlq_services::ensure_installed(Service::Kafka)).is_err()
+    if dlq_services::or_skip(Service::Kafka, dlq_services::ensure_installed(Service::Kafka))
+        .is_err()
     {
         return;
     }

@@ -106,11 +106,11 @@ impl Topic {
         list.add_partition_range(&self.name, 0, self.partitions - 1);
         let read = || self.member(group).committed_offsets(list, PATIENCE).unwrap();
         let committed = tokio::task::block_in_place(read);
-        let offset = |partition: i32| match committed.find_partition(&self.name, partition)?.offset()
-        {
-            Offset::Offset(offset) => Some(offset),
-            _ => None,
-        };
+        let offset =
+            |partition: i32| match committed.find_partition(&self.name, partition)?.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            };
         (0..self.partitions).map(offset).collect()
     }
 

@@ -35,7 +35,9 @@ impl Webhook {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (host, path) = rest.split_at(end);
         if host.contains('@') {
-            return refused("users and passwords are not sent; use --alert-command, e.g. with curl");
+            return refused(
+                "users and passwords are not sent; use --alert-command, e.g. with curl",
+            );
         }
         let is_odd = |c: char| c.is_whitespace() || c.is_control() || !c.is_ascii() || c == '#';
         if host.is_empty() || url.contains(is_odd) {
@@ -103,7 +105,9 @@ mod tests {
         assert_eq!((&*six.host, &*six.address), ("[::1]", "[::1]:80"));
         assert_eq!(hook("http://[::1]:81?x").unwrap().path, "/?x");
         assert!(hook("https://h/x").unwrap_err().contains("--alert-command"));
-        for wrong in ["h/x", "http://", "http:///x", "http://h:x/", "http://h/a b", "http://h/\r\nX: y"] {
+        for wrong in
+            ["h/x", "http://", "http:///x", "http://h:x/", "http://h/a b", "http://h/\r\nX: y"]
+        {
             assert!(hook(wrong).is_err(), "{wrong}");
         }
         let error = hook("http://ana:s3cret@h/").unwrap_err();
