@@ -40,7 +40,7 @@ fn what_is_no_url_is_refused() {
         wrong(&with(&["--kafka", "bootstrap.servers=h"]), 2, &["bootstrap.servers"]);
         wrong(&with(&["--kafka", "no.such.setting=s3cret"]), 1, &["no.such.setting"]);
         wrong(&with(&["--kafka", "group.id=x"]), 1, &["group.id"]);
-        wrong(&with(&["--kafka", "ssl.key.password=s3cret"]), 1, &["localhost"]);
+        wrong(&with(&["--kafka", "ssl.key.password=s3cret"]), 1, &[]);
     });
 }
 
