@@ -23,7 +23,13 @@ impl SetupError {
 
     /// What a request came to: `what` says what was asked of which topic.
     pub(crate) fn answered(what: &str, error: KafkaError) -> Self {
-        let text = format!("{what}: {error}");
+        let text = match &error {
+            // The client says the value too, which may be a password.
+            KafkaError::ClientConfig(_, why, setting, _) => {
+                format!("{what}: the setting `{setting}` will not do: {why}")
+            }
+            error => format!("{what}: {error}"),
+        };
         match code(&error) {
             Some(code) if is_refusal(code) => Self::Config(text),
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {

@@ -6,6 +6,7 @@ mod brokers;
 mod consumer;
 pub mod dialect;
 mod error;
+mod feed;
 mod handover;
 mod ladder;
 pub mod lag;
@@ -30,6 +31,7 @@ mod wire;
 
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
+pub use feed::{IngestMark, KafkaFeed, ingest_marks};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;

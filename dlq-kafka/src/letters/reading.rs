@@ -22,16 +22,20 @@ pub(super) fn unread(error: SetupError) -> StoreError {
     error.for_store(READING)
 }
 
+/// A letter whose message has gone; `None` when it does not point to one.
+fn says_gone(mut letter: DeadLetter) -> Option<DeadLetter> {
+    let gone = format!("{} has gone", Pointer::of(&letter)?);
+    letter.attributes.insert(GONE.to_owned(), gone);
+    Some(letter)
+}
+
 impl Letters for KafkaLetters {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
         match self.stored_in(row).await {
             Err(error) if error.kind() == StoreErrorKind::NotFound => {
-                let Some(pointer) = Pointer::of(&row.letter) else { return Err(error) };
-                let mut letter = row.letter.clone();
-                letter.attributes.insert(GONE.to_owned(), format!("{pointer} has gone"));
-                Ok(Some(letter))
+                says_gone(row.letter.clone()).map(Some).ok_or(error)
             }
             stored => Ok(stored?.map(|stored| stored.letter)),
         }
@@ -95,6 +99,19 @@ impl KafkaLetters {
         let record = record.filter(|record| (record.partition, record.offset) == place);
         let record = record.ok_or_else(|| gone(&pointer))?;
         Ok(StoredLetter { letter: resolved(stored.letter, &record), ..stored })
+    }
+
+    /// The same; of a message that has gone, the letter says so.
+    pub(crate) async fn resolved_or_gone(
+        &self,
+        stored: StoredLetter,
+    ) -> Result<DeadLetter, StoreError> {
+        match self.resolved(stored.clone()).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                says_gone(stored.letter).ok_or(error)
+            }
+            resolved => Ok(resolved?.letter),
+        }
     }
 
     /// Every letter that matches with its payload, in the order in which they were written; for few, or small ones: all
@@ -243,7 +260,9 @@ impl KafkaLetters {
         let fresh = self.fresh(self.spans(&all, &now).await?).await?;
         let mut snapshot = Snapshot::of(now, fresh);
         if !self.range.is_all() {
-            snapshot.letters.retain(|row| row.place.is_in(&self.range));
+            snapshot
+                .letters
+                .retain(|row| row.place.is_in(&self.range) && self.range.selects(&row.letter));
         }
         Ok(Arc::clone(kept.insert(Arc::new(snapshot))))
     }
@@ -303,7 +322,9 @@ impl LetterScan {
             let place = Place::of(&record);
             if place.is_in(&self.range) {
                 let letter = dialect::letter(&record, &self.cluster);
-                return Ok(Some(StoredLetter::new(letter, place)));
+                if self.range.selects(&letter) {
+                    return Ok(Some(StoredLetter::new(letter, place)));
+                }
             }
         }
         Ok(None)

@@ -4,7 +4,9 @@
 
 mod access;
 mod admin;
+mod feed;
 mod fixture;
+mod fixture_feed;
 mod fixture_letters;
 mod fixture_replay;
 mod fixture_topics;
