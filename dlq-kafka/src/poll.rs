@@ -52,6 +52,7 @@ pub(crate) struct Poller {
     early: VecDeque<(Record, Arc<Partition>)>,
     batch: Vec<Taken>,
     last: Option<Arc<Partition>>,
+    /// Also of those that are not ours now: a pause outlives the assignment that it was made in.
     paused: HashSet<(Arc<str>, i32)>,
     /// Since when the queue has been full.
     full: Option<Instant>,
@@ -192,8 +193,6 @@ impl Poller {
         for partition in &closed {
             partition.opened();
         }
-        // A pause outlives the assignment that it was made in.
-        let _ = self.consumer.resume(&list);
         for (record, partition) in std::mem::take(&mut self.early) {
             if partition.opening() == Opening::Open {
                 self.take(record, partition);
@@ -218,6 +217,10 @@ impl Poller {
             let Some(partition) = self.shared.find(element.topic(), element.partition()) else {
                 continue;
             };
+            // It is asked again.
+            if element.error().is_err() {
+                continue;
+            }
             let committed = match element.offset() {
                 Offset::Offset(offset) => u64::try_from(offset).ok(),
                 _ => None,
@@ -286,19 +289,21 @@ impl Poller {
         let (held, bytes) = (self.bounds.waiting / stages, self.bounds.waiting_bytes / stages);
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
-        let mut paused = HashSet::new();
         for partition in &all {
             let fullness = partition.fullness(self.bounds.span, held, bytes);
             let place = (Arc::clone(&partition.topic), partition.number);
             let was_paused = self.paused.contains(&place);
             let is_paused = is_stuck || fullness >= if was_paused { 0.75 } else { 1.0 };
             match (was_paused, is_paused) {
-                (false, true) => drop(pause.add_partition(&place.0, place.1)),
-                (true, false) => drop(resume.add_partition(&place.0, place.1)),
+                (false, true) => {
+                    pause.add_partition(&place.0, place.1);
+                    self.paused.insert(place);
+                }
+                (true, false) => {
+                    resume.add_partition(&place.0, place.1);
+                    self.paused.remove(&place);
+                }
                 _ => {}
-            }
-            if is_paused {
-                paused.insert(place);
             }
         }
         for (list, result) in
@@ -308,7 +313,6 @@ impl Poller {
                 tracing::warn!(%error, partitions = list.count(), "partitions could not be paused or resumed");
             }
         }
-        self.paused = paused;
     }
 
     /// Commits what is done and leaves the group. It has to be the thread's last act: to leave can take for ever.

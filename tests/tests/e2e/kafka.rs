@@ -195,8 +195,8 @@ pub(crate) fn letters(bootstrap: &str, topic: &str, partitions: i32) -> Vec<Dead
 }
 
 async fn kill_brokers(servers: Option<Servers>) -> Option<String> {
-    let kafka = Kafka::new(servers, number("DLQ_KAFKA_MESSAGES", 10_000)).await?;
-    Some(kill_servers(kafka, number("DLQ_KAFKA_SERVER_KILLS", 4)).await)
+    let kafka = Kafka::new(servers, number("DLQ_KAFKA_MESSAGES", 6_000)).await?;
+    Some(kill_servers(kafka, number("DLQ_KAFKA_SERVER_KILLS", 3)).await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
