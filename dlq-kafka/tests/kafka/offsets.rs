@@ -6,6 +6,7 @@ use std::time::Duration;
 use dlq_core::{CrashMarks, Disposition, Settle, Source, TransportErrorKind};
 use dlq_kafka::Concurrency;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use tokio::time::timeout;
 
@@ -13,11 +14,18 @@ use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 
 const DONE: Disposition = Disposition::Succeeded;
 
-/// The commit of partition 0: position and metadata, without who wrote it.
+fn asking(place: &Place) -> BaseConsumer {
+    place.config().set("group.id", group(place)).create().unwrap()
+}
+
+fn group(place: &Place) -> String {
+    format!("{}-billing", place.topic)
+}
+
+/// The commit of partition 0: position and metadata, without the number of the source.
 fn committed(place: &Place) -> Option<(i64, String)> {
     tokio::task::block_in_place(|| {
-        let group = format!("{}-billing", place.topic);
-        let asking: BaseConsumer = place.config().set("group.id", group).create().unwrap();
+        let asking = asking(place);
         let mut list = TopicPartitionList::new();
         list.add_partition(&place.topic, 0);
         let found = asking.committed_offsets(list, PATIENCE).unwrap();
@@ -302,4 +310,58 @@ async fn a_group_lives_while_its_handlers_take_nothing() {
     for expected in 2..=3_000 {
         assert_eq!(number(&handle(&mut source).await), expected);
     }
+}
+
+/// Waits until the group has so many members, which have their partitions.
+async fn until_members(place: &Place, members: usize) {
+    let asking = asking(place);
+    let reached = async {
+        loop {
+            let groups = tokio::task::block_in_place(|| {
+                asking.fetch_group_list(Some(&group(place)), PATIENCE).unwrap()
+            });
+            let found = &groups.groups()[0];
+            if (found.members().len(), found.state()) == (members, "Stable") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, reached).await.expect("the group has its members");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_was_paused_is_heard_when_it_comes_back() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("paused", 2).await;
+    let send = async |partition, number: u32| {
+        let payload = number.to_string();
+        let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
+        place.producer().send(record.payload(&payload), PATIENCE).await.unwrap();
+    };
+    // Members have their partitions in the order of their names.
+    let member = |name: &str| {
+        let mut place = place.clone();
+        place.brokers = place.brokers.with("client.id", name);
+        place.billing().without_retries().with_prefetch(1).with_drain(PATIENCE)
+    };
+    let mut one = member("b").source().await.unwrap();
+    send(0, 1).await;
+    assert_eq!(number(&handle(&mut one).await), 1);
+    send(0, 2).await;
+    send(0, 3).await;
+    // They are not asked for, so that all is paused. Nothing was ever committed of partition 1.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut two = member("a").source().await.unwrap();
+    let (delivery, settle) = next(&mut two).await;
+    assert_eq!(number(&delivery), 2);
+    // Partition 1 stays with the first; but until the second has settled, nobody has anything.
+    let _three = member("c").source().await.unwrap();
+    assert!(timeout(Duration::from_secs(2), one.next()).await.is_err(), "it has nothing");
+    settle.settle(DONE).await.unwrap();
+    until_members(&place, 3).await;
+    send(1, 4).await;
+    assert_eq!(number(&handle(&mut one).await), 4);
 }
