@@ -29,7 +29,7 @@ pub(crate) fn available() -> bool {
 }
 
 /// A topic at a broker, and what belongs to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Place {
     running: Arc<Mutex<Running>>,
     pub(crate) brokers: Brokers,
