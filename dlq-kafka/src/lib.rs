@@ -14,7 +14,7 @@ mod topics;
 mod wire;
 
 pub use brokers::Brokers;
-pub use feed::{IngestMark, KafkaFeed, ingest_marks};
+pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use letters::{
