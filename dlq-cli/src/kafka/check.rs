@@ -19,6 +19,7 @@ pub(super) async fn run(
         Some(file) => broker::read_deployment(file)?,
         None => given(at, args)?,
     };
+    at.reach().await?;
     let findings = deployment.check(&at.brokers).await.map_err(|error| at.failed(error))?;
     broker::show_findings(out, &at.shown, &findings)
 }

@@ -1,7 +1,7 @@
 //! A cluster and a topic of dead letters there.
 
 use dlq_core::{StoreError, StoreErrorKind};
-use dlq_kafka::{Brokers, KafkaLetters, ScanRange, ingest_marks};
+use dlq_kafka::{Brokers, KafkaLetters, ScanRange, find_topic, ingest_marks};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::settings::brokers;
@@ -56,6 +56,20 @@ impl Broker {
                 }
             },
         )
+    }
+
+    /// Whether the cluster answers, and has the topic.
+    pub(super) async fn find(&self) -> Result<(), CliError> {
+        let found = find_topic(&self.brokers, &self.topic).await;
+        found.map(|_| ()).map_err(|error| self.failed(error))
+    }
+
+    /// Whether the cluster answers.
+    pub(super) async fn reach(&self) -> Result<(), CliError> {
+        match find_topic(&self.brokers, &self.topic).await {
+            Err(error) if error.kind() != StoreErrorKind::NotFound => Err(self.failed(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Which stores the letters of the topic go into.

@@ -43,6 +43,7 @@ pub(crate) async fn run(
             return Err(Mark::no_changes(&marks, &at.shown, command.name()));
         }
         command => {
+            at.find().await?;
             let letters = BoxLetters::new(at.letters(&at_kafka));
             return broker::look(letters, out, &at.shown, command).await;
         }

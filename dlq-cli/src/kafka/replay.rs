@@ -23,6 +23,7 @@ pub(super) async fn run(
     broker::refuse_what_stores_take(&args)?;
     let target = target(&args)?;
     let id = broker::operation(&args);
+    at.find().await?;
     if !args.at_broker.beside_store {
         Mark::refuse_beside_store(&at.marks().await?, &at.shown)?;
     }

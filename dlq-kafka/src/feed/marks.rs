@@ -40,6 +40,25 @@ pub async fn ingest_marks(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMa
         .await
 }
 
+/// How many partitions a topic has, which is asked of the cluster.
+///
+/// # Errors
+///
+/// `NotFound` when there is no such topic, with the names of some that there are; `InvalidConfig` when a setting will not
+/// do or the cluster refuses us; `Unavailable` when it does not answer within five seconds, with what the client complains
+/// of.
+pub async fn find_topic(brokers: &Brokers, topic: &str) -> Result<usize, StoreError> {
+    const FINDING: &str = "find a topic";
+    let (brokers, topic) = (brokers.clone(), topic.to_owned());
+    let find = move || {
+        let consumer = client(&brokers, &KafkaFeed::group_of(&topic))?;
+        let partitions =
+            reach::partitions(&consumer, consumer.context(), brokers.bootstrap(), &topic)?;
+        Ok(partitions.len())
+    };
+    blocking(FINDING, move || find().map_err(|error: SetupError| error.for_store(FINDING))).await
+}
+
 fn look(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, SetupError> {
     let first = KafkaFeed::group_of(topic);
     let consumer = client(brokers, &first)?;

@@ -6,7 +6,7 @@ mod marks;
 mod member;
 mod reach;
 
-pub use marks::{IngestMark, ingest_marks};
+pub use marks::{IngestMark, find_topic, ingest_marks};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::ingest::{Content, Fed, Feed as _};
 use dlq_core::{Position, StoreError, StoreErrorKind};
-use dlq_kafka::{Brokers, KafkaFeed, ingest_marks};
+use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
 use dlq_services::Service;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
@@ -277,6 +277,9 @@ async fn what_a_transaction_leaves_behind_is_no_letter_and_no_hurdle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_is_named_soon() {
     let Some(topic) = Topic::new("feed-there.dlq", 1).await else { return };
+    assert_eq!(find_topic(&topic.brokers(), &topic.name).await.unwrap(), 1);
+    let missing = find_topic(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
+    assert_eq!(missing.kind(), StoreErrorKind::NotFound);
     let missing = ingest_marks(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
     assert_eq!(missing.kind(), StoreErrorKind::NotFound);
     for text in ["feed-gone.dlq", "feed-there.dlq", &topic.bootstrap] {
