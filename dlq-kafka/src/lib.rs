@@ -30,12 +30,8 @@ mod waiting;
 mod wire;
 
 pub use brokers::Brokers;
-<<<<<<< HEAD
 pub use consumer::{KafkaConsumer, Start};
-pub use feed::{IngestMark, KafkaFeed, ingest_marks};
-=======
 pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
->>>>>>> cli
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
