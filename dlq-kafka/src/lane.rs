@@ -86,22 +86,24 @@ impl RetryLane for KafkaRetryLane {
         let key = message.key();
         let by = death.letter.as_bytes();
         let partition = partition_for(key.map(|key| &key[..]), by, *partitions);
-        let mut outgoing = Outgoing {
-            operation: OPERATION,
-            topic: &stage.topic,
-            partition: Some(partition),
-            key,
-            value: message.payload(),
-            headers: headers(&escalation)?,
+        let send = async |escalation: &Escalation| {
+            let outgoing = Outgoing {
+                operation: OPERATION,
+                topic: &stage.topic,
+                partition: Some(partition),
+                key,
+                value: message.payload(),
+                headers: &|| headers(escalation),
+            };
+            self.producer.send(&outgoing).await
         };
-        match self.producer.send(&outgoing).await {
+        match send(&escalation).await {
             Ok(()) => return Ok(()),
             Err(Unwritten::Failed(error)) => return Err(error),
             Err(Unwritten::TooLarge) => {}
         }
         escalation.history = shortest(&escalation.history);
-        outgoing.headers = headers(&escalation)?;
-        match self.producer.send(&outgoing).await {
+        match send(&escalation).await {
             Ok(()) => Ok(()),
             Err(Unwritten::Failed(error)) => Err(error),
             Err(Unwritten::TooLarge) => {

@@ -40,14 +40,14 @@ impl ClientContext for Log {
 }
 
 /// A record to write.
-#[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) operation: &'static str,
     pub(crate) topic: &'a str,
     pub(crate) partition: Option<i32>,
     pub(crate) key: Option<&'a Bytes>,
     pub(crate) value: Option<&'a Bytes>,
-    pub(crate) headers: OwnedHeaders,
+    /// Makes its headers, which the client takes for itself.
+    pub(crate) headers: &'a (dyn Fn() -> Result<OwnedHeaders, StoreError> + Send + Sync),
 }
 
 /// Why a record was not written.
@@ -96,7 +96,8 @@ impl Producer {
     ) -> Result<(), Unwritten> {
         let Outgoing { operation, topic, .. } = *outgoing;
         let until = Instant::now() + FULL;
-        let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(outgoing.headers.clone());
+        let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
+        let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(headers);
         record.partition = outgoing.partition;
         record.key = outgoing.key.map(|key| &key[..]);
         record.payload = outgoing.value.map(|value| &value[..]);

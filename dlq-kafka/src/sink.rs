@@ -117,15 +117,13 @@ impl KafkaSink {
         topic: &str,
         partition: i32,
     ) -> Result<(), Unwritten> {
-        let headers = pack_letter(letter);
-        let headers = headers.map_err(|error| Unwritten::Failed(unwritable(OPERATION, error)))?;
         let outgoing = Outgoing {
             operation: OPERATION,
             topic,
             partition: Some(partition),
             key: letter.message.key(),
             value: letter.message.payload(),
-            headers,
+            headers: &|| pack_letter(letter).map_err(|error| unwritable(OPERATION, error)),
         };
         self.producer.send(&outgoing).await
     }

@@ -1,6 +1,7 @@
 //! One message in hand, from its receipt to its settlement. See the states in the [module docs](super).
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,12 +113,19 @@ pub(super) async fn handle(shared: Arc<Shared>, message: InHand) -> Fate {
             let suspicion = shared.probation.suspect(&delivery);
             (ticket, suspicion, shared.probation.turn(suspicion).await)
         };
-        let Ok((admitted, suspicion, turn)) = settle.keep(shared.unless_stopped(begun)).await
-        else {
+        // Pinned where they are: futures of this size are not worth moving.
+        let begun = {
+            let begun = pin!(shared.unless_stopped(begun));
+            settle.keep(begun).await
+        };
+        let Ok((admitted, suspicion, turn)) = begun else {
             return shared.give_back(settle, &delivery, route_errors).await;
         };
-        let run = shared.run(delivery.clone(), admitted, suspicion, key.is_some());
-        let Some(ran) = settle.keep(run).await else {
+        let ran = {
+            let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
+            settle.keep(run).await
+        };
+        let Some(ran) = ran else {
             return Fate { outcome: Outcome::Unsettled, route_errors };
         };
         route_errors += u32::from(ran.routing_failed);

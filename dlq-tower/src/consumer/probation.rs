@@ -48,17 +48,17 @@ impl Probation {
     }
 
     pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
-        let letter = letter_of(delivery);
         if delivery.lane() == Lane::Store {
             // A lease that ended unfinished is a suspicion and no proof: the letter may have been waiting to run.
             return match delivery.crashes() {
                 0 => Suspicion::None,
-                _ => self.alone(letter),
+                _ => self.alone(letter_of(delivery)),
             };
         }
         if delivery.deliveries() < self.suspect_after {
             return Suspicion::None;
         }
+        let letter = letter_of(delivery);
         if delivery.deliveries().saturating_sub(self.explained(letter)) < self.suspect_after {
             return Suspicion::None;
         }
