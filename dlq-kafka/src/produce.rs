@@ -69,7 +69,7 @@ pub(crate) struct Producer {
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = producer(brokers, &[("linger.ms", "1")])?;
+        let inner = producer(brokers, &[("linger.ms", "2")])?;
         Ok(Self { inner, single: Arc::default(), brokers: brokers.clone() })
     }
 
