@@ -151,10 +151,13 @@ impl<'a> Crew<'a> {
         }
     }
 
-    fn kill(&mut self, index: usize) {
+    /// Whether it was still there, and partitions moved.
+    fn kill(&mut self, index: usize) -> bool {
         let (number, victim) = self.victims.swap_remove(index);
+        let (before, moves) = (self.deaths.killed, !self.group.is_stable().unwrap());
         let status = victim.kill();
         self.count(number, status);
+        moves && self.deaths.killed > before
     }
 
     /// Waits until nothing is left, and all have ended.
@@ -219,8 +222,8 @@ fn run_with_kills(crew: &mut Crew<'_>, kills: u64) -> String {
         crew.moves();
         sleep(Duration::from_millis(random.below(300) as u64));
         for _ in 0..AT_ONCE {
-            moving += u64::from(!crew.group.is_stable().unwrap());
-            crew.kill(random.below(crew.victims.len() as u64));
+            let index = random.below(crew.victims.len() as u64);
+            moving += u64::from(crew.kill(index));
         }
     }
     crew.finish();
