@@ -5,6 +5,7 @@
 
 mod bury;
 mod healthy;
+mod kafka;
 mod letters;
 mod measure;
 mod nats;
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<&str> =
         args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
     type Bench = fn(Size) -> Result<(), Box<dyn std::error::Error>>;
-    let benches: [(&str, Bench); 7] = [
+    let benches: [(&str, Bench); 11] = [
         ("stack", stack::run),
         ("bury", bury::run),
         ("read", read::run),
@@ -28,6 +29,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("nats-consume", nats::consume::run),
         ("nats-bury", nats::bury::run),
         ("nats-replay", nats::replay::run),
+        ("kafka-consume", kafka::consume::run),
+        ("kafka-ladder", kafka::ladder::run),
+        ("kafka-healthy", kafka::healthy::run),
+        ("kafka-waiting", kafka::waiting::run),
     ];
     for (name, bench) in benches {
         if wanted.is_empty() || wanted.contains(&name) {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -20,6 +21,7 @@ const PIECE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Proxy {
     address: SocketAddr,
+    target: Arc<OnceLock<SocketAddr>>,
     // Its end is the thread's.
     _stop: oneshot::Sender<()>,
 }
@@ -27,22 +29,40 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// A way to `target` that takes `delay` there and `delay` back.
     pub(crate) fn start(target: SocketAddr, delay: Duration) -> io::Result<Self> {
+        let proxy = Self::waiting(delay)?;
+        proxy.leads_to(target);
+        Ok(proxy)
+    }
+
+    /// A way whose end is not known yet.
+    pub(crate) fn waiting(delay: Duration) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
+        let target = Arc::new(OnceLock::new());
+        let known = Arc::clone(&target);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    ended = listen(listener, target, delay) => {
+                    ended = listen(listener, known, delay) => {
                         eprintln!("the delaying proxy has ended: {ended:?}");
                     }
                     _ = stopped => {}
                 }
             });
         });
-        Ok(Self { address, _stop: stop })
+        Ok(Self { address, target, _stop: stop })
+    }
+
+    /// Says where it leads. Who comes before is turned away.
+    pub(crate) fn leads_to(&self, target: SocketAddr) {
+        let _ = self.target.set(target);
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub(crate) fn url(&self) -> String {
@@ -52,7 +72,7 @@ impl Proxy {
 
 async fn listen(
     listener: std::net::TcpListener,
-    target: SocketAddr,
+    target: Arc<OnceLock<SocketAddr>>,
     delay: Duration,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
@@ -60,6 +80,7 @@ async fn listen(
     loop {
         let (near, _) = listener.accept().await?;
         // A server that has gone is the client's to notice.
+        let Some(target) = target.get() else { continue };
         let Ok(far) = TcpStream::connect(target).await else { continue };
         near.set_nodelay(true)?;
         far.set_nodelay(true)?;

@@ -26,7 +26,7 @@ impl CliError {
     }
 
     /// Something that was not foreseen, with its sources.
-    #[cfg(feature = "nats")]
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn caused_by(error: &(dyn Error + 'static)) -> Self {
         Self::failed(chain(error))
     }

@@ -12,7 +12,7 @@ use dlq_core::{SubjectPattern, SystemClock, Timestamp};
 
 use crate::error::CliError;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Filter")]
 pub(crate) struct FilterArgs {
     /// Letter id, or the first digits of it
@@ -75,6 +75,52 @@ pub(crate) struct FilterArgs {
     /// Declared attribute
     #[arg(long, value_name = "NAME=VALUE")]
     attr: Vec<Attribute>,
+    #[cfg(feature = "kafka")]
+    #[command(flatten)]
+    pub(crate) at_kafka: AtKafkaArgs,
+}
+
+/// What only a topic of Kafka is asked for.
+#[cfg(feature = "kafka")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct AtKafkaArgs {
+    /// At Kafka: the partition in the topic of dead letters; may be given several times
+    #[arg(long, value_name = "N")]
+    pub(crate) partition: Vec<u32>,
+    /// At Kafka: the offsets in the topic of dead letters, e.g. 100..200, 100.. or ..200
+    #[arg(long, value_name = "FROM..TO")]
+    pub(crate) offsets: Option<Offsets>,
+    /// At Kafka: the key of the message; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) key: Vec<String>,
+    /// At Kafka: a header of the message
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) header: Vec<Attribute>,
+}
+
+/// Offsets from the first to before the last.
+#[cfg(feature = "kafka")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offsets {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+#[cfg(feature = "kafka")]
+impl FromStr for Offsets {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const HOW: &str =
+            "write FROM..TO, where TO is not meant itself, e.g. 100..200, 100.. or ..200";
+        let (from, to) = text.split_once("..").ok_or(HOW)?;
+        let number = |text: &str, default| match text {
+            "" => Ok(default),
+            text => text.parse().map_err(|_| HOW),
+        };
+        let offsets = Self { from: number(from, 0)?, to: number(to, u64::MAX)? };
+        if offsets.from < offsets.to { Ok(offsets) } else { Err("the range is empty") }
+    }
 }
 
 /// A point in time, given as such or as an age.
@@ -94,8 +140,8 @@ impl FromStr for When {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Attribute(String, String);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attribute(pub(crate) String, pub(crate) String);
 
 impl FromStr for Attribute {
     type Err = String;
@@ -109,6 +155,13 @@ impl FromStr for Attribute {
 impl FilterArgs {
     /// The filter that is meant; looks up ids that were given by their first digits.
     pub(crate) async fn resolve(self, letters: &BoxLetters) -> Result<Filter, CliError> {
+        #[cfg(feature = "kafka")]
+        if self.at_kafka != AtKafkaArgs::default() {
+            return Err(CliError::refused(
+                "--partition, --offsets, --key and --header are of a topic of Kafka; leave them out, or say --from \
+                 kafka://HOST:PORT/TOPIC",
+            ));
+        }
         let mut filter = Filter::new();
         for id in &self.id {
             filter.ids.push(letter_id(letters, id).await?);

@@ -4,15 +4,19 @@
 //! failed or were skipped.
 
 mod ask;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod broker;
 mod cli;
 mod commands;
 mod error;
 mod filter;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
 mod open;
 mod output;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod signals;
 
 use std::ffi::OsString;

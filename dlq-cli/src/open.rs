@@ -5,14 +5,18 @@ use dlq_sql::sqlite::SqliteStore;
 
 use crate::cli::Cli;
 use crate::error::CliError;
+#[cfg(feature = "kafka")]
+use crate::kafka;
 #[cfg(feature = "nats")]
-use crate::nats::Broker;
+use crate::nats;
 
 /// What `--from` names.
 pub(crate) enum Place {
     Store(DeadLetters),
+    #[cfg(feature = "kafka")]
+    Kafka(Box<kafka::Broker>),
     #[cfg(feature = "nats")]
-    Nats(Box<Broker>),
+    Nats(Box<nats::Broker>),
 }
 
 /// Opens what `--from` names. Never creates a store.
@@ -21,10 +25,15 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
         CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
     })?;
     match url.split_once("://") {
+        #[cfg(feature = "kafka")]
+        Some(("kafka", rest)) => {
+            let broker = kafka::Broker::new(rest, without_password(url), &cli.broker)?;
+            Ok(Place::Kafka(Box::new(broker)))
+        }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
             let shown = without_password(url);
-            let broker = Broker::connect(scheme, rest, shown, &cli.broker).await?;
+            let broker = nats::Broker::connect(scheme, rest, shown, &cli.broker).await?;
             Ok(Place::Nats(Box::new(broker)))
         }
         _ => store(url, false).await.map(Place::Store),
@@ -46,7 +55,8 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             "this build of dlq has no store at `{scheme}://`; it has sqlite://PATH"
         ))),
         _ => Err(CliError::refused(format!(
-            "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, or nats://HOST/STREAM",
+            "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, or \
+             nats://HOST/STREAM, or kafka://HOST:PORT/TOPIC",
             without_password(url)
         ))),
     }

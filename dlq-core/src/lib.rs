@@ -28,6 +28,7 @@ mod page;
 pub mod policy;
 mod probation;
 pub mod protocol;
+pub mod replay;
 mod source;
 pub mod store;
 mod subject;

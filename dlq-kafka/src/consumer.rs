@@ -267,7 +267,9 @@ impl KafkaConsumer {
             ("heartbeat.interval.ms", "3000"),
             // How late a partition is heard of again after a pause.
             ("fetch.wait.max.ms", "100"),
-            ("queued.min.messages", "10000"),
+            ("queued.min.messages", "20000"),
+            // How long it does not ask for more when it has enough; a second unless told otherwise.
+            ("fetch.queue.backoff.ms", "10"),
             ("queued.max.messages.kbytes", "16384"),
         ];
         let fixed = [

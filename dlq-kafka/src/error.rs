@@ -23,8 +23,14 @@ impl SetupError {
 
     /// What a request came to: `what` says what was asked of which topic.
     pub(crate) fn answered(what: &str, error: KafkaError) -> Self {
-        let text = format!("{what}: {error}");
-        match error.rdkafka_error_code() {
+        let text = match &error {
+            // The client says the value too, which may be a password.
+            KafkaError::ClientConfig(_, why, setting, _) => {
+                format!("{what}: the setting `{setting}` will not do: {why}")
+            }
+            error => format!("{what}: {error}"),
+        };
+        match code(&error) {
             Some(code) if is_refusal(code) => Self::Config(text),
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 Self::NotFound(text)
@@ -66,6 +72,14 @@ impl SetupError {
             Some(source) => error.with_source(source),
             None => error,
         }
+    }
+}
+
+/// What the broker or the client says, which for administration the client's own method leaves out.
+pub(crate) fn code(error: &KafkaError) -> Option<RDKafkaErrorCode> {
+    match error {
+        KafkaError::AdminOp(code) => Some(*code),
+        _ => error.rdkafka_error_code(),
     }
 }
 

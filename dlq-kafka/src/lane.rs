@@ -3,6 +3,7 @@ use std::sync::Arc;
 use dlq_core::protocol::on_escalation;
 use dlq_core::{
     Escalation, Fingerprint, History, Reason, RetryLane, SharedClock, StoreError, StoreErrorKind,
+    Timestamp,
 };
 use rdkafka::message::OwnedHeaders;
 
@@ -12,6 +13,9 @@ use crate::topics::{FoundTopic, partition_for};
 use crate::wire::{LATEST, Rest, pack};
 
 const OPERATION: &str = "write a retry record";
+
+/// A stage, and how many partitions it has.
+type Topic = (Stage, i32);
 
 /// Where messages of a consumer wait for an attempt that is far away: its retry topics. Made by
 /// [`KafkaConsumer::retry_lane`](crate::KafkaConsumer::retry_lane).
@@ -27,7 +31,7 @@ const OPERATION: &str = "write a retry record";
 pub struct KafkaRetryLane {
     producer: Producer,
     /// The stages of each topic, with how many partitions they have.
-    stages: Arc<[(String, Vec<(Stage, i32)>)]>,
+    stages: Arc<[(String, Vec<Topic>)]>,
     clock: SharedClock,
 }
 
@@ -50,7 +54,7 @@ impl KafkaRetryLane {
     }
 
     /// The stage of a message that was born in `topic` and waits until `due`, and when it is due there.
-    fn stage(&self, escalation: &Escalation) -> Option<(&(Stage, i32), dlq_core::Timestamp)> {
+    fn stage(&self, escalation: &Escalation) -> Option<(&Topic, Timestamp)> {
         let topic = escalation.delivery.origin().stream();
         let own = self.stages.iter().find(|(name, _)| name == topic);
         // A message that others sent to our retry topics was born anywhere.

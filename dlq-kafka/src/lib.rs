@@ -6,6 +6,7 @@ mod brokers;
 mod consumer;
 pub mod dialect;
 mod error;
+mod feed;
 mod handover;
 mod ladder;
 pub mod lag;
@@ -30,10 +31,14 @@ mod wire;
 
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
+pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
-pub use letters::{KafkaLetters, LetterScan, ScanProgress, ScanRange, StoredLetter};
+pub use letters::{
+    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+};
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
 pub use record::Record;

@@ -98,6 +98,9 @@ impl Queue {
     }
 }
 
+/// By topic and number.
+type Partitions = HashMap<Arc<str>, HashMap<i32, Arc<Partition>>>;
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Who we are to those who have our partitions later.
@@ -109,7 +112,7 @@ pub(crate) struct Shared {
     pub(crate) moved: Condvar,
     /// The thread has ended.
     left: Notify,
-    pub(crate) partitions: Mutex<HashMap<Arc<str>, HashMap<i32, Arc<Partition>>>>,
+    pub(crate) partitions: Mutex<Partitions>,
     /// Suspects in hand, whose runs are marked.
     suspects: Mutex<HashMap<LetterId, Place>>,
     pub(crate) consumer: Mutex<Weak<BaseConsumer<Hooks>>>,

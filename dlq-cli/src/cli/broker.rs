@@ -1,17 +1,20 @@
 //! The arguments of what concerns brokers.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 use dlq_core::OperationId;
 use dlq_core::policy::duration;
+#[cfg(feature = "nats")]
 use dlq_nats::router::Watched;
 
 /// How a broker is reached.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct BrokerArgs {
     /// Credentials file for NATS
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "FILE", env = "DLQ_NATS_CREDS", global = true)]
     pub(crate) creds: Option<PathBuf>,
 
@@ -20,8 +23,70 @@ pub(crate) struct BrokerArgs {
     pub(crate) tls_ca: Option<PathBuf>,
 
     /// The JetStream domain, e.g. of a leaf node. Defaults to the server's own
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_NATS_DOMAIN", global = true)]
     pub(crate) js_domain: Option<String>,
+
+    /// A setting of the Kafka client (librdkafka), e.g. security.protocol=sasl_ssl; may be given several times. The
+    /// environment has them too, as DLQ_KAFKA_SECURITY_PROTOCOL
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "KEY=VALUE", global = true)]
+    pub(crate) kafka: Vec<Setting>,
+
+    /// A file of such settings, one KEY=VALUE a line
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "FILE", env = "DLQ_KAFKA_CONFIG", global = true)]
+    pub(crate) kafka_config: Option<PathBuf>,
+}
+
+/// A setting of a client; its value may be secret.
+#[cfg(feature = "kafka")]
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+#[cfg(feature = "kafka")]
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => {
+                Ok(Self { key: key.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err("write KEY=VALUE".to_owned()),
+        }
+    }
+}
+
+/// Without the value.
+#[cfg(feature = "kafka")]
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setting").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// A consumer, and the stream or topic that it reads.
+#[derive(Clone, Debug)]
+pub(crate) struct ConsumerOf {
+    pub(crate) of: String,
+    pub(crate) consumer: String,
+}
+
+impl FromStr for ConsumerOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((of, consumer)) if !of.is_empty() && !consumer.is_empty() => {
+                Ok(Self { of: of.to_owned(), consumer: consumer.to_owned() })
+            }
+            _ => Err("write STREAM/CONSUMER, or TOPIC/GROUP at Kafka".to_owned()),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -35,13 +100,17 @@ pub(crate) struct IngestArgs {
     /// Append a JSON line for each new letter to this file; defaults to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) incidents: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) alert: AlertArgs,
     /// Append a row for each new letter to the store's processing audit
     #[arg(long)]
     pub(crate) audit: bool,
-    /// The durable consumer that remembers which letters were taken
-    #[arg(long, value_name = "NAME", default_value = "dlq-ingest")]
-    pub(crate) durable: String,
-    /// How soon the letters of a process that died are taken again; counts when the consumer is created
+    /// The durable consumer or consumer group that remembers which letters were taken; defaults to dlq-ingest, at Kafka to
+    /// dlq-ingest.TOPIC
+    #[arg(long, visible_alias = "group", value_name = "NAME")]
+    pub(crate) durable: Option<String>,
+    /// How soon the letters of a process that died are taken again; at NATS it counts when the consumer is created, at
+    /// Kafka brokers allow no less than 6s unless told otherwise
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,
     /// How many letters are put at once
@@ -49,6 +118,24 @@ pub(crate) struct IngestArgs {
     pub(crate) batch: usize,
 }
 
+/// Who is told of each new letter. Letters do not wait for it.
+#[derive(Debug, Args)]
+pub(crate) struct AlertArgs {
+    /// Post the incident of each new letter to this webhook, e.g. http://relay:8080/dead-letters
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "DLQ_ALERT_URL",
+        hide_env_values = true,
+        conflicts_with = "alert_command"
+    )]
+    pub(crate) alert_url: Option<String>,
+    /// Run this for each new letter, with its incident on standard input
+    #[arg(long, value_name = "COMMAND", env = "DLQ_ALERT_COMMAND", hide_env_values = true)]
+    pub(crate) alert_command: Option<String>,
+}
+
+#[cfg(feature = "nats")]
 #[derive(Debug, Args)]
 pub(crate) struct RouteArgs {
     /// Watch the consumers of this stream; may be given several times. Defaults to all streams
@@ -106,29 +193,56 @@ pub(crate) struct ReplayAtBrokerArgs {
     /// Send letters although they are kept in a store, which does not learn of it
     #[arg(long)]
     pub(crate) beside_store: bool,
-    /// The header that carries the key of a message, as the consumer has it
+    /// At NATS: the header that carries the key of a message, as the consumer has it
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
     pub(crate) key_header: Option<String>,
-    /// How soon another replay goes on when this one dies
+    /// At NATS: how soon another replay goes on when this one dies
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,
-    /// The stream by which letters go to their handlers
+    /// At NATS: the stream by which letters go to their handlers
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
+    /// At Kafka: send each to the partition where it was born, with --to origin
+    #[cfg(feature = "kafka")]
+    #[arg(long)]
+    pub(crate) keep_partition: bool,
+    #[cfg(feature = "kafka")]
+    #[command(flatten)]
+    pub(crate) ladder: LadderArgs,
+}
+
+/// The retry topics of a consumer at Kafka.
+#[cfg(feature = "kafka")]
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LadderArgs {
+    /// At Kafka: the delays of the consumer's retry topics, as it has them
+    #[arg(long, value_name = "TIMES", value_delimiter = ',', default_value = "30s,5m,1h", value_parser = duration::parse)]
+    pub(crate) ladder: Vec<Duration>,
+    /// At Kafka: how these topics are named
+    #[arg(long, value_name = "TEMPLATE", default_value = "{topic}.{group}.retry.{delay}")]
+    pub(crate) ladder_names: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Look at this stream and its consumers; may be given several times. Defaults to all streams
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM")]
     pub(crate) stream: Vec<String>,
     /// A consumer of ours, which the server must never make lose a message; may be given several times
-    #[arg(long, value_name = "STREAM/NAME")]
-    pub(crate) consumer: Vec<Watched>,
+    #[arg(long, value_name = "STREAM/NAME|TOPIC/GROUP")]
+    pub(crate) consumer: Vec<ConsumerOf>,
+    #[cfg(feature = "kafka")]
+    #[command(flatten)]
+    pub(crate) ladder: LadderArgs,
     /// The stream of retries
+    #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
     /// Compare with this deployment, a JSON document
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["stream", "consumer"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "consumer")]
     pub(crate) deployment: Option<PathBuf>,
 }

@@ -1,10 +1,14 @@
 //! The arguments. The doc comments are the help.
 
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
 
 #[cfg(feature = "nats")]
-pub(crate) use broker::{BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs, RouteArgs};
+pub(crate) use broker::RouteArgs;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) use broker::{AlertArgs, BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs};
+#[cfg(feature = "kafka")]
+pub(crate) use broker::{LadderArgs, Setting};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
@@ -19,11 +23,12 @@ use crate::filter::FilterArgs;
 #[derive(Debug, Parser)]
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the dead letters are: sqlite://dlq.db, or nats://[USER:PASSWORD@]HOST[:PORT]/STREAM
+    /// Where the dead letters are: sqlite://dlq.db, nats://[USER:PASSWORD@]HOST[:PORT]/STREAM, or
+    /// kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC
     #[arg(long, value_name = "URL", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
 
-    #[cfg(feature = "nats")]
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     #[command(flatten)]
     pub(crate) broker: BrokerArgs,
 
@@ -33,6 +38,25 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+#[cfg(feature = "kafka")]
+impl Command {
+    /// The filter of the letters that it is about.
+    pub(crate) fn filter(&mut self) -> Option<&mut FilterArgs> {
+        match self {
+            Self::List(args) => Some(&mut args.filter),
+            Self::Count(args) => Some(&mut args.filter),
+            Self::Groups(args) => Some(&mut args.filter),
+            Self::Stats(args) => Some(&mut args.filter),
+            Self::Peek(args) => Some(&mut args.filter),
+            Self::Replay(args) => Some(&mut args.filter),
+            Self::Mark(args) => Some(&mut args.filter),
+            Self::Delete(args) => Some(&mut args.filter),
+            Self::Export(args) => Some(&mut args.filter),
+            _ => None,
+        }
+    }
 }
 
 /// How data is printed.
@@ -73,13 +97,13 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Write whole letters as JSON lines, byte for byte
     Export(ExportArgs),
-    #[cfg(feature = "nats")]
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     /// Drain the dead letters of a broker into a store
     Ingest(IngestArgs),
     #[cfg(feature = "nats")]
     /// Write dead letters for consumers of NATS JetStream that give messages up themselves
     Route(RouteArgs),
-    #[cfg(feature = "nats")]
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     /// Look for settings at a broker by which messages or letters would be lost
     Check(CheckArgs),
 }
@@ -99,11 +123,11 @@ impl Command {
             Self::Mark(_) => "mark",
             Self::Delete(_) => "delete",
             Self::Export(_) => "export",
-            #[cfg(feature = "nats")]
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Ingest(_) => "ingest",
             #[cfg(feature = "nats")]
             Self::Route(_) => "route",
-            #[cfg(feature = "nats")]
+            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Check(_) => "check",
         }
     }
@@ -190,7 +214,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
     /// Where to: `handler` runs them in the consumer that failed, and nowhere else
-    #[arg(long, default_value = "handler", value_name = "handler|origin|SUBJECT")]
+    #[arg(long, default_value = "handler", value_name = "handler|origin|SUBJECT|TOPIC")]
     pub(crate) to: String,
     /// How many at most, oldest first
     #[arg(long)]
@@ -207,7 +231,7 @@ pub(crate) struct ReplayArgs {
     /// Wait until every letter has an outcome
     #[arg(long)]
     pub(crate) wait: bool,
-    #[cfg(feature = "nats")]
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     #[command(flatten)]
     pub(crate) at_broker: ReplayAtBrokerArgs,
 }

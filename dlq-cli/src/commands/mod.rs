@@ -12,7 +12,7 @@ mod replay;
 mod show;
 mod stats;
 
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use list::{short, table};
 
 use std::process::ExitCode;
@@ -44,6 +44,8 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let out = Output::new(output);
     match place {
         Place::Store(store) => at_store(store, target, out, command).await,
+        #[cfg(feature = "kafka")]
+        Place::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
         #[cfg(feature = "nats")]
         Place::Nats(broker) => crate::nats::run(&broker, out, command).await,
     }
@@ -79,7 +81,7 @@ pub(crate) async fn look(context: &mut Context, command: Command) -> Result<Exit
         Command::Peek(args) => peek::run(context, args).await,
         Command::Export(args) => export::run(context, args).await,
         other => Err(CliError::refused(format!(
-            "`dlq {}` works at a broker, and {} is none; say --from nats://HOST/STREAM",
+            "`dlq {}` works at a broker, and {} is none; say --from nats://HOST/STREAM or kafka://HOST:PORT/TOPIC",
             other.name(),
             context.target
         ))),

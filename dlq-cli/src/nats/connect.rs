@@ -12,6 +12,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
 
 use super::url::{Login, NatsUrl};
+use crate::broker::Mark;
 use crate::cli::BrokerArgs;
 use crate::error::{CliError, chain};
 
@@ -179,32 +180,18 @@ impl Broker {
         }
     }
 
-    /// Letters that are kept in a store are sent back from there, so that it knows.
-    pub(crate) async fn refuse_beside_store(&self, letters: &DlqStream) -> Result<(), CliError> {
-        match ingest_marks(&self.context, letters).await?.first() {
-            Some(mark) => Err(CliError::refused(format!(
-                "the letters of {} are kept in a store; use the store: dlq replay --from {}; or say --beside-store, and it \
-                 does not learn of what is sent",
-                self.shown, mark.store
-            ))),
-            None => Ok(()),
-        }
-    }
-
-    /// Why letters are not changed here, and what to type instead.
-    pub(crate) async fn no_changes(&self, verb: &str, letters: &DlqStream) -> CliError {
-        let marks = ingest_marks(&self.context, letters).await.unwrap_or_default();
-        match marks.first() {
-            Some(mark) => CliError::refused(format!(
-                "`dlq {verb}` changes letters, and those of {} are kept in a store; use the store: dlq {verb} --from {}",
-                self.shown, mark.store
-            )),
-            None => CliError::refused(format!(
-                "`dlq {verb}` changes letters, and a stream only grows; ingest first: dlq ingest --once --from {} --into \
-                 sqlite://dlq.db, then: dlq {verb} --from sqlite://dlq.db",
-                self.shown
-            )),
-        }
+    /// Which stores the letters of the stream go into.
+    pub(crate) async fn marks(&self, letters: &DlqStream) -> Result<Vec<Mark>, CliError> {
+        let marks = ingest_marks(&self.context, letters).await?.into_iter();
+        Ok(marks
+            .map(|mark| Mark {
+                store: mark.store,
+                confirmed: (mark.confirmed > 0)
+                    .then(|| format!("letters up to {}", mark.confirmed)),
+                delete: format!("nats consumer rm {} {}", self.stream, mark.consumer),
+                by: mark.consumer,
+            })
+            .collect())
     }
 }
 

@@ -14,35 +14,33 @@ use std::process::ExitCode;
 use dlq_core::store::BoxLetters;
 use dlq_nats::NatsLetters;
 
+use crate::broker::{self, Mark};
 use crate::cli::Command;
-use crate::commands::{self, Context};
 use crate::error::CliError;
 use crate::output::Output;
 
 /// Runs a verb there.
 pub(crate) async fn run(
-    broker: &Broker,
+    at: &Broker,
     mut out: Output,
     command: Command,
 ) -> Result<ExitCode, CliError> {
     let exit = match command {
-        Command::Ingest(args) => ingest::run(broker, &mut out, args).await?,
-        Command::Check(args) => check::run(broker, &mut out, args).await?,
-        Command::Replay(args) => replay::run(broker, &mut out, args).await?,
-        Command::Route(args) => route::run(broker, &mut out, args).await?,
+        Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
+        Command::Check(args) => check::run(at, &mut out, args).await?,
+        Command::Replay(args) => replay::run(at, &mut out, args).await?,
+        Command::Route(args) => route::run(at, &mut out, args).await?,
         command => {
             let looking = async {
-                let stream = broker.letters().await?;
-                if matches!(command, Command::Op { .. } | Command::Mark(_) | Command::Delete(_)) {
-                    return Err(broker.no_changes(command.name(), &stream).await);
+                let stream = at.letters().await?;
+                if broker::changes(&command) {
+                    let marks = at.marks(&stream).await.unwrap_or_default();
+                    return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
-                let letters = BoxLetters::new(NatsLetters::new(&broker.context, stream));
-                let mut context = Context { letters, out, target: broker.shown.clone() };
-                let exit = commands::look(&mut context, command).await?;
-                context.out.flush()?;
-                Ok(exit)
+                let letters = BoxLetters::new(NatsLetters::new(&at.context, stream));
+                broker::look(letters, out, &at.shown, command).await
             };
-            return broker.permitted(looking).await;
+            return at.permitted(looking).await;
         }
     };
     out.flush()?;

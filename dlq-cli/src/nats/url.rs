@@ -4,6 +4,7 @@ use std::fmt;
 
 use dlq_nats::async_nats::ServerAddr;
 
+use crate::broker::percent_decode;
 use crate::error::CliError;
 
 /// The stream that is meant when none is named.
@@ -66,35 +67,13 @@ impl NatsUrl {
 
 impl Login {
     fn parse(text: &str) -> Result<Self, CliError> {
-        let plain = |text: &str| {
-            decode(text).ok_or_else(|| {
-                CliError::refused(
-                    "the user, password or token in the URL is not percent-encoded; write `%` as %25 and `@` as %40",
-                )
-            })
-        };
         match text.split_once(':') {
-            Some((user, password)) => Ok(Self::Password(plain(user)?, plain(password)?)),
-            None => plain(text).map(Self::Token),
+            Some((user, password)) => {
+                Ok(Self::Password(percent_decode(user)?, percent_decode(password)?))
+            }
+            None => percent_decode(text).map(Self::Token),
         }
     }
-}
-
-/// Undoes percent-encoding; `None` for what is none.
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first != b'%' {
-            bytes.push(first);
-            rest = after;
-            continue;
-        }
-        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! One server for all tests that run at the same time, and a stream of dead letters for each.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use dlq_nats::{DlqStream, NatsSink};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
 use crate::common::{Ran, dlq};
+use crate::process::Process;
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,69 +106,5 @@ impl Bench {
 
     pub(crate) fn start(&self, args: &[&str]) -> Process {
         Process::start(self.command(args))
-    }
-}
-
-/// The command in the background. Killed when it is dropped.
-pub(crate) struct Process {
-    child: Child,
-    err: BufReader<ChildStderr>,
-    said: String,
-}
-
-impl Process {
-    pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let err = BufReader::new(child.stderr.take().unwrap());
-        Self { child, err, said: String::new() }
-    }
-
-    /// The next line that it says; `None` when it says no more.
-    pub(crate) fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        tokio::task::block_in_place(|| self.err.read_line(&mut line)).unwrap();
-        self.said.push_str(&line);
-        (!line.is_empty()).then_some(line)
-    }
-
-    /// Waits until it says this.
-    #[track_caller]
-    pub(crate) fn says(&mut self, text: &str) {
-        while let Some(line) = self.line() {
-            if line.contains(text) {
-                return;
-            }
-        }
-        panic!("it ended without a word of `{text}`; it said: {}", self.said);
-    }
-
-    pub(crate) fn signal(&self, signal: &str) {
-        let mut kill = Command::new("kill");
-        let sent = kill.args([signal, &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    /// Waits for its end.
-    pub(crate) fn end(mut self) -> Ran {
-        while self.line().is_some() {}
-        let stdout = self.child.stdout.take().unwrap();
-        let out = tokio::task::block_in_place(|| std::io::read_to_string(stdout)).unwrap();
-        let status = tokio::task::block_in_place(|| self.child.wait()).unwrap();
-        let code = status.code().expect("it was not killed");
-        Ran { code, out, err: std::mem::take(&mut self.said) }
-    }
-
-    /// Kills it, with everything that it said.
-    pub(crate) fn kill(mut self) -> String {
-        self.child.kill().unwrap();
-        while self.line().is_some() {}
-        std::mem::take(&mut self.said)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

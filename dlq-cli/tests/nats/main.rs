@@ -9,6 +9,8 @@ mod check;
 mod common;
 mod fixture;
 mod ingest;
+#[path = "../common/process.rs"]
+mod process;
 mod replay;
 mod route;
 mod verbs;

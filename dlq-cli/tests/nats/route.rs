@@ -33,7 +33,7 @@ async fn what_a_foreign_consumer_gives_up_becomes_a_letter() {
             ["route", "--from", &from, "--stream", "ROUTED", "-o", "json", "--cluster", "eu"];
         let mut command = bench.command(&args);
         command.env("DLQ_ROUTE_SWEEP_EVERY", "250ms").env("DLQ_ROUTE_LEASE", "2s");
-        crate::fixture::Process::start(command)
+        crate::process::Process::start(command)
     };
     process.says("routing what the consumers of ROUTED give up into");
     bench.context.publish("routed.parcel", "42".into()).await.unwrap().await.unwrap();

@@ -32,6 +32,15 @@ pub(super) fn ageing(topic: &str, retention: Duration, letters: u64) -> Option<F
         .then(|| finding.found(found, format!("letters younger than {old}")).advice(advice))
 }
 
+/// Letters of which that is not known.
+pub(super) fn ageless(topic: &str, why: &str) -> Finding {
+    let advice =
+        format!("whether letters are about to be removed cannot be told ({why}); look again later");
+    Finding::new(Note, &topic_name(topic), "age of letters")
+        .found("unknown", "known")
+        .advice(advice)
+}
+
 /// What holds for brokers: each finding once, of the first broker that it is found at.
 pub(super) fn brokers(all: &[(i32, Settings)]) -> Vec<Finding> {
     RULES
@@ -46,6 +55,12 @@ const RULES: &[Rule] = &[creating, forgetting, metadata];
 
 fn broker(id: i32) -> String {
     format!("broker `{id}`")
+}
+
+/// A broker that the others know and that does not answer.
+pub(super) fn silent(id: i32, why: &str) -> Finding {
+    let advice = format!("it is away, or cannot be reached from here: {why}");
+    Finding::new(Warning, &broker(id), "answer").found("none", "one").advice(advice)
 }
 
 fn number(settings: &Settings, name: &str) -> Option<i64> {

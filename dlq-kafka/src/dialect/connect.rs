@@ -4,15 +4,16 @@ use dlq_core::{Cause, ErrorClass, Reason};
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 const COORDINATES: Coordinates = Coordinates {
     topic: "__connect.errors.topic",
     partition: "__connect.errors.partition",
     offset: "__connect.errors.offset",
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 const CLASS: &str = "__connect.errors.exception.class.name";
@@ -31,7 +32,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let fields = &mut story.fields;
     story.generation = hops.before();
     story.keeps_time = true;
-    story.consumer = fields.get("__connect.errors.connector.name", fields::text);
+    story.consumer = fields.get("__connect.errors.connector.name", values::text);
     // Stays unread, so that it is kept beside the letter.
     let stage = fields.peek("__connect.errors.stage");
     let is_undecoded = stage.is_some_and(|stage| stage.ends_with("_CONVERTER"));

@@ -2,8 +2,9 @@
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Fields};
+use super::fields::Fields;
 use super::story::Story;
+use super::values;
 
 const CLASS: &str = "MT-Fault-ExceptionType";
 
@@ -17,14 +18,14 @@ const ERRORS: ErrorNames = ErrorNames {
 /// Reads the headers, which say neither partition nor offset. The address of the input ends in the topic.
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     fields.peek(CLASS)?;
-    let topic = fields.get("MT-Fault-InputAddress", fields::last_segment)?;
+    let topic = fields.get("MT-Fault-InputAddress", values::last_segment)?;
     let mut story = Story::new(Some(Dialect::MassTransit), fields);
     let fields = &mut story.fields;
     story.topic = Some(topic);
-    story.consumer = fields.get("MT-Fault-ConsumerType", fields::text);
-    let retries = fields.get("MT-Fault-RetryCount", fields::decimal_count);
+    story.consumer = fields.get("MT-Fault-ConsumerType", values::text);
+    let retries = fields.get("MT-Fault-RetryCount", values::decimal_count);
     story.attempts = retries.map(|retries| retries.saturating_add(1));
-    story.failed_at = fields.get("MT-Fault-Timestamp", fields::time);
+    story.failed_at = fields.get("MT-Fault-Timestamp", values::time);
     story.errors = fields.errors(&ERRORS);
     Some(story)
 }

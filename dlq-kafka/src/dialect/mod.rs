@@ -32,7 +32,8 @@
 //!   decodes a value and encodes it again when only the key could not be decoded, so that its bytes may differ.
 //! - **Origin** is the birth: the oldest coordinates. Where it stood last, if elsewhere, is the attribute [`PREVIOUS`].
 //! - **Identity** follows from birth and consumer, so that copies of one death are one letter, and a letter that died
-//!   again keeps its id; the **generation** counts the coordinates, where a dialect adds some at each death.
+//!   again keeps its id; the **generation** counts the coordinates, where a dialect adds some at each death. A letter that we
+//!   sent back and that died there again is the same letter too: the replay's headers tell, if they fit its bytes.
 //! - **Error**: its type is what the application threw, not the wrapper around it; the causes that a Java stack trace
 //!   names follow the message. The trace is kept up to [`dlq_core::MAX_TEXT`] bytes.
 //! - **Class and reason**: permanent where the bytes could not be decoded, or the system does not retry such an error;
@@ -50,12 +51,15 @@
 //! very front is the latest, unless offsets of one partition say otherwise. Beside a letter of ours SmallRye is taken
 //! for the earlier one.
 
+mod attributes;
 mod connect;
 mod errors;
 mod fields;
+mod gap;
 mod karafka;
 mod masstransit;
 mod protocol;
+mod replayed;
 mod share_group;
 mod silverback;
 mod smallrye;
@@ -65,10 +69,11 @@ mod story;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod values;
 mod watermill;
 mod wolverine;
 
-pub use story::{DIALECT, Gap, POINTER, PREVIOUS, UNKNOWN, UNREADABLE_HEADERS};
+pub use gap::{DIALECT, Gap, POINTER, PREVIOUS, UNKNOWN, UNREADABLE_HEADERS};
 
 use std::fmt;
 use std::sync::Arc;

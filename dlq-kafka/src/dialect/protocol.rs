@@ -7,16 +7,17 @@ use dlq_core::{ErrorClass, Reason};
 
 use super::Dialect;
 use super::errors::Error;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::{Story, Told};
+use super::values;
 use crate::wire::{self, REST};
 
 const COORDINATES: Coordinates = Coordinates {
     topic: names::ORIGINAL_TOPIC,
     partition: names::ORIGINAL_PARTITION,
     offset: names::ORIGINAL_OFFSET,
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 /// Reads the headers. A record with an identity is a letter of ours, or carries headers that were copied from one.
@@ -30,12 +31,12 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let said = unpacked.decoded;
     for field in TABLE {
         if !said.invalid.iter().any(|header| header.name == field.name) {
-            fields.series(field.name, fields::text);
+            fields.series(field.name, values::text);
         }
     }
     let mut story = Story::new(Some(Dialect::Protocol), fields).at(&hops);
     let fields = &mut story.fields;
-    fields.get(REST, fields::text);
+    fields.get(REST, values::text);
     story.published_at = said.original.timestamp;
     story.consumer = fields.peek(names::DLQ_CONSUMER);
     if said.error_type.is_some() || said.message.is_some() {

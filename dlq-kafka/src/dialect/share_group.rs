@@ -4,15 +4,16 @@ use dlq_core::{ErrorClass, Reason};
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 const COORDINATES: Coordinates = Coordinates {
     topic: "__dlq.errors.topic",
     partition: "__dlq.errors.partition",
     offset: "__dlq.errors.offset",
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 const MESSAGE: &str = "__dlq.errors.message";
@@ -23,12 +24,12 @@ const ERRORS: ErrorNames =
 /// only when they are told to, and never the producer's headers.
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let hops = fields.hops(&COORDINATES)?;
-    let group = fields.get("__dlq.errors.group", fields::text)?;
+    let group = fields.get("__dlq.errors.group", values::text)?;
     let mut story = Story::new(Some(Dialect::ShareGroup), fields).at(&hops);
     let fields = &mut story.fields;
     story.generation = hops.before();
     story.consumer = Some(group);
-    let deliveries = fields.get("__dlq.errors.delivery.count", fields::decimal_count);
+    let deliveries = fields.get("__dlq.errors.delivery.count", values::decimal_count);
     story.deliveries = deliveries.unwrap_or(0);
     story.verdict = match fields.peek(MESSAGE) {
         Some("Offset rejected by client.") => Some((ErrorClass::Permanent, Reason::Permanent)),

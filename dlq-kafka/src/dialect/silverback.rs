@@ -2,15 +2,16 @@
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 const COORDINATES: Coordinates = Coordinates {
     topic: "x-source-topic",
     partition: "x-source-partition",
     offset: "x-source-offset",
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 const ATTEMPTS: &str = "x-failed-attempts";
@@ -26,9 +27,9 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let hops = fields.hops(&COORDINATES)?;
     let mut story = Story::new(Some(Dialect::Silverback), fields).at(&hops);
     let fields = &mut story.fields;
-    story.consumer = fields.get("x-source-consumer-group-id", fields::text);
-    story.attempts = fields.get(ATTEMPTS, fields::decimal_count);
-    story.published_at = fields.get("x-source-timestamp", fields::time);
+    story.consumer = fields.get("x-source-consumer-group-id", values::text);
+    story.attempts = fields.get(ATTEMPTS, values::decimal_count);
+    story.published_at = fields.get("x-source-timestamp", values::time);
     story.errors = fields.errors(&ERRORS);
     Some(story)
 }

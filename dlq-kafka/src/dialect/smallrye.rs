@@ -6,15 +6,16 @@ use dlq_core::Cause;
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 const DEAD: Coordinates = Coordinates {
     topic: "dead-letter-topic",
     partition: "dead-letter-partition",
     offset: "dead-letter-offset",
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 const DEAD_ERRORS: ErrorNames = ErrorNames {
@@ -41,8 +42,8 @@ const RETRIED: Coordinates = Coordinates {
     topic: "delayed-retry-topic",
     partition: "delayed-retry-partition",
     offset: "delayed-retry-offset",
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 const RETRIED_ERRORS: ErrorNames = ErrorNames {
@@ -59,11 +60,11 @@ pub(super) fn retried<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let mut story = Story::new(Some(Dialect::SmallRyeRetry), fields).at(&hops);
     let fields = &mut story.fields;
     // Oldest first means last first here.
-    let counts = fields.series("delayed-retry-count", fields::decimal_count);
+    let counts = fields.series("delayed-retry-count", values::decimal_count);
     let retries = counts.first().copied().flatten();
     story.attempts = retries.map(|retries| retries.saturating_add(1));
-    let created = fields.get("delayed-retry-original-timestamp", fields::decimal);
-    story.published_at = created.and_then(fields::millis);
+    let created = fields.get("delayed-retry-original-timestamp", values::decimal);
+    story.published_at = created.and_then(values::millis);
     story.errors = fields.errors(&RETRIED_ERRORS);
     story.cause = is_undecoded(fields).then_some(Cause::Decode);
     Some(story)

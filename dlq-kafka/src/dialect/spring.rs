@@ -4,8 +4,9 @@ use dlq_core::{ErrorClass, Reason};
 
 use super::Dialect;
 use super::errors::{Error, ErrorNames, is_one_of};
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 /// Classes that Spring does not retry unless told otherwise.
 const FATAL: &[&str] = &[
@@ -24,8 +25,8 @@ const RECOVERED: Coordinates = Coordinates {
     topic: "kafka_dlt-original-topic",
     partition: "kafka_dlt-original-partition",
     offset: "kafka_dlt-original-offset",
-    partition_as: fields::i32,
-    offset_as: fields::i64,
+    partition_as: values::i32,
+    offset_as: values::i64,
 };
 
 const RECOVERED_ERRORS: ErrorNames = ErrorNames {
@@ -49,9 +50,9 @@ pub(super) fn recovered<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let mut story = Story::new(Some(Dialect::Spring), fields).at(&hops);
     let fields = &mut story.fields;
     story.generation = hops.before();
-    story.published_at = fields.birth_time("kafka_dlt-original-timestamp", &hops, fields::i64);
-    story.consumer = fields.get(GROUP, fields::text);
-    story.attempts = fields.get("kafka_deliveryAttempt", fields::count);
+    story.published_at = fields.birth_time("kafka_dlt-original-timestamp", &hops, values::i64);
+    story.consumer = fields.get(GROUP, values::text);
+    story.attempts = fields.get("kafka_deliveryAttempt", values::count);
     story.errors = fields.errors(&RECOVERED_ERRORS);
     story.verdict = story.errors.last().and_then(verdict);
     Some(story)
@@ -61,8 +62,8 @@ const RETRIED: Coordinates = Coordinates {
     topic: "kafka_original-topic",
     partition: "kafka_original-partition",
     offset: "kafka_original-offset",
-    partition_as: fields::i32,
-    offset_as: fields::i64,
+    partition_as: values::i32,
+    offset_as: values::i64,
 };
 
 const RETRIED_ERRORS: ErrorNames = ErrorNames {
@@ -77,13 +78,13 @@ pub(super) fn retried<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let hops = fields.hops(&RETRIED)?;
     let mut story = Story::new(Some(Dialect::SpringRetry), fields).at(&hops);
     let fields = &mut story.fields;
-    let created = fields.birth_time("kafka_original-timestamp", &hops, fields::i64);
-    let noted = fields.get("retry_topic-original-timestamp", fields::minimal);
-    story.published_at = created.or(noted.and_then(fields::millis));
-    fields.get("retry_topic-backoff-timestamp", fields::minimal);
-    story.consumer = fields.get(GROUP, fields::text);
+    let created = fields.birth_time("kafka_original-timestamp", &hops, values::i64);
+    let noted = fields.get("retry_topic-original-timestamp", values::minimal);
+    story.published_at = created.or(noted.and_then(values::millis));
+    fields.get("retry_topic-backoff-timestamp", values::minimal);
+    story.consumer = fields.get(GROUP, values::text);
     // The header counts the attempt to come.
-    let next = fields.get("retry_topic-attempts", fields::count);
+    let next = fields.get("retry_topic-attempts", values::count);
     story.attempts = next.map(|next| next.saturating_sub(1));
     story.errors = fields.errors(&RETRIED_ERRORS);
     story.verdict = story.errors.last().and_then(verdict);

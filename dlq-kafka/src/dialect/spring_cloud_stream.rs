@@ -2,15 +2,16 @@
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 const COORDINATES: Coordinates = Coordinates {
     topic: "x-original-topic",
     partition: "x-original-partition",
     offset: "x-original-offset",
-    partition_as: fields::i32,
-    offset_as: fields::i64,
+    partition_as: values::i32,
+    offset_as: values::i64,
 };
 
 const CLASS: &str = "x-exception-fqcn";
@@ -31,7 +32,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let mut story = Story::new(Some(Dialect::SpringCloudStream), fields).at(&hops);
     let fields = &mut story.fields;
     story.generation = hops.before();
-    story.published_at = fields.birth_time("x-original-timestamp", &hops, fields::i64);
+    story.published_at = fields.birth_time("x-original-timestamp", &hops, values::i64);
     let dead = fields.record.topic.strip_prefix("error.");
     let group = dead.and_then(|rest| rest.strip_prefix(hops.newest().topic)?.strip_prefix('.'));
     story.consumer = group.filter(|group| !group.is_empty());

@@ -1,9 +1,8 @@
 //! What a dialect says of a death, and the letter that it makes.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
+use dlq_core::protocol::split;
 use dlq_core::store::rules::born;
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, History, LetterId, Message,
@@ -11,76 +10,10 @@ use dlq_core::{
 };
 
 use super::Dialect;
+use super::attributes::is_state;
 use super::errors::{Error, without_identities};
 use super::fields::{Fields, Hops, Place};
-use crate::wire::REST;
-
-/// Something that a dialect does not say, although a [`DeadLetter`] has a place for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Gap {
-    /// The topic it was born in: the subject is the topic of the dead letters.
-    Topic,
-    /// The partition and offset it was born at: the origin is where the dead letter stands.
-    Origin,
-    /// Whose death it was: the consumer is empty.
-    Consumer,
-    /// Whether another attempt could have succeeded: the class is permanent, so that no schedule sends it back.
-    Class,
-    /// Why it was given up: the reason is manual.
-    Reason,
-    /// How often the handler ran: the attempts are 0.
-    Attempts,
-    /// When it died: the time is that of the record, which can be older.
-    DiedAt,
-    /// The bytes: the letter points to where they are, or were. See [`POINTER`].
-    Payload,
-}
-
-impl Gap {
-    /// The word for it in [`UNKNOWN`].
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Topic => "topic",
-            Self::Origin => "origin",
-            Self::Consumer => "consumer",
-            Self::Class => "class",
-            Self::Reason => "reason",
-            Self::Attempts => "attempts",
-            Self::DiedAt => "died-at",
-            Self::Payload => "payload",
-        }
-    }
-
-    /// Whether `letter` lacks it. Letters that this crate wrote lack nothing.
-    #[must_use]
-    pub fn is_in(self, letter: &DeadLetter) -> bool {
-        let unknown = letter.attributes.get(UNKNOWN);
-        unknown.is_some_and(|words| words.split(',').any(|word| word == self.as_str()))
-    }
-}
-
-impl fmt::Display for Gap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// The attribute with the name of the dialect.
-pub const DIALECT: &str = "dlq.dialect";
-/// The attribute with what is not known of a letter: the words of [`Gap`], joined by commas.
-pub const UNKNOWN: &str = "dlq.unknown";
-/// The attribute with the place of the record that a letter without a copy stands for: `topic/partition/offset`.
-pub const POINTER: &str = "kafka.pointer";
-/// The attribute with the place where it stood before its latest death, if it was born elsewhere:
-/// `topic/partition/offset`.
-pub const PREVIOUS: &str = "kafka.previous";
-/// The attribute with the number of headers whose names are not UTF-8, which the client does not give out.
-pub const UNREADABLE_HEADERS: &str = "kafka.unreadable-headers";
-
-/// How much of a header is kept in an attribute, in bytes.
-const MAX_ATTRIBUTE: usize = 1024;
+use super::replayed::Replayed;
 
 /// What a dialect says of a death.
 pub(super) struct Story<'a> {
@@ -107,6 +40,8 @@ pub(super) struct Story<'a> {
     pub(super) is_pointer: bool,
     /// What our own protocol says besides.
     pub(super) told: Option<Told>,
+    /// The letter of ours that it was before.
+    replayed: Option<Replayed>,
 }
 
 /// What our own protocol says, and no other dialect.
@@ -139,6 +74,7 @@ impl<'a> Story<'a> {
             deliveries: 0,
             is_pointer: false,
             told: None,
+            replayed: None,
         }
     }
 
@@ -150,21 +86,29 @@ impl<'a> Story<'a> {
     }
 
     /// The letter.
-    pub(super) fn letter(self, cluster: &Arc<str>) -> DeadLetter {
+    pub(super) fn letter(mut self, cluster: &Arc<str>) -> DeadLetter {
         let record = self.fields.record;
+        let consumer = self.consumer.unwrap_or_default();
+        self.replayed = self.dialect.and_then(|_| Replayed::of(record, consumer, cluster));
+        let replayed = self.replayed.as_ref();
         let died_at = record.timestamp.unwrap_or(Timestamp::EPOCH);
         let (class, reason, is_judged) = self.judgement();
         let origin = self.origin(cluster);
-        let consumer = self.consumer.unwrap_or_default();
         // A record that is not known to have moved was published where it stands.
         let identified_by = if self.birth.is_some() { self.published_at } else { record.timestamp };
         let told = self.told.as_ref();
         let history = told.and_then(|told| told.history.clone());
         let history = history.unwrap_or_else(|| self.history(class, died_at));
         let fingerprint = told.and_then(|told| told.fingerprint);
+        let mut state = born(died_at);
+        state.replays = replayed.map_or(0, |replayed| replayed.replays);
+        state.retry_count = state.replays;
         DeadLetter {
-            id: LetterId::of(&origin, identified_by, consumer),
-            generation: self.generation,
+            id: replayed.map_or_else(
+                || LetterId::of(&origin, identified_by, consumer),
+                |replayed| replayed.death.letter,
+            ),
+            generation: self.earlier().saturating_add(self.generation),
             message: self.message(),
             origin,
             consumer: consumer.to_owned(),
@@ -181,7 +125,7 @@ impl<'a> Story<'a> {
             died_at,
             confirmed: true,
             attributes: self.attributes(is_judged),
-            state: born(died_at),
+            state,
         }
     }
 
@@ -205,29 +149,50 @@ impl<'a> Story<'a> {
         (ErrorClass::Permanent, Reason::Manual, false)
     }
 
+    /// How often it had died before the deaths that the dialect tells of.
+    fn earlier(&self) -> u32 {
+        self.replayed.as_ref().map_or(0, |replayed| replayed.death.generation.saturating_add(1))
+    }
+
     fn origin(&self, cluster: &Arc<str>) -> Origin {
+        if let Some(origin) = self.replayed_from() {
+            return origin.clone();
+        }
         let Some(birth) = self.birth else { return self.fields.record.origin(cluster) };
         Origin::new("kafka", birth.topic, Position::Offset(birth.offset))
             .with_cluster(Arc::clone(cluster))
             .with_partition(birth.partition)
     }
 
+    /// Where it was born, as a replay of ours said.
+    pub(super) fn replayed_from(&self) -> Option<&Origin> {
+        self.replayed.as_ref().and_then(|replayed| replayed.origin.as_ref())
+    }
+
     fn message(&self) -> Message {
         if let Some(told) = &self.told {
-            return told.message.clone();
+            let mut headers = told.message.headers().clone();
+            headers.retain(|header| !is_state(&header.name));
+            return told.message.clone().with_headers(headers);
         }
         let record = self.fields.record;
-        let topic = self.birth.map(|birth| birth.topic).or(self.topic);
+        let replayed = self.replayed_from().map(Origin::stream);
+        let topic = replayed.or(self.birth.map(|birth| birth.topic)).or(self.topic);
         let subject = topic.map_or_else(|| Arc::clone(&record.topic), Arc::from);
-        let mut message = Message::tombstone(subject)
-            .with_payload(record.value.clone())
-            .with_headers(self.fields.producers(is_state));
+        let mut headers = self.fields.producers(is_state);
+        if self.replayed.is_some() {
+            headers = split(&headers).0;
+        }
+        let mut message =
+            Message::tombstone(subject).with_payload(record.value.clone()).with_headers(headers);
         if let Some(key) = &record.key {
             message = message.with_key(key.clone());
         }
         let has_moved = self.birth.is_some() && !(self.keeps_time && self.generation == 0);
         let record_time = record.timestamp.filter(|_| !has_moved);
-        if let Some(at) = self.published_at.or(record_time) {
+        let own = self.published_at.or(record_time);
+        let published_at = self.replayed.as_ref().map_or(own, |replayed| replayed.published_at);
+        if let Some(at) = published_at {
             message = message.with_published_at(at);
         }
         message
@@ -257,63 +222,11 @@ impl<'a> Story<'a> {
                 (true, true) => (self.generation, self.attempts.unwrap_or(1).max(1)),
                 (false, _) => (self.generation, place.saturating_add(1)),
             };
+            let generation = generation.saturating_add(self.earlier());
             history.push(Attempt { number, generation, failure });
         }
         history
     }
-
-    fn attributes(&self, is_judged: bool) -> BTreeMap<String, String> {
-        let mut attributes = BTreeMap::new();
-        for (name, value) in self.fields.unread(is_state) {
-            let kept: &mut String = attributes.entry(shown(name)).or_default();
-            if !kept.is_empty() {
-                kept.push('\n');
-            }
-            kept.push_str(&shown(value));
-        }
-        attributes.values_mut().for_each(cut);
-        let mut set = |name: &str, value: String| attributes.insert(name.to_owned(), value);
-        if let Some(dialect) = self.dialect {
-            set(DIALECT, dialect.to_string());
-        }
-        if let Some(newest) = self.newest.filter(|newest| Some(*newest) != self.birth) {
-            set(PREVIOUS, newest.to_string());
-        }
-        if let Some(newest) = self.newest.filter(|_| self.is_pointer) {
-            set(POINTER, newest.to_string());
-        }
-        if self.fields.record.unreadable_headers > 0 {
-            set(UNREADABLE_HEADERS, self.fields.record.unreadable_headers.to_string());
-        }
-        let unknown = self.gaps(is_judged).map(Gap::as_str).collect::<Vec<_>>().join(",");
-        if !unknown.is_empty() {
-            set(UNKNOWN, unknown);
-        }
-        attributes
-    }
-
-    fn gaps(&self, is_judged: bool) -> impl Iterator<Item = Gap> {
-        let is_dated = self.fields.record.timestamp.is_some() && !self.keeps_time;
-        let gaps = [
-            (Gap::Topic, self.birth.is_none() && self.topic.is_none()),
-            (Gap::Origin, self.birth.is_none()),
-            (Gap::Consumer, self.consumer.is_none()),
-            (Gap::Class, !is_judged),
-            (Gap::Reason, !is_judged),
-            (Gap::Attempts, self.attempts.is_none()),
-            (Gap::DiedAt, !is_dated),
-            (Gap::Payload, self.is_pointer),
-        ];
-        gaps.into_iter().filter_map(|(gap, is_there)| is_there.then_some(gap))
-    }
-}
-
-/// Headers that say how far a retry has come. Sent back, they would make a consumer go on counting; so they never are.
-fn is_state(name: &[u8]) -> bool {
-    name.starts_with(b"retry_topic-")
-        || name.starts_with(b"delayed-retry-")
-        || name == b"kafka_deliveryAttempt"
-        || name == REST.as_bytes()
 }
 
 /// The group of errors: by what was thrown last, whatever object it was thrown for.
@@ -326,20 +239,4 @@ fn group(consumer: &str, reason: Reason, history: &History) -> Fingerprint {
         failure
     });
     Fingerprint::of(consumer, reason, failure.as_ref())
-}
-
-/// Bytes as text where they are text, else escaped.
-fn shown(bytes: &[u8]) -> String {
-    let is_plain = |char: char| !char.is_control() || matches!(char, '\n' | '\r' | '\t');
-    match std::str::from_utf8(bytes) {
-        Ok(text) if text.chars().all(is_plain) => text.to_owned(),
-        _ => bytes.escape_ascii().to_string(),
-    }
-}
-
-fn cut(text: &mut String) {
-    if text.len() > MAX_ATTRIBUTE {
-        text.truncate(text.floor_char_boundary(MAX_ATTRIBUTE));
-        text.push('…');
-    }
 }

@@ -2,15 +2,16 @@
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Coordinates, Fields};
+use super::fields::{Coordinates, Fields};
 use super::story::Story;
+use super::values;
 
 const COORDINATES: Coordinates = Coordinates {
     topic: "__streams.errors.topic",
     partition: "__streams.errors.partition",
     offset: "__streams.errors.offset",
-    partition_as: fields::decimal,
-    offset_as: fields::decimal,
+    partition_as: values::decimal,
+    offset_as: values::decimal,
 };
 
 const CLASS: &str = "__streams.errors.exception";
@@ -26,7 +27,7 @@ const ERRORS: ErrorNames = ErrorNames {
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let hops = fields.hops(&COORDINATES);
     let is_punctuator = || {
-        let number = |name| fields.peek(name).and_then(|text| fields::decimal(text.as_bytes()));
+        let number = |name| fields.peek(name).and_then(|text| values::decimal(text.as_bytes()));
         number(COORDINATES.partition) == Some(-1) && number(COORDINATES.offset) == Some(-1)
     };
     if hops.is_none() && !is_punctuator() {

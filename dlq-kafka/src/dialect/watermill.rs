@@ -2,8 +2,9 @@
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Fields};
+use super::fields::Fields;
 use super::story::Story;
+use super::values;
 
 const REASON: &str = "reason_poisoned";
 const ERRORS: ErrorNames =
@@ -14,8 +15,8 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     if !fields.has(REASON) || !fields.has("subscriber_poisoned") {
         return None;
     }
-    let topic = fields.get("topic_poisoned", fields::topic)?;
-    let handler = fields.get("handler_poisoned", fields::text)?;
+    let topic = fields.get("topic_poisoned", values::topic)?;
+    let handler = fields.get("handler_poisoned", values::text)?;
     let mut story = Story::new(Some(Dialect::Watermill), fields);
     story.topic = Some(topic);
     story.consumer = Some(handler);

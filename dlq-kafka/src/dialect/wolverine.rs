@@ -2,8 +2,9 @@
 
 use super::Dialect;
 use super::errors::ErrorNames;
-use super::fields::{self, Fields, place};
+use super::fields::{Fields, place};
 use super::story::Story;
+use super::values;
 
 const DESTINATION: &str = "original-destination";
 const CLASS: &str = "exception-type";
@@ -18,15 +19,15 @@ const ERRORS: ErrorNames = ErrorNames {
 /// Reads the headers. The destination is an address that ends in the topic.
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     fields.peek(CLASS)?;
-    let partition = fields.get("original-partition", fields::decimal);
-    let offset = fields.get("original-offset", fields::decimal);
-    let birth = place(fields.get(DESTINATION, fields::last_segment), partition, offset)?;
+    let partition = fields.get("original-partition", values::decimal);
+    let offset = fields.get("original-offset", values::decimal);
+    let birth = place(fields.get(DESTINATION, values::last_segment), partition, offset)?;
     let mut story = Story::new(Some(Dialect::Wolverine), fields);
     let fields = &mut story.fields;
     story.birth = Some(birth);
     story.newest = Some(birth);
-    story.attempts = fields.get("attempts", fields::decimal_count);
-    story.failed_at = fields.get("failed-at", fields::time);
+    story.attempts = fields.get("attempts", values::decimal_count);
+    story.failed_at = fields.get("failed-at", values::time);
     story.errors = fields.errors(&ERRORS);
     Some(story)
 }

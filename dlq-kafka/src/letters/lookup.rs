@@ -85,6 +85,8 @@ impl Lookup {
         let this = self.clone();
         let asking = move || {
             let client = this.client()?;
+            // What it has said of its connections meanwhile is not kept for ever.
+            while client.poll(Duration::ZERO).is_some() {}
             question(&Asking { client, at: this.brokers.bootstrap() })
         };
         spawn_blocking(asking).await.unwrap_or_else(|error| {

@@ -1,9 +1,15 @@
-//! Reads a topic of dead letters.
+//! Reads a topic of dead letters, and sends letters back.
 
+mod aside;
+mod fetch;
+mod ledger;
 mod lookup;
 mod range;
 mod reading;
+mod records;
+mod replay;
 mod scan;
+mod send;
 mod snapshot;
 mod stored;
 
@@ -13,7 +19,9 @@ use tokio::sync::Mutex;
 
 pub use range::ScanRange;
 pub use reading::LetterScan;
-pub use scan::ScanProgress;
+pub use records::ScanProgress;
+pub use replay::{Hearer, KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
+pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 
 pub(crate) use stored::POINTER;
@@ -61,6 +69,7 @@ use snapshot::Snapshot;
 pub struct KafkaLetters {
     lookup: Lookup,
     topic: Arc<str>,
+    ledger: Arc<str>,
     range: ScanRange,
     progress: Option<Arc<dyn Fn(ScanProgress) + Send + Sync>>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
@@ -70,9 +79,11 @@ impl KafkaLetters {
     /// The letters of this topic, which is looked for when it is read.
     #[must_use]
     pub fn new(brokers: &Brokers, topic: impl Into<Arc<str>>) -> Self {
+        let topic = topic.into();
         Self {
             lookup: Lookup::new(brokers),
-            topic: topic.into(),
+            ledger: format!("{topic}.replays").into(),
+            topic,
             range: ScanRange::new(),
             progress: None,
             kept: Arc::default(),
@@ -85,6 +96,15 @@ impl KafkaLetters {
     #[must_use]
     pub fn with_range(mut self, range: ScanRange) -> Self {
         self.range = range;
+        self.kept = Arc::default();
+        self
+    }
+
+    /// Sets the topic that says which letters were [sent back](KafkaReplay). Defaults to that of the letters with
+    /// `.replays`.
+    #[must_use]
+    pub fn with_ledger(mut self, topic: impl Into<Arc<str>>) -> Self {
+        self.ledger = topic.into();
         self.kept = Arc::default();
         self
     }

@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 
-use dlq_core::Timestamp;
+use bytes::Bytes;
+use dlq_core::{DeadLetter, Timestamp};
 
 use super::lookup::{Bounds, Partitions};
 use crate::error::SetupError;
@@ -22,6 +23,8 @@ pub struct ScanRange {
     to: Option<u64>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
+    keys: BTreeSet<Bytes>,
+    headers: Vec<(Bytes, Bytes)>,
 }
 
 impl ScanRange {
@@ -61,6 +64,30 @@ impl ScanRange {
     pub fn with_until(mut self, until: Timestamp) -> Self {
         self.until = Some(until);
         self
+    }
+
+    /// Adds a key. Without any, messages with any key or none are meant.
+    pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
+        self.keys.insert(key.into());
+        self
+    }
+
+    /// Only messages with a header of this name and value, as their producer wrote them.
+    pub fn with_header(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Whether the message of a letter is meant, wherever its record stands.
+    #[must_use]
+    pub fn selects(&self, letter: &DeadLetter) -> bool {
+        let message = &letter.message;
+        let has = |name: &Bytes, value: &Bytes| {
+            let mut headers = message.headers().iter();
+            headers.any(|header| header.name == name && header.value.as_ref() == Some(value))
+        };
+        (self.keys.is_empty() || message.key().is_some_and(|key| self.keys.contains(key)))
+            && self.headers.iter().all(|(name, value)| has(name, value))
     }
 
     /// Whether a record is meant that stands there and has this timestamp. One without a timestamp is of no time.
@@ -191,6 +218,25 @@ mod tests {
         let unknown = ScanRange::new().with_partition(2);
         let error = unknown.spans("orders.dlq", &there, &BTreeMap::new()).unwrap_err().to_string();
         assert!(error.contains("orders.dlq") && error.contains("partition 2"), "{error}");
+    }
+
+    #[test]
+    fn messages_are_told_by_key_and_headers() {
+        let message = dlq_core::Message::new("orders", "x")
+            .with_key("k-1")
+            .with_header("tenant", "acme")
+            .with_header("tenant", "other");
+        let letter = dlq_testkit::fixtures::letter_of(message, 1);
+        for (range, is_meant) in [
+            (ScanRange::new(), true),
+            (ScanRange::new().with_key("k-1").with_key("k-2"), true),
+            (ScanRange::new().with_key("k-2"), false),
+            (ScanRange::new().with_header("tenant", "other").with_key("k-1"), true),
+            (ScanRange::new().with_header("tenant", "acme").with_header("tenant", "none"), false),
+            (ScanRange::new().with_header("Tenant", "acme"), false),
+        ] {
+            assert_eq!(range.selects(&letter), is_meant, "{range:?}");
+        }
     }
 
     #[test]

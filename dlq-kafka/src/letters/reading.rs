@@ -6,20 +6,27 @@ use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
-use super::lookup::{Lookup, Partitions};
-use super::range::{Span, rounds};
-use super::scan::{Records, Scan};
+use super::ledger::Marks;
+use super::lookup::Partitions;
+use super::range::Span;
+use super::records::Records;
 use super::snapshot::{Fresh, Place, Row, Snapshot};
 use super::stored::{GONE, Pointer, refilled, resolved};
-use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter};
+use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter, ledger};
 use crate::dialect;
 use crate::error::SetupError;
-use crate::record::Record;
 
 const READING: &str = "read dead letters";
 
-fn unread(error: SetupError) -> StoreError {
+pub(super) fn unread(error: SetupError) -> StoreError {
     error.for_store(READING)
+}
+
+/// A letter whose message has gone; `None` when it does not point to one.
+fn says_gone(mut letter: DeadLetter) -> Option<DeadLetter> {
+    let gone = format!("{} has gone", Pointer::of(&letter)?);
+    letter.attributes.insert(GONE.to_owned(), gone);
+    Some(letter)
 }
 
 impl Letters for KafkaLetters {
@@ -28,10 +35,7 @@ impl Letters for KafkaLetters {
         let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
         match self.stored_in(row).await {
             Err(error) if error.kind() == StoreErrorKind::NotFound => {
-                let Some(pointer) = Pointer::of(&row.letter) else { return Err(error) };
-                let mut letter = row.letter.clone();
-                letter.attributes.insert(GONE.to_owned(), format!("{pointer} has gone"));
-                Ok(Some(letter))
+                says_gone(row.letter.clone()).map(Some).ok_or(error)
             }
             stored => Ok(stored?.map(|stored| stored.letter)),
         }
@@ -95,6 +99,19 @@ impl KafkaLetters {
         let record = record.filter(|record| (record.partition, record.offset) == place);
         let record = record.ok_or_else(|| gone(&pointer))?;
         Ok(StoredLetter { letter: resolved(stored.letter, &record), ..stored })
+    }
+
+    /// The same; of a message that has gone, the letter says so.
+    pub(crate) async fn resolved_or_gone(
+        &self,
+        stored: StoredLetter,
+    ) -> Result<DeadLetter, StoreError> {
+        match self.resolved(stored.clone()).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                says_gone(stored.letter).ok_or(error)
+            }
+            resolved => Ok(resolved?.letter),
+        }
     }
 
     /// Every letter that matches with its payload, in the order in which they were written; for few, or small ones: all
@@ -187,9 +204,41 @@ impl KafkaLetters {
         range.spans(&self.topic, there, &begins).map_err(unread)
     }
 
-    /// The letters as they stand. The topic is read again only when something has gone; what has come is read.
+    /// The letters as they stand, and what was sent back of them.
     pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
         let mut kept = self.kept.lock().await;
+        let before = kept.as_ref().map(Arc::downgrade);
+        let mut snapshot = self.read_again(&mut kept).await?;
+        let is_same = before.is_some_and(|before| before.as_ptr() == Arc::as_ptr(&snapshot));
+        if !is_same {
+            // Until it is marked: what comes now may fail.
+            *kept = None;
+        }
+        let marked = ledger::bounds(&self.lookup, &self.ledger).await.map_err(unread)?;
+        if is_same && snapshot.marked == marked {
+            return Ok(snapshot);
+        }
+        *kept = None;
+        let news = Arc::make_mut(&mut snapshot);
+        if news.marked != marked {
+            news.marks = match marked {
+                Some(_) => {
+                    ledger::marks(&self.lookup.brokers, &self.ledger).await.map_err(unread)?
+                }
+                None => Marks::new(),
+            };
+            news.marked = marked;
+        }
+        news.mark();
+        *kept = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// The topic is read again only when something has gone; what has come is read.
+    async fn read_again(
+        &self,
+        kept: &mut Option<Arc<Snapshot>>,
+    ) -> Result<Arc<Snapshot>, StoreError> {
         let now = self.lookup.partitions(&self.topic).await.map_err(unread)?;
         if let Some(kept) = kept.as_ref().filter(|kept| kept.seen == now) {
             return Ok(Arc::clone(kept));
@@ -211,7 +260,9 @@ impl KafkaLetters {
         let fresh = self.fresh(self.spans(&all, &now).await?).await?;
         let mut snapshot = Snapshot::of(now, fresh);
         if !self.range.is_all() {
-            snapshot.letters.retain(|row| row.place.is_in(&self.range));
+            snapshot
+                .letters
+                .retain(|row| row.place.is_in(&self.range) && self.range.selects(&row.letter));
         }
         Ok(Arc::clone(kept.insert(Arc::new(snapshot))))
     }
@@ -244,70 +295,6 @@ fn gone(pointer: &Pointer<'_>) -> StoreError {
     StoreError::new(StoreErrorKind::NotFound, READING).with_detail(text)
 }
 
-impl Lookup {
-    fn scan(
-        &self,
-        topic: &Arc<str>,
-        rounds: Vec<Vec<Span>>,
-        follow: bool,
-        total: u64,
-    ) -> Result<Records, SetupError> {
-        let (brokers, topic) = (self.brokers.clone(), Arc::clone(topic));
-        Scan { brokers, topic, rounds, follow }.run(total)
-    }
-
-    /// The records at these places, and others between them, as far as they are there.
-    async fn records(
-        &self,
-        topic: Arc<str>,
-        mut places: Vec<(u32, u64)>,
-    ) -> Result<Records, SetupError> {
-        let there = match self.partitions(&topic).await {
-            Err(SetupError::NotFound(_)) => Partitions::new(),
-            there => there?,
-        };
-        places.retain(|(partition, offset)| {
-            let bounds = there.get(partition);
-            bounds.is_some_and(|bounds| (bounds.begin..bounds.end).contains(offset))
-        });
-        let rounds = rounds(places);
-        let total = rounds.iter().flatten().map(Span::len).sum();
-        self.scan(&topic, rounds, false, total)
-    }
-
-    /// These rows with the records at their places in the topic, as far as they are there.
-    fn located<'a>(
-        &self,
-        topic: &Arc<str>,
-        rows: HashMap<(u32, u64), Vec<&'a Row>>,
-    ) -> impl Stream<Item = Result<(&'a Row, Record), StoreError>> + Send + use<'a> {
-        let (lookup, topic) = (self.clone(), Arc::clone(topic));
-        let opened = async move {
-            if rows.is_empty() {
-                return Ok(None);
-            }
-            let places = rows.keys().copied().collect();
-            Ok(Some((rows, lookup.records(topic, places).await.map_err(unread)?)))
-        };
-        let found = |(mut rows, mut records): (HashMap<_, Vec<&'a Row>>, Records)| async move {
-            while let Some(record) = records.next().await.map_err(unread)? {
-                if let Some(found) = rows.remove(&(record.partition, record.offset)) {
-                    return Ok(Some(((found, record), (rows, records))));
-                }
-            }
-            Ok(None)
-        };
-        stream::once(opened)
-            .try_filter_map(|opened| std::future::ready(Ok(opened)))
-            .map_ok(move |opened| stream::try_unfold(opened, found))
-            .try_flatten()
-            .map_ok(|(rows, record): (Vec<&'a Row>, Record)| {
-                stream::iter(rows.into_iter().map(move |row| Ok((row, record.clone()))))
-            })
-            .try_flatten()
-    }
-}
-
 /// Letters in the order of each partition, one for each record. Made by [`KafkaLetters::scan`] and
 /// [`KafkaLetters::follow`].
 #[derive(Debug)]
@@ -324,7 +311,8 @@ impl LetterScan {
     ///
     /// # Errors
     ///
-    /// When the cluster does not answer, or the topic cannot be read. A scan that follows can be asked again.
+    /// When the cluster does not answer, or the topic cannot be read. A scan that follows can be asked again, and goes on
+    /// when the brokers are back; where it cannot go on it says so.
     ///
     /// # Cancel safety
     ///
@@ -334,7 +322,9 @@ impl LetterScan {
             let place = Place::of(&record);
             if place.is_in(&self.range) {
                 let letter = dialect::letter(&record, &self.cluster);
-                return Ok(Some(StoredLetter::new(letter, place)));
+                if self.range.selects(&letter) {
+                    return Ok(Some(StoredLetter::new(letter, place)));
+                }
             }
         }
         Ok(None)

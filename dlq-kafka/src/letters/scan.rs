@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::lookup::config;
 use super::range::Span;
+use super::records::{Batch, Records};
 use crate::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::record::Record;
@@ -24,16 +25,6 @@ const RECORDS: usize = 256;
 const BYTES: usize = 1024 * 1024;
 /// So many times as many wait to be taken.
 const BATCHES: usize = 2;
-
-/// How far a scan has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ScanProgress {
-    /// Offsets that were read, those without a record among them.
-    pub read: u64,
-    /// How many there are to be read. One that follows goes beyond those that were there when it began.
-    pub total: u64,
-}
 
 /// What is read of a topic, in the order of each partition: spans of at most one after the other in rounds, each to its
 /// end before the next.
@@ -54,65 +45,28 @@ impl Scan {
             self.follow && self.rounds.iter().flatten().any(|span| span.to == u64::MAX);
         let topic = Arc::clone(&self.topic);
         let reader = move || {
-            if let Err(Stop::Failed(error)) = Reader::run(self, &sender) {
-                // Whether somebody listens is theirs.
-                drop(sender.blocking_send(Err(error)));
+            let tell = |error| drop(sender.blocking_send(Err(error)));
+            let consumer = match self.consumer() {
+                Ok(consumer) => consumer,
+                Err(error) => return tell(error),
+            };
+            if let Err(Stop::Failed(error)) = Reader::new(&self, &consumer, &sender).run() {
+                tell(error);
             }
+            // Before the client is closed, which takes its time.
+            drop(sender);
         };
         let started = std::thread::Builder::new().name("dlq-letters".to_owned()).spawn(reader);
         started.map_err(|error| {
             let text = format!("a thread that reads `{topic}` cannot be started: {error}");
             SetupError::Unavailable(text, Some(error.into()))
         })?;
-        let progress = ScanProgress { read: 0, total };
-        Ok(Records { topic, is_endless, receiver, batch: VecDeque::new(), progress, at: 0 })
-    }
-}
-
-struct Batch {
-    records: Vec<Record>,
-    /// How many offsets have been read with them.
-    read: u64,
-}
-
-/// The records of a scan.
-#[derive(Debug)]
-pub(super) struct Records {
-    topic: Arc<str>,
-    is_endless: bool,
-    receiver: mpsc::Receiver<Result<Batch, SetupError>>,
-    batch: VecDeque<Record>,
-    progress: ScanProgress,
-    at: u64,
-}
-
-impl Records {
-    /// The next record; `None` at the end. Awaiting it may be given up at any time.
-    pub(super) async fn next(&mut self) -> Result<Option<Record>, SetupError> {
-        loop {
-            if let Some(record) = self.batch.pop_front() {
-                if self.batch.is_empty() {
-                    self.progress.read = self.at;
-                }
-                return Ok(Some(record));
-            }
-            self.progress.read = self.at;
-            match self.receiver.recv().await {
-                Some(batch) => {
-                    let batch = batch?;
-                    (self.batch, self.at) = (batch.records.into(), batch.read);
-                }
-                None if self.is_endless => {
-                    let text = format!("the reader of `{}` has ended; begin anew", self.topic);
-                    return Err(SetupError::Unavailable(text, None));
-                }
-                None => return Ok(None),
-            }
-        }
+        Ok(Records::new(topic, is_endless, total, receiver))
     }
 
-    pub(super) fn progress(&self) -> ScanProgress {
-        self.progress
+    fn consumer(&self) -> Result<BaseConsumer, SetupError> {
+        let consumer = config(&self.brokers)?.set("group.id", GROUP).create();
+        consumer.map_err(|error| scan_failed(self, error))
     }
 }
 
@@ -124,7 +78,7 @@ enum Stop {
 
 struct Reader<'a> {
     scan: &'a Scan,
-    consumer: BaseConsumer,
+    consumer: &'a BaseConsumer,
     sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
     /// What is being read, by partition; `from` moves on.
     open: BTreeMap<u32, Span>,
@@ -138,12 +92,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn run(scan: Scan, sender: &'a mpsc::Sender<Result<Batch, SetupError>>) -> Result<(), Stop> {
-        let failed = |error| Stop::Failed(scan_failed(&scan, error));
-        let consumer = config(&scan.brokers).map_err(Stop::Failed)?.set("group.id", GROUP).create();
-        let mut reader = Reader {
-            scan: &scan,
-            consumer: consumer.map_err(failed)?,
+    fn new(
+        scan: &'a Scan,
+        consumer: &'a BaseConsumer,
+        sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
+    ) -> Self {
+        Self {
+            scan,
+            consumer,
             sender,
             open: BTreeMap::new(),
             batch: Vec::new(),
@@ -151,11 +107,14 @@ impl<'a> Reader<'a> {
             read: 0,
             heard: Instant::now(),
             news: None,
-        };
-        for round in &scan.rounds {
-            reader.round(round)?;
         }
-        reader.hand_over()
+    }
+
+    fn run(&mut self) -> Result<(), Stop> {
+        for round in &self.scan.rounds {
+            self.round(round)?;
+        }
+        self.hand_over()
     }
 
     fn round(&mut self, spans: &[Span]) -> Result<(), Stop> {

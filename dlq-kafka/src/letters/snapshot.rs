@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
-use dlq_core::store::reading::{self, Collapsed};
+use dlq_core::store::reading::{self, Collapsed, Sent};
 use dlq_core::store::rules::Arrival;
-use dlq_core::{DeadLetter, LetterId, Timestamp};
+use dlq_core::{DeadLetter, Death, LetterId, Timestamp};
 
 use super::ScanRange;
+use super::ledger::Marks;
 use super::lookup::{Bounds, Partitions};
 use super::range::Span;
 use crate::record::Record;
@@ -59,6 +60,9 @@ impl Fresh {
 pub(super) struct Snapshot {
     pub(super) seen: Partitions,
     pub(super) letters: Collapsed<Place>,
+    /// The state of the ledger, where there is one.
+    pub(super) marked: Option<Bounds>,
+    pub(super) marks: Marks,
     /// The last record of each partition.
     last: BTreeMap<u32, Known>,
 }
@@ -105,6 +109,14 @@ impl Snapshot {
             last.get(&row.place.partition).is_none_or(|last| last.place != row.place)
         });
         (!self.add(now.clone(), fresh)).then_some(self)
+    }
+
+    /// Says of the letters what was sent back.
+    pub(super) fn mark(&mut self) {
+        let marks = &self.marks;
+        let sent =
+            |death: &Death| marks.get(death).map(|mark| Sent { at: mark.at, times: mark.times });
+        self.letters.mark(sent);
     }
 
     /// Whether there was another message of the same identity among them.

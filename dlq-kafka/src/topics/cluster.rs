@@ -2,24 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use super::rules::{max_message, millis, partitions, topic_name};
-use super::wanted::WantedTopic;
+use super::rules::topic_name;
+use super::seen::{Look, Seen};
 use crate::brokers::Brokers;
-use crate::error::{SetupError, is_refusal};
+use crate::error::{SetupError, code, is_refusal};
 
 /// How long one answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long is waited before the same is asked again.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// How many news of the client are looked through for a cause.
 const NEWS: usize = 64;
 
@@ -32,51 +36,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     })
 }
 
-/// A topic as the brokers describe it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) partitions: i32,
-    /// On how many brokers a partition is, at least.
-    pub(crate) replication: usize,
-    pub(crate) leaderless: Vec<i32>,
-    /// `None` when the user may not read them.
-    pub(crate) settings: Option<BTreeMap<String, String>>,
-}
-
-impl Seen {
-    pub(super) fn text(&self, setting: &str) -> Option<&str> {
-        Some(self.settings.as_ref()?.get(setting)?.as_str())
-    }
-
-    pub(super) fn number(&self, setting: &str) -> Option<i64> {
-        self.text(setting)?.parse().ok()
-    }
-
-    /// The partitions that have leaders.
-    pub(crate) fn readable(&self) -> impl Iterator<Item = i32> {
-        (0..self.partitions).filter(|partition| !self.leaderless.contains(partition))
-    }
-
-    /// `None` for what is kept for ever, or when that is unknown.
-    pub(crate) fn retention(&self) -> Option<Duration> {
-        let millis = self.number("retention.ms")?;
-        u64::try_from(millis).ok().map(Duration::from_millis)
-    }
-
-    pub(super) fn max_message(&self) -> Option<u64> {
-        u64::try_from(self.number("max.message.bytes")?).ok()
-    }
-}
-
-/// What is known of a name.
-#[derive(Clone, Debug)]
-pub(crate) enum Look {
-    There(Seen),
-    Missing,
-    /// The user may not know.
-    Refused(String),
-}
-
 /// Keeps what a client tells of its troubles, among which is why brokers do not answer.
 #[derive(Debug, Default)]
 pub(crate) struct Troubles(Mutex<Option<(RDKafkaErrorCode, String)>>);
@@ -84,7 +43,7 @@ pub(crate) struct Troubles(Mutex<Option<(RDKafkaErrorCode, String)>>);
 impl ClientContext for Troubles {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "the client of Kafka is in trouble");
-        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        let code = code(&error).unwrap_or(RDKafkaErrorCode::Unknown);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // That all are away says less than why one is.
         if known.as_ref().is_none_or(|_| is_refusal(code))
@@ -121,26 +80,20 @@ impl Cluster {
 
     /// What a failed request means: with what the client knows of the cause, and what to do.
     pub(crate) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
-        if let Some(code) = error.rdkafka_error_code().filter(|code| is_refusal(*code)) {
-            let advice = match code {
-                RDKafkaErrorCode::GroupAuthorizationFailed => "; allow `Describe` on the group",
-                RDKafkaErrorCode::TopicAuthorizationFailed => "; allow `Describe` on the topic",
-                _ => "",
-            };
-            return SetupError::Config(format!("{what}: {error}{advice}"));
+        if let Some(code) = code(&error).filter(|code| is_refusal(*code)) {
+            return SetupError::Config(format!("{what}: {error}{}", allow(code)));
         }
         for _ in 0..NEWS {
-            if self.consumer.poll(Duration::ZERO).is_none() {
-                break;
-            }
+            // Nothing may come where there was news of another kind.
+            drop(self.consumer.poll(Duration::ZERO));
         }
         let troubles = &self.consumer.context().0;
         let known = troubles.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let asked = format!("{what} at `{}`", self.brokers.bootstrap());
         match known {
-            Some((code, reason)) if is_refusal(code) => SetupError::Config(format!(
-                "{asked}: {reason}; check the credentials (`sasl.*`, `ssl.*`)"
-            )),
+            Some((code, reason)) if is_refusal(code) => {
+                SetupError::Config(format!("{asked}: {reason}{}", allow(code)))
+            }
             Some((_, reason)) => SetupError::Unavailable(
                 format!("{asked}: {error}, {reason}; check address and network"),
                 Some(error.into()),
@@ -211,7 +164,7 @@ impl Cluster {
         what: &str,
         of: &[(&str, i32)],
         at: Offset,
-        ask: impl FnOnce(TopicPartitionList) -> KafkaResult<TopicPartitionList>,
+        ask: impl Fn(TopicPartitionList) -> KafkaResult<TopicPartitionList>,
     ) -> Result<Vec<Option<i64>>, SetupError> {
         if of.is_empty() {
             return Ok(Vec::new());
@@ -221,7 +174,18 @@ impl Cluster {
         for (topic, partition) in of {
             list.add_partition_offset(topic, *partition, at).map_err(fail)?;
         }
-        let answer = ask(list).map_err(fail)?;
+        let deadline = Instant::now() + PATIENCE;
+        let answer = loop {
+            let answer = ask(list.clone()).and_then(|answer| {
+                let moving = |one: &TopicPartitionListElem<'_>| one.error().err().filter(is_moving);
+                let moving = answer.elements().iter().find_map(moving);
+                moving.map_or(Ok(answer), Err)
+            });
+            match answer {
+                Err(error) if is_moving(&error) && Instant::now() < deadline => sleep(PAUSE),
+                answer => break answer.map_err(fail)?,
+            }
+        };
         let read = |(topic, partition): &(&str, i32)| {
             let Some(one) = answer.find_partition(topic, *partition) else { return Ok(None) };
             let named = |error| self.failed(&format!("{what}, {}", topic_name(topic)), error);
@@ -234,7 +198,7 @@ impl Cluster {
         of.iter().map(read).collect()
     }
 
-    fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {
+    pub(super) fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {
         if self.admin.is_none() {
             let config = self.brokers.client(&[], &[])?;
             let admin =
@@ -257,6 +221,8 @@ impl Cluster {
             .block_on(asking)
             .map_err(|error| self.failed("read settings", error))?;
         let read = |answer: rdkafka::admin::ConfigResourceResult| match answer {
+            // The client gives nothing, and no error, where it is refused; what is there has settings.
+            Ok(resource) if resource.entries.is_empty() => Ok(None),
             Ok(resource) => {
                 let entries = resource.entries.into_iter();
                 Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
@@ -266,88 +232,42 @@ impl Cluster {
         };
         answers.into_iter().map(read).collect()
     }
-
-    /// Creates topics; those that others create meanwhile are theirs. Tells which are ours.
-    pub(super) fn create(
-        &mut self,
-        missing: &[&WantedTopic],
-        all: &BTreeMap<String, Seen>,
-    ) -> Result<Vec<String>, SetupError> {
-        let planned: Vec<_> = missing
-            .iter()
-            .map(|wanted| {
-                let count = partitions(wanted, all).unwrap_or(-1);
-                let largest = max_message(wanted, all).map(|bytes| bytes.to_string());
-                (*wanted, count, millis(wanted.retention), largest)
-            })
-            .collect();
-        let topics = planned.iter().map(|(wanted, count, retention, largest)| {
-            let replication = wanted.replication.map_or(-1, i32::from);
-            let topic = NewTopic::new(&wanted.name, *count, TopicReplication::Fixed(replication))
-                .set("cleanup.policy", "delete")
-                .set("retention.ms", retention)
-                .set("retention.bytes", "-1")
-                .set("message.timestamp.type", "CreateTime");
-            match largest {
-                Some(bytes) => topic.set("max.message.bytes", bytes),
-                None => topic,
-            }
-        });
-        let topics: Vec<_> = topics.collect();
-        let asking = self.admin()?.create_topics(&topics, &options());
-        let answers = Handle::current()
-            .block_on(asking)
-            .map_err(|error| self.failed("create topics", error))?;
-        let (mut created, mut failure) = (Vec::new(), None);
-        for answer in answers {
-            match answer {
-                Ok(name) => created.push(name),
-                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((name, code)) => failure = failure.or(Some((name, code))),
-            }
-        }
-        match failure {
-            None => Ok(created),
-            Some((name, code)) => {
-                let asked = planned.iter().find(|(wanted, ..)| wanted.name == name);
-                Err(not_created(&name, asked.map(|(wanted, count, ..)| (*wanted, *count)), code))
-            }
-        }
-    }
 }
 
-fn options() -> AdminOptions {
-    AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE))
-}
-
-fn not_created(
-    name: &str,
-    asked: Option<(&WantedTopic, i32)>,
-    code: RDKafkaErrorCode,
-) -> SetupError {
+/// What is to be done about a refusal.
+fn allow(code: RDKafkaErrorCode) -> &'static str {
     use RDKafkaErrorCode::{
-        ClusterAuthorizationFailed, InvalidReplicationFactor, TopicAuthorizationFailed,
+        Authentication, GroupAuthorizationFailed, SaslAuthenticationFailed,
+        TopicAuthorizationFailed, UnsupportedSASLMechanism,
     };
-    let default = |count: i32| {
-        if count < 0 { "the brokers' default".to_owned() } else { count.to_string() }
-    };
-    let (count, replication) =
-        asked.map_or((-1, -1), |(wanted, count)| (count, wanted.replication.map_or(-1, i32::from)));
-    let what = format!(
-        "create {} (partitions: {}, replication: {})",
-        topic_name(name),
-        default(count),
-        default(replication)
-    );
-    let advice = match code {
-        TopicAuthorizationFailed | ClusterAuthorizationFailed => {
-            "; allow `Create` on it or on the cluster, or have it created by somebody who may"
+    match code {
+        GroupAuthorizationFailed => "; allow `Describe` on the group",
+        TopicAuthorizationFailed => "; allow `Describe` on the topic",
+        Authentication | SaslAuthenticationFailed | UnsupportedSASLMechanism => {
+            "; check the credentials (`sasl.*`, `ssl.*`)"
         }
-        InvalidReplicationFactor => "; there are fewer brokers than that, ask for less",
         _ => "",
-    };
-    match SetupError::answered(&what, KafkaError::AdminOp(code)) {
-        SetupError::Config(text) => SetupError::Config(text + advice),
-        other => other,
     }
+}
+
+/// Whether what was asked for is about to be another broker's, or has just become this one's: it says so of partitions and
+/// groups for a moment after they were made, after its start, and when it takes over.
+fn is_moving(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{
+        CoordinatorLoadInProgress, CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator,
+        NotLeaderForPartition, UnknownTopicOrPartition,
+    };
+    let moving = [
+        CoordinatorLoadInProgress,
+        CoordinatorNotAvailable,
+        NotCoordinator,
+        LeaderNotAvailable,
+        NotLeaderForPartition,
+        UnknownTopicOrPartition,
+    ];
+    code(error).is_some_and(|code| moving.contains(&code))
+}
+
+pub(super) fn options() -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE))
 }

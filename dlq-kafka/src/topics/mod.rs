@@ -17,28 +17,29 @@
 
 mod cluster;
 mod config;
+mod create;
 mod partition;
 mod rules;
+mod seen;
 mod wanted;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlq_core::{Finding, Severity};
 use rdkafka::admin::ResourceSpecifier;
 
 pub use config::{DlqTopic, RetryTopics};
 
-pub(crate) use cluster::{Cluster, Look, PATIENCE, Seen, blocking};
+use cluster::PAUSE;
+pub(crate) use cluster::{Cluster, PATIENCE, blocking};
 pub(crate) use partition::partition_for;
 pub(crate) use rules::{judge, topic_name};
+pub(crate) use seen::{Look, Seen};
 pub(crate) use wanted::{Role, WantedTopic, merge};
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-
-/// How long is waited between two looks for leaders.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A topic that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,3 +170,6 @@ fn await_leaders(cluster: &mut Cluster, name: &str) -> Result<Seen, SetupError> 
         std::thread::sleep(PAUSE);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use dlq_core::Finding;
 use dlq_core::Severity::{self, Error, Note, Warning};
 use dlq_core::policy::duration::format as time;
 
-use super::cluster::Seen;
+use super::seen::Seen;
 use super::wanted::{Role, WantedTopic};
 
 /// How much larger than its message a record of ours can be, in bytes: its headers.

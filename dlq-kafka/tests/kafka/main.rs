@@ -2,9 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod access;
+mod admin;
+mod feed;
 mod fixture;
+mod fixture_feed;
+mod fixture_letters;
+mod fixture_replay;
+mod fixture_topics;
+mod lag;
+mod letters;
 mod offsets;
 mod sink;
+mod topics;
 mod waiting;
 
 mod conformance {

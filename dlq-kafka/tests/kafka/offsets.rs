@@ -88,7 +88,7 @@ async fn a_source_that_is_dropped_leaves_as_one_that_died() {
     let place = Place::with_partitions("dropped", 1).await;
     place.publish(1..=3).await;
     let mut source = place.billing().source().await.unwrap();
-    handle(&mut source).await;
+    let _ = handle(&mut source).await;
     let held = next(&mut source).await;
     drop(source);
     until_committed(&place, 1, "dlq1;open").await;
@@ -288,7 +288,7 @@ async fn g4_what_is_in_flight_is_bounded_by_its_span_and_goes_on() {
     assert_eq!(number(&first), 1);
     stuck.settle(DONE).await.unwrap();
     while seen < 600 {
-        handle(&mut source).await;
+        let _ = handle(&mut source).await;
         seen += 1;
     }
 }

@@ -115,11 +115,8 @@ async fn a_small_letter_is_not_refused_for_those_beside_it() {
     let letters = (1..=50).map(|number| {
         let mut letter = letter(number);
         letter.message = letter.message.with_payload(Some(vec![b'x'; 1_000].into()));
-        letter.origin = dlq_core::Origin::new(
-            "kafka",
-            &*place.topic,
-            dlq_core::Position::Offset(number.into()),
-        );
+        letter.origin =
+            dlq_core::Origin::new("kafka", &*place.topic, dlq_core::Position::Offset(number));
         letter
     });
     sink.put(letters.collect()).await.unwrap();
@@ -133,7 +130,8 @@ async fn what_is_missing_is_named() {
         return;
     }
     let place = Place::fresh("missing").await;
-    let open = KafkaSink::open(&place.brokers, DlqTopic::new(), &[place.topic.clone()]).await;
+    let open =
+        KafkaSink::open(&place.brokers, DlqTopic::new(), std::slice::from_ref(&place.topic)).await;
     let text = open.unwrap_err().to_string();
     assert!(text.contains(&format!("`{}.dlq` is not there", place.topic)), "{text}");
     let other = dlq_kafka::KafkaConsumer::new(&place.brokers, "nowhere", "billing");

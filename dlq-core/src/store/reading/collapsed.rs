@@ -147,6 +147,7 @@ impl<P> Collapsed<P> {
     }
 
     /// Every letter that matches, oldest first.
+    #[must_use]
     pub fn matching<'a, 'f>(
         &'a self,
         filter: &'f Filter,
@@ -162,6 +163,7 @@ impl<P> Collapsed<P> {
     }
 
     /// As [`Letters::list`](crate::store::Letters::list).
+    #[must_use]
     pub fn page(&self, filter: &Filter, request: PageRequest) -> Page {
         let letter = |id: &LetterId| self.rows.get(id).map(|row| &row.letter);
         let mut page = page(&self.by_age, letter, filter, request);

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::pin::pin;
 
+use dlq_core::replay::{ReplayOutcome, Skipped};
 use dlq_core::{Clock, DeadLetter, Death, StoreError, StoreErrorKind, SystemClock};
 use futures_util::StreamExt;
 use tokio::sync::SemaphorePermit;
@@ -10,8 +11,6 @@ use tokio::time::{Instant, sleep_until};
 use super::super::ledger::{Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
 use super::super::snapshot::Row;
-use super::Skipped;
-use super::report::ReplayOutcome;
 use super::run::Run;
 
 /// How many letters of a chunk are on their way at once.
@@ -90,7 +89,7 @@ impl<'a> Run<'a> {
                 if doubtful {
                     self.doubt(sent.len() as u64);
                 }
-                let (operation, at) = (self.replay.operation, SystemClock.now());
+                let (operation, at) = (self.replay.rules.operation, SystemClock.now());
                 for death in sent {
                     let times = record.marks.get(&death).map_or(0, |mark| mark.times);
                     let mark = Mark { operation, at, times: times.saturating_add(1) };

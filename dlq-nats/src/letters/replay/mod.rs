@@ -36,15 +36,14 @@
 mod chunk;
 mod plan;
 mod reconcile;
-mod report;
 mod run;
 
 use std::time::Duration;
 
-use dlq_core::{Filter, OperationId};
+use dlq_core::replay::ReplayRules;
+use dlq_core::{Filter, LetterId, OperationId};
 
-pub use plan::{Hearer, ReplayPlan};
-pub use report::{ReplayOutcome, ReplayReport, Replayed, Skipped};
+pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
 
 use super::NatsLetters;
 use super::send::NatsTarget;
@@ -86,12 +85,19 @@ pub struct NatsReplay {
     letters: NatsLetters,
     filter: Filter,
     target: NatsTarget,
-    operation: OperationId,
-    limit: u64,
-    rate: Option<u32>,
-    cap: u32,
-    again: bool,
+    rules: ReplayRules,
     lease: Duration,
+}
+
+/// A letter and what became of it.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The letter.
+    pub id: LetterId,
+    /// Its sequence in the stream of dead letters.
+    pub sequence: u64,
+    /// What became of it.
+    pub outcome: ReplayOutcome,
 }
 
 impl NatsReplay {
@@ -106,36 +112,32 @@ impl NatsReplay {
             letters: letters.clone(),
             filter,
             target,
-            operation,
-            limit: u64::MAX,
-            rate: None,
-            cap: 10,
-            again: false,
+            rules: ReplayRules::new(operation),
             lease: Duration::from_secs(30),
         }
     }
 
     /// Sets how many letters are sent at most, oldest first. Defaults to all.
     pub fn with_limit(mut self, letters: u64) -> Self {
-        self.limit = letters;
+        self.rules.limit = letters;
         self
     }
 
     /// Sets how many letters are sent in a second; 0 is read as 1. Defaults to as many as the server takes.
     pub fn with_rate(mut self, per_second: u32) -> Self {
-        self.rate = Some(per_second.max(1));
+        self.rules.rate = Some(per_second.max(1));
         self
     }
 
     /// Sets how often a letter may be sent back; 0 for any number. Defaults to 10.
     pub fn with_cap(mut self, cap: u32) -> Self {
-        self.cap = cap;
+        self.rules.cap = cap;
         self
     }
 
     /// Sends letters that were sent before too; each once for this operation. Defaults to not.
     pub fn again(mut self) -> Self {
-        self.again = true;
+        self.rules.again = true;
         self
     }
 

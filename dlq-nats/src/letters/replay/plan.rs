@@ -1,52 +1,20 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer;
-use dlq_core::{LetterSummary, StoreError, StoreErrorKind, SubjectPattern};
+use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
+use dlq_core::{StoreError, StoreErrorKind, SubjectPattern};
 use futures_util::TryStreamExt;
 
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
-use super::{NatsReplay, Skipped};
+use super::NatsReplay;
 use crate::names::{is_subject, token};
 use crate::publish::unwritable;
 use crate::streams::find;
 
 /// How many letters a plan shows.
 const SAMPLE: usize = 10;
-
-/// What a replay would do.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-#[must_use]
-pub struct ReplayPlan {
-    /// How many letters would be sent.
-    pub letters: u64,
-    /// How many match and would not be sent, by reason.
-    pub skipped: BTreeMap<Skipped, u64>,
-    /// The first of those that would be sent.
-    pub sample: Vec<LetterSummary>,
-    /// Consumers that will hear letters of others.
-    pub hearers: Vec<Hearer>,
-    /// What should be known beforehand, in words.
-    pub notes: Vec<String>,
-}
-
-/// A consumer that hears letters that are not its own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hearer {
-    /// The stream it reads.
-    pub stream: String,
-    /// Its name.
-    pub consumer: String,
-}
-
-impl fmt::Display for Hearer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "consumer `{}` of stream `{}`", self.consumer, self.stream)
-    }
-}
 
 /// What is to be done with the letters that match, in the order of their stream.
 #[derive(Debug, Default)]
@@ -66,17 +34,12 @@ impl NatsReplay {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
         let selected = self.select(&snapshot);
-        let mut skipped = BTreeMap::new();
+        let mut plan = ReplayPlan::default();
+        plan.letters = selected.send.len() as u64;
+        plan.sample = selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
         for (_, why) in &selected.skip {
-            *skipped.entry(*why).or_default() += 1;
+            *plan.skipped.entry(*why).or_default() += 1;
         }
-        let mut plan = ReplayPlan {
-            letters: selected.send.len() as u64,
-            skipped,
-            sample: selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect(),
-            hearers: Vec::new(),
-            notes: Vec::new(),
-        };
         plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
         self.look_at(&shipment, &selected.send, &mut plan).await?;
         Ok(plan)
@@ -138,11 +101,9 @@ impl NatsReplay {
         let mut selected = Selected::default();
         for row in rows {
             let mark = snapshot.marks.get(&row.letter.death());
-            if mark.is_some_and(|mark| !self.again || mark.operation == self.operation) {
-                selected.skip.push((row, Skipped::Sent));
-            } else if self.cap > 0 && row.letter.state.replays >= self.cap {
-                selected.skip.push((row, Skipped::MaxReplays));
-            } else if (selected.send.len() as u64) < self.limit {
+            if let Some(why) = self.rules.skipped(&row.letter, mark.map(|mark| mark.operation)) {
+                selected.skip.push((row, why));
+            } else if (selected.send.len() as u64) < self.rules.limit {
                 selected.send.push(row);
             } else {
                 break;
@@ -196,8 +157,8 @@ impl NatsReplay {
             key_header: self.letters.key_header.clone(),
             target: self.target.clone(),
             keeper,
-            operation: self.operation,
-            again: self.again,
+            operation: self.rules.operation,
+            again: self.rules.again,
         })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
+use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
 use dlq_core::{Clock, StoreError, SystemClock};
 use futures_util::{StreamExt, stream};
 use tokio::sync::Semaphore;
@@ -15,8 +16,7 @@ use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::chunk::Chunk;
-use super::report::{ReplayOutcome, ReplayReport, Replayed};
-use super::{NatsReplay, Skipped};
+use super::{NatsReplay, Replayed};
 use crate::names::token;
 use crate::publish::unwritable;
 use crate::streams::find;
@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
 
     /// Waits until the rate allows another letter.
     pub(super) async fn take_turn(&self) {
-        let Some(rate) = self.replay.rate else { return };
+        let Some(rate) = self.replay.rules.rate else { return };
         let mut turn = self.turn.lock().await;
         let at = (*turn).max(Instant::now());
         tokio::time::sleep_until(at).await;
@@ -213,8 +213,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn skip_marked(&self, row: &Row, operation: Option<dlq_core::OperationId>) -> bool {
-        let is_done = operation
-            .is_some_and(|operation| !self.replay.again || operation == self.replay.operation);
+        let is_done = self.replay.rules.is_sent(operation);
         if is_done {
             self.tell(row, ReplayOutcome::Skipped(Skipped::Sent));
         }

@@ -1,0 +1,41 @@
+//! Every record fails and goes to a retry topic.
+
+use std::time::Duration;
+
+use super::ours::{self, Fate};
+use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds, show};
+use crate::measure::Size;
+
+pub(crate) fn run(size: Size) -> Result<(), Failed> {
+    block_on(async {
+        for far in [false, true] {
+            let count = records(5_000, if far { 100_000 } else { 300_000 }, size);
+            let Some(mut bench) = Bench::start(far).await? else { return Ok(()) };
+            bench.fill("work", count).await?;
+            println!("\n{count} records of {BYTES} bytes, {}", far_or_near(far));
+            for in_hand in [256, 1_024] {
+                once(&mut bench, size, count, in_hand).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+async fn once(bench: &mut Bench, size: Size, count: usize, in_hand: usize) -> Result<(), Failed> {
+    let (mut best, mut alone) = (Duration::MAX, Duration::MAX);
+    for _ in 0..rounds(size) {
+        let group = bench.next_name();
+        let to = format!("work.{group}");
+        bench.create(&to).await?;
+        let raw = raw::forward(bench.config(), "work", &to, &group, count, in_hand).await?;
+        alone = alone.min(raw);
+        let group = bench.next_name();
+        let brokers = bench.brokers();
+        let time = ours::consume(&brokers, "work", &group, count, in_hand, Fate::Retry);
+        best = time.await?.min(best);
+    }
+    show(&format!("raw: forwarded, {in_hand} in hand"), alone, count);
+    show(&format!("ours: to the retry topic, {in_hand} in hand"), best, count);
+    println!("  {:.2} of raw", alone.as_secs_f64() / best.as_secs_f64());
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! A consumer as a user composes it: the attribute's stack, source, retry lane and sink of Kafka.
+
+use std::fmt;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use dlq_core::{Classification, Classify, Delivery};
+use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
+use dlq_tower::consumer::Consumer;
+use dlq_tower::dlq_handler;
+use dlq_tower::extract::State;
+use tokio::sync::Notify;
+
+use super::Failed;
+
+#[derive(Debug)]
+struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("refused")
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Classify for Refused {
+    fn classify(&self) -> Classification {
+        Classification::transient()
+    }
+}
+
+/// What becomes of every record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Success,
+    /// It goes to the first retry topic.
+    Retry,
+}
+
+#[derive(Clone)]
+struct Counting {
+    fate: Fate,
+    left: Arc<AtomicUsize>,
+    /// When the first record came: until then the group was being joined.
+    begun: Arc<OnceLock<Instant>>,
+    done: Arc<Notify>,
+}
+
+#[dlq_handler(name = "bench.work", backoff = constant("1h"), max_attempts = 3)]
+async fn work(delivery: Delivery, State(counting): State<Counting>) -> Result<(), Refused> {
+    counting.begun.get_or_init(Instant::now);
+    black_box(delivery.message().payload().map(bytes::Bytes::len));
+    if counting.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+        counting.done.notify_one();
+    }
+    match counting.fate {
+        Fate::Success => Ok(()),
+        Fate::Retry => Err(Refused),
+    }
+}
+
+/// How long it takes to consume so many records, until the last one is settled and the consumer has left its group.
+pub(super) async fn consume(
+    brokers: &Brokers,
+    topic: &str,
+    group: &str,
+    count: usize,
+    in_hand: usize,
+    fate: Fate,
+) -> Result<Duration, Failed> {
+    let records = KafkaConsumer::new(brokers, topic, "bench.work")
+        .with_group(group)
+        .with_ladder(Ladder::of([Duration::from_secs(3600)]))
+        .with_missing_topics_created();
+    let state = Counting {
+        fate,
+        left: Arc::new(AtomicUsize::new(count)),
+        begun: Arc::default(),
+        done: Arc::new(Notify::new()),
+    };
+    let lane = records.retry_lane().await?;
+    let sink = records.sink().await?;
+    let consumer = Consumer::builder(records.source().await?)
+        .handler(work::handler().with_state(state.clone()).build()?)
+        .retry_lane(lane)
+        .sink(sink)
+        .max_in_hand(in_hand)
+        .build()?;
+    let report = consumer.run(state.done.notified()).await;
+    let time = state.begun.get().map(Instant::elapsed).unwrap_or_default();
+    let settled = match fate {
+        Fate::Success => report.handled,
+        Fate::Retry => report.retried,
+    };
+    if usize::try_from(settled)? < count || report.unsettled > 0 {
+        return Err(format!("not every record was settled: {report}").into());
+    }
+    Ok(time)
+}
+
+/// A source all of whose retry records wait.
+pub(super) struct Waiting(dlq_kafka::KafkaSource);
+
+pub(super) async fn waiting(
+    brokers: &Brokers,
+    topic: &str,
+    group: &str,
+) -> Result<Waiting, Failed> {
+    let records = KafkaConsumer::new(brokers, topic, "bench.work")
+        .with_group(group)
+        .with_ladder(Ladder::of([Duration::from_secs(3600)]));
+    Ok(Waiting(records.source().await?))
+}
+
+impl Waiting {
+    /// The most that was measured while it waited for so long.
+    pub(super) async fn watch(mut self, time: Duration, measure: impl Fn() -> u64) -> u64 {
+        let until = Instant::now() + time;
+        let mut most = 0;
+        while Instant::now() < until {
+            let next = dlq_core::Source::next(&mut self.0);
+            // Nothing is due.
+            drop(tokio::time::timeout(Duration::from_millis(100), next).await);
+            most = most.max(measure());
+        }
+        most
+    }
+}

@@ -1,0 +1,133 @@
+//! The same by the client alone, as a careful program would do it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use dlq_kafka::rdkafka::message::{BorrowedMessage, Header, OwnedHeaders};
+use dlq_kafka::rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord};
+use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+
+use super::Failed;
+
+/// How often offsets are committed, as ours are.
+const COMMIT: Duration = Duration::from_millis(100);
+
+struct Positions {
+    topic: String,
+    next: BTreeMap<i32, i64>,
+    committed: Instant,
+}
+
+impl Positions {
+    fn new(topic: &str) -> Self {
+        Self { topic: topic.to_owned(), next: BTreeMap::new(), committed: Instant::now() }
+    }
+
+    fn list(&self) -> Result<TopicPartitionList, Failed> {
+        let mut list = TopicPartitionList::new();
+        for (partition, next) in &self.next {
+            list.add_partition_offset(&self.topic, *partition, Offset::Offset(*next))?;
+        }
+        Ok(list)
+    }
+
+    fn done(&mut self, consumer: &BaseConsumer, partition: i32, offset: i64) -> Result<(), Failed> {
+        self.next.insert(partition, offset + 1);
+        if self.committed.elapsed() >= COMMIT {
+            self.committed = Instant::now();
+            consumer.commit(&self.list()?, CommitMode::Async)?;
+        }
+        Ok(())
+    }
+}
+
+fn consumer(mut config: ClientConfig, topic: &str, group: &str) -> Result<BaseConsumer, Failed> {
+    config
+        .set("group.id", group)
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false")
+        .set("fetch.wait.max.ms", "100");
+    let consumer: BaseConsumer = config.create()?;
+    consumer.subscribe(&[topic])?;
+    Ok(consumer)
+}
+
+fn next(consumer: &BaseConsumer) -> Result<BorrowedMessage<'_>, Failed> {
+    loop {
+        if let Some(message) = consumer.poll(Duration::from_millis(100)) {
+            return Ok(message?);
+        }
+    }
+}
+
+/// How long it takes to consume so many records.
+pub(super) fn consume(
+    config: ClientConfig,
+    topic: &str,
+    group: &str,
+    count: usize,
+) -> Result<Duration, Failed> {
+    let consumer = consumer(config, topic, group)?;
+    let mut positions = Positions::new(topic);
+    let mut start = None;
+    for _ in 0..count {
+        let message = next(&consumer)?;
+        start.get_or_insert_with(Instant::now);
+        black_box(message.payload().map(<[u8]>::len));
+        positions.done(&consumer, message.partition(), message.offset())?;
+    }
+    consumer.commit(&positions.list()?, CommitMode::Sync)?;
+    Ok(start.map(|start| start.elapsed()).unwrap_or_default())
+}
+
+/// How long it takes to write so many records to another topic, with nine headers, to await that this is confirmed, and
+/// to commit only then; so many at once.
+pub(super) async fn forward(
+    config: ClientConfig,
+    topic: &str,
+    to: &str,
+    group: &str,
+    count: usize,
+    in_hand: usize,
+) -> Result<Duration, Failed> {
+    let consumer = consumer(config.clone(), topic, group)?;
+    let mut config = config;
+    let producer: FutureProducer =
+        config.set("enable.idempotence", "true").set("linger.ms", "1").create()?;
+    let mut positions = Positions::new(topic);
+    let mut sent: VecDeque<(i32, i64, DeliveryFuture)> = VecDeque::new();
+    let mut start = None;
+    for _ in 0..count {
+        if sent.len() == in_hand {
+            confirm(&consumer, &mut positions, sent.pop_front()).await?;
+        }
+        let message = next(&consumer)?;
+        start.get_or_insert_with(Instant::now);
+        let mut headers = OwnedHeaders::new_with_capacity(9);
+        for key in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
+            headers = headers.insert(Header { key, value: Some("some text of a header") });
+        }
+        let mut record = FutureRecord::<[u8], [u8]>::to(to).headers(headers);
+        record.key = message.key();
+        record.payload = message.payload();
+        let delivery = producer.send_result(record).map_err(|(error, _)| error)?;
+        sent.push_back((message.partition(), message.offset(), delivery));
+    }
+    while !sent.is_empty() {
+        confirm(&consumer, &mut positions, sent.pop_front()).await?;
+    }
+    consumer.commit(&positions.list()?, CommitMode::Sync)?;
+    Ok(start.map(|start| start.elapsed()).unwrap_or_default())
+}
+
+async fn confirm(
+    consumer: &BaseConsumer,
+    positions: &mut Positions,
+    first: Option<(i32, i64, DeliveryFuture)>,
+) -> Result<(), Failed> {
+    let Some((partition, offset, delivery)) = first else { return Ok(()) };
+    delivery.await?.map_err(|(error, _)| error)?;
+    positions.done(consumer, partition, offset)
+}

@@ -1,0 +1,113 @@
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dlq_core::DeadLetters;
+use dlq_core::ingest::{Feed, Incident, Ingest, Outcome};
+
+use super::Mark;
+use super::alert::Alerts;
+use super::incidents::Incidents;
+use crate::cli::IngestArgs;
+use crate::commands::PARTIAL;
+use crate::error::CliError;
+use crate::open;
+use crate::output::Output;
+use crate::signals::until_asked;
+
+/// For how long `--once` waits for a store or a server that is not there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who is told of letters, and the store that they go into.
+pub(crate) struct Telling {
+    incidents: Incidents,
+    alerts: Alerts,
+}
+
+/// The store of an ingest.
+pub(crate) struct Kept {
+    store: DeadLetters,
+    /// The store by a name that is the same from every folder.
+    pub(crate) name: String,
+}
+
+impl Telling {
+    /// Opens what is told, before anything is asked of the broker.
+    pub(crate) fn open(args: &IngestArgs) -> Result<Self, CliError> {
+        let incidents = Incidents::open(args.incidents.as_deref())?;
+        Ok(Self { incidents, alerts: Alerts::start(&args.alert)? })
+    }
+}
+
+/// Opens the store, which is created when it is not there, unless these marks say that it is lost.
+pub(crate) async fn store(
+    args: &IngestArgs,
+    marks: &[Mark],
+    shown: &str,
+    by: &str,
+) -> Result<Kept, CliError> {
+    let path = args.into.split_once("://").map(|(_, path)| Path::new(path));
+    if path.is_some_and(|path| !path.exists()) {
+        Mark::refuse_a_lost_store(marks, shown, by, &args.into)?;
+    }
+    let store = open::store(&args.into, true).await?;
+    Ok(Kept { store, name: store_name(&args.into)? })
+}
+
+/// Drains a feed into a store, and says what was done.
+pub(crate) async fn drain(
+    feed: impl Feed,
+    into: Kept,
+    telling: Telling,
+    shown: &str,
+    out: &mut Output,
+    args: &IngestArgs,
+) -> Result<ExitCode, CliError> {
+    let Telling { mut incidents, alerts } = telling;
+    let Kept { store, name } = into;
+    let mut ingest = Ingest::new(feed, store.store().clone()).with_batch(args.batch);
+    if args.once {
+        ingest = ingest.with_patience(PATIENCE);
+    }
+    if args.audit {
+        ingest = ingest.with_audit(store.store().clone());
+    }
+    let run = until_asked(|stop| {
+        let (ingest, alerts) = (&mut ingest, &alerts);
+        eprintln!("letters of {shown} go into {name}");
+        async move {
+            let tell = |new: &[Incident]| {
+                incidents.write(new)?;
+                alerts.tell(new);
+                Ok(())
+            };
+            ingest.run(stop, tell).await.map_err(|error| CliError::caused_by(&*error))
+        }
+    });
+    let ran = run.await;
+    let report = ingest.report().clone();
+    // Others get its share at once.
+    drop(ingest);
+    let are_told = alerts.end().await;
+    if out.is_table() {
+        out.line(&report)?;
+    } else {
+        out.document(&report)?;
+    }
+    ran?;
+    let is_aside = report.with_outcome(Outcome::SetAside) > 0;
+    if is_aside {
+        eprintln!(
+            "letters that were set aside are named among the incidents, and stay at the broker for as long as it keeps them"
+        );
+    }
+    Ok(if is_aside || !are_told { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
+}
+
+fn store_name(url: &str) -> Result<String, CliError> {
+    let (scheme, path) = url.split_once("://").unwrap_or(("sqlite", url));
+    let path = Path::new(path).canonicalize().map_err(|error| {
+        CliError::failed(format!("{url}: the file cannot be found again: {error}"))
+    })?;
+    Ok(format!("{scheme}://{}", path.display()))
+}

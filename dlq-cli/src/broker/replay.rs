@@ -1,0 +1,206 @@
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+use dlq_core::store::Pace;
+use dlq_core::{Clock as _, LetterId, OperationId, SystemClock};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::ask;
+use crate::cli::ReplayArgs;
+use crate::commands::{self, PARTIAL};
+use crate::error::{CliError, chain};
+use crate::output::{Output, SCHEMA_VERSION, escape};
+
+/// How many failures are said one by one.
+const SAID: usize = 20;
+
+/// A replay while it is told of.
+pub(crate) struct Replaying {
+    bar: ProgressBar,
+    failures: Vec<Value>,
+}
+
+/// Refuses what was asked for and means nothing at a broker.
+pub(crate) fn refuse_what_stores_take(args: &ReplayArgs) -> Result<(), CliError> {
+    let asked = [
+        (args.canary.is_some(), "--canary"),
+        (args.wait, "--wait"),
+        (args.change.note.is_some(), "--note"),
+    ];
+    match asked.iter().find(|(asked, _)| *asked) {
+        Some((_, flag)) => Err(CliError::refused(format!(
+            "`{flag}` needs a store, which knows what becomes of letters; leave it out, or ingest first: dlq ingest \
+             --once --into sqlite://dlq.db"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The operation that is meant, or a new one.
+pub(crate) fn operation(args: &ReplayArgs) -> OperationId {
+    args.at_broker.resume.unwrap_or_else(|| {
+        let by = ask::actor(None).who;
+        OperationId::of(&by, SystemClock.now(), u64::from(std::process::id()))
+    })
+}
+
+pub(crate) fn per_second(pace: Pace) -> Result<u32, CliError> {
+    let interval = pace.interval();
+    if interval > Duration::from_secs(1) {
+        return Err(CliError::refused("at a broker the slowest rate is 1/s"));
+    }
+    Ok(u32::try_from(Duration::from_secs(1).as_nanos() / interval.as_nanos()).unwrap_or(u32::MAX))
+}
+
+impl Replaying {
+    /// Says what will happen, and asks; an exit code when there is nothing to do.
+    pub(crate) fn begin(
+        out: &mut Output,
+        args: &ReplayArgs,
+        plan: &ReplayPlan,
+    ) -> Result<Result<Self, ExitCode>, CliError> {
+        explain(plan, &args.to, args.change.dry_run);
+        if args.change.dry_run {
+            show(out, plan)?;
+            eprintln!("dry run: nothing was sent");
+            return Ok(Err(ExitCode::SUCCESS));
+        }
+        if plan.letters == 0 {
+            eprintln!("nothing to replay");
+            if !out.is_table() {
+                out.document(&json!({ "sent": 0 }))?;
+            }
+            return Ok(Err(exit_code(&plan.skipped, 0)));
+        }
+        ask::confirm(&args.change, "replay", plan.letters)?;
+        let bar = ProgressBar::new(plan.letters);
+        let style = "{wide_bar} {pos}/{len} letters  {per_sec}  {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        Ok(Ok(Self { bar, failures: Vec::new() }))
+    }
+
+    /// Notes what became of a letter; `place` says where it stands.
+    pub(crate) fn note(&mut self, id: LetterId, place: Value, outcome: &ReplayOutcome) {
+        match outcome {
+            ReplayOutcome::Failed(error) => {
+                if self.failures.len() < SAID {
+                    let id = commands::short(&id);
+                    let why = escape(&chain(error));
+                    self.bar.suspend(|| eprintln!("letter {id} cannot be sent: {why}"));
+                }
+                let mut failure = json!({ "letter": id, "why": chain(error) });
+                if let (Some(failure), Value::Object(place)) = (failure.as_object_mut(), place) {
+                    failure.extend(place);
+                }
+                self.failures.push(failure);
+                self.bar.inc(1);
+            }
+            ReplayOutcome::Sent => self.bar.inc(1),
+            _ => {}
+        }
+    }
+
+    /// Says what was done.
+    pub(crate) fn finish(
+        self,
+        out: &mut Output,
+        id: OperationId,
+        again: bool,
+        report: Result<ReplayReport, CliError>,
+    ) -> Result<ExitCode, CliError> {
+        self.bar.finish_and_clear();
+        let report = report?;
+        if out.is_table() {
+            out.line(&report)?;
+        } else {
+            out.document(&json!({
+                "schema_version": SCHEMA_VERSION,
+                "operation": id,
+                "sent": report.sent,
+                "doubtful": report.doubtful,
+                "skipped": skipped(&report.skipped),
+                "failed": report.failed,
+                "left": report.left,
+                "stopped": report.stopped.as_ref().map(|error| chain(error)),
+                "failures": self.failures,
+            }))?;
+        }
+        if report.doubtful > 0 {
+            eprintln!(
+                "{} letters may have been sent twice: a replay died while it sent them, and their stream cannot be asked",
+                report.doubtful
+            );
+        }
+        if !report.is_complete() {
+            let how = if again {
+                format!("the same command with --resume {id}")
+            } else {
+                "the same command".to_owned()
+            };
+            eprintln!("{} letters are untouched; to go on: {how}", report.left);
+        }
+        if let Some(error) = &report.stopped {
+            return Err(CliError::failed(chain(error)));
+        }
+        Ok(exit_code(&report.skipped, report.failed + report.left))
+    }
+}
+
+/// What will happen, and who will hear of it.
+fn explain(plan: &ReplayPlan, to: &str, dry: bool) {
+    let will = if dry { "would" } else { "will" };
+    let to = match to {
+        "handler" => "the consumers that failed, and to nobody else".to_owned(),
+        "origin" => "where they were born".to_owned(),
+        place => format!("`{}`", escape(place)),
+    };
+    eprintln!("{} letters {will} be sent to {to}", plan.letters);
+    for (why, count) in &plan.skipped {
+        eprintln!("{count} more match and {will} be skipped: {why}");
+    }
+    for hearer in &plan.hearers {
+        eprintln!("{} {will} hear them too", escape(&hearer.to_string()));
+    }
+    for note in &plan.notes {
+        eprintln!("note: {}", escape(note));
+    }
+}
+
+fn show(out: &mut Output, plan: &ReplayPlan) -> Result<(), CliError> {
+    if out.is_table() {
+        if !plan.sample.is_empty() {
+            out.line(commands::table(&plan.sample))?;
+        }
+        return Ok(());
+    }
+    let hearers: Vec<_> = plan
+        .hearers
+        .iter()
+        .map(|hearer| json!({ "stream": hearer.stream, "consumer": hearer.consumer }))
+        .collect();
+    out.document(&json!({
+        "schema_version": SCHEMA_VERSION,
+        "plan": {
+            "count": plan.letters,
+            "skipped": skipped(&plan.skipped),
+            "sample": plan.sample,
+            "hearers": hearers,
+            "notes": plan.notes,
+        },
+    }))
+}
+
+fn skipped(by: &BTreeMap<Skipped, u64>) -> Value {
+    by.iter().map(|(why, count)| (why.to_string(), json!(count))).collect()
+}
+
+/// 3 when a letter was not sent; one that was sent before was.
+fn exit_code(skipped: &BTreeMap<Skipped, u64>, unsent: u64) -> ExitCode {
+    let unwilling = skipped.iter().any(|(why, count)| *why != Skipped::Sent && *count > 0);
+    if unsent > 0 || unwilling { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS }
+}

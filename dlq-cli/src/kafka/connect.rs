@@ -1,0 +1,108 @@
+//! A cluster and a topic of dead letters there.
+
+use dlq_core::{StoreError, StoreErrorKind};
+use dlq_kafka::{Brokers, KafkaLetters, ScanRange, find_topic, ingest_marks};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::settings::brokers;
+use super::url::KafkaUrl;
+use crate::broker::Mark;
+use crate::cli::BrokerArgs;
+use crate::error::CliError;
+use crate::filter::{AtKafkaArgs, Attribute};
+
+/// What `kafka://…` names.
+#[derive(Clone, Debug)]
+pub(crate) struct Broker {
+    pub(super) brokers: Brokers,
+    pub(super) topic: String,
+    /// The URL, fit to be shown.
+    pub(super) shown: String,
+}
+
+impl Broker {
+    /// Nothing is asked of the cluster yet.
+    pub(crate) fn new(rest: &str, shown: String, args: &BrokerArgs) -> Result<Self, CliError> {
+        let url = KafkaUrl::parse(rest)?;
+        Ok(Self { brokers: brokers(&url, args)?, topic: url.topic, shown })
+    }
+
+    /// The letters that are meant.
+    pub(super) fn letters(&self, at_kafka: &AtKafkaArgs) -> KafkaLetters {
+        let AtKafkaArgs { partition, offsets, key, header } = at_kafka;
+        let mut range = ScanRange::new();
+        for partition in partition {
+            range = range.with_partition(*partition);
+        }
+        if let Some(offsets) = offsets {
+            range = range.with_offsets(offsets.from..offsets.to);
+        }
+        for key in key {
+            range = range.with_key(key.clone());
+        }
+        for Attribute(name, value) in header {
+            range = range.with_header(name.clone(), value.clone());
+        }
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} records read") {
+            bar.set_style(style);
+        }
+        KafkaLetters::new(&self.brokers, &*self.topic).with_range(range).with_progress(
+            move |progress| {
+                bar.set_length(progress.total);
+                bar.set_position(progress.read);
+                if progress.read >= progress.total {
+                    bar.finish_and_clear();
+                }
+            },
+        )
+    }
+
+    /// Whether the cluster answers, and has the topic.
+    pub(super) async fn find(&self) -> Result<(), CliError> {
+        let found = find_topic(&self.brokers, &self.topic).await;
+        found.map(|_| ()).map_err(|error| self.failed(error))
+    }
+
+    /// Whether the cluster answers.
+    pub(super) async fn reach(&self) -> Result<(), CliError> {
+        match find_topic(&self.brokers, &self.topic).await {
+            Err(error) if error.kind() != StoreErrorKind::NotFound => Err(self.failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Which stores the letters of the topic go into.
+    pub(super) async fn marks(&self) -> Result<Vec<Mark>, CliError> {
+        let marks = ingest_marks(&self.brokers, &self.topic).await;
+        let marks = marks.map_err(|error| self.failed(error))?.into_iter();
+        Ok(marks
+            .map(|mark| Mark {
+                store: mark.store,
+                confirmed: (mark.confirmed > 0).then(|| format!("{} letters", mark.confirmed)),
+                delete: format!(
+                    "kafka-consumer-groups.sh --bootstrap-server {} --delete --group {}",
+                    self.brokers.bootstrap(),
+                    mark.group
+                ),
+                by: mark.group,
+            })
+            .collect())
+    }
+
+    /// What failed, with what can be done about it.
+    pub(super) fn failed(&self, error: StoreError) -> CliError {
+        let (kind, error) = (error.kind(), CliError::from(error));
+        let advice = match kind {
+            StoreErrorKind::NotFound => "name another topic: kafka://HOST:PORT/TOPIC",
+            StoreErrorKind::Unavailable => {
+                "is the address right, does it run, and does it want TLS or a login? See --kafka KEY=VALUE"
+            }
+            _ => return error.about(&self.shown),
+        };
+        match error.about(&self.shown) {
+            CliError::Failed(text) => CliError::Failed(format!("{text}; {advice}")),
+            other => other,
+        }
+    }
+}

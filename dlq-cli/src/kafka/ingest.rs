@@ -1,0 +1,25 @@
+use std::process::ExitCode;
+
+use dlq_kafka::KafkaFeed;
+
+use super::Broker;
+use crate::broker::{self, Telling};
+use crate::cli::IngestArgs;
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Drains the topic of dead letters into a store.
+pub(super) async fn run(
+    at: &Broker,
+    out: &mut Output,
+    args: IngestArgs,
+) -> Result<ExitCode, CliError> {
+    let telling = Telling::open(&args)?;
+    let group = args.durable.clone().unwrap_or_else(|| KafkaFeed::group_of(&at.topic));
+    let marks = at.marks().await?;
+    let into = broker::store(&args, &marks, &at.shown, &group).await?;
+    let feed = KafkaFeed::open(&at.brokers, &at.topic, &group, &into.name, args.lease).await;
+    let feed = feed.map_err(|error| at.failed(error))?;
+    let feed = if args.once { feed.until_end() } else { feed };
+    broker::drain(feed, into, telling, &at.shown, out, &args).await
+}

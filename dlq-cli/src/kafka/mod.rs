@@ -1,0 +1,58 @@
+//! What the verbs do at Kafka.
+
+mod check;
+mod connect;
+mod ingest;
+mod replay;
+mod settings;
+mod url;
+
+pub(crate) use connect::Broker;
+
+use std::process::ExitCode;
+
+use dlq_core::store::BoxLetters;
+use dlq_kafka::Ladder;
+
+use crate::broker::{self, Mark};
+use crate::cli::{Command, LadderArgs};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Runs a verb there.
+pub(crate) async fn run(
+    at: &Broker,
+    mut out: Output,
+    mut command: Command,
+) -> Result<ExitCode, CliError> {
+    let at_kafka = command.filter().map(|filter| std::mem::take(&mut filter.at_kafka));
+    let at_kafka = at_kafka.unwrap_or_default();
+    let exit = match command {
+        Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
+        Command::Check(args) => check::run(at, &mut out, args).await?,
+        Command::Replay(args) => replay::run(at, &mut out, &at_kafka, args).await?,
+        #[cfg(feature = "nats")]
+        Command::Route(_) => {
+            return Err(CliError::refused(format!(
+                "`dlq route` is for consumers of NATS JetStream, and {} is Kafka, which gives no message up itself",
+                at.shown
+            )));
+        }
+        command if broker::changes(&command) => {
+            let marks = at.marks().await?;
+            return Err(Mark::no_changes(&marks, &at.shown, command.name()));
+        }
+        command => {
+            at.find().await?;
+            let letters = BoxLetters::new(at.letters(&at_kafka));
+            return broker::look(letters, out, &at.shown, command).await;
+        }
+    };
+    out.flush()?;
+    Ok(exit)
+}
+
+/// The retry topics that consumers have.
+fn ladder(args: &LadderArgs) -> Ladder {
+    Ladder::of(args.ladder.iter().copied()).with_names(&args.ladder_names)
+}

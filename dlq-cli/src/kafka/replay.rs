@@ -1,0 +1,76 @@
+use std::process::ExitCode;
+
+use dlq_core::store::{BoxLetters, Selection};
+use dlq_kafka::{KafkaReplay, KafkaTarget, Replayed};
+use serde_json::json;
+
+use super::{Broker, ladder};
+use crate::ask;
+use crate::broker::{self, Mark, Replaying};
+use crate::cli::ReplayArgs;
+use crate::error::CliError;
+use crate::filter::AtKafkaArgs;
+use crate::output::Output;
+use crate::signals::until_asked;
+
+/// Sends letters of a topic back.
+pub(super) async fn run(
+    at: &Broker,
+    out: &mut Output,
+    at_kafka: &AtKafkaArgs,
+    args: ReplayArgs,
+) -> Result<ExitCode, CliError> {
+    broker::refuse_what_stores_take(&args)?;
+    let target = target(&args)?;
+    let id = broker::operation(&args);
+    at.find().await?;
+    if !args.at_broker.beside_store {
+        Mark::refuse_beside_store(&at.marks().await?, &at.shown)?;
+    }
+    let letters = at.letters(at_kafka);
+    let filter = args.filter.clone().resolve(&BoxLetters::new(letters.clone())).await?;
+    if !args.change.all && *at_kafka == AtKafkaArgs::default() {
+        let _ = Selection::matching(filter.clone())?;
+    }
+    let mut replay = KafkaReplay::new(&letters, filter, target, id)
+        .with_cap(args.max_replays)
+        .with_who(ask::actor(None).who);
+    if let Some(limit) = args.limit {
+        replay = replay.with_limit(limit);
+    }
+    if let Some(pace) = args.rate {
+        replay = replay.with_rate(broker::per_second(pace)?);
+    }
+    if args.at_broker.again {
+        replay = replay.again();
+    }
+    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    let mut replaying = match Replaying::begin(out, &args, &plan)? {
+        Ok(replaying) => replaying,
+        Err(exit) => return Ok(exit),
+    };
+    let report = until_asked(|stop| {
+        let (replay, replaying) = (&replay, &mut replaying);
+        async move {
+            let told = |replayed: &Replayed| {
+                let place = json!({ "partition": replayed.partition, "offset": replayed.offset });
+                replaying.note(replayed.id, place, &replayed.outcome);
+            };
+            replay.run(stop, told).await.map_err(|error| at.failed(error))
+        }
+    });
+    let report = report.await;
+    replaying.finish(out, id, args.at_broker.again, report)
+}
+
+fn target(args: &ReplayArgs) -> Result<KafkaTarget, CliError> {
+    let keep_partition = args.at_broker.keep_partition;
+    match args.to.as_str() {
+        "origin" => Ok(KafkaTarget::Origin { keep_partition }),
+        to if keep_partition => Err(CliError::refused(format!(
+            "`--keep-partition` goes with `--to origin`, where the partitions are those of birth, and not with `--to {to}`"
+        ))),
+        "handler" => Ok(KafkaTarget::Handler(ladder(&args.at_broker.ladder))),
+        topic => Ok(KafkaTarget::Topic(topic.to_owned())),
+    }
+}

@@ -1,0 +1,167 @@
+//! Draining a topic into a store.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::store::{Letters as _, Upkeep as _};
+use dlq_core::{DeadLetter, Filter, LetterId};
+use dlq_sql::sqlite::SqliteStore;
+use dlq_testkit::fixtures::{died_again, letter};
+use serde_json::Value;
+
+use crate::fixture::Bench;
+
+pub(crate) fn letters(count: u64) -> Vec<DeadLetter> {
+    (0..count).map(letter).collect()
+}
+
+fn ids(letters: &[DeadLetter]) -> BTreeSet<LetterId> {
+    letters.iter().map(|letter| letter.id).collect()
+}
+
+/// The incidents among the lines.
+fn incidents(lines: &str) -> Vec<Value> {
+    lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn told(lines: &str) -> BTreeSet<LetterId> {
+    let id = |incident: &Value| incident["letter"].as_str().unwrap().parse().unwrap();
+    incidents(lines).iter().map(id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_letter_goes_into_the_store_with_everything() {
+    let written = letters(30);
+    let Some(bench) = Bench::with("drain", written.clone()).await else { return };
+    let again = died_again(&written[3]);
+    bench.put(vec![again.clone()]).await;
+    let (into, file) = (bench.store_url(), bench.file("incidents.jsonl"));
+    let args = ["ingest", "--into", &into, "--once", "--audit", "--incidents", &file, "-o", "json"];
+    let ran = bench.run(&args).ok();
+    let report = ran.json();
+    let deaths = |name: &str| report["by_outcome"][name].as_u64().unwrap_or(0);
+    assert_eq!(deaths("stored"), 30, "{report}{}", ran.err);
+    // Which of two deaths comes first is not said of two partitions.
+    assert_eq!(deaths("reopened") + deaths("superseded"), 1, "{report}");
+    let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
+    assert!(store.processed(100).await.unwrap().len() >= 30, "a row for each death");
+    for letter in &written {
+        let kept = store.get(letter.id).await.unwrap().unwrap();
+        assert_eq!(kept.message, letter.message);
+        assert_eq!((kept.reason, &kept.consumer), (letter.reason, &letter.consumer));
+    }
+    assert_eq!(store.get(again.id).await.unwrap().unwrap().generation, again.generation);
+    let told = std::fs::read_to_string(&file).unwrap();
+    let told = incidents(&told);
+    assert!(told.iter().all(|told| told["topic"] == "drain.dlq" && told["partition"].is_u64()));
+    assert!(told.iter().all(|incident| incident.get("payload").is_none()));
+    // There is nothing more.
+    assert_eq!(bench.run(&args).ok().json()["by_outcome"], serde_json::json!({}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_moment_it_loses_no_letter_and_no_incident() {
+    const COUNT: u64 = 600;
+    let written = letters(COUNT);
+    let Some(bench) = Bench::with("kill", written.clone()).await else { return };
+    let into = bench.store_url();
+    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", "500ms"];
+    let mut said = String::new();
+    for round in 0..6 {
+        let mut process = bench.start(&args);
+        process.says("go into");
+        for _ in 0..round * 11 % 40 {
+            process.line();
+        }
+        // In the middle of whatever it does then.
+        std::thread::sleep(Duration::from_micros(round * 300));
+        said.push_str(&process.kill());
+        // It may have died in the middle of a line.
+        said.push('\n');
+    }
+    let before = told(&said).len();
+    assert!(before > 0 && before < usize::try_from(COUNT).unwrap(), "it was killed before the end");
+    let last = bench.run(&args).ok();
+    said.push_str(&last.err);
+    let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), COUNT, "{}", last.out);
+    assert_eq!(told(&said), ids(&written), "every incident was told");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_follows_until_it_is_asked_to_end() {
+    for (signal, name) in [("-INT", "follow-int"), ("-TERM", "follow-term")] {
+        let Some(bench) = Bench::with(name, letters(3)).await else { return };
+        let into = bench.store_url();
+        let mut process = bench.start(&["ingest", "--into", &into]);
+        let mut left = ids(&letters(3));
+        while !left.is_empty() {
+            let line = process.line().expect("letters are told");
+            told(&line).iter().for_each(|id| _ = left.remove(id));
+        }
+        bench.put(vec![letter(7)]).await;
+        process.says(&letter(7).id.to_string());
+        process.signal(signal);
+        let ran = process.end().ok();
+        assert_eq!(ran.out, "4 letters stored\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_at_once_share_the_work() {
+    let written = letters(300);
+    let Some(bench) = Bench::with("two", written.clone()).await else { return };
+    let into = bench.store_url();
+    let args = ["ingest", "--into", &into, "--once", "--batch", "16", "--lease", "2s"];
+    let both = [bench.start(&args), bench.start(&args)];
+    // Who cannot say what it has to say holds its partitions, and the other one waits for it.
+    let [one, two] = both.map(|process| std::thread::spawn(|| process.end().ok().err));
+    let said = format!("{}{}", one.join().unwrap(), two.join().unwrap());
+    let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 300);
+    assert_eq!(told(&said), ids(&written));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_has_one_store() {
+    let Some(bench) = Bench::with("mark", letters(3)).await else { return };
+    let refused = bench.run(&["mark", "resolved", "--all", "--yes"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("ingest first: dlq ingest --once --from"), "{}", refused.err);
+    let into = bench.store_url();
+    bench.run(&["ingest", "--into", &into, "--once"]).ok();
+    for args in
+        [&["mark", "resolved", "--all", "--yes"] as &[&str], &["delete", "--all"], &["op", "list"]]
+    {
+        let refused = bench.run(args);
+        assert_eq!(refused.code, 2, "{args:?}");
+        assert!(
+            refused.err.contains("use the store") && refused.err.contains("dlq.db"),
+            "{args:?}: {}",
+            refused.err
+        );
+    }
+    let refused = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("--beside-store"), "{}", refused.err);
+    let other = format!("sqlite://{}", bench.file("other.db"));
+    let refused = bench.run(&["ingest", "--into", &other, "--once"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("dlq.db"), "{}", refused.err);
+    drop(SqliteStore::open(bench.file("other.db")).await.unwrap());
+    let refused = bench.run(&["ingest", "--into", &other, "--once"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("delete the group"), "{}", refused.err);
+    // A second store has a group of its own.
+    let second = ["ingest", "--into", &other, "--once", "--group", "dlq-ingest.mark.other"];
+    assert_eq!(bench.run(&second).ok().out, "3 letters stored\n");
+
+    std::fs::remove_file(bench.file("dlq.db")).unwrap();
+    let refused = bench.run(&["ingest", "--into", &into, "--once"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    for text in ["If it is lost", "3 letters", "--delete --group dlq-ingest.mark.dlq"] {
+        assert!(refused.err.contains(text), "{text} is not in {}", refused.err);
+    }
+    assert!(!std::path::Path::new(&bench.file("dlq.db")).exists());
+}

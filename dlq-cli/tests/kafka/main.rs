@@ -1,0 +1,16 @@
+//! The command at a real broker of Kafka: every verb, what can go wrong, and processes that are killed.
+
+#![cfg(feature = "kafka")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod alert;
+mod bad_input;
+mod check;
+#[path = "../common/mod.rs"]
+mod common;
+mod fixture;
+mod ingest;
+#[path = "../common/process.rs"]
+mod process;
+mod replay;
+mod verbs;

@@ -1,0 +1,92 @@
+//! Which partitions are ours, and how far each was read.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
+use rdkafka::error::KafkaError;
+
+use super::reach::Heard;
+
+/// The context of the consumer of a feed: hears of assignments, on the thread that polls.
+#[derive(Debug, Default)]
+pub(super) struct Assigned {
+    pub(super) heard: Heard,
+    inner: Mutex<Partitions>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Partitions {
+    pub(super) ours: BTreeMap<i32, Partition>,
+    epochs: u64,
+}
+
+/// A partition while it is ours.
+#[derive(Debug)]
+pub(super) struct Partition {
+    /// Of this assignment: what was read in an earlier one is not committed any more.
+    pub(super) epoch: u64,
+    /// Once its commit was read.
+    pub(super) place: Option<Place>,
+}
+
+/// How far a partition was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Before this offset others may have read what was not confirmed.
+    pub(super) again_until: i64,
+    /// After what was yielded.
+    pub(super) yielded: i64,
+    /// What is committed.
+    pub(super) committed: i64,
+    /// How many letters were confirmed, ever.
+    pub(super) confirmed: u64,
+}
+
+impl Assigned {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Partitions> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Partitions {
+    /// Those of which the commit was not read yet.
+    pub(super) fn fresh(&self) -> Vec<i32> {
+        let fresh = self.ours.iter().filter(|(_, partition)| partition.place.is_none());
+        fresh.map(|(partition, _)| *partition).collect()
+    }
+
+    /// The place in a partition, while it is ours since then.
+    pub(super) fn place(&mut self, partition: i32, epoch: u64) -> Option<&mut Place> {
+        let ours = self.ours.get_mut(&partition).filter(|ours| ours.epoch == epoch)?;
+        ours.place.as_mut()
+    }
+}
+
+impl ClientContext for Assigned {
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.heard.hear(&error, reason);
+    }
+}
+
+impl ConsumerContext for Assigned {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let mut inner = self.lock();
+        match rebalance {
+            Rebalance::Assign(list) => {
+                for element in list.elements() {
+                    inner.epochs += 1;
+                    let partition = Partition { epoch: inner.epochs, place: None };
+                    inner.ours.insert(element.partition(), partition);
+                }
+            }
+            Rebalance::Revoke(list) => {
+                for element in list.elements() {
+                    inner.ours.remove(&element.partition());
+                }
+            }
+            Rebalance::Error(error) => tracing::warn!(%error, "a rebalance failed"),
+        }
+    }
+}

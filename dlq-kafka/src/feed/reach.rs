@@ -1,0 +1,138 @@
+//! Whether a cluster answers, and has a topic.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+
+use crate::error::{SetupError, is_refusal};
+
+/// How long a cluster may take to answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is asked within that time, so that a refusal ends the wait.
+const ASK: Duration = Duration::from_millis(500);
+/// How many topics are named to who named none that exists.
+const NAMED: usize = 10;
+
+/// The last thing that a client complained of.
+#[derive(Debug, Default)]
+pub(super) struct Heard(Mutex<Option<(RDKafkaErrorCode, String)>>);
+
+impl Heard {
+    pub(super) fn hear(&self, error: &KafkaError, reason: &str) {
+        let Some(code) = error.rdkafka_error_code() else { return };
+        tracing::debug!(?code, reason, "the client complains");
+        // That all are away says less than why.
+        if code == RDKafkaErrorCode::AllBrokersDown {
+            return;
+        }
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some((code, reason.to_owned()));
+    }
+
+    fn last(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+impl ClientContext for Heard {
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.hear(&error, reason);
+    }
+}
+
+impl ConsumerContext for Heard {}
+
+/// Asks again while the coordinator of a group is being found, for at most [`PATIENCE`] and a little.
+pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
+    use RDKafkaErrorCode::{
+        CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, WaitingForCoordinator,
+    };
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Err(error)
+                if begun.elapsed() < PATIENCE
+                    && matches!(
+                        error.rdkafka_error_code(),
+                        Some(
+                            CoordinatorLoadInProgress
+                                | CoordinatorNotAvailable
+                                | NotCoordinator
+                                | WaitingForCoordinator
+                        )
+                    ) =>
+            {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// The partitions of a topic that exists, once the cluster answers. Blocks for at most [`PATIENCE`] and a little.
+pub(super) fn partitions<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    heard: &Heard,
+    bootstrap: &str,
+    topic: &str,
+) -> Result<Vec<i32>, SetupError> {
+    let begun = Instant::now();
+    let metadata = loop {
+        match consumer.fetch_metadata(Some(topic), ASK) {
+            Ok(metadata) => break metadata,
+            Err(error) => {
+                // What the client complains of is heard by polling, and a client that has joined nothing yields nothing.
+                while consumer.poll(Duration::ZERO).is_some() {}
+                let last = heard.last();
+                if let Some((_, why)) = last.as_ref().filter(|(code, _)| is_refusal(*code)) {
+                    return Err(SetupError::Config(format!("{bootstrap} refuses us: {why}")));
+                }
+                if begun.elapsed() >= PATIENCE {
+                    let why = last.map_or_else(|| error.to_string(), |(_, why)| why);
+                    let text = format!(
+                        "no broker at {bootstrap} answered within {} s: {why}",
+                        PATIENCE.as_secs()
+                    );
+                    return Err(SetupError::Unavailable(text, None));
+                }
+            }
+        }
+    };
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
+    match (found, error) {
+        (Some(found), None) if !found.partitions().is_empty() => {
+            Ok(found.partitions().iter().map(|partition| partition.id()).collect())
+        }
+        (_, Some(code)) if is_refusal(code) => {
+            Err(SetupError::Config(format!("topic `{topic}` at {bootstrap}: {code}")))
+        }
+        (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition) | None) => Err(SetupError::NotFound(
+            format!("there is no topic `{topic}` at {bootstrap}{}", others(consumer)),
+        )),
+        (_, Some(code)) => {
+            Err(SetupError::Unavailable(format!("topic `{topic}` at {bootstrap}: {code}"), None))
+        }
+    }
+}
+
+/// Which topics there are: those that sound like dead letters first.
+fn others<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> String {
+    let Ok(metadata) = consumer.fetch_metadata(None, PATIENCE) else { return String::new() };
+    let names = metadata.topics().iter().map(|topic| topic.name().to_owned());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with("__")).collect();
+    let is_other = |name: &String| {
+        let name = name.to_ascii_lowercase();
+        !["dlq", "dlt", "dead"].iter().any(|word| name.contains(word))
+    };
+    names.sort_by_cached_key(|name| (is_other(name), name.clone()));
+    if names.is_empty() {
+        return " (there are no topics)".to_owned();
+    }
+    let more = if names.len() > NAMED { " and others" } else { "" };
+    names.truncate(NAMED);
+    format!(" (there are {}{more})", names.join(", "))
+}

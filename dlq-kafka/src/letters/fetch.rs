@@ -1,0 +1,79 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dlq_core::StoreError;
+use futures_util::{Stream, TryStreamExt, stream};
+
+use super::lookup::{Lookup, Partitions};
+use super::range::{Span, rounds};
+use super::reading::unread;
+use super::records::Records;
+use super::scan::Scan;
+use super::snapshot::Row;
+use crate::error::SetupError;
+use crate::record::Record;
+
+impl Lookup {
+    /// Reads these spans; `total` is how many offsets there are to be read now.
+    pub(super) fn scan(
+        &self,
+        topic: &Arc<str>,
+        rounds: Vec<Vec<Span>>,
+        follow: bool,
+        total: u64,
+    ) -> Result<Records, SetupError> {
+        let (brokers, topic) = (self.brokers.clone(), Arc::clone(topic));
+        Scan { brokers, topic, rounds, follow }.run(total)
+    }
+
+    /// The records at these places, and others between them, as far as they are there.
+    pub(super) async fn records(
+        &self,
+        topic: Arc<str>,
+        mut places: Vec<(u32, u64)>,
+    ) -> Result<Records, SetupError> {
+        let there = match self.partitions(&topic).await {
+            Err(SetupError::NotFound(_)) => Partitions::new(),
+            there => there?,
+        };
+        places.retain(|(partition, offset)| {
+            let bounds = there.get(partition);
+            bounds.is_some_and(|bounds| (bounds.begin..bounds.end).contains(offset))
+        });
+        let rounds = rounds(places);
+        let total = rounds.iter().flatten().map(Span::len).sum();
+        self.scan(&topic, rounds, false, total)
+    }
+
+    /// These rows with the records at their places in the topic, as far as they are there.
+    pub(super) fn located<'a>(
+        &self,
+        topic: &Arc<str>,
+        rows: HashMap<(u32, u64), Vec<&'a Row>>,
+    ) -> impl Stream<Item = Result<(&'a Row, Record), StoreError>> + Send + use<'a> {
+        let (lookup, topic) = (self.clone(), Arc::clone(topic));
+        let opened = async move {
+            if rows.is_empty() {
+                return Ok(None);
+            }
+            let places = rows.keys().copied().collect();
+            Ok(Some((rows, lookup.records(topic, places).await.map_err(unread)?)))
+        };
+        let found = |(mut rows, mut records): (HashMap<_, Vec<&'a Row>>, Records)| async move {
+            while let Some(record) = records.next().await.map_err(unread)? {
+                if let Some(found) = rows.remove(&(record.partition, record.offset)) {
+                    return Ok(Some(((found, record), (rows, records))));
+                }
+            }
+            Ok(None)
+        };
+        stream::once(opened)
+            .try_filter_map(|opened| std::future::ready(Ok(opened)))
+            .map_ok(move |opened| stream::try_unfold(opened, found))
+            .try_flatten()
+            .map_ok(|(rows, record): (Vec<&'a Row>, Record)| {
+                stream::iter(rows.into_iter().map(move |row| Ok((row, record.clone()))))
+            })
+            .try_flatten()
+    }
+}

@@ -1,0 +1,275 @@
+//! What was sent back: a compacted topic of one partition, in which each death that was sent has a record.
+//!
+//! The key of a record is the death, `ID.GENERATION`, its value says in JSON by which operation, where to, when, by whom
+//! and for the how-manieth time. A record is written in the transaction that sends the letter, so that neither is there
+//! without the other for whoever reads with `read_committed`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlq_core::{Death, OperationId, Timestamp};
+use rdkafka::Message as _;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::BorrowedMessage;
+use rdkafka::{Offset, TopicPartitionList};
+use serde::{Deserialize, Serialize};
+
+use super::aside::aside;
+use super::lookup::{Bounds, Lookup, config};
+use super::replay::Stop;
+use crate::brokers::Brokers;
+use crate::error::{SetupError, is_refusal};
+
+/// For how long an answer is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The key of the record that is written by whoever begins to send. Who has read it has read everything that was sent
+/// before.
+pub(super) const BEGUN: &[u8] = b"begun";
+
+/// How a death was sent back last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) operation: OperationId,
+    pub(super) at: Timestamp,
+    /// How often, this time included.
+    pub(super) times: u32,
+}
+
+pub(super) type Marks = HashMap<Death, Mark>;
+
+/// A record as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Written {
+    pub(super) operation: OperationId,
+    /// The topic that it was sent to.
+    #[serde(default)]
+    pub(super) to: String,
+    pub(super) at: Timestamp,
+    #[serde(default)]
+    pub(super) who: String,
+    #[serde(default = "once")]
+    pub(super) times: u32,
+}
+
+const fn once() -> u32 {
+    1
+}
+
+/// Reads `LETTER.GENERATION`.
+fn death_of(key: &[u8]) -> Option<Death> {
+    let (letter, generation) = std::str::from_utf8(key).ok()?.split_once('.')?;
+    Some(Death { letter: letter.parse().ok()?, generation: generation.parse().ok()? })
+}
+
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// The ledger, as far as it was read.
+pub(super) struct Ledger {
+    consumer: BaseConsumer,
+    topic: String,
+    /// The first offset that was not read.
+    next: i64,
+    read: Read,
+}
+
+impl Ledger {
+    /// The ledger in this topic, which must be there.
+    pub(super) fn open(brokers: &Brokers, topic: &str) -> Result<Self, SetupError> {
+        let what = format!("read topic `{topic}`");
+        let answered = |error| SetupError::answered(&what, error);
+        let mut config = config(brokers)?;
+        // An assignment by hand wants a name of a group, which never comes to be.
+        config.set("group.id", "dlq.replays");
+        let consumer: BaseConsumer = config.create().map_err(answered)?;
+        let mut all = TopicPartitionList::new();
+        all.add_partition_offset(topic, 0, Offset::Beginning).map_err(answered)?;
+        consumer.assign(&all).map_err(answered)?;
+        Ok(Self { consumer, topic: topic.to_owned(), next: 0, read: Read::default() })
+    }
+
+    /// Reads on, beyond this offset or, without one, to the end.
+    pub(super) fn read(&mut self, beyond: Option<i64>) -> Result<(), SetupError> {
+        let mut until = Instant::now() + PATIENCE;
+        while beyond.is_none_or(|offset| self.next <= offset) {
+            match self.consumer.poll(Duration::from_millis(100)) {
+                Some(Ok(message)) => {
+                    let read = mark_of(&message);
+                    self.next = message.offset() + 1;
+                    self.read.take(read);
+                    until = Instant::now() + PATIENCE;
+                }
+                Some(Err(KafkaError::PartitionEOF(_))) if beyond.is_none() => break,
+                // Others are of a broker that is away, of which the client looks for another.
+                Some(Err(error)) if error.rdkafka_error_code().is_some_and(is_refusal) => {
+                    return Err(self.failed(error));
+                }
+                Some(Err(_)) | None if Instant::now() < until => {}
+                Some(Err(error)) => return Err(self.failed(error)),
+                None => {
+                    let timed_out = RDKafkaErrorCode::OperationTimedOut;
+                    return Err(self.failed(KafkaError::MessageConsumption(timed_out)));
+                }
+            }
+        }
+        match self.read.unclear.values().next() {
+            Some(why) => Err(SetupError::Config(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// What was sent back.
+    pub(super) fn marks(&self) -> &Marks {
+        &self.read.marks
+    }
+
+    /// Whether something is written within this time, unless it is to stop.
+    pub(super) fn moves_within(&mut self, time: Duration, stop: &Stop) -> Result<bool, SetupError> {
+        let until = Instant::now() + time;
+        while Instant::now() < until && !stop.is_set() {
+            if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(50)) {
+                let read = mark_of(&message);
+                self.next = message.offset() + 1;
+                self.read.take(read);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn failed(&self, error: KafkaError) -> SetupError {
+        SetupError::answered(&format!("read topic `{}`", self.topic), error)
+    }
+}
+
+/// What the ledger says, as far as it was read.
+#[derive(Debug, Default)]
+struct Read {
+    marks: Marks,
+    /// Deaths whose last record is none of this version, and why.
+    unclear: BTreeMap<Death, String>,
+}
+
+impl Read {
+    fn take(&mut self, read: Option<(Death, Result<Option<Mark>, String>)>) {
+        let Some((death, mark)) = read else { return };
+        self.marks.remove(&death);
+        self.unclear.remove(&death);
+        match mark {
+            Ok(mark) => self.marks.extend(mark.map(|mark| (death, mark))),
+            Err(why) => drop(self.unclear.insert(death, why)),
+        }
+    }
+}
+
+/// What a record says: which death, and how it was sent back last. A death without a value was not, on somebody's word.
+fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>, String>)> {
+    let key = message.key().filter(|key| *key != BEGUN)?;
+    let (topic, offset) = (message.topic(), message.offset());
+    let Some(death) = death_of(key) else {
+        tracing::warn!(topic, offset, "a record of the ledger is of no death; it is passed over");
+        return None;
+    };
+    let Some(json) = message.payload() else { return Some((death, Ok(None))) };
+    let mark = serde_json::from_slice::<Written>(json).map(|written| {
+        let Written { operation, at, times, .. } = written;
+        Some(Mark { operation, at, times })
+    });
+    let unclear = |error| {
+        format!(
+            "the record at offset {offset} of topic `{topic}`, which says whether letter {death} was sent back, is none \
+             of this version ({error}); write a record without a value under its key to go without it"
+        )
+    };
+    Some((death, mark.map_err(unclear)))
+}
+
+/// Whether there is a ledger, which then has one partition: from where to where.
+pub(super) async fn bounds(
+    lookup: &Lookup,
+    topic: &Arc<str>,
+) -> Result<Option<Bounds>, SetupError> {
+    let partitions = match lookup.partitions(topic).await {
+        Ok(partitions) => partitions,
+        Err(SetupError::NotFound(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if partitions.len() > 1 {
+        return Err(SetupError::Config(format!(
+            "topic `{topic}`, which says what was sent back, has {} partitions; it must have 1",
+            partitions.len()
+        )));
+    }
+    Ok(partitions.get(&0).copied())
+}
+
+/// Everything that was sent back.
+pub(super) async fn marks(brokers: &Brokers, topic: &Arc<str>) -> Result<Marks, SetupError> {
+    let (brokers, name) = (brokers.clone(), Arc::clone(topic));
+    let read = aside(PATIENCE * 20, move || {
+        let mut ledger = Ledger::open(&brokers, &name)?;
+        ledger.read(None)?;
+        Ok(ledger.read.marks)
+    });
+    read.await.unwrap_or_else(|| Err(silent(&format!("read topic `{topic}`"))))
+}
+
+/// Makes sure that there is a ledger, and that it forgets nothing.
+pub(super) async fn ensure(lookup: &Lookup, topic: &Arc<str>) -> Result<(), SetupError> {
+    let what = format!("create topic `{topic}`, which says what was sent back");
+    let answered = |error| SetupError::answered(&what, error);
+    let admin: AdminClient<DefaultClientContext> =
+        lookup.brokers.client(&[], &[])?.create().map_err(answered)?;
+    let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+    let options = options.operation_timeout(Some(PATIENCE));
+    if bounds(lookup, topic).await?.is_none() {
+        let new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
+        let new = new.set("cleanup.policy", "compact");
+        let created = admin.create_topics([&new], &options).await.map_err(answered)?;
+        match created.into_iter().find_map(Result::err) {
+            None | Some((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+            Some((_, code)) => return Err(answered(KafkaError::MetadataFetch(code))),
+        }
+        let until = Instant::now() + PATIENCE;
+        while bounds(lookup, topic).await.ok().flatten().is_none() {
+            if Instant::now() > until {
+                return Err(silent(&what));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let of = [ResourceSpecifier::Topic(topic)];
+    let found = admin.describe_configs(&of, &options).await.map_err(answered)?;
+    // Who may not ask is believed to know what it is.
+    let found = found.into_iter().next().and_then(Result::ok);
+    let policy = found.as_ref().and_then(|found| found.get("cleanup.policy"));
+    match policy.and_then(|entry| entry.value.as_deref()) {
+        Some(policy) if policy.contains("delete") => Err(SetupError::Config(format!(
+            "topic `{topic}` says what was sent back, and its `cleanup.policy` is `{policy}`, so that it forgets; set it \
+             to `compact`"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn silent(what: &str) -> SetupError {
+    SetupError::Unavailable(format!("{what}: no answer within {PATIENCE:?}"), None)
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { topic, next, read, .. } = self;
+        f.debug_struct("Ledger")
+            .field("topic", topic)
+            .field("next", next)
+            .field("marks", &read.marks.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! Sending letters back, each of them once.
+//!
+//! # The protocol
+//!
+//! Letters are sent in transactions, up to 500 of them in each, and the topic of dead letters has one transactional id,
+//! `dlq-replay.<topic>`, for whoever sends letters of it:
+//!
+//! 1. *Begin.* A producer takes the id. From here on nobody who had it before can commit anything, and what they had
+//!    open is aborted. In a transaction of its own it writes to the ledger that it has begun.
+//! 2. *Read* the ledger up to that record: everything that was sent before stands before it.
+//! 3. *Send* what is wanted and not marked, and the mark of each, in one transaction.
+//! 4. *Commit.* Letters and marks are there, all of them or none. Then 3 again.
+//!
+//! # What happens if the process dies
+//!
+//! - Before 3, and after 4: nothing is open. What is marked is not sent again.
+//! - In 3: the transaction is aborted by whoever takes the id next, or after 60 seconds. Nothing of it ever was, for
+//!   whoever reads with `read_committed`; until then such readers of the topics that it wrote to wait.
+//! - In 4: the cluster has decided to commit, and does so before it hands out the id again, or it has not, as above.
+//! - A process that is stopped and goes on later finds that its id was taken. Nothing of what it had open is there; it
+//!   waits until the ledger has not moved for a while, takes the id again, reads the ledger, and goes on with the rest.
+//!   So do two who send at once.
+//!
+//! # What is not promised
+//!
+//! A consumer that reads with `read_uncommitted`, which is the default of Java's client, sees what was aborted too, and
+//! a letter twice whose replay was killed. librdkafka's default is `read_committed`, and so is ours.
+
+mod hearers;
+mod parcels;
+mod plan;
+mod run;
+mod session;
+mod stop;
+
+use dlq_core::replay::ReplayRules;
+use dlq_core::{Filter, LetterId, OperationId};
+
+pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+
+pub(super) use stop::Stop;
+
+use super::KafkaLetters;
+use super::send::KafkaTarget;
+
+/// A letter and what became of it.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The letter.
+    pub id: LetterId,
+    /// Its partition in the topic of dead letters.
+    pub partition: u32,
+    /// Its offset in that partition.
+    pub offset: u64,
+    /// What became of it.
+    pub outcome: ReplayOutcome,
+}
+
+/// Sends letters back: those that match a filter, of the [range](KafkaLetters::with_range) of the letters, each death once, whoever sends it and however often (G6).
+///
+/// What was sent is marked in the [ledger](KafkaLetters::with_ledger), a compacted topic that is created when it is not
+/// there, in the transaction that sends it, and read with the status `sent` from then on. Running it twice, at once or
+/// one after the other, sends nothing twice; running it again after it was killed or cancelled goes on. A letter that
+/// died again is a new death, and can be sent again. How often a letter was sent back goes with it, and a letter at the
+/// [cap](Self::with_cap) is not sent (G7).
+///
+/// Consumers must read with `isolation.level=read_committed`, which is librdkafka's default and that of
+/// this crate. **Java's default is `read_uncommitted`**: such a consumer sees a letter twice whose replay was killed
+/// and run again.
+///
+/// Letters keep key, value and the producer's headers, byte for byte. Attempts start over; the headers `replay.*` say
+/// when, by what and from where it was sent.
+///
+/// ```no_run
+/// use dlq_core::{BoxError, Filter, OperationId};
+/// use dlq_kafka::{KafkaLetters, KafkaReplay, KafkaTarget};
+///
+/// async fn send_back(letters: &KafkaLetters, id: OperationId) -> Result<(), BoxError> {
+///     let filter = Filter::new().with_error("connection refused");
+///     let target = KafkaTarget::Origin { keep_partition: false };
+///     let replay = KafkaReplay::new(letters, filter, target, id).with_rate(100);
+///     for hearer in &replay.plan().await?.hearers {
+///         println!("{hearer} will hear them too");
+///     }
+///     let report = replay.run(std::future::pending(), |_| {}).await?;
+///     println!("{report}");
+///     Ok(())
+/// }
+/// ```
+///
+/// # What happens if the process dies
+///
+/// What it had not committed never was: whoever sends these letters next begins by aborting it, and sends the rest.
+/// Nobody has to wait. Unless somebody does, the cluster aborts it after 60 seconds; until then consumers of the topics
+/// that it wrote to wait.
+///
+/// # Permissions
+///
+/// To write to the topics that letters go to and to the ledger, to read the ledger, and to write as the transactional id
+/// `dlq-replay.<topic>`; to create the ledger, unless it is there: one partition, `cleanup.policy=compact`.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is sent until it runs"]
+pub struct KafkaReplay {
+    letters: KafkaLetters,
+    filter: Filter,
+    target: KafkaTarget,
+    rules: ReplayRules,
+    who: String,
+}
+
+impl KafkaReplay {
+    /// Sends the letters that match to this target, as this operation.
+    pub fn new(
+        letters: &KafkaLetters,
+        filter: Filter,
+        target: KafkaTarget,
+        operation: OperationId,
+    ) -> Self {
+        Self {
+            letters: letters.clone(),
+            filter,
+            target,
+            rules: ReplayRules::new(operation),
+            who: String::new(),
+        }
+    }
+
+    /// Sets who sends them, for the ledger. Defaults to nobody.
+    pub fn with_who(mut self, who: impl Into<String>) -> Self {
+        self.who = who.into();
+        self
+    }
+
+    /// Sets how many letters are sent at most, oldest first. Defaults to all.
+    pub fn with_limit(mut self, letters: u64) -> Self {
+        self.rules.limit = letters;
+        self
+    }
+
+    /// Sets how many letters are sent in a second; 0 is read as 1. They come in transactions of a quarter of a second,
+    /// or of one letter. Defaults to as many as the cluster takes.
+    pub fn with_rate(mut self, per_second: u32) -> Self {
+        self.rules.rate = Some(per_second.max(1));
+        self
+    }
+
+    /// Sets how often a letter may be sent back; 0 for any number. Defaults to 10.
+    pub fn with_cap(mut self, cap: u32) -> Self {
+        self.rules.cap = cap;
+        self
+    }
+
+    /// Sends letters that were sent before too; each once for this operation. Defaults to not.
+    pub fn again(mut self) -> Self {
+        self.rules.again = true;
+        self
+    }
+}

@@ -1,0 +1,142 @@
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::replay::{ReplayOutcome, Skipped};
+use dlq_core::{DeadLetter, StoreError};
+use futures_util::StreamExt;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::time::Instant;
+
+use super::super::ledger::Ledger;
+use super::super::send::{Outgoing, now, refused};
+use super::super::snapshot::{Place, Row};
+use super::Replayed;
+use super::run::Run;
+use super::session::Broken;
+use crate::error::SetupError;
+
+/// How many letters are sent in a transaction at most.
+const BATCH: u32 = 500;
+/// After how many bytes of payload no letter is added to a transaction.
+const BYTES: usize = 8 * 1024 * 1024;
+/// A letter that is ready to be sent, and its mark.
+pub(super) struct Parcel<'a> {
+    pub(super) row: &'a Row,
+    pub(super) letter: Outgoing,
+    pub(super) mark: Outgoing,
+}
+
+impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
+    /// What is written at once fails at once: halves are tried until it is known which letter cannot be sent.
+    pub(super) fn set_aside(&mut self, mut parcels: Vec<Parcel<'a>>, blamed: &[usize], code: Code) {
+        if let [number] = blamed {
+            let parcel = parcels.remove(number / 2);
+            let topic = &parcel.letter.topic;
+            let setting = match code {
+                Code::MessageSizeTooLarge => "; see the topic's `max.message.bytes`",
+                _ => "",
+            };
+            let error = refused(format!("topic `{topic}` does not take it: {code}{setting}"));
+            self.tell(parcel.row, ReplayOutcome::Failed(error));
+            return self.parts.push_front(parcels);
+        }
+        let half = parcels.split_off(parcels.len() / 2);
+        self.parts.push_front(half);
+        self.parts.push_front(parcels);
+    }
+
+    pub(super) fn close_topic(&mut self, parcels: Vec<Parcel<'a>>, code: Code) {
+        let mut topics: BTreeMap<Arc<str>, Vec<Parcel<'a>>> = BTreeMap::new();
+        for parcel in parcels {
+            topics.entry(Arc::clone(&parcel.letter.topic)).or_default().push(parcel);
+        }
+        if topics.len() > 1 {
+            return topics.into_values().for_each(|parcels| self.parts.push_front(parcels));
+        }
+        for (topic, parcels) in topics {
+            for parcel in &parcels {
+                self.tell(parcel.row, ReplayOutcome::Failed(closed(&topic, code)));
+            }
+            self.closed.insert(topic, code);
+        }
+    }
+
+    /// The next letters, when their turn has come, with their payloads.
+    pub(super) async fn pack(
+        &mut self,
+        ledger: &Option<Ledger>,
+    ) -> Result<Vec<Parcel<'a>>, Broken> {
+        let size = self.replay.rules.rate.map_or(BATCH, |rate| (rate / 4).clamp(1, BATCH));
+        self.stop.wait_until(self.turn).await;
+        if self.is_stopped() {
+            return Err(Broken::Stopped);
+        }
+        let count = self.rows.len().min(size as usize);
+        let mut rows: Vec<&'a Row> = self.rows.iter().take(count).copied().collect();
+        let letters = self.replay.letters.whole(&rows);
+        let (mut letters, mut bytes) = (pin!(letters), 0);
+        let mut whole: HashMap<Place, Cow<'a, DeadLetter>> = HashMap::new();
+        let mut is_all = true;
+        while let Some(read) = letters.next().await {
+            let (place, letter) = read.map_err(|error| {
+                Broken::Server(SetupError::Unavailable(error.to_string(), Some(error.into())))
+            })?;
+            bytes += letter.message.payload().map_or(0, |payload| payload.len());
+            whole.insert(place, letter);
+            if self.is_stopped() {
+                return Err(Broken::Stopped);
+            }
+            if bytes > BYTES {
+                is_all = false;
+                break;
+            }
+        }
+        if !is_all {
+            // What was not come to is for the next time; what has gone is found out then.
+            rows.retain(|row| whole.contains_key(&row.place));
+            self.rows.retain(|row| !whole.contains_key(&row.place));
+        } else {
+            self.rows.drain(..count);
+        }
+        let mut parcels = Vec::new();
+        for row in rows {
+            let Some(letter) = whole.remove(&row.place) else {
+                self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
+                continue;
+            };
+            let mark = ledger.as_ref().and_then(|ledger| ledger.marks().get(&row.letter.death()));
+            let times = mark.map_or(0, |mark| mark.times).saturating_add(1);
+            match self.parcel(row, &letter, times) {
+                Ok(parcel) => parcels.push(parcel),
+                Err(error) => self.tell(row, ReplayOutcome::Failed(error)),
+            }
+        }
+        if let Some(rate) = self.replay.rules.rate {
+            let count = u32::try_from(parcels.len()).unwrap_or(BATCH);
+            self.turn = self.turn.max(Instant::now()) + Duration::from_secs(1) * count / rate;
+        }
+        Ok(parcels)
+    }
+
+    fn parcel(
+        &self,
+        row: &'a Row,
+        letter: &DeadLetter,
+        times: u32,
+    ) -> Result<Parcel<'a>, StoreError> {
+        let at = now();
+        let outgoing = self.shipment.pack(letter, (row.place.partition, row.place.offset), at)?;
+        if let Some(code) = self.closed.get(&outgoing.topic) {
+            return Err(closed(&outgoing.topic, *code));
+        }
+        let mark = self.shipment.mark(&row.letter, &outgoing.topic, times, at)?;
+        Ok(Parcel { row, letter: outgoing, mark })
+    }
+}
+
+fn closed(topic: &str, code: Code) -> StoreError {
+    refused(format!("topic `{topic}` cannot be written to: {code}"))
+}

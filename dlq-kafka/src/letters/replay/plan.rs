@@ -1,0 +1,151 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use dlq_core::StoreError;
+use dlq_core::replay::{ReplayPlan, Skipped};
+
+use super::super::send::{KafkaTarget, REPLAYING, Shipment, refused};
+use super::super::snapshot::{Row, Snapshot};
+use super::{KafkaReplay, hearers};
+use crate::error::SetupError;
+use crate::ladder::is_topic;
+
+/// How many letters a plan shows.
+const SAMPLE: usize = 10;
+
+/// What is to be done with the letters that match, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Selected<'a> {
+    pub(super) send: Vec<&'a Row>,
+    pub(super) skip: Vec<(&'a Row, Skipped)>,
+}
+
+impl KafkaReplay {
+    /// What it would do now, without doing it: it writes nothing, and takes nothing from a replay that runs.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such topic of dead letters, `Refused` when letters are to be sent to a topic that is
+    /// not there or is itself one of dead letters, `InvalidConfig` when the ledger will not do or something is not
+    /// permitted, `Unavailable` when the cluster does not answer.
+    pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
+        let snapshot = self.letters.snapshot().await?;
+        let (shipment, selected) = self.prepare(&snapshot).await?;
+        let mut plan = ReplayPlan::default();
+        plan.letters = selected.send.len() as u64;
+        plan.sample = selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
+        plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
+        for (_, why) in &selected.skip {
+            *plan.skipped.entry(*why).or_default() += 1;
+        }
+        self.note_strangers(&selected, &mut plan.notes);
+        // By topic, whose letters go there.
+        let mut owners: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for row in &selected.send {
+            if let Ok(topic) = shipment.topic_for(&row.letter) {
+                owners.entry(topic).or_default().insert(&row.letter.consumer);
+            }
+        }
+        let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
+        plan.notes.extend(closed.map(|why| format!("{why}; the letters that go there will fail")));
+        plan.notes.sort_unstable();
+        if !matches!(self.target, KafkaTarget::Handler(_)) {
+            hearers::find(self.letters.brokers(), &owners, &mut plan).await?;
+        }
+        Ok(plan)
+    }
+
+    /// What is to be sent, by what.
+    pub(super) async fn prepare<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+    ) -> Result<(Shipment, Selected<'a>), StoreError> {
+        let mut shipment = self.shipment();
+        let selected = self.select(&shipment, snapshot);
+        let letters = selected.send.iter().map(|row| &row.letter);
+        let mut topics = shipment.topics_for(letters);
+        if let KafkaTarget::Topic(topic) = &self.target {
+            self.check(topic)?;
+            topics.insert(topic.clone());
+        }
+        for topic in topics {
+            let there = match self.letters.lookup.partitions(&topic.as_str().into()).await {
+                Ok(partitions) => Ok(partitions.len()),
+                Err(SetupError::NotFound(_)) => Err(shipment.missing(&topic)),
+                Err(SetupError::Config(why)) => Err(why),
+                Err(error) => return Err(error.for_store(REPLAYING)),
+            };
+            match (&self.target, there) {
+                (KafkaTarget::Topic(_), Err(why)) => return Err(refused(why)),
+                (_, there) => drop(shipment.topics.insert(topic, there)),
+            }
+        }
+        Ok((shipment, selected))
+    }
+
+    fn check(&self, topic: &str) -> Result<(), StoreError> {
+        if !is_topic(topic) {
+            return Err(refused(format!(
+                "`{topic}` is no name of a topic; name one that is there"
+            )));
+        }
+        if topic == self.letters.topic() || topic == &*self.letters.ledger {
+            return Err(refused(format!(
+                "`{topic}` is where the letters are from, or the ledger of what was sent back; name another topic"
+            )));
+        }
+        Ok(())
+    }
+
+    fn shipment(&self) -> Shipment {
+        Shipment {
+            from: self.letters.topic().to_owned(),
+            ledger: Arc::clone(&self.letters.ledger),
+            cluster: Arc::clone(self.letters.brokers().cluster_shared()),
+            target: self.target.clone(),
+            operation: self.rules.operation,
+            who: self.who.clone(),
+            topics: HashMap::new(),
+        }
+    }
+
+    /// Which letters are sent and which are not.
+    fn select<'a>(&self, shipment: &Shipment, snapshot: &'a Snapshot) -> Selected<'a> {
+        let mut rows: Vec<&Row> = snapshot.letters.matching(&self.filter).collect();
+        rows.sort_unstable_by_key(|row| row.place);
+        let mut selected = Selected::default();
+        for row in rows {
+            let mark = snapshot.marks.get(&row.letter.death());
+            let why = self.rules.skipped(&row.letter, mark.map(|mark| mark.operation));
+            if let Some(why) = why.or_else(|| shipment.topic_for(&row.letter).err()) {
+                selected.skip.push((row, why));
+            } else if (selected.send.len() as u64) < self.rules.limit {
+                selected.send.push(row);
+            } else {
+                break;
+            }
+        }
+        selected
+    }
+
+    /// Says of letters of other clusters how they can be sent.
+    fn note_strangers(&self, selected: &Selected<'_>, notes: &mut Vec<String>) {
+        let here = self.letters.brokers().cluster();
+        let mut strangers: BTreeMap<&str, u64> = BTreeMap::new();
+        for (row, why) in &selected.skip {
+            let origin = &row.letter.origin;
+            if *why == Skipped::NoOrigin
+                && origin.transport() == "kafka"
+                && origin.cluster() != here
+            {
+                *strangers.entry(origin.cluster()).or_default() += 1;
+            }
+        }
+        notes.extend(strangers.into_iter().map(|(cluster, count)| {
+            format!(
+                "{count} letters were born in the cluster `{cluster}`, and this one is called `{here}`; if it is the same, \
+                 say so (`Brokers::with_cluster`), otherwise name a topic"
+            )
+        }));
+    }
+}

@@ -1,0 +1,334 @@
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
+use dlq_core::{Death, StoreError, StoreErrorKind};
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::time::Instant;
+
+use super::super::aside::{aside, leave};
+use super::super::ledger::{self, BEGUN, Ledger, Marks, PATIENCE, random};
+use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
+use super::super::snapshot::{Place, Row};
+use super::parcels::Parcel;
+use super::session::{Broken, Session};
+use super::{KafkaReplay, Replayed, Stop};
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+
+/// How often somebody else may take over before anything was sent.
+const TAKEN: u32 = 20;
+/// How often it is begun anew because the cluster did not answer.
+const BROKEN: u32 = 3;
+
+/// A replay that runs.
+pub(super) struct Run<'a, T> {
+    pub(super) replay: &'a KafkaReplay,
+    pub(super) brokers: Brokers,
+    pub(super) shipment: Shipment,
+    pub(super) report: ReplayReport,
+    pub(super) tell: T,
+    /// What is wanted and was not sent.
+    pub(super) rows: VecDeque<&'a Row>,
+    /// What could not be sent together, and is to be tried apart.
+    pub(super) parts: VecDeque<Vec<Parcel<'a>>>,
+    /// Of these, what may have been sent, since nobody has said that it was not.
+    pub(super) unsure: HashSet<Death>,
+    /// Topics that cannot be written to.
+    pub(super) closed: HashMap<Arc<str>, Code>,
+    pub(super) stop: Arc<Stop>,
+    /// When the next letter may be sent.
+    pub(super) turn: Instant,
+}
+
+/// Sets it when it is dropped.
+struct StopOnDrop(Arc<Stop>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+impl KafkaReplay {
+    /// Sends them, and returns what was done when every letter was come to, `stop` was ready, or the cluster did not
+    /// answer. `tell` hears of every letter as soon as it is known what becomes of it.
+    ///
+    /// When `stop` is ready, the transaction that is open is aborted unless it is being committed, and nothing more is
+    /// sent: what was not sent is untouched, and what was sent is marked.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot begin; as [`plan`](Self::plan).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is what killing the process is. Nothing is lost and nothing is sent twice, but it is not told what was
+    /// sent. Use `stop` instead.
+    pub async fn run(
+        &self,
+        stop: impl Future<Output = ()> + Send,
+        tell: impl FnMut(&Replayed) + Send,
+    ) -> Result<ReplayReport, StoreError> {
+        let snapshot = self.letters.snapshot().await?;
+        let (shipment, selected) = self.prepare(&snapshot).await?;
+        let stopped = Arc::new(Stop::default());
+        let _stop = StopOnDrop(Arc::clone(&stopped));
+        let mut run = Run {
+            replay: self,
+            brokers: self.letters.brokers().clone(),
+            shipment,
+            report: ReplayReport::default(),
+            tell,
+            rows: selected.send.into(),
+            parts: VecDeque::new(),
+            unsure: HashSet::new(),
+            closed: HashMap::new(),
+            stop: Arc::clone(&stopped),
+            turn: Instant::now(),
+        };
+        for (row, why) in selected.skip {
+            run.tell(row, ReplayOutcome::Skipped(why));
+        }
+        let ended = {
+            let mut sending = pin!(run.send_all());
+            tokio::select! {
+                biased;
+                () = stop => {
+                    stopped.set();
+                    sending.await
+                }
+                ended = &mut sending => ended,
+            }
+        };
+        run.report.stopped = ended.err();
+        let apart: usize = run.parts.iter().map(Vec::len).sum();
+        run.report.left = (run.rows.len() + apart) as u64;
+        Ok(run.report)
+    }
+}
+
+impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
+    /// Sends what is wanted, and begins anew where it was kept from it.
+    async fn send_all(&mut self) -> Result<(), StoreError> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let ready = ledger::ensure(&self.replay.letters.lookup, &self.shipment.ledger).await;
+        ready.map_err(|error| error.for_store(REPLAYING))?;
+        let mut ledger = None;
+        let (mut taken, mut broken) = (0, 0);
+        while self.has_more() && !self.is_stopped() {
+            let before = self.report.sent;
+            let Err(why) = self.send_some(&mut ledger).await else { continue };
+            if self.report.sent > before {
+                (taken, broken) = (0, 0);
+            }
+            match why {
+                Broken::Stopped => return Ok(()),
+                Broken::Fenced if taken < TAKEN => {
+                    taken += 1;
+                    self.make_way(&mut ledger).await?;
+                }
+                Broken::Fenced => {
+                    return Err(unavailable(format!(
+                        "others have begun to send letters of `{}` {TAKEN} times before one of these was sent; let one \
+                         end before the next",
+                        self.shipment.from
+                    )));
+                }
+                Broken::Server(error) if broken < BROKEN && !self.is_stopped() => {
+                    tracing::warn!(%error, "sending letters back begins anew");
+                    broken += 1;
+                    self.pause(Duration::from_millis(500) * broken).await;
+                }
+                Broken::Server(error) | Broken::Refused(error) => {
+                    return Err(error.for_store(REPLAYING));
+                }
+                Broken::Records(_, code) | Broken::Topic(code) => {
+                    return Err(refused(format!(
+                        "topic `{}`, which says what was sent back, cannot be written to: {code}",
+                        self.shipment.ledger
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the right to send, and sends until everything was sent, something has to be tried apart, or it is kept from
+    /// it.
+    async fn send_some(&mut self, ledger: &mut Option<Ledger>) -> Result<(), Broken> {
+        let (brokers, from) = (self.brokers.clone(), self.shipment.from.clone());
+        let session = within(PATIENCE * 3, move || Session::open(&brokers, &from)).await?;
+        tracing::trace!("the right to send is taken");
+        let session = Arc::new(session);
+        let done = self.send_by(&session, ledger).await;
+        // Closing it may block, and nobody waits for it.
+        leave(move || drop(session));
+        done
+    }
+
+    async fn send_by(
+        &mut self,
+        session: &Arc<Session>,
+        ledger: &mut Option<Ledger>,
+    ) -> Result<(), Broken> {
+        let begun = self.shipment.entry(BEGUN.into(), "", 0, now());
+        let begun =
+            begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
+        let offset = self.transact(session, vec![begun]).await?[0];
+        self.read_ledger(ledger, offset).await?;
+        loop {
+            let parcels = match self.parts.pop_front() {
+                Some(parcels) => parcels,
+                None if self.rows.is_empty() => return Ok(()),
+                None => self.pack(ledger).await?,
+            };
+            if parcels.is_empty() {
+                continue;
+            }
+            let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
+            match self.transact(session, records).await {
+                Ok(_) => {
+                    for parcel in &parcels {
+                        self.tell(parcel.row, ReplayOutcome::Sent);
+                    }
+                }
+                Err(Broken::Records(blamed, code)) if blamed.iter().all(|one| one % 2 == 0) => {
+                    self.set_aside(parcels, &blamed, code);
+                    return Ok(());
+                }
+                Err(Broken::Topic(code)) => {
+                    self.close_topic(parcels, code);
+                    return Ok(());
+                }
+                Err(why) => {
+                    self.unsure.extend(parcels.iter().map(|parcel| parcel.row.letter.death()));
+                    self.parts.push_front(parcels);
+                    return Err(why);
+                }
+            }
+        }
+    }
+
+    async fn transact(
+        &self,
+        session: &Arc<Session>,
+        records: Vec<Outgoing>,
+    ) -> Result<Vec<i64>, Broken> {
+        let (session, stop) = (Arc::clone(session), Arc::clone(&self.stop));
+        within(PATIENCE * 6, move || session.transact(&records, &stop)).await
+    }
+
+    /// Reads the ledger beyond this offset, and leaves out what it says was sent.
+    async fn read_ledger(
+        &mut self,
+        ledger: &mut Option<Ledger>,
+        offset: i64,
+    ) -> Result<(), Broken> {
+        let (brokers, topic) = (self.brokers.clone(), Arc::clone(&self.shipment.ledger));
+        let open = ledger.take();
+        let read = within(PATIENCE * 20, move || {
+            let mut open = match open {
+                Some(open) => open,
+                None => Ledger::open(&brokers, &topic).map_err(of_setup)?,
+            };
+            open.read(Some(offset)).map_err(of_setup)?;
+            Ok(open)
+        });
+        let open = ledger.insert(read.await?);
+        tracing::trace!("the ledger is read");
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.retain(|row| self.is_wanted(row, open.marks()));
+        self.rows = rows;
+        let mut parts = std::mem::take(&mut self.parts);
+        for parcels in &mut parts {
+            parcels.retain(|parcel| self.is_wanted(parcel.row, open.marks()));
+        }
+        self.parts = parts;
+        self.unsure.clear();
+        Ok(())
+    }
+
+    /// Whether a letter is still to be sent. Says so if it is not.
+    fn is_wanted(&mut self, row: &Row, marks: &Marks) -> bool {
+        let death = row.letter.death();
+        let by = marks.get(&death).map(|mark| mark.operation);
+        if !self.replay.rules.is_sent(by) {
+            return true;
+        }
+        // It was committed after all, though nobody said so.
+        let is_ours = by == Some(self.replay.rules.operation) && self.unsure.contains(&death);
+        let skipped = ReplayOutcome::Skipped(Skipped::Sent);
+        self.tell(row, if is_ours { ReplayOutcome::Sent } else { skipped });
+        false
+    }
+
+    /// Waits until nobody else has sent anything for a while, of another length for everybody.
+    async fn make_way(&self, ledger: &mut Option<Ledger>) -> Result<(), StoreError> {
+        let failed = |error: SetupError| error.for_store(REPLAYING);
+        while !self.is_stopped() {
+            let while_ = Duration::from_millis(1_000 + random() % 2_000);
+            let Some(mut open) = ledger.take() else {
+                self.pause(while_).await;
+                return Ok(());
+            };
+            let stop = Arc::clone(&self.stop);
+            let moved = aside(PATIENCE, move || {
+                let moves = open.moves_within(while_, &stop);
+                moves.map(|moves| (open, moves))
+            });
+            let Some(moved) = moved.await else { return Ok(()) };
+            let (open, moves) = moved.map_err(failed)?;
+            *ledger = Some(open);
+            if !moves {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn pause(&self, time: Duration) {
+        self.stop.wait_until(Instant::now() + time).await;
+    }
+
+    fn has_more(&self) -> bool {
+        !self.rows.is_empty() || !self.parts.is_empty()
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.is_set()
+    }
+
+    pub(super) fn tell(&mut self, row: &Row, outcome: ReplayOutcome) {
+        self.report.count(&outcome);
+        let Place { partition, offset, .. } = row.place;
+        (self.tell)(&Replayed { id: row.letter.id, partition, offset, outcome });
+    }
+}
+
+async fn within<V: Send + 'static>(
+    time: Duration,
+    work: impl FnOnce() -> Result<V, Broken> + Send + 'static,
+) -> Result<V, Broken> {
+    let silent = || {
+        let text = format!("{REPLAYING}: the client has not answered within {time:?}");
+        Err(Broken::Server(SetupError::Unavailable(text, None)))
+    };
+    aside(time, work).await.unwrap_or_else(silent)
+}
+
+fn of_setup(error: SetupError) -> Broken {
+    match error {
+        SetupError::Unavailable(..) => Broken::Server(error),
+        _ => Broken::Refused(error),
+    }
+}
+
+fn unavailable(text: String) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, REPLAYING).with_detail(text)
+}

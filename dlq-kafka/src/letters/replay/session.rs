@@ -1,0 +1,322 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
+use rdkafka::{ClientContext, Message as _};
+
+use super::super::ledger::PATIENCE;
+use super::super::send::Outgoing;
+use super::Stop;
+use crate::brokers::Brokers;
+use crate::error::{SetupError, is_refusal};
+
+/// Why nothing of a transaction is there.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// Somebody else has begun to send letters of this topic, or the transaction took too long.
+    Fenced,
+    /// It was to end.
+    Stopped,
+    /// These records cannot be written, or stood beside one that cannot.
+    Records(Vec<usize>, Code),
+    /// A topic cannot be written to.
+    Topic(Code),
+    /// The cluster does not answer, or not now. What became of it may not be known.
+    Server(SetupError),
+    /// Asking again does not help.
+    Refused(SetupError),
+}
+
+/// The right to send the letters of a topic, until somebody else takes it.
+pub(super) struct Session {
+    producer: BaseProducer<Reports>,
+    /// What it is called that is asked for.
+    sending: String,
+}
+
+/// What the client says of its own accord.
+#[derive(Default)]
+struct Reports {
+    /// What became of records, by their number; the offset, where they were written.
+    records: Mutex<Vec<(usize, Result<i64, Code>)>>,
+    /// Whether the transaction has failed, which it says in its log only.
+    has_failed: AtomicBool,
+}
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        if facility == "TXNERR" {
+            self.has_failed.store(true, Ordering::SeqCst);
+        }
+        tracing::debug!(?level, facility, text, "the client says");
+    }
+
+    fn error(&self, error: KafkaError, text: &str) {
+        tracing::debug!(%error, text, "the client says");
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let result = match result {
+            Ok(message) => Ok(message.offset()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        };
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        records.push((number, result));
+    }
+}
+
+impl Session {
+    /// Takes the right to send letters from this topic: whoever had it has it no more, and what they had not committed
+    /// never was. Blocks.
+    pub(super) fn open(brokers: &Brokers, topic: &str) -> Result<Self, Broken> {
+        let id = format!("dlq-replay.{topic}");
+        let defaults = [
+            ("partitioner", "murmur2_random"),
+            ("linger.ms", "2"),
+            // The topic has the last word.
+            ("message.max.bytes", "67108864"),
+        ];
+        let fixed = [
+            ("transactional.id", id.as_str()),
+            ("transaction.timeout.ms", "60000"),
+            ("message.timeout.ms", "30000"),
+        ];
+        let refused = |error| Broken::Refused(SetupError::answered("make a producer", error));
+        let mut config = brokers.client(&defaults, &fixed).map_err(Broken::Refused)?;
+        config.set_log_level(RDKafkaLogLevel::Error);
+        let producer = config.create_with_context(Reports::default()).map_err(refused)?;
+        let sending = format!("send letters in transactions of `{id}`");
+        let session = Self { producer, sending };
+        session.again(|producer| producer.init_transactions(PATIENCE))?;
+        Ok(session)
+    }
+
+    /// Writes these records, all or none of them, and returns their offsets. Where it does not, this session is at its
+    /// end: the client loses count after a transaction that it has aborted because of a record. Blocks, for a minute and a half at most
+    /// as long as the client keeps its word.
+    pub(super) fn transact(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<i64>, Broken> {
+        self.take_reports();
+        self.producer.context().has_failed.store(false, Ordering::SeqCst);
+        self.producer.begin_transaction().map_err(|error| self.why(error))?;
+        tracing::trace!("the transaction is begun");
+        let written = self.write(records, stop).and_then(|offsets| {
+            tracing::trace!("the transaction is to be committed");
+            self.again(|producer| producer.commit_transaction(PATIENCE))?;
+            tracing::trace!("the transaction is committed");
+            Ok(offsets)
+        });
+        if matches!(written, Err(Broken::Stopped | Broken::Server(_))) {
+            // If it cannot be, whoever has the right next does it.
+            let aborted = self.again(|producer| producer.abort_transaction(PATIENCE));
+            tracing::debug!(?aborted, "the transaction is aborted");
+        }
+        written
+    }
+
+    fn write(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<i64>, Broken> {
+        let until = Instant::now() + PATIENCE + Duration::from_secs(5);
+        let mut offsets = vec![0; records.len()];
+        let mut open = records.len();
+        for (number, record) in records.iter().enumerate() {
+            self.enqueue(record, number, until)?;
+            if stop.is_set() {
+                return Err(Broken::Stopped);
+            }
+        }
+        tracing::trace!("the records are on their way");
+        while open > 0 {
+            self.producer.poll(Duration::from_millis(1));
+            let mut failed = Vec::new();
+            for (number, report) in self.take_reports() {
+                open -= 1;
+                match report {
+                    Ok(offset) => offsets[number] = offset,
+                    Err(code) => failed.push((number, code)),
+                }
+            }
+            if !failed.is_empty() || self.has_failed() {
+                return Err(self.judge(failed));
+            }
+            if stop.is_set() {
+                return Err(Broken::Stopped);
+            }
+            if let Some(broken) = self.fatal() {
+                return Err(broken);
+            }
+            if Instant::now() > until {
+                return Err(Broken::Server(self.silent()));
+            }
+        }
+        Ok(offsets)
+    }
+
+    fn enqueue(&self, record: &Outgoing, number: usize, until: Instant) -> Result<(), Broken> {
+        let mut next: BaseRecord<'_, [u8], [u8], usize> =
+            BaseRecord::with_opaque_to(&record.topic, number).headers(record.headers.clone());
+        next.partition = record.partition;
+        next.key = record.key.as_deref();
+        next.payload = record.value.as_deref();
+        loop {
+            let Err((error, back)) = self.producer.send(next) else { return Ok(()) };
+            match error.rdkafka_error_code() {
+                Some(Code::QueueFull) if Instant::now() < until => {
+                    self.producer.poll(Duration::from_millis(10));
+                    next = back;
+                }
+                Some(code) if is_of_record(code) => {
+                    return Err(Broken::Records(vec![number], code));
+                }
+                Some(code) if is_of_topic(code) => return Err(Broken::Topic(code)),
+                _ => return Err(self.why(error)),
+            }
+        }
+    }
+
+    /// Makes a call until it is answered, for a minute at most.
+    fn again(
+        &self,
+        call: impl Fn(&BaseProducer<Reports>) -> Result<(), KafkaError>,
+    ) -> Result<(), Broken> {
+        let until = Instant::now() + PATIENCE * 2;
+        loop {
+            let Err(error) = call(&self.producer) else { return Ok(()) };
+            let is_passing = match &error {
+                KafkaError::Transaction(error) => {
+                    (error.is_retriable() || error.code() == Code::ConcurrentTransactions)
+                        && !error.is_fatal()
+                        && !error.txn_requires_abort()
+                }
+                _ => false,
+            };
+            if !is_passing || Instant::now() > until {
+                return Err(self.why(error));
+            }
+            self.producer.poll(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether the client can do no more.
+    fn fatal(&self) -> Option<Broken> {
+        let (code, text) = self.producer.client().fatal_error()?;
+        Some(match code {
+            code if is_fenced(code) => Broken::Fenced,
+            code if is_refusal(code) => {
+                Broken::Refused(SetupError::Config(format!("{}: {text}", self.sending)))
+            }
+            _ => Broken::Server(SetupError::Unavailable(format!("{}: {text}", self.sending), None)),
+        })
+    }
+
+    fn why(&self, error: KafkaError) -> Broken {
+        if let Some(broken) = self.fatal() {
+            return broken;
+        }
+        match error.rdkafka_error_code() {
+            Some(code) if is_fenced(code) => Broken::Fenced,
+            Some(code) if is_of_topic(code) => Broken::Topic(code),
+            Some(code) if is_refusal(code) => {
+                Broken::Refused(SetupError::answered(&self.sending, error))
+            }
+            _ => Broken::Server(SetupError::answered(&self.sending, error)),
+        }
+    }
+
+    fn silent(&self) -> SetupError {
+        let text = format!("{}: no answer within {PATIENCE:?}", self.sending);
+        SetupError::Unavailable(text, None)
+    }
+
+    fn take_reports(&self) -> Vec<(usize, Result<i64, Code>)> {
+        let mut reports =
+            self.producer.context().records.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *reports)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.producer.context().has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Which records are to blame that a transaction has failed: not those that are given back because of others.
+    fn judge(&self, mut failed: Vec<(usize, Code)>) -> Broken {
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+        // All of them are given back at once; what is not is of no help.
+        drop(self.producer.flush(Duration::from_millis(200)));
+        let reports = self.take_reports().into_iter();
+        failed.extend(reports.filter_map(|(number, report)| Some((number, report.err()?))));
+        if let Some(broken) = self.fatal() {
+            return broken;
+        }
+        let of =
+            |is: fn(Code) -> bool| failed.iter().find(|(_, code)| is(*code)).map(|(_, code)| *code);
+        if let Some(code) = of(is_of_topic) {
+            return Broken::Topic(code);
+        }
+        if let Some(code) = of(is_of_record) {
+            let blamed = failed.iter().filter(|(_, code)| is_of_record(*code));
+            return Broken::Records(blamed.map(|(number, _)| *number).collect(), code);
+        }
+        if of(is_fenced).is_some() {
+            return Broken::Fenced;
+        }
+        if self.has_failed() {
+            // It cannot be committed any more, and this call says why.
+            if let Err(error) = self.producer.commit_transaction(Duration::from_secs(5)) {
+                return self.why(error);
+            }
+        }
+        let code = failed.first().map_or(Code::Unknown, |(_, code)| *code);
+        Broken::Server(SetupError::answered(&self.sending, KafkaError::MessageProduction(code)))
+    }
+}
+
+/// Whether somebody else has taken the right to send, or the cluster has taken it back.
+fn is_fenced(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Fenced
+            | Code::ProducerFenced
+            | Code::InvalidProducerEpoch
+            | Code::InvalidProducerIdMapping
+            | Code::InvalidTransactionalState
+            | Code::UnknownProducerId
+    )
+}
+
+/// Whether the record is at fault, or one beside it: what is written at once fails at once.
+fn is_of_record(code: Code) -> bool {
+    matches!(
+        code,
+        Code::MessageSizeTooLarge
+            | Code::MessageBatchTooLarge
+            | Code::InvalidMessageSize
+            | Code::InvalidRecord
+            | Code::InvalidMessage
+            | Code::InvalidTimestamp
+            | Code::PolicyViolation
+            | Code::UnknownPartition
+    )
+}
+
+fn is_of_topic(code: Code) -> bool {
+    matches!(
+        code,
+        Code::TopicAuthorizationFailed
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownTopic
+            | Code::InvalidTopic
+    )
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dlq_core::protocol::{Replay, names, on_replay, on_replay_to_handler};
+use dlq_core::replay::Skipped;
+use dlq_core::{
+    Clock, DeadLetter, OperationId, StoreError, StoreErrorKind, SystemClock, Timestamp,
+};
+use rdkafka::message::{Headers as _, OwnedHeaders};
+
+use super::ledger::Written;
+use crate::ladder::{Ladder, is_topic};
+use crate::wire::{Rest, pack};
+
+pub(super) const REPLAYING: &str = "send a dead letter back";
+
+/// Where letters are sent.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum KafkaTarget {
+    /// To the topics where they were born, where every group that reads them hears them.
+    Origin {
+        /// Whether each goes to the partition where it was born. Otherwise its key decides, as it does for Java's
+        /// producers: by `murmur2`, unless the setting `partitioner` of [`Brokers::with`](crate::Brokers::with) says
+        /// otherwise.
+        keep_partition: bool,
+    },
+    /// To this topic.
+    Topic(String),
+    /// To the consumer that failed and to nobody else: to the first stage of this ladder, which must be the one that the
+    /// consumer reads. It runs at once, whatever the stage's delay is.
+    Handler(Ladder),
+}
+
+/// A record on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    pub(super) topic: Arc<str>,
+    pub(super) partition: Option<i32>,
+    pub(super) key: Option<Bytes>,
+    pub(super) value: Option<Bytes>,
+    pub(super) headers: OwnedHeaders,
+}
+
+/// Makes the records that are sent.
+#[derive(Debug)]
+pub(super) struct Shipment {
+    /// The topic that the letters are from.
+    pub(super) from: String,
+    pub(super) ledger: Arc<str>,
+    pub(super) cluster: Arc<str>,
+    pub(super) target: KafkaTarget,
+    pub(super) operation: OperationId,
+    pub(super) who: String,
+    /// Topics that letters go to, and how many partitions they have, or why nothing can be sent there.
+    pub(super) topics: HashMap<String, Result<usize, String>>,
+}
+
+impl Shipment {
+    /// The topic that a letter goes to.
+    pub(super) fn topic_for(&self, letter: &DeadLetter) -> Result<String, Skipped> {
+        let origin = &letter.origin;
+        let is_known = origin.transport() == "kafka"
+            && origin.cluster() == &*self.cluster
+            && origin.stream() != self.from
+            && is_topic(origin.stream());
+        match &self.target {
+            KafkaTarget::Topic(topic) => Ok(topic.clone()),
+            _ if !is_known => Err(Skipped::NoOrigin),
+            KafkaTarget::Origin { .. } => Ok(origin.stream().to_owned()),
+            KafkaTarget::Handler(ladder) => {
+                let consumer = Some(letter.consumer.as_str()).filter(|name| !name.is_empty());
+                let stages = consumer.map(|consumer| ladder.stages(origin.stream(), consumer));
+                let stage =
+                    stages.and_then(Result::ok).and_then(|stages| stages.into_iter().next());
+                Ok(stage.ok_or(Skipped::NoOrigin)?.topic)
+            }
+        }
+    }
+
+    /// The topics that these letters go to.
+    pub(super) fn topics_for<'a>(
+        &self,
+        letters: impl IntoIterator<Item = &'a DeadLetter>,
+    ) -> BTreeSet<String> {
+        letters.into_iter().filter_map(|letter| self.topic_for(letter).ok()).collect()
+    }
+
+    /// The record of a letter that stands at this partition and offset.
+    pub(super) fn pack(
+        &self,
+        letter: &DeadLetter,
+        at: (u32, u64),
+        now: Timestamp,
+    ) -> Result<Outgoing, StoreError> {
+        let topic = self.topic_for(letter).map_err(|why| refused(why.to_string()))?;
+        let partitions = match self.topics.get(&topic) {
+            Some(Ok(partitions)) => *partitions,
+            Some(Err(why)) => return Err(refused(why.clone())),
+            None => return Err(refused(self.missing(&topic))),
+        };
+        let (from, (partition, offset)) = (&self.from, at);
+        let replay = Replay {
+            operation: self.operation,
+            count: letter.state.replays.saturating_add(1),
+            from: format!("{from}/{partition}/{offset}"),
+            at: now,
+        };
+        let (headers, rest) = match &self.target {
+            KafkaTarget::Handler(_) => {
+                let mut headers = on_replay_to_handler(letter, &replay);
+                headers.append(names::RETRY_DUE, now.to_string());
+                (headers, Rest::of(&letter.message, &letter.origin))
+            }
+            _ => (on_replay(letter, &replay), Rest::default()),
+        };
+        let is_bare = rest == Rest::default();
+        let packed = pack(&headers, &rest).map_err(|error| refused(error.to_string()))?;
+        if is_bare && packed.count() != headers.len() {
+            let text = "a header has a name that is not UTF-8 or has a NUL, which the client cannot write; it can only \
+                        be sent to its handler";
+            return Err(refused(text.to_owned()));
+        }
+        Ok(Outgoing {
+            partition: self.partition_for(letter, &topic, partitions)?,
+            topic: topic.into(),
+            key: letter.message.key().cloned(),
+            value: letter.message.payload().cloned(),
+            headers: packed,
+        })
+    }
+
+    fn partition_for(
+        &self,
+        letter: &DeadLetter,
+        topic: &str,
+        partitions: usize,
+    ) -> Result<Option<i32>, StoreError> {
+        if !matches!(self.target, KafkaTarget::Origin { keep_partition: true }) {
+            return Ok(None);
+        }
+        let born = letter.origin.partition();
+        let fits = born.filter(|born| usize::try_from(*born).is_ok_and(|born| born < partitions));
+        match (fits.and_then(|born| i32::try_from(born).ok()), born) {
+            (Some(partition), _) => Ok(Some(partition)),
+            (None, Some(born)) => Err(refused(format!(
+                "it was born in partition {born} of topic `{topic}`, which has {partitions} now; let its key decide"
+            ))),
+            (None, None) => Err(refused(
+                "the partition where it was born is not known; let its key decide".into(),
+            )),
+        }
+    }
+
+    /// The record that says that it was sent.
+    pub(super) fn mark(
+        &self,
+        letter: &DeadLetter,
+        to: &str,
+        times: u32,
+        now: Timestamp,
+    ) -> Result<Outgoing, StoreError> {
+        let key = letter.death().to_string();
+        self.entry(key.into(), to, times, now)
+    }
+
+    pub(super) fn entry(
+        &self,
+        key: Bytes,
+        to: &str,
+        times: u32,
+        at: Timestamp,
+    ) -> Result<Outgoing, StoreError> {
+        let (to, who) = (to.to_owned(), self.who.clone());
+        let written = Written { operation: self.operation, to, at, who, times };
+        let json = serde_json::to_vec(&written).map_err(|error| refused(error.to_string()))?;
+        Ok(Outgoing {
+            topic: Arc::clone(&self.ledger),
+            partition: Some(0),
+            key: Some(key),
+            value: Some(json.into()),
+            headers: OwnedHeaders::new(),
+        })
+    }
+
+    /// What is to be said of a topic that is not there.
+    pub(super) fn missing(&self, topic: &str) -> String {
+        match &self.target {
+            KafkaTarget::Handler(_) => format!(
+                "there is no retry topic `{topic}`, so that nobody would hear it; start its consumer, or name the ladder \
+                 that it has"
+            ),
+            _ => format!("there is no topic `{topic}`; create it, or name another"),
+        }
+    }
+}
+
+pub(super) fn refused(text: String) -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text)
+}
+
+pub(super) fn now() -> Timestamp {
+    SystemClock.now()
+}

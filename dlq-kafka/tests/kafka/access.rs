@@ -1,0 +1,155 @@
+//! A user who may not do something is told what, of which topic, and what to allow.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use dlq_core::{StoreErrorKind, TransportErrorKind};
+use dlq_kafka::KafkaLag;
+use dlq_kafka::admin::Severity::{Error, Note};
+use dlq_services::{Running, Service};
+use tokio::time::timeout;
+
+use crate::fixture_topics::{Operator, PATIENCE, available, is, one, ours};
+
+const TOPIC: i8 = 2;
+const GROUP: i8 = 3;
+const CLUSTER: i8 = 4;
+const READ: i8 = 3;
+const DESCRIBE: i8 = 8;
+const CLUSTER_ACTION: i8 = 9;
+/// Which does not come with `Describe`, as others do.
+const DESCRIBE_CONFIGS: i8 = 10;
+
+/// A broker that allows what no rule is about. Who does not say who they are is `User:ANONYMOUS`.
+fn guarded() -> Running {
+    let builder = Service::Kafka.builder().ours();
+    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+    let builder = builder.setting("authorizer.class.name", authorizer);
+    let builder = builder.setting("allow.everyone.if.no.acl.found", "true");
+    tokio::task::block_in_place(|| builder.start().unwrap())
+}
+
+fn text(to: &mut Vec<u8>, text: &str) {
+    to.extend_from_slice(&(text.len() as i16).to_be_bytes());
+    to.extend_from_slice(text.as_bytes());
+}
+
+/// Allows us one operation on something, and by that no other: the client has no request for it.
+fn allow_only(broker: &Running, kind: i8, name: &str, operation: i8) {
+    let mut body = Vec::new();
+    // `CreateAcls`, version 1, with a number and without a name of the client; one rule.
+    body.extend_from_slice(&30_i16.to_be_bytes());
+    body.extend_from_slice(&1_i16.to_be_bytes());
+    body.extend_from_slice(&7_i32.to_be_bytes());
+    body.extend_from_slice(&(-1_i16).to_be_bytes());
+    body.extend_from_slice(&1_i32.to_be_bytes());
+    body.push(kind.cast_unsigned());
+    text(&mut body, name);
+    body.push(3); // the name is literal
+    text(&mut body, "User:ANONYMOUS");
+    text(&mut body, "*");
+    body.extend_from_slice(&[operation.cast_unsigned(), 3]);
+    let mut stream = TcpStream::connect(broker.url()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&(body.len() as i32).to_be_bytes()).unwrap();
+    stream.write_all(&body).unwrap();
+    // Length, number, throttling, how many results, and the first's error.
+    let mut answer = [0; 18];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!((&answer[4..8], &answer[16..]), (&[0, 0, 0, 7][..], &[0, 0][..]), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_may_not_do_is_told_with_what_to_allow() {
+    if !available() {
+        return;
+    }
+    let broker = guarded();
+    let operator = Operator::at(broker.url());
+    operator.create("seen", 1, &[]).await;
+    operator.create("hidden", 1, &[]).await;
+    // Only to be seen, neither created nor its settings read; not to be seen; a group whose offsets are not to be seen.
+    allow_only(&broker, TOPIC, "seen.dlq", DESCRIBE);
+    allow_only(&broker, TOPIC, "hidden", DESCRIBE_CONFIGS);
+    allow_only(&broker, GROUP, "secret", READ);
+    let hidden = async {
+        loop {
+            let findings = operator.check(&ours("hidden")).await;
+            if findings.iter().any(|found| found.found == "unknown") {
+                break findings;
+            }
+        }
+    };
+    let findings = timeout(PATIENCE, hidden).await.unwrap();
+    let found = one(&findings, "topic `hidden`", "existence");
+    is(found, Error, "unknown", "there");
+    assert!(found.advice.contains("allow `Describe` on it"), "{found}");
+    let error = ours("hidden").create(&operator.brokers).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("topic `hidden`: the user may not see it"), "{error}");
+    let lag = |group, topic| KafkaLag::new(operator.brokers.clone(), group, [topic]);
+    let error = lag("billing", "hidden").read().await.unwrap_err();
+    assert!(error.to_string().contains("topic `hidden`: the user may not see it"), "{error}");
+    // A group that may only be read says nothing of others: `Describe` comes with `Read`.
+    lag("secret", "seen").read().await.unwrap();
+    allow_only(&broker, GROUP, "closed", DESCRIBE_CONFIGS);
+    let closed = async {
+        loop {
+            if let Err(error) = lag("closed", "seen").read().await {
+                break error;
+            }
+        }
+    };
+    let error = timeout(PATIENCE, closed).await.unwrap();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("allow `Describe` on the group"), "{error}");
+
+    // Whoever may create in the cluster may create every topic.
+    allow_only(&broker, CLUSTER, "kafka-cluster", CLUSTER_ACTION);
+    // The settings of brokers are of the cluster.
+    let unknown = async {
+        loop {
+            let findings = operator.check(&ours("seen")).await;
+            if let Some(found) = findings.into_iter().find(|found| found.found == "unknown") {
+                break found;
+            }
+        }
+    };
+    let found = timeout(PATIENCE, unknown).await.unwrap();
+    is(&found, Note, "unknown", "4096 or more");
+    assert_eq!(found.setting, "offset.metadata.max.bytes");
+    let error = ours("seen").create(&operator.brokers).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("create topic `seen.") && said.contains("allow `Create` on it"),
+        "{said}"
+    );
+    println!("{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_may_not_be_read_keep_nobody_from_starting() {
+    if !available() {
+        return;
+    }
+    let broker = guarded();
+    let operator = Operator::at(broker.url());
+    operator.create("plain", 1, &[]).await;
+    let deployment = ours("plain");
+    deployment.create(&operator.brokers).await.unwrap();
+    allow_only(&broker, TOPIC, "plain.dlq", DESCRIBE);
+    let known = async {
+        loop {
+            let findings = operator.check(&deployment).await;
+            if let Some(found) = findings.into_iter().find(|found| found.setting == "settings") {
+                break found;
+            }
+        }
+    };
+    let found = timeout(PATIENCE, known).await.unwrap();
+    is(&found, Note, "unknown", "readable");
+    assert_eq!(found.subject, "topic `plain.dlq`");
+    let done = deployment.create(&operator.brokers).await.unwrap();
+    assert_eq!((done.created.len(), done.differs), (0, vec![found]));
+}

@@ -1,0 +1,337 @@
+//! The letters of a topic as they come, for the store beside it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::{Position, StoreError, StoreErrorKind};
+use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
+use dlq_services::Service;
+use futures_util::FutureExt as _;
+use tokio::time::timeout;
+
+use crate::fixture_feed::{PATIENCE, Topic};
+
+const STORE: &str = "sqlite:///dlq.db";
+const LEASE: Duration = Duration::from_secs(2);
+
+fn group(topic: &Topic) -> String {
+    KafkaFeed::group_of(&topic.name)
+}
+
+async fn open(topic: &Topic, store: &str) -> Result<KafkaFeed, StoreError> {
+    KafkaFeed::open(&topic.brokers(), &topic.name, &group(topic), store, LEASE).await
+}
+
+async fn next(feed: &mut KafkaFeed, limit: usize) -> Vec<Fed> {
+    timeout(PATIENCE, feed.next(limit)).await.expect("letters come").unwrap()
+}
+
+/// The numbers that were written.
+fn numbers(fed: &[Fed]) -> BTreeSet<u32> {
+    let number = |fed: &Fed| match &fed.content {
+        Content::Letter(letter) => {
+            let text = std::str::from_utf8(letter.message.payload().unwrap()).unwrap();
+            text.strip_prefix("number ").unwrap().parse().unwrap()
+        }
+        other => panic!("{other:?}"),
+    };
+    fed.iter().map(number).collect()
+}
+
+fn all(count: u32) -> BTreeSet<u32> {
+    (0..count).collect()
+}
+
+/// Everything up to the end.
+async fn drain(feed: &mut KafkaFeed) -> Vec<Fed> {
+    let mut fed = Vec::new();
+    loop {
+        let some = next(feed, 100).await;
+        if some.is_empty() {
+            return fed;
+        }
+        fed.extend(some);
+        feed.confirm().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_confirmed_comes_again_and_the_rest_does_not() {
+    let Some(topic) = Topic::new("feed-again", 3).await else { return };
+    topic.write(0..30).await;
+    let mut feed = open(&topic, STORE).await.unwrap();
+    let first = next(&mut feed, 4).await;
+    assert!(first.len() <= 4 && first.iter().all(|fed| !fed.again), "{first:?}");
+    feed.confirm().await.unwrap();
+    let lost = next(&mut feed, 4).await;
+    drop(feed);
+
+    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    let rest = drain(&mut feed).await;
+    let mut seen = numbers(&first);
+    assert!(seen.is_disjoint(&numbers(&rest)), "it was confirmed");
+    assert_eq!(rest.len(), numbers(&rest).len(), "each came once");
+    seen.extend(numbers(&rest));
+    assert_eq!(seen, all(30));
+    let again: Vec<Fed> = rest.into_iter().filter(|fed| fed.again).collect();
+    assert!(numbers(&again).is_superset(&numbers(&lost)), "what may have been stored says so");
+    drop(feed);
+
+    // It was left as it should be, so that what comes is new.
+    topic.write(30..33).await;
+    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    let new = drain(&mut feed).await;
+    assert_eq!(numbers(&new), (30..33).collect());
+    assert!(new.iter().all(|fed| !fed.again), "{new:?}");
+    assert!(next(&mut feed, 5).await.is_empty(), "it stays ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_future_that_is_dropped_loses_nothing() {
+    let Some(topic) = Topic::new("feed-dropped", 2).await else { return };
+    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    topic.write(0..20).await;
+    let mut seen = BTreeSet::new();
+    let mut dropped = 0_u32;
+    loop {
+        let fed = if dropped < 200 {
+            // Asked once and dropped, at each step anew.
+            dropped += 1;
+            match feed.next(3).now_or_never() {
+                Some(fed) => fed.unwrap(),
+                None => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            }
+        } else {
+            next(&mut feed, 3).await
+        };
+        if fed.is_empty() {
+            break;
+        }
+        assert!(numbers(&fed).is_disjoint(&seen), "each came once");
+        seen.extend(numbers(&fed));
+        feed.confirm().await.unwrap();
+    }
+    assert_eq!(seen, all(20));
+    assert_eq!(topic.committed(&group(&topic)), [Some(10), Some(10)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mark_is_there_from_the_first_moment() {
+    let Some(topic) = Topic::new("feed-mark", 2).await else { return };
+    topic.write(0..6).await;
+    let marks = async || ingest_marks(&topic.brokers(), &topic.name).await.unwrap();
+    assert_eq!(marks().await, []);
+    let mut feed = open(&topic, STORE).await.unwrap();
+    let found = marks().await;
+    assert_eq!((found.len(), found[0].store.as_str(), found[0].confirmed), (1, STORE, 0));
+    let other = open(&topic, "sqlite:///other.db").await.unwrap_err();
+    assert_eq!(other.kind(), StoreErrorKind::Conflict);
+    assert!(other.to_string().contains(STORE), "{other}");
+
+    let mut confirmed = 0;
+    while confirmed < 6 {
+        confirmed += next(&mut feed, 4).await.len();
+        feed.confirm().await.unwrap();
+    }
+    assert_eq!(marks().await[0].confirmed, 6);
+    drop(feed);
+    assert_eq!(marks().await[0].confirmed, 6);
+
+    // A second store has a group of its own.
+    let (brokers, name) = (topic.brokers(), "dlq-ingest.feed-mark.second");
+    let second = KafkaFeed::open(&brokers, &topic.name, name, "sqlite:///second.db", LEASE).await;
+    let all = drain(&mut second.unwrap().until_end()).await;
+    assert_eq!(numbers(&all), (0..6).collect());
+    let stores: Vec<_> = marks().await.into_iter().map(|mark| mark.store).collect();
+    assert_eq!(stores, [STORE, "sqlite:///second.db"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_somebody_else_is_left_alone() {
+    let Some(topic) = Topic::new("feed-foreign", 1).await else { return };
+    topic.write(0..3).await;
+    for (name, metadata) in [("billing", ""), ("shipping", "\u{feff}{\"dlq.store\": 7}")] {
+        topic.commit(name, 2, metadata);
+        let opened = KafkaFeed::open(&topic.brokers(), &topic.name, name, STORE, LEASE).await;
+        let error = opened.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
+        assert!(error.to_string().contains("somebody else's"), "{error}");
+        assert_eq!(topic.committed(name), [Some(2)]);
+    }
+    let long = format!("sqlite://{}", "x".repeat(5000));
+    let error = open(&topic, &long).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_died_with_letters_in_hand_leaves_them_to_the_next() {
+    let Some(topic) = Topic::new("feed-died", 1).await else { return };
+    topic.write(0..10).await;
+    // As a process leaves it that was killed after its first batch.
+    let died = serde_json::json!({ "dlq.store": STORE, "confirmed": 4, "clean": false });
+    topic.commit(&group(&topic), 4, &died.to_string());
+    let mut feed = open(&topic, STORE).await.unwrap();
+    let fed = next(&mut feed, 100).await;
+    assert_eq!(fed[0].place.position(), Position::Offset(4));
+    assert!(fed.iter().all(|fed| fed.again), "{fed:?}");
+    feed.confirm().await.unwrap();
+    topic.write(10..11).await;
+    while !numbers(&next(&mut feed, 100).await).contains(&10) {
+        feed.confirm().await.unwrap();
+    }
+    feed.confirm().await.unwrap();
+    assert_eq!(ingest_marks(&topic.brokers(), &topic.name).await.unwrap()[0].confirmed, 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_goes_to_another_takes_along_what_was_not_confirmed() {
+    let Some(topic) = Topic::new("feed-moves", 2).await else { return };
+    topic.write(0..20).await;
+    let mut first = open(&topic, STORE).await.unwrap();
+    assert!(!next(&mut first, 20).await.is_empty());
+    let mut second = open(&topic, STORE).await.unwrap();
+    // It gets a partition although the first one asks for nothing meanwhile.
+    let moved = next(&mut second, 20).await;
+    let places: BTreeSet<_> = moved.iter().map(|fed| fed.place.partition()).collect();
+    assert_eq!(places.len(), 1, "one partition went over");
+    assert!(moved.iter().all(|fed| fed.again), "{moved:?}");
+    let partition = usize::try_from(moved[0].place.partition().unwrap()).unwrap();
+    let begun = topic.committed(&group(&topic))[partition];
+    first.confirm().await.unwrap();
+    assert_eq!(topic.committed(&group(&topic))[partition], begun, "it is not the first one's now");
+    second.confirm().await.unwrap();
+    assert_eq!(moved.len(), 10);
+    assert_eq!(topic.committed(&group(&topic))[partition], Some(10));
+    // What it had in hand comes again.
+    let mut seen = BTreeSet::new();
+    while topic.committed(&group(&topic)) != [Some(10), Some(10)] {
+        let fed = next(&mut first, 20).await;
+        assert!(fed.iter().all(|fed| fed.again), "{fed:?}");
+        seen.extend(numbers(&fed));
+        first.confirm().await.unwrap();
+    }
+    assert_eq!(seen.union(&numbers(&moved)).count(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_loses_its_partitions() {
+    let Some(topic) = Topic::new("feed-hangs", 2).await else { return };
+    topic.write(0..20).await;
+    let impatient = topic.brokers().with("max.poll.interval.ms", "2000");
+    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, LEASE).await;
+    let mut first = opened.unwrap();
+    assert!(!next(&mut first, 20).await.is_empty());
+    // It asks for nothing more, and does not end.
+    let mut second = open(&topic, STORE).await.unwrap().until_end();
+    let all_of_it = timeout(PATIENCE, drain(&mut second)).await.expect("it is put out");
+    assert_eq!(numbers(&all_of_it), all(20));
+    first.confirm().await.unwrap();
+    assert_eq!(topic.committed(&group(&topic)), [Some(10), Some(10)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_share_the_partitions_and_end_together() {
+    let Some(topic) = Topic::new("feed-share", 4).await else { return };
+    topic.write(0..400).await;
+    let work = async |mut feed: KafkaFeed| {
+        let mut fed = Vec::new();
+        loop {
+            let some = next(&mut feed, 7).await;
+            if some.is_empty() {
+                return fed;
+            }
+            fed.extend(numbers(&some));
+            if let Err(error) = feed.confirm().await {
+                assert!(error.is_transient(), "{error}");
+            }
+        }
+    };
+    let open = async || open(&topic, STORE).await.unwrap().until_end();
+    let (one, two) =
+        tokio::join!(async { work(open().await).await }, async { work(open().await).await });
+    let seen: BTreeSet<u32> = one.into_iter().chain(two).collect();
+    assert_eq!(seen, all(400));
+    assert_eq!(topic.committed(&group(&topic)), [Some(100); 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_transaction_leaves_behind_is_no_letter_and_no_hurdle() {
+    let Some(topic) = Topic::new("feed-gaps", 1).await else { return };
+    topic.transaction(0..5, true).await;
+    topic.transaction(5..9, false).await;
+    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    assert_eq!(numbers(&drain(&mut feed).await), all(5));
+    drop(feed);
+    topic.transaction(9..12, false).await;
+    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    assert_eq!(drain(&mut feed).await.len(), 0);
+    topic.transaction(12..13, true).await;
+    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    assert_eq!(numbers(&drain(&mut feed).await), [12].into());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_named_soon() {
+    let Some(topic) = Topic::new("feed-there.dlq", 1).await else { return };
+    assert_eq!(find_topic(&topic.brokers(), &topic.name).await.unwrap(), 1);
+    let missing = find_topic(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
+    assert_eq!(missing.kind(), StoreErrorKind::NotFound);
+    let missing = ingest_marks(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
+    assert_eq!(missing.kind(), StoreErrorKind::NotFound);
+    for text in ["feed-gone.dlq", "feed-there.dlq", &topic.bootstrap] {
+        assert!(missing.to_string().contains(text), "{text} is not in {missing}");
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = timeout(PATIENCE, ingest_marks(&Brokers::at(port.to_string()), "t")).await.unwrap();
+    let away = away.unwrap_err();
+    assert_eq!(away.kind(), StoreErrorKind::Unavailable);
+    assert!(away.to_string().contains(&port.to_string()), "{away}");
+    let wrong = topic.brokers().with("group.id", "x");
+    let wrong = ingest_marks(&wrong, "t").await.unwrap_err();
+    assert_eq!(wrong.kind(), StoreErrorKind::InvalidConfig, "{wrong}");
+    let wrong = topic.brokers().with("no.such.setting", "x");
+    let wrong = ingest_marks(&wrong, "t").await.unwrap_err();
+    assert_eq!(wrong.kind(), StoreErrorKind::InvalidConfig, "{wrong}");
+    assert!(wrong.to_string().contains("no.such.setting"), "{wrong}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_is_waited_for() {
+    if dlq_services::or_skip(Service::Kafka, dlq_services::ensure_installed(Service::Kafka))
+        .is_err()
+    {
+        return;
+    }
+    let start = || Service::Kafka.builder().ours().start().unwrap();
+    let mut broker = tokio::task::block_in_place(start);
+    let topic = Topic::at(broker.url(), "feed-killed", 1).await;
+    topic.write(0..20).await;
+    let lease = Duration::from_secs(6);
+    let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, lease).await;
+    let mut feed = opened.unwrap();
+    let mut seen = numbers(&next(&mut feed, 5).await);
+    feed.confirm().await.unwrap();
+    tokio::task::block_in_place(|| {
+        broker.kill().unwrap();
+        broker.restart().unwrap();
+    });
+    topic.write(20..21).await;
+    let every = async {
+        while seen.len() < 21 {
+            match feed.next(5).await {
+                Ok(fed) => {
+                    seen.extend(numbers(&fed));
+                    if let Err(error) = feed.confirm().await {
+                        assert!(error.is_transient(), "{error}");
+                    }
+                }
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, every).await.expect("every letter comes");
+}

@@ -1,0 +1,126 @@
+//! One broker for all tests, and a topic for each.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use dlq_kafka::Brokers;
+use dlq_kafka::rdkafka::ClientConfig;
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use dlq_kafka::rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use dlq_services::{Running, Service, ensure_installed, or_skip};
+use tokio::time::timeout;
+
+/// How long a test waits for what must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the broker is; `None` where there is none to be had.
+fn broker() -> Option<&'static str> {
+    static BROKER: OnceLock<Option<Running>> = OnceLock::new();
+    let started = || {
+        or_skip(Service::Kafka, ensure_installed(Service::Kafka)).ok()?;
+        let builder = Service::Kafka.builder().setting("group.min.session.timeout.ms", "500");
+        Some(builder.start().unwrap())
+    };
+    BROKER.get_or_init(started).as_ref().map(Running::url)
+}
+
+/// A topic of dead letters.
+pub(crate) struct Topic {
+    pub(crate) bootstrap: String,
+    pub(crate) name: String,
+    pub(crate) partitions: i32,
+}
+
+impl Topic {
+    pub(crate) async fn new(name: &str, partitions: i32) -> Option<Self> {
+        let bootstrap = tokio::task::block_in_place(broker)?;
+        Some(Self::at(bootstrap, name, partitions).await)
+    }
+
+    pub(crate) async fn at(bootstrap: &str, name: &str, partitions: i32) -> Self {
+        let topic = Self { bootstrap: bootstrap.to_owned(), name: name.to_owned(), partitions };
+        let admin: AdminClient<DefaultClientContext> = topic.config().create().unwrap();
+        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
+        made[0].as_ref().unwrap();
+        topic
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap);
+        config
+    }
+
+    pub(crate) fn brokers(&self) -> Brokers {
+        Brokers::at(&*self.bootstrap)
+    }
+
+    /// Writes these numbers, each into the partition of its remainder.
+    pub(crate) async fn write(&self, numbers: impl IntoIterator<Item = u32>) {
+        let producer: FutureProducer = self.config().create().unwrap();
+        let mut sent = Vec::new();
+        for number in numbers {
+            let (key, text) = (number.to_string(), format!("number {number}"));
+            let partition = i32::try_from(number).unwrap() % self.partitions;
+            let record = FutureRecord::to(&self.name).partition(partition).key(&key).payload(&text);
+            sent.push(producer.send_result(record).map_err(|(error, _)| error).unwrap());
+        }
+        for sent in sent {
+            timeout(PATIENCE, sent).await.unwrap().unwrap().unwrap();
+        }
+    }
+
+    /// Writes some into partition 0 in a transaction that ends so.
+    pub(crate) async fn transaction(&self, numbers: std::ops::Range<u32>, commit: bool) {
+        let id = format!("{}-{}", self.name, numbers.start);
+        let mut config = self.config();
+        let producer: FutureProducer = config.set("transactional.id", id).create().unwrap();
+        tokio::task::block_in_place(|| producer.init_transactions(PATIENCE)).unwrap();
+        producer.begin_transaction().unwrap();
+        for number in numbers {
+            let (key, text) = (number.to_string(), format!("number {number}"));
+            let record = FutureRecord::to(&self.name).partition(0).key(&key).payload(&text);
+            producer.send_result(record).map_err(|(error, _)| error).unwrap();
+        }
+        tokio::task::block_in_place(|| {
+            producer.flush(PATIENCE).unwrap();
+            if commit {
+                producer.commit_transaction(PATIENCE).unwrap();
+            } else {
+                producer.abort_transaction(PATIENCE).unwrap();
+            }
+        });
+    }
+
+    fn member(&self, group: &str) -> BaseConsumer {
+        self.config().set("group.id", group).create().unwrap()
+    }
+
+    /// What this group has committed, by partition.
+    pub(crate) fn committed(&self, group: &str) -> Vec<Option<i64>> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(&self.name, 0, self.partitions - 1);
+        let read = || self.member(group).committed_offsets(list, PATIENCE).unwrap();
+        let committed = tokio::task::block_in_place(read);
+        let offset =
+            |partition: i32| match committed.find_partition(&self.name, partition)?.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            };
+        (0..self.partitions).map(offset).collect()
+    }
+
+    /// Commits an offset of partition 0 as any tool does.
+    pub(crate) fn commit(&self, group: &str, offset: i64, metadata: &str) {
+        let mut list = TopicPartitionList::new();
+        let mut element = list.add_partition(&self.name, 0);
+        element.set_offset(Offset::Offset(offset)).unwrap();
+        element.set_metadata(metadata);
+        let mode = dlq_kafka::rdkafka::consumer::CommitMode::Sync;
+        tokio::task::block_in_place(|| self.member(group).commit(&list, mode)).unwrap();
+    }
+}

@@ -1,0 +1,12 @@
+//! Letters are read from their topic, and sent back.
+
+mod arriving;
+mod damaged;
+mod pointers;
+mod ranges;
+mod reading;
+mod replay;
+mod replay_killed;
+mod replay_refused;
+mod replay_targets;
+mod transactions;

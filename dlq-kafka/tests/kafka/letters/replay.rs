@@ -1,0 +1,348 @@
+//! Which letters are sent, how often, and what is said of it.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dlq_core::store::Letters;
+use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::{KafkaTarget, Ladder, ReplayOutcome, ScanRange, Skipped};
+use dlq_testkit::fixtures::died_again;
+use tokio::sync::Notify;
+
+use crate::fixture_replay::{PATIENCE, Shop, commit, replay, run, to_origin};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_what_was_sent_is_not_sent_again() {
+    let Some(shop) = Shop::open("sent-once").await else { return };
+    let letters = shop.bury(&shop.dead(0..10)).await;
+    assert_eq!(run(to_origin(&letters, 1).with_limit(4)).await.sent, 4);
+    let sent = Filter::new().with_status(Status::Sent);
+    assert_eq!(letters.count(sent.clone()).await.unwrap(), 4);
+    let stats = letters.stats(Filter::new()).await.unwrap();
+    assert_eq!((stats.with_status(Status::Sent), stats.with_status(Status::Pending)), (4, 6));
+    // Somebody else, who has read nothing yet.
+    let report = run(to_origin(&shop.letters(), 2)).await;
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (6, 4));
+    let report = run(to_origin(&letters, 3)).await;
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (0, 10));
+    shop.assert_once(0..10).await;
+    let page = letters.list(sent, PageRequest::new()).await.unwrap();
+    assert!(page.letters.iter().all(|l| (l.state.replays, l.state.retry_count) == (1, 1)));
+    assert_eq!(page.letters.len(), 10);
+    // The ledger says by whom, where to and when.
+    let ledger = shop.read(&format!("{}.replays", shop.dlq)).await;
+    let marks: Vec<_> =
+        ledger.iter().filter(|read| read.key.as_deref() != Some(b"begun")).collect();
+    assert_eq!(marks.len(), 10);
+    let mark: serde_json::Value = serde_json::from_str(&marks[0].text()).unwrap();
+    assert_eq!((&mark["to"], &mark["who"]), (&shop.topic.as_str().into(), &"ana".into()));
+    assert!(mark["operation"].is_string() && mark["at"].is_string(), "{mark}");
+    // Those that died again are news.
+    let mut again = died_again(&shop.dead([3])[0]);
+    again.state.replays = 1;
+    shop.bury(std::slice::from_ref(&again)).await;
+    let found = letters.get(again.id).await.unwrap().unwrap();
+    assert_eq!(
+        (found.generation, found.state.status, found.state.replays),
+        (1, Status::Pending, 1)
+    );
+    assert_eq!(run(to_origin(&letters, 4)).await.sent, 1);
+    let all = shop.read(&shop.topic).await;
+    let last = all.iter().find(|read| read.header("replay.count") == Some("2")).unwrap();
+    assert_eq!(last.text(), "3");
+    let found = letters.get(again.id).await.unwrap().unwrap();
+    assert_eq!((found.state.status, found.state.replays), (Status::Sent, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_two_at_once_send_each_letter_once() {
+    const MANY: u32 = 1_200;
+    let Some(shop) = Shop::open("two-at-once").await else { return };
+    let one = shop.bury(&shop.dead(0..MANY)).await;
+    let two = shop.letters();
+    // Both have read before either begins.
+    assert_eq!(one.count(Filter::new()).await.unwrap(), two.count(Filter::new()).await.unwrap());
+    // Slow enough to meet.
+    let (first, second) = (to_origin(&one, 1), to_origin(&two, 2));
+    let (first, second) = (first.with_rate(600), second.with_rate(600));
+    let (first, second) = tokio::join!(first.run(pending(), |_| {}), second.run(pending(), |_| {}));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(first.is_complete() && second.is_complete(), "{first}; {second}");
+    assert_eq!(first.sent + second.sent, u64::from(MANY), "{first}; {second}");
+    shop.assert_once(0..MANY).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_who_was_taken_over_goes_on_with_the_rest() {
+    let Some(shop) = Shop::open("taken-over").await else { return };
+    let letters = shop.bury(&shop.dead(0..100)).await;
+    let others = shop.letters();
+    let begun = Notify::new();
+    let slow = to_origin(&letters, 1).with_rate(40);
+    let slowly = slow.run(pending(), |_| begun.notify_one());
+    let quickly = async {
+        begun.notified().await;
+        to_origin(&others, 2).with_limit(50).run(pending(), |_| {}).await
+    };
+    let (slowly, quickly) = tokio::join!(slowly, quickly);
+    let (slowly, quickly) = (slowly.unwrap(), quickly.unwrap());
+    assert!(slowly.is_complete() && quickly.is_complete(), "{slowly}; {quickly}");
+    assert!(slowly.sent > 0 && quickly.sent > 0, "{slowly}; {quickly}");
+    assert_eq!(slowly.sent + quickly.sent, 100, "{slowly}; {quickly}");
+    shop.assert_once(0..100).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_cancelling_stops_at_once() {
+    let Some(shop) = Shop::open("cancelled").await else { return };
+    let letters = shop.bury(&shop.dead(0..100)).await;
+    let (cancel, told) = (Notify::new(), AtomicU64::new(0));
+    let replay = to_origin(&letters, 1).with_rate(40);
+    let report = replay.run(cancel.notified(), |replayed| {
+        assert!(matches!(replayed.outcome, ReplayOutcome::Sent));
+        if told.fetch_add(1, Ordering::SeqCst) + 1 == 10 {
+            cancel.notify_one();
+        }
+    });
+    let report = report.await.unwrap();
+    assert_eq!((report.sent, told.load(Ordering::SeqCst)), (10, 10));
+    assert_eq!((report.left, report.is_complete()), (90, false));
+    assert!(report.stopped.is_none());
+    assert_eq!(shop.sent_back().await.len(), 10);
+    let sent = Filter::new().with_status(Status::Sent);
+    assert_eq!(letters.count(sent).await.unwrap(), 10, "all of them are marked");
+    assert_eq!(run(to_origin(&letters, 2)).await.sent, 90);
+    shop.assert_once(0..100).await;
+    // What has not begun does not begin.
+    let report = to_origin(&letters, 3).again().run(std::future::ready(()), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.left), (0, 100));
+    shop.assert_once(0..100).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g7_a_letter_at_the_cap_is_not_sent() {
+    let Some(shop) = Shop::open("cap").await else { return };
+    let mut dead = shop.dead(0..3);
+    dead[1].state.replays = 9;
+    dead[2].state.replays = 10;
+    let letters = shop.bury(&dead).await;
+    let report = run(to_origin(&letters, 1)).await;
+    assert_eq!((report.sent, report.skipped[&Skipped::MaxReplays]), (2, 1));
+    shop.assert_once(0..2).await;
+    let report = run(to_origin(&letters, 2).again().with_cap(2)).await;
+    assert_eq!((report.sent, report.skipped[&Skipped::MaxReplays]), (1, 2));
+    assert_eq!(run(to_origin(&letters, 3).with_cap(0)).await.sent, 1);
+    assert_eq!(shop.sent_back().await["2"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_is_sent_again_on_purpose_and_once_by_each_operation() {
+    let Some(shop) = Shop::open("again").await else { return };
+    let letters = shop.bury(&shop.dead(0..3)).await;
+    assert_eq!(run(to_origin(&letters, 1)).await.sent, 3);
+    for sent in [3, 0] {
+        assert_eq!(run(to_origin(&letters, 2).again()).await.sent, sent);
+    }
+    assert!(shop.sent_back().await.values().all(|times| *times == 2));
+    let found = letters.get(shop.dead([1])[0].id).await.unwrap().unwrap();
+    assert_eq!((found.state.replays, found.state.status), (2, Status::Sent));
+    let all = shop.read(&shop.topic).await;
+    assert_eq!(all.iter().filter(|read| read.header("replay.count") == Some("2")).count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_a_death_are_sent_once() {
+    let Some(shop) = Shop::open("copies").await else { return };
+    for _ in 0..3 {
+        shop.bury(&shop.dead(0..4)).await;
+    }
+    assert_eq!(run(to_origin(&shop.letters(), 1)).await.sent, 4);
+    shop.bury(&shop.dead(0..4)).await;
+    let report = run(to_origin(&shop.letters(), 2)).await;
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (0, 4));
+    shop.assert_once(0..4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filter_and_a_range_say_which() {
+    let Some(shop) = Shop::open("filters").await else { return };
+    let mut dead = shop.dead(0..20);
+    for letter in &mut dead[5..8] {
+        letter.class = dlq_core::ErrorClass::Permanent;
+    }
+    let letters = shop.bury(&dead).await;
+    let filter = Filter::new().with_class(dlq_core::ErrorClass::Permanent);
+    let operation = crate::fixture_replay::operation(1);
+    let some =
+        dlq_kafka::KafkaReplay::new(&letters, filter, crate::fixture_replay::ORIGIN, operation);
+    assert_eq!((some.plan().await.unwrap().letters, run(some).await.sent), (3, 3));
+    shop.assert_once(5..8).await;
+    let there = letters.read(&Filter::new()).await.unwrap();
+    let of_1: Vec<_> = there.iter().filter(|stored| stored.partition == 1).collect();
+    assert!(!of_1.is_empty() && of_1.len() < 20);
+    let range = ScanRange::new().with_partition(1);
+    assert_eq!(run(to_origin(&shop.letters().with_range(range), 2)).await.failed, 0);
+    let mut wanted: Vec<u32> = (5..8).collect();
+    let number = |text: &[u8]| std::str::from_utf8(text).unwrap().parse::<u32>().unwrap();
+    wanted.extend(of_1.iter().map(|stored| number(stored.letter.message.payload().unwrap())));
+    wanted.sort_unstable();
+    wanted.dedup();
+    shop.assert_once(wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_letter_does_not_stop_the_others() {
+    let Some(shop) = Shop::open("others").await else { return };
+    shop.create("others-narrow", 3, &[("max.message.bytes", "6000")]).await;
+    shop.create("others-compacted", 1, &[("cleanup.policy", "compact")]).await;
+    let mut dead = shop.dead(0..30);
+    let move_to = |letter: &mut dlq_core::DeadLetter, topic: &str| {
+        letter.origin =
+            dlq_core::Origin::new("kafka", topic, letter.origin.position()).with_partition(0);
+    };
+    // Too large for their topic, beside others that are not.
+    for (number, letter) in dead.iter_mut().enumerate().take(20).skip(10) {
+        move_to(letter, "others-narrow");
+        let size = if number == 15 { 8_000 } else { 700 };
+        let payload = format!("{number:0size$}");
+        letter.message = letter.message.clone().with_payload(Some(payload.into()));
+    }
+    // A compacted topic takes nothing without a key.
+    move_to(&mut dead[1], "others-compacted");
+    dead[1].message = dlq_core::Message::new("others-compacted", "1");
+    move_to(&mut dead[2], "others-missing");
+    let mut odd = dlq_core::Headers::default();
+    odd.append(&b"\xff\xfe"[..], &b"x"[..]);
+    dead[3].message = dead[3].message.clone().with_headers(odd);
+    dead[4].origin = dlq_testkit::fixtures::origin(4);
+    dead[5].origin = dead[5].origin.clone().with_cluster("elsewhere");
+    let letters = shop.bury(&dead).await;
+    let mut failed = std::collections::BTreeMap::new();
+    let replay = to_origin(&letters, 1);
+    let report = replay.run(pending(), |replayed| {
+        if let ReplayOutcome::Failed(error) = &replayed.outcome {
+            let number = dead.iter().position(|letter| letter.id == replayed.id).unwrap();
+            failed.insert(number, error.to_string());
+        }
+    });
+    let report = report.await.unwrap();
+    assert!(report.is_complete(), "{report}; {failed:?}");
+    assert_eq!(failed.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 15], "{failed:?}");
+    assert_eq!((report.sent, report.skipped[&Skipped::NoOrigin]), (24, 2), "{report}");
+    assert!(failed[&1].contains("others-compacted"), "{failed:?}");
+    assert!(failed[&2].contains("no topic `others-missing`"), "{failed:?}");
+    assert!(failed[&3].contains("UTF-8"), "{failed:?}");
+    assert!(failed[&15].contains("max.message.bytes"), "{failed:?}");
+    assert!(!shop.has_topic("others-missing"), "nothing is created by mistake");
+    let narrow = shop.read("others-narrow").await;
+    let mut numbers: Vec<u32> = narrow.iter().map(|read| read.text().parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq((10..20).filter(|number| *number != 15)));
+    // What failed was not marked.
+    let report = run(to_origin(&letters, 2)).await;
+    assert_eq!((report.sent, report.failed), (0, 4), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_says_what_would_be_done_and_changes_nothing() {
+    let Some(shop) = Shop::open("plan").await else { return };
+    for group in ["billing", "shipping"] {
+        commit(&shop, group, &shop.topic).await;
+    }
+    commit(&shop, "returns", &shop.dlq).await;
+    let mut dead = shop.dead(0..12);
+    dead[11].state.replays = 10;
+    dead[10].origin = dead[10].origin.clone().with_cluster("elsewhere");
+    let letters = shop.bury(&dead).await;
+    let plan = to_origin(&letters, 1).plan().await.unwrap();
+    assert_eq!((plan.letters, plan.sample.len()), (10, 10));
+    assert_eq!(plan.sample[0].payload_size, Some(1));
+    assert_eq!((plan.skipped[&Skipped::MaxReplays], plan.skipped[&Skipped::NoOrigin]), (1, 1));
+    let hearers: Vec<&str> = plan.hearers.iter().map(|hearer| hearer.consumer.as_str()).collect();
+    assert_eq!(hearers, ["shipping"]);
+    assert!(plan.notes.len() == 1 && plan.notes[0].contains("elsewhere"), "{:?}", plan.notes);
+    assert!(shop.sent_back().await.is_empty());
+    assert!(!shop.has_topic(&format!("{}.replays", shop.dlq)), "nothing was changed");
+    let to_handler = replay(&letters, KafkaTarget::Handler(Ladder::new()), 1).plan().await.unwrap();
+    assert!(to_handler.hearers.is_empty(), "{:?}", to_handler.hearers);
+    assert!(to_handler.notes.iter().any(|note| note.contains("no retry topic")));
+    // While somebody sends, a plan takes nothing from them.
+    let slow = to_origin(&letters, 1).with_rate(4);
+    let first = Notify::new();
+    let running = slow.run(pending(), |_| first.notify_one());
+    let planning = async {
+        // Those that are skipped are told of before anything is sent.
+        for _ in 0..4 {
+            first.notified().await;
+        }
+        to_origin(&letters, 2).plan().await.unwrap()
+    };
+    let (report, meanwhile) = tokio::join!(running, planning);
+    assert_eq!(report.unwrap().sent, plan.letters);
+    assert!(meanwhile.letters < plan.letters, "{meanwhile:?}");
+    assert_eq!(to_origin(&letters, 2).plan().await.unwrap().letters, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_begun_is_said() {
+    let Some(shop) = Shop::open("begun").await else { return };
+    let letters = shop.bury(&shop.dead(0..2)).await;
+    let ledger = format!("{}.replays", shop.dlq);
+    for topic in ["begun-mistyped", "no name", shop.dlq.as_str(), ledger.as_str()] {
+        let to = replay(&letters, KafkaTarget::Topic(topic.to_owned()), 1);
+        let refused = to.plan().await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Refused);
+        assert!(refused.to_string().contains(topic), "{refused}");
+        assert_eq!(to.run(pending(), |_| {}).await.unwrap_err().kind(), StoreErrorKind::Refused);
+        assert!(topic == shop.dlq || !shop.has_topic(topic), "nothing is created by mistake");
+    }
+    // A ledger that forgets, and one of which nobody knows what is last.
+    shop.create("begun-forgets", 1, &[("cleanup.policy", "compact,delete")]).await;
+    shop.create("begun-wide", 2, &[("cleanup.policy", "compact")]).await;
+    for (ledger, why) in [("begun-forgets", "cleanup.policy"), ("begun-wide", "2 partitions")] {
+        let letters = shop.letters().with_ledger(ledger);
+        let report = to_origin(&letters, 1).run(pending(), |_| {}).await;
+        let error = match report {
+            Ok(report) => report.stopped.unwrap(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+        assert!(error.to_string().contains(ledger) && error.to_string().contains(why), "{error}");
+    }
+    assert!(shop.sent_back().await.is_empty());
+    let absent = dlq_kafka::KafkaLetters::new(&shop.brokers(), "begun-absent");
+    let absent = to_origin(&absent, 1).run(pending(), |_| {}).await.unwrap_err();
+    assert_eq!(absent.kind(), StoreErrorKind::NotFound, "{absent}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_that_cannot_be_read_sends_nothing_and_says_what_to_do() {
+    let Some(shop) = Shop::open("ledger").await else { return };
+    let letters = shop.bury(&shop.dead(0..3)).await;
+    assert_eq!(run(to_origin(&letters, 1).with_limit(2)).await.sent, 2);
+    let ledger = format!("{}.replays", shop.dlq);
+    let producer: FutureProducer = shop.config().create().unwrap();
+    let write = async |key: &str, value: Option<&str>| {
+        let mut record = FutureRecord::to(&ledger).key(key);
+        record.payload = value;
+        producer.send(record, PATIENCE).await.unwrap();
+    };
+    let all = letters.read(&Filter::new()).await.unwrap();
+    let unsent = all.iter().find(|stored| stored.letter.state.status == Status::Pending).unwrap();
+    let (death, number) = (unsent.letter.death().to_string(), &unsent.letter.message);
+    write("a stranger's", Some("word")).await;
+    write(&death, Some("{\"of\":\"another version\"}")).await;
+    let error = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains(&death) && error.to_string().contains(&ledger), "{error}");
+    assert_eq!(shop.sent_back().await.len(), 2);
+    // Without a value it was not sent, on somebody's word; so is what was.
+    write(&death, None).await;
+    assert_eq!(run(to_origin(&letters, 3)).await.sent, 1);
+    write(&death, None).await;
+    assert_eq!(run(to_origin(&letters, 4)).await.sent, 1);
+    let number = std::str::from_utf8(number.payload().unwrap()).unwrap();
+    let times: Vec<u32> = shop.sent_back().await.into_values().collect();
+    assert_eq!((times.iter().sum::<u32>(), shop.sent_back().await[number]), (4, 2));
+}

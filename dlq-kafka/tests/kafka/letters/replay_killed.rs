@@ -1,0 +1,210 @@
+//! A replay whose process dies, or is stopped for a while, wherever it is, and the next one.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use dlq_core::Filter;
+use dlq_core::Status;
+use dlq_core::store::Letters;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::fixture_replay::{PATIENCE, Shop, broker, run, to_origin};
+
+const LETTERS: u32 = 8;
+/// So that they come in transactions of four.
+const RATE: u32 = 16;
+const CHILD: &str = "letters::replay_killed::the_process_that_is_killed";
+
+/// Sends itself a signal at the n-th step of a replay.
+struct Signal {
+    at: u32,
+    signal: String,
+    /// After how long, so that it falls into what the step does.
+    after: Duration,
+    seen: AtomicU32,
+    last: Mutex<String>,
+}
+
+impl Subscriber for Signal {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("dlq_kafka::letters::replay")
+            && *metadata.level() == tracing::Level::TRACE
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        struct Text(String);
+        impl Visit for Text {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        if self.seen.fetch_add(1, Ordering::SeqCst) + 1 != self.at {
+            return;
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        println!("\nstep: {}", text.0);
+        *self.last.lock().unwrap() = text.0;
+        let (signal, after) = (self.signal.clone(), self.after);
+        let send = move || {
+            let until = Instant::now() + after;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            let id = std::process::id().to_string();
+            Command::new("kill").args([&signal, &id]).status().unwrap();
+        };
+        if after.is_zero() {
+            send();
+        } else {
+            std::thread::spawn(send);
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What the others start, and kill.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_that_is_killed() {
+    let Ok(told) = env::var("DLQ_KAFKA_CHILD") else { return };
+    let [url, name, at, signal, after] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let after = Duration::from_micros(after.parse().unwrap());
+    let (signal, seen) = (signal.to_owned(), AtomicU32::new(0));
+    let steps = Signal { at: at.parse().unwrap(), signal, after, seen, last: Mutex::default() };
+    tracing::subscriber::set_global_default(steps).unwrap();
+    let letters = Shop::at(url.to_owned(), name).letters();
+    let report = run(to_origin(&letters, 1).with_rate(RATE)).await;
+    println!("\nended: {}", report.sent);
+}
+
+/// Starts it; it sends itself this signal at this step.
+fn start(url: &str, name: &str, at: u32, signal: &str, after: u32) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", CHILD, "--nocapture", "--test-threads=1"])
+        .env("DLQ_KAFKA_CHILD", format!("{url} {name} {at} {signal} {after}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// What it said of itself: the step it came to, and how many it sent if it came to the end.
+fn said(output: &[u8]) -> (Option<String>, Option<u64>) {
+    let text = String::from_utf8_lossy(output);
+    let after =
+        |word: &str| text.lines().find_map(|line| Some(line.strip_prefix(word)?.to_owned()));
+    (after("step: "), after("ended: ").map(|sent| sent.parse().unwrap()))
+}
+
+async fn fresh(name: &str) -> Option<Shop> {
+    let shop = Shop::open(name).await?;
+    shop.bury(&shop.dead(0..LETTERS)).await;
+    Some(shop)
+}
+
+/// Sends the rest, and makes sure that each was sent once.
+async fn finish(shop: &Shop, by_the_dead: &str) -> u64 {
+    let letters = shop.letters();
+    let report = run(to_origin(&letters, 2)).await;
+    assert_eq!((report.failed, report.doubtful), (0, 0), "{by_the_dead}: {report}");
+    shop.assert_once(0..LETTERS).await;
+    let sent = Filter::new().with_status(Status::Sent);
+    assert_eq!(letters.count(sent).await.unwrap(), u64::from(LETTERS), "{by_the_dead}");
+    let again = run(to_origin(&letters, 3)).await;
+    assert_eq!(again.sent, 0, "{by_the_dead}: {again}");
+    report.sent
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_killed_at_any_step_each_letter_arrives_once() {
+    let Some(url) = broker() else { return };
+    let (mut steps, mut rest) = (BTreeSet::new(), BTreeSet::new());
+    for at in 1.. {
+        let name = format!("killed-{at}");
+        let shop = fresh(&name).await.unwrap();
+        let child = start(&url, &name, at, "-KILL", 0);
+        let output = tokio::task::block_in_place(|| child.wait_with_output().unwrap());
+        let (step, ended) = said(&output.stdout);
+        rest.insert(finish(&shop, &format!("killed at {step:?}")).await);
+        if let Some(sent) = ended {
+            assert_eq!((sent, step), (u64::from(LETTERS), None));
+            break;
+        }
+        assert!(!output.status.success());
+        steps.insert(step.expect("it said where it was killed"));
+    }
+    assert!(steps.len() >= 6, "it has as many kinds of steps: {steps:?}");
+    assert_eq!(rest, BTreeSet::from([0, 4, 8]), "none, one or both transactions were committed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_killed_while_it_commits_each_letter_arrives_once() {
+    let Some(url) = broker() else { return };
+    // The third `to be committed` is that of the second transaction of letters.
+    const LAST_COMMIT: u32 = 13;
+    for round in 0..8 {
+        let name = format!("killed-committing-{round}");
+        let shop = fresh(&name).await.unwrap();
+        let child = start(&url, &name, LAST_COMMIT, "-KILL", 1 + round * 1_000);
+        let output = tokio::task::block_in_place(|| child.wait_with_output().unwrap());
+        let (step, _) = said(&output.stdout);
+        assert!(step.as_ref().is_some_and(|step| step.contains("is to be committed")), "{step:?}");
+        let rest = finish(&shop, &format!("killed {round} ms into a commit")).await;
+        assert!(rest == 0 || rest == 4, "all of a transaction or none: {rest}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_stopped_at_any_step_it_sends_nothing_twice() {
+    let Some(url) = broker() else { return };
+    for at in [3, 5, 8, 9, 13] {
+        let name = format!("stopped-{at}");
+        let shop = fresh(&name).await.unwrap();
+        let mut child = start(&url, &name, at, "-STOP", 0);
+        await_stopped(child.id());
+        let rest = finish(&shop, &format!("stopped at step {at}")).await;
+        let id = child.id().to_string();
+        Command::new("kill").args(["-CONT", &id]).status().unwrap();
+        let ended = tokio::task::block_in_place(|| {
+            let until = Instant::now() + PATIENCE;
+            while child.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < until, "it ends when it goes on");
+                std::thread::yield_now();
+            }
+            child.wait_with_output().unwrap()
+        });
+        let (_, sent) = said(&ended.stdout);
+        assert_eq!(sent, Some(u64::from(LETTERS) - rest), "it says what it sent; stopped at {at}");
+        shop.assert_once(0..LETTERS).await;
+    }
+}
+
+/// Returns when a process is stopped.
+fn await_stopped(id: u32) {
+    let until = Instant::now() + PATIENCE;
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+    };
+    tokio::task::block_in_place(|| {
+        while !is_stopped() {
+            assert!(Instant::now() < until, "process {id} stops");
+            std::thread::yield_now();
+        }
+    });
+}

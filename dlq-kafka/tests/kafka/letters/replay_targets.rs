@@ -1,0 +1,202 @@
+//! Letters arrive at their origin, elsewhere, or at their handler, as they were.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::time::Duration;
+
+use dlq_core::{Message, Timestamp};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::{KafkaTarget, Ladder, ReplayOutcome, Skipped};
+use dlq_testkit::fixtures::hostile_messages;
+
+use crate::fixture_replay::{PARTITIONS, PATIENCE, Shop, replay, run, to_origin};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_a_letter_is_sent_to_its_origin_by_its_key() {
+    let Some(shop) = Shop::open("origin").await else { return };
+    // As a producer of Java places them.
+    let producer: FutureProducer =
+        shop.config().set("partitioner", "murmur2_random").create().unwrap();
+    for number in 0..20 {
+        let (key, payload) = (format!("customer-{}", number % 7), number.to_string());
+        let record = FutureRecord::to(&shop.topic).key(&key).payload(&payload);
+        producer.send(record, PATIENCE).await.unwrap();
+    }
+    let letters = shop.bury(&shop.dead(0..20)).await;
+    assert_eq!(run(to_origin(&letters, 1)).await.sent, 20);
+    let mut places: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+    let all = shop.read(&shop.topic).await;
+    for read in &all {
+        places.entry(read.text()).or_default().push(read.partition);
+    }
+    assert!(places.values().all(|places| places.len() == 2 && places[0] == places[1]));
+    let sent = all.iter().find(|read| read.text() == "4" && read.header("replay.id").is_some());
+    let sent = sent.unwrap();
+    assert_eq!(sent.key.as_deref(), Some(&b"customer-4"[..]));
+    assert_eq!(sent.headers[0], ("traceparent".to_owned(), Some(b"00-1-2-01".to_vec())));
+    let letter = &shop.dead([4])[0];
+    let wanted = [
+        ("retry.count", "0".to_owned()),
+        ("replay.count", "1".to_owned()),
+        ("original.topic", shop.topic.clone()),
+        ("original.partition", "1".to_owned()),
+        ("original.offset", "4".to_owned()),
+        ("dlq.id", letter.id.to_string()),
+        ("dlq.consumer", "billing".to_owned()),
+        ("replay.id", crate::fixture_replay::operation(1).to_string()),
+    ];
+    for (name, value) in &wanted {
+        assert_eq!(sent.header(name), Some(value.as_str()), "{name}");
+    }
+    let stored = letters.stored(letter.id).await.unwrap().unwrap();
+    let from = format!("{}/{}/{}", shop.dlq, stored.partition, stored.offset);
+    assert_eq!(sent.header("replay.from-dlq"), Some(from.as_str()));
+    let at: Timestamp = sent.header("replay.timestamp").unwrap().parse().unwrap();
+    assert!(at > Timestamp::EPOCH);
+    assert!(sent.header("dlq.kafka.rest").is_none() && sent.header("retry.due").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_keeps_its_partition_on_request() {
+    let Some(shop) = Shop::open("keep").await else { return };
+    let mut dead = shop.dead(0..9);
+    let partitions = u32::try_from(PARTITIONS).unwrap();
+    dead[8].origin = dead[8].origin.clone().with_partition(partitions);
+    let letters = shop.bury(&dead).await;
+    let mut why = String::new();
+    let target = KafkaTarget::Origin { keep_partition: true };
+    let replay = replay(&letters, target, 1);
+    let report = replay.run(pending(), |replayed| {
+        if let ReplayOutcome::Failed(error) = &replayed.outcome {
+            why = error.to_string();
+        }
+    });
+    let report = report.await.unwrap();
+    assert_eq!((report.sent, report.failed), (8, 1));
+    assert!(why.contains("partition 3") && why.contains("has 3 now"), "{why}");
+    for read in shop.read(&shop.topic).await {
+        assert_eq!(read.partition, read.text().parse::<i32>().unwrap() % PARTITIONS);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_is_sent_elsewhere_also_when_nothing_is_known_of_it() {
+    let Some(shop) = Shop::open("elsewhere").await else { return };
+    shop.create("elsewhere-repair", 1, &[]).await;
+    let letters = shop.bury(&shop.dead(0..3)).await;
+    let producer: FutureProducer = shop.config().create().unwrap();
+    let foreign = FutureRecord::to(&shop.dlq).key("k").payload("foreign");
+    producer.send(foreign, PATIENCE).await.unwrap();
+    let plan = to_origin(&letters, 1).plan().await.unwrap();
+    assert_eq!((plan.letters, plan.skipped[&Skipped::NoOrigin]), (3, 1));
+    let to_repair = || KafkaTarget::Topic("elsewhere-repair".to_owned());
+    assert_eq!(run(replay(&letters, to_repair(), 1)).await.sent, 4);
+    assert_eq!(run(replay(&letters, to_repair(), 2)).await.sent, 0);
+    assert_eq!(run(to_origin(&letters, 2)).await.sent, 0, "wherever it was sent");
+    let mut there: Vec<_> = shop.read("elsewhere-repair").await;
+    there.sort_by_key(|read| read.text());
+    let texts: Vec<String> = there.iter().map(|read| read.text()).collect();
+    assert_eq!(texts, ["0", "1", "2", "foreign"]);
+    assert_eq!(there[0].header("original.topic"), Some(shop.topic.as_str()));
+    assert!(shop.read(&shop.topic).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
+    let Some(shop) = Shop::open("handler").await else { return };
+    let ladder = || Ladder::of([30, 300].map(Duration::from_secs));
+    let stages = ladder().stages(&shop.topic, "billing").unwrap();
+    let letters = shop.bury(&shop.dead(0..3)).await;
+    // Nobody would hear it.
+    let target = || KafkaTarget::Handler(ladder());
+    let mut why = Vec::new();
+    let deaf = replay(&letters, target(), 1);
+    let report = deaf.run(pending(), |replayed| {
+        if let ReplayOutcome::Failed(error) = &replayed.outcome {
+            why.push(error.to_string());
+        }
+    });
+    let report = report.await.unwrap();
+    assert_eq!((report.sent, report.failed), (0, 3));
+    assert!(why[0].contains(&stages[0].topic), "{why:?}");
+    for stage in &stages {
+        shop.create(&stage.topic, 1, &[]).await;
+    }
+    assert_eq!(run(replay(&letters, target(), 1)).await.sent, 3);
+    assert_eq!(run(replay(&letters, target(), 2)).await.sent, 0);
+    let there = shop.read(&stages[0].topic).await;
+    assert_eq!(there.len(), 3);
+    assert!(
+        shop.read(&stages[1].topic).await.is_empty() && shop.read(&shop.topic).await.is_empty()
+    );
+    let dead = shop.dead(0..3);
+    for (read, letter) in there.iter().zip(&dead) {
+        assert_eq!(read.header("dlq.consumer"), Some("billing"));
+        assert_eq!(read.header("dlq.id"), Some(letter.id.to_string().as_str()));
+        assert_eq!(
+            (read.header("retry.count"), read.header("retry.attempts")),
+            (Some("0"), Some("0"))
+        );
+        assert_eq!(read.header("retry.due"), read.header("replay.timestamp"), "it is due");
+        let history = serde_json::to_value(&letter.history).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_str(read.header("error.history").unwrap()).unwrap();
+        assert_eq!(told, history);
+        // What no header says.
+        let rest: serde_json::Value =
+            serde_json::from_str(read.header("dlq.kafka.rest").unwrap_or("{}")).unwrap();
+        assert!(rest.get("facts").is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_it_holds_comes_out_byte_for_byte() {
+    let Some(shop) = Shop::open("hostile").await else { return };
+    let mut dead = Vec::new();
+    let mut wanted = Vec::new();
+    for (number, (name, message)) in (0..).zip(hostile_messages()) {
+        // What a record of Kafka can have: names that are UTF-8, and no header that is ours.
+        let headers: dlq_core::Headers = message
+            .headers()
+            .iter()
+            .filter(|header| header.name != b"\xff\0"[..] && header.name != b"dlq.id"[..])
+            .cloned()
+            .collect();
+        let body = message.payload().cloned();
+        let mut plain =
+            Message::tombstone(shop.topic.as_str()).with_payload(body).with_headers(headers);
+        if let Some(key) = message.key() {
+            plain = plain.with_key(key.clone());
+        }
+        let plain = plain.with_header("name", name);
+        dead.push(shop.letter(number, plain));
+    }
+    // Larger than what is kept in memory.
+    for number in 100..120_u32 {
+        let body = vec![u8::try_from(number).unwrap(); 20_000];
+        let plain = Message::new(shop.topic.as_str(), body).with_header("name", number.to_string());
+        dead.push(shop.letter(number, plain));
+    }
+    for letter in &dead {
+        let message = &letter.message;
+        let name = message.headers().get_str("name").unwrap().to_owned();
+        let headers = message.headers().iter().map(|header| {
+            let name = String::from_utf8(header.name.to_vec()).unwrap();
+            (name, header.value.as_ref().map(|value| value.to_vec()))
+        });
+        let headers: Vec<_> = headers.collect();
+        let key = message.key().map(|key| key.to_vec());
+        wanted.push((name, key, message.payload().map(|body| body.to_vec()), headers));
+    }
+    let letters = shop.bury(&dead).await;
+    let report = run(to_origin(&letters, 1)).await;
+    assert_eq!((report.sent, report.failed), (dead.len() as u64, 0));
+    let mut there = shop.read(&shop.topic).await;
+    for (name, key, payload, headers) in wanted {
+        let found = there.iter().position(|read| read.header("name") == Some(&name));
+        let found = there.swap_remove(found.unwrap_or_else(|| panic!("{name} is there")));
+        assert_eq!((found.key, found.payload), (key, payload), "{name}");
+        assert_eq!(found.headers[..headers.len()], headers, "{name}");
+    }
+    assert!(there.is_empty());
+}

@@ -1,0 +1,58 @@
+//! Marks of transactions and what they took back leave gaps, at which no reader stops.
+
+use dlq_core::store::Letters;
+use dlq_core::{DeadLetter, Filter};
+use dlq_kafka::ScanRange;
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use dlq_testkit::fixtures::letter;
+use tokio::time::timeout;
+
+use crate::fixture_letters::{Dead, PATIENCE, Told, available, fill};
+
+async fn put(dead: &Dead, producer: &FutureProducer, letter: &DeadLetter) {
+    let record = FutureRecord::<[u8], _>::to(&dead.topic).partition(0);
+    producer.send(fill(record, letter), PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gaps_stop_nobody() {
+    if !available() {
+        return;
+    }
+    let dead = Dead::fresh(2).await;
+    let told = Told::default();
+    let letters = told.hear(dead.letters());
+    let count = async || timeout(PATIENCE, letters.count(Filter::new())).await.unwrap().unwrap();
+    // Committed: an offset for the mark after it.
+    let committed = dead.transaction("committed");
+    put(&dead, &committed, &letter(1)).await;
+    tokio::task::block_in_place(|| committed.commit_transaction(PATIENCE).unwrap());
+    dead.await_stable(2);
+    assert_eq!(count().await, 1);
+    assert_eq!(told.totals(), [2]);
+    // Taken back, at the end of the partition.
+    let aborted = dead.transaction("aborted");
+    put(&dead, &aborted, &letter(2)).await;
+    put(&dead, &aborted, &letter(3)).await;
+    tokio::task::block_in_place(|| aborted.abort_transaction(PATIENCE).unwrap());
+    dead.await_stable(5);
+    assert_eq!(count().await, 1);
+    assert_eq!(told.totals(), [2 + 3]);
+    // In the midst of it.
+    dead.put(0, &letter(4)).await;
+    assert_eq!(count().await, 2);
+    assert_eq!(told.totals(), [1 + 1 + 3 + 1], "from the last record that is one");
+    let range = ScanRange::new().with_partition(0).with_offsets(2..4);
+    let mut scan = letters.scan(&range).await.unwrap();
+    assert!(timeout(PATIENCE, scan.next()).await.unwrap().unwrap().is_none(), "only what is gone");
+    assert_eq!(scan.progress().read, 2);
+    // Not ended: what comes after it is not there yet.
+    let open = dead.transaction("open");
+    put(&dead, &open, &letter(5)).await;
+    dead.put(0, &letter(6)).await;
+    dead.put(1, &letter(7)).await;
+    assert_eq!(count().await, 3);
+    tokio::task::block_in_place(|| open.commit_transaction(PATIENCE).unwrap());
+    dead.await_stable(9);
+    assert_eq!(count().await, 5);
+}
