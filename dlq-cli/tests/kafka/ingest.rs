@@ -89,6 +89,20 @@ async fn killed_at_any_moment_it_loses_no_letter_and_no_incident() {
     assert_eq!(told(&said), ids(&written), "every incident was told");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn incidents_that_were_not_told_are_told_the_next_time() {
+    let written = letters(5);
+    let Some(bench) = Bench::with("untold", written.clone()).await else { return };
+    let into = bench.store_url();
+    // The letters are in the store when it ends.
+    let full = bench.run(&["ingest", "--into", &into, "--once", "--incidents", "/dev/full"]);
+    assert_eq!(full.code, 1, "{}", full.err);
+    assert_ne!(bench.run(&["count", "--from", &into]).ok().out, "0\n");
+    let ran = bench.run(&["ingest", "--into", &into, "--once"]).ok();
+    assert_eq!(told(&ran.err), ids(&written), "{}", ran.err);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_follows_until_it_is_asked_to_end() {
     for (signal, name) in [("-INT", "follow-int"), ("-TERM", "follow-term")] {

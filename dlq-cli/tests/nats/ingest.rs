@@ -151,6 +151,17 @@ async fn asked_twice_it_ends_at_once_and_nothing_is_lost() {
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut process = bench.start(&["ingest", "--into", &into, "--lease", "1s"]);
     process.says("go into");
+    // It has them in hand, and waits for the store.
+    let in_hand = async {
+        loop {
+            let stream = bench.context.get_stream(&bench.name).await.unwrap();
+            match stream.consumer_info("dlq-ingest").await {
+                Ok(info) if info.num_ack_pending == 3 => return,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    tokio::time::timeout(crate::fixture::PATIENCE, in_hand).await.unwrap();
     process.signal("-INT");
     process.says("once more");
     process.signal("-INT");

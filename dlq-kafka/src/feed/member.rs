@@ -5,24 +5,23 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use dlq_core::{StoreError, StoreErrorKind};
+use dlq_core::StoreError;
 use rdkafka::Message as _;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::oneshot;
 
 use super::READING;
-use super::assigned::{Assigned, Place};
-use super::mark::{self, Mark};
-use super::reach::{self, PATIENCE};
+use super::assigned::Assigned;
+use super::mark;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::record::Record;
 
 /// For how long one poll waits.
-const POLL: Duration = Duration::from_millis(100);
+pub(super) const POLL: Duration = Duration::from_millis(100);
 /// After so long without a request partitions are paused, and polled only so that the group goes on.
 const IDLE: Duration = Duration::from_secs(1);
 /// How soon, and at last how seldom, a feed that ends looks whether there is more.
@@ -207,108 +206,6 @@ impl Member {
         Some((Record::of(message, Arc::clone(&self.topic)), epoch))
     }
 
-    /// Reads the commits of partitions that came to us, and says there that they are being read.
-    fn prepare(&self) -> Result<(), StoreError> {
-        let fresh = self.consumer.context().lock().fresh();
-        if fresh.is_empty() {
-            return Ok(());
-        }
-        let asked = |error| self.failed("read the offsets", error).for_store(READING);
-        let list = mark::all(&self.topic, &fresh);
-        let committed = self.consumer.committed_offsets(list, PATIENCE).map_err(asked)?;
-        let mut places = Vec::new();
-        let mut begun = TopicPartitionList::new();
-        for element in committed.elements() {
-            element.error().map_err(asked)?;
-            let (partition, committed) = (element.partition(), mark::offset(&element));
-            let mark = Mark::read(&element);
-            if let Some(mark) = mark.as_ref().filter(|mark| mark.store != self.store) {
-                return Err(StoreError::new(StoreErrorKind::Conflict, READING).with_detail(
-                    format!(
-                        "the letters of `{}` go into {}, and {} was begun at the same time; use one store, or a group for \
-                         each",
-                        self.topic, mark.store, self.store
-                    ),
-                ));
-            }
-            let is_clean = committed.is_none() || mark.as_ref().is_some_and(|mark| mark.clean);
-            let (low, high) = if is_clean && committed.is_some() {
-                (0, 0)
-            } else {
-                self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE).map_err(asked)?
-            };
-            let place = Place {
-                again_until: if is_clean { i64::MIN } else { high },
-                yielded: committed.unwrap_or(low),
-                committed: committed.unwrap_or(low),
-                confirmed: mark.as_ref().map_or(0, |mark| mark.confirmed),
-            };
-            if is_clean || mark.is_none() {
-                self.mark(&mut begun, partition, &place, place.committed, false).map_err(asked)?;
-            }
-            places.push((partition, place));
-        }
-        if begun.count() > 0 {
-            self.consumer.commit(&begun, CommitMode::Sync).map_err(asked)?;
-        }
-        // One that was paused in an earlier assignment would stay so.
-        let list = mark::all(&self.topic, &fresh);
-        if let Err(error) = self.consumer.resume(&list) {
-            tracing::debug!(%error, "partitions cannot be resumed");
-        }
-        let mut ours = self.consumer.context().lock();
-        for (partition, place) in places {
-            if let Some(partition) = ours.ours.get_mut(&partition) {
-                partition.place = Some(place);
-            }
-        }
-        Ok(())
-    }
-
-    fn mark(
-        &self,
-        list: &mut TopicPartitionList,
-        partition: i32,
-        place: &Place,
-        offset: i64,
-        clean: bool,
-    ) -> Result<(), KafkaError> {
-        let mark = Mark { store: self.store.clone(), confirmed: place.confirmed, clean };
-        mark.write(list, &self.topic, partition, offset)
-    }
-
-    /// Commits what is done with, of partitions that are still ours.
-    fn confirm(&mut self, done: &[Done]) -> Result<(), StoreError> {
-        const CONFIRMING: &str = "confirm dead letters";
-        let mut list = TopicPartitionList::new();
-        let mut places = Vec::new();
-        for one in done {
-            let place = self.consumer.context().lock().place(one.partition, one.epoch).copied();
-            let Some(mut place) = place else { continue };
-            place.committed = one.next;
-            place.confirmed += one.letters;
-            self.mark(&mut list, one.partition, &place, one.next, false)
-                .map_err(|error| self.failed("commit", error).for_store(CONFIRMING))?;
-            places.push((one, place));
-        }
-        if places.is_empty() {
-            return Ok(());
-        }
-        if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
-            // A group that is being shared anew goes on only when it is polled.
-            self.hold();
-            let failed = self.failed("commit", error).for_store(CONFIRMING);
-            return Err(failed);
-        }
-        let mut ours = self.consumer.context().lock();
-        for (one, place) in places {
-            if let Some(there) = ours.place(one.partition, one.epoch) {
-                (there.committed, there.confirmed) = (place.committed, place.confirmed);
-            }
-        }
-        Ok(())
-    }
-
     /// Stays a member of the group while nobody asks for letters.
     fn idle(&mut self) {
         self.paused = true;
@@ -317,7 +214,7 @@ impl Member {
     }
 
     /// Serves the group; what comes is kept.
-    fn hold(&mut self) {
+    pub(super) fn hold(&mut self) {
         for _ in 0..16 {
             match self.poll(Duration::ZERO) {
                 Ok(Some(polled)) => self.held.push_back(polled),
@@ -337,69 +234,7 @@ impl Member {
         }
     }
 
-    /// Whether the group has confirmed every letter of the topic.
-    fn is_at_end(&self) -> Result<bool, SetupError> {
-        let failed = |error| self.failed("look for the end", error);
-        let heard = &self.consumer.context().heard;
-        let bootstrap = self.brokers.bootstrap();
-        let partitions = reach::partitions(&self.consumer, heard, bootstrap, &self.topic)?;
-        let list = mark::all(&self.topic, &partitions);
-        let committed = self.consumer.committed_offsets(list, PATIENCE).map_err(failed)?;
-        for element in committed.elements() {
-            element.error().map_err(failed)?;
-            let partition = element.partition();
-            let ends = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
-            let (low, high) = ends.map_err(failed)?;
-            let next = mark::offset(&element).unwrap_or(low).max(low);
-            if next < high && self.has_record(partition, next, high).map_err(failed)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether a record stands there: the marks of transactions, and what was aborted, are none.
-    fn has_record(&self, partition: i32, from: i64, to: i64) -> Result<bool, KafkaError> {
-        let fixed = [("enable.partition.eof", "true"), ("group.id", "dlq-look")];
-        let config = self.brokers.client(&super::DEFAULTS, &[&super::FIXED[..], &fixed].concat());
-        let config = config.map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
-        let consumer: BaseConsumer = config.create()?;
-        let mut list = TopicPartitionList::new();
-        let from = rdkafka::Offset::Offset(from);
-        list.add_partition_offset(&self.topic, partition, from)?;
-        consumer.assign(&list)?;
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            match consumer.poll(POLL) {
-                Some(Ok(message)) => return Ok(message.offset() < to),
-                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(false),
-                Some(Err(error)) => return Err(error),
-                None => {}
-            }
-        }
-        Ok(true)
-    }
-
-    /// Says that what was confirmed is all that was read, and leaves the group by the drop that follows.
-    fn leave(&self) {
-        let mut list = TopicPartitionList::new();
-        for (partition, ours) in &self.consumer.context().lock().ours {
-            let Some(place) = ours.place.filter(|place| place.yielded == place.committed) else {
-                continue;
-            };
-            if let Err(error) = self.mark(&mut list, *partition, &place, place.committed, true) {
-                tracing::debug!(%error, "a partition is left without a word");
-            }
-        }
-        if list.count() == 0 {
-            return;
-        }
-        if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
-            tracing::debug!(%error, "the group is left without a word");
-        }
-    }
-
-    fn failed(&self, what: &str, error: KafkaError) -> SetupError {
+    pub(super) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
         let what = format!("{what} of topic `{}` at {}", self.topic, self.brokers.bootstrap());
         SetupError::answered(&what, error)
     }

@@ -1,6 +1,9 @@
 //! [`KafkaFeed`]: the letters of a dead-letter topic as they come, for the store beside it.
 
 mod assigned;
+mod commits;
+mod end;
+mod join;
 mod mark;
 mod marks;
 mod member;
@@ -11,23 +14,18 @@ pub use marks::{IngestMark, find_topic, ingest_marks};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlq_core::ingest::{Content, Fed, Feed};
 use dlq_core::{BoxError, StoreError, StoreErrorKind};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use rdkafka::error::RDKafkaErrorCode;
-use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::oneshot;
 
 use crate::brokers::Brokers;
 use crate::dialect;
-use crate::error::SetupError;
 use crate::letters::{KafkaLetters, StoredLetter};
-use assigned::Assigned;
+use join::join;
 use mark::Mark;
-use member::{Command, Done, Member, Taken};
-use reach::PATIENCE;
+use member::{Command, Done, Taken};
 
 const OPENING: &str = "open a feed of dead letters";
 const READING: &str = "read dead letters";
@@ -59,16 +57,19 @@ const FIXED: [(&str, &str); 5] = [
 /// |---|---|---|
 /// | before the first commit | nothing | the next one begins with the oldest letter |
 /// | after the mark, before a letter is yielded | the oldest offset, and the store | the same |
-/// | with letters in hand | the offset before them, as being read | they come again, and up to the end of that moment each says that it may have come before |
+/// | with letters in hand | the offset before them, as being read | they come again, and each says that it may have come before |
 /// | while it commits | either of the two | as one of the two |
 /// | after it has left | the offset after the last letter, as clean | what comes after it is new |
 ///
 /// When a process joins or leaves, all partitions are handed out anew, and what was yielded and not confirmed comes again
-/// to whoever has its partition then; confirming it with the former owner changes nothing any more. Letters of a process that died come again when its lease has ended.
+/// to whoever has its partition then; confirming it with the former owner changes nothing any more. A process that hangs
+/// with letters in hand serves its group for the time of the lease, and loses its partitions after another
+/// `max.poll.interval.ms`, which is five minutes unless it is set. Partitions of a process that died go to others when its
+/// lease has ended.
 ///
 /// The group forgets where it was when none of its members was there for as long as the brokers keep offsets (seven days
-/// as they are delivered): then the topic is read from its start, and the store has most of it already. Letters stay in the topic for as
-/// long as that keeps them.
+/// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
+/// stay in the topic for as long as that keeps them.
 ///
 /// Dropping it waits up to three seconds until it has left its group.
 pub struct KafkaFeed {
@@ -260,95 +261,6 @@ impl fmt::Debug for KafkaFeed {
             .field("group", &self.group)
             .finish_non_exhaustive()
     }
-}
-
-/// A consumer that has joined the group, or is about to; blocks.
-fn join(
-    brokers: Brokers,
-    topic: Arc<str>,
-    group: &str,
-    store: String,
-    lease: Duration,
-) -> Result<Member, StoreError> {
-    let for_store = |error: SetupError| error.for_store(OPENING);
-    let session = lease.as_millis().to_string();
-    let beat = (lease.as_millis() / 4).clamp(1, 3000).to_string();
-    let own: [(&str, &str); 3] =
-        [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
-    let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat()).map_err(for_store)?;
-    let asked = |what: &str, error| {
-        let what = format!("{what} of topic `{topic}` by group `{group}`");
-        for_store(SetupError::answered(&what, error))
-    };
-    let consumer: BaseConsumer<Assigned> = config
-        .create_with_context(Assigned::default())
-        .map_err(|error| asked("make a consumer", error))?;
-    let heard = &consumer.context().heard;
-    let partitions = reach::partitions(&consumer, heard, brokers.bootstrap(), &topic);
-    let partitions = partitions.map_err(for_store)?;
-    let conflict =
-        |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
-    let mut written = false;
-    loop {
-        let found = reach::patiently(|| marks::read(&consumer, &topic, &partitions));
-        match found.map_err(|error| asked("read the offsets", error))? {
-            marks::Found::Mark(mark) if mark.store == store => break,
-            marks::Found::Mark(Mark { store: other, .. }) => {
-                return conflict(format!(
-                    "the letters of `{topic}` that group `{group}` reads go into {other}, asked was {store}; use that store, \
-                     give another group, or delete the group: what the topic holds is then read again from its start"
-                ));
-            }
-            marks::Found::Foreign => {
-                return conflict(format!(
-                    "group `{group}` has offsets in `{topic}` that name no store: it is somebody else's, or its offsets \
-                     were set by hand; give another group, or delete this one"
-                ));
-            }
-            marks::Found::Nothing if written => {
-                return conflict(format!(
-                    "group `{group}` is somebody else's: it has members, and no offsets in `{topic}` that name a store; \
-                     give another group"
-                ));
-            }
-            marks::Found::Nothing => {
-                written = true;
-                let mut first = TopicPartitionList::new();
-                for partition in &partitions {
-                    let (low, _) = consumer
-                        .fetch_watermarks(&topic, *partition, PATIENCE)
-                        .map_err(|error| asked("look for the start", error))?;
-                    let mark = Mark { store: store.clone(), confirmed: 0, clean: true };
-                    mark.write(&mut first, &topic, *partition, low)
-                        .map_err(|error| asked("commit the start", error))?;
-                }
-                match reach::patiently(|| consumer.commit(&first, CommitMode::Sync)) {
-                    Ok(()) => {}
-                    // Somebody joined meanwhile, who has said into which store the letters go.
-                    Err(error) if is_joined(error.rdkafka_error_code()) => {}
-                    Err(error) => return Err(asked("commit the start", error)),
-                }
-            }
-        }
-    }
-    consumer.subscribe(&[&*topic]).map_err(|error| asked("subscribe", error))?;
-    let look = (Instant::now(), Duration::ZERO);
-    Ok(Member {
-        consumer,
-        brokers,
-        topic,
-        store,
-        held: VecDeque::new(),
-        paused: false,
-        look,
-        lease,
-    })
-}
-
-/// Whether a commit from outside failed because the group has members.
-fn is_joined(code: Option<RDKafkaErrorCode>) -> bool {
-    use RDKafkaErrorCode::{IllegalGeneration, RebalanceInProgress, UnknownMemberId};
-    matches!(code, Some(IllegalGeneration | RebalanceInProgress | UnknownMemberId))
 }
 
 fn ended(operation: &'static str) -> StoreError {

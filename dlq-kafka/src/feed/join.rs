@@ -1,0 +1,107 @@
+//! The way into the group.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlq_core::{StoreError, StoreErrorKind};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::assigned::Assigned;
+use super::mark::Mark;
+use super::member::Member;
+use super::reach::PATIENCE;
+use super::{DEFAULTS, FIXED, OPENING, marks, reach};
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+
+/// A consumer that has joined the group, or is about to; blocks.
+pub(super) fn join(
+    brokers: Brokers,
+    topic: Arc<str>,
+    group: &str,
+    store: String,
+    lease: Duration,
+) -> Result<Member, StoreError> {
+    let for_store = |error: SetupError| error.for_store(OPENING);
+    let session = lease.as_millis().to_string();
+    let beat = (lease.as_millis() / 4).clamp(1, 3000).to_string();
+    let own: [(&str, &str); 3] =
+        [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
+    let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat()).map_err(for_store)?;
+    let asked = |what: &str, error| {
+        let what = format!("{what} of topic `{topic}` by group `{group}`");
+        for_store(SetupError::answered(&what, error))
+    };
+    let consumer: BaseConsumer<Assigned> = config
+        .create_with_context(Assigned::default())
+        .map_err(|error| asked("make a consumer", error))?;
+    let heard = &consumer.context().heard;
+    let partitions = reach::partitions(&consumer, heard, brokers.bootstrap(), &topic);
+    let partitions = partitions.map_err(for_store)?;
+    let conflict =
+        |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
+    let mut written = false;
+    loop {
+        let found = reach::patiently(|| marks::read(&consumer, &topic, &partitions));
+        match found.map_err(|error| asked("read the offsets", error))? {
+            marks::Found::Mark(mark) if mark.store == store => break,
+            marks::Found::Mark(Mark { store: other, .. }) => {
+                return conflict(format!(
+                    "the letters of `{topic}` that group `{group}` reads go into {other}, asked was {store}; use that store, \
+                     give another group, or delete the group: what the topic holds is then read again from its start"
+                ));
+            }
+            marks::Found::Foreign => {
+                return conflict(format!(
+                    "group `{group}` has offsets in `{topic}` that name no store: it is somebody else's, or its offsets \
+                     were set by hand; give another group, or delete this one"
+                ));
+            }
+            marks::Found::Nothing if written => {
+                return conflict(format!(
+                    "group `{group}` is somebody else's: it has members, and no offsets in `{topic}` that name a store; \
+                     give another group"
+                ));
+            }
+            marks::Found::Nothing => {
+                written = true;
+                let mut first = TopicPartitionList::new();
+                for partition in &partitions {
+                    let (low, _) = consumer
+                        .fetch_watermarks(&topic, *partition, PATIENCE)
+                        .map_err(|error| asked("look for the start", error))?;
+                    let mark = Mark { store: store.clone(), confirmed: 0, clean: true };
+                    mark.write(&mut first, &topic, *partition, low)
+                        .map_err(|error| asked("commit the start", error))?;
+                }
+                match reach::patiently(|| consumer.commit(&first, CommitMode::Sync)) {
+                    Ok(()) => {}
+                    // Somebody joined meanwhile, who has said into which store the letters go.
+                    Err(error) if is_joined(error.rdkafka_error_code()) => {}
+                    Err(error) => return Err(asked("commit the start", error)),
+                }
+            }
+        }
+    }
+    consumer.subscribe(&[&*topic]).map_err(|error| asked("subscribe", error))?;
+    let look = (Instant::now(), Duration::ZERO);
+    Ok(Member {
+        consumer,
+        brokers,
+        topic,
+        store,
+        held: VecDeque::new(),
+        paused: false,
+        look,
+        lease,
+    })
+}
+
+/// Whether a commit from outside failed because the group has members.
+fn is_joined(code: Option<RDKafkaErrorCode>) -> bool {
+    use RDKafkaErrorCode::{IllegalGeneration, RebalanceInProgress, UnknownMemberId};
+    matches!(code, Some(IllegalGeneration | RebalanceInProgress | UnknownMemberId))
+}
