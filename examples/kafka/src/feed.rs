@@ -1,0 +1,76 @@
+//! The quickstart's feed, published to a topic, and when it is consumed.
+
+use std::error::Error;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dlq_kafka::KafkaLag;
+use dlq_kafka::rdkafka::ClientConfig;
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use serde::Deserialize;
+
+/// The topic of payments.
+pub(crate) const TOPIC: &str = "payments";
+
+const FEED: &str = include_str!("../../quickstart/feed.jsonl");
+
+#[derive(Deserialize)]
+struct Line {
+    key: Option<String>,
+    payload: Option<Box<serde_json::value::RawValue>>,
+    payload_base64: Option<String>,
+}
+
+fn config(brokers: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers);
+    config
+}
+
+/// Makes sure of the topic.
+pub(crate) async fn create(brokers: &str) -> Result<(), Box<dyn Error>> {
+    let admin: AdminClient<DefaultClientContext> = config(brokers).create()?;
+    let topic = NewTopic::new(TOPIC, 3, TopicReplication::Fixed(-1));
+    // That it is there already is fine.
+    let _ = admin.create_topics([&topic], &AdminOptions::new()).await?;
+    Ok(())
+}
+
+/// Publishes every message of the feed, as a producer would, and returns how many there are.
+pub(crate) async fn publish(brokers: &str) -> Result<u64, Box<dyn Error>> {
+    let producer: FutureProducer = config(brokers).set("enable.idempotence", "true").create()?;
+    let mut sent = Vec::new();
+    for line in FEED.lines() {
+        let line: Line = serde_json::from_str(line)?;
+        let payload = match (line.payload, line.payload_base64) {
+            (Some(json), _) => json.get().as_bytes().to_vec(),
+            (None, Some(text)) => STANDARD.decode(text)?,
+            (None, None) => Vec::new(),
+        };
+        let mut record = FutureRecord::to(TOPIC).payload(&payload);
+        if let Some(key) = &line.key {
+            record = record.key(key);
+        }
+        sent.push(producer.send_result(record).map_err(|(error, _)| error)?);
+    }
+    let count = sent.len() as u64;
+    for delivery in sent {
+        delivery.await?.map_err(|(error, _)| error)?;
+    }
+    Ok(count)
+}
+
+/// Waits until nothing has moved for longer than a record waits in a retry topic. How far a group is behind does not say
+/// it: after a replay there are offsets without a record.
+pub(crate) async fn until_idle(lag: &KafkaLag) {
+    let (mut before, mut still) = (Vec::new(), 0);
+    while still < 5 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = lag.read().await.unwrap_or_default();
+        still = if now == before { still + 1 } else { 0 };
+        before = now;
+    }
+}
