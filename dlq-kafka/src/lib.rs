@@ -1,5 +1,90 @@
-//! Kafka as a transport: consumers that never lose a record, retry topics that never block, and the dead letters of
-//! every dialect.
+//! Kafka as a transport: consumers that never lose a record, retry topics that never block, and dead letters of every
+//! dialect.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Brokers`] | where the cluster is, and how to speak to it |
+//! | [`KafkaConsumer`] | describes a consumer of topics; gives the three below |
+//! | [`KafkaSource`] | the records of its topics, and of its retry topics when they are due |
+//! | [`KafkaRetryLane`] | the retry topics, where messages wait for an attempt that is far away |
+//! | [`KafkaSink`] | the topic of dead letters |
+//! | [`KafkaLetters`] | reads the letters of that topic, whoever wrote them, as a store does |
+//! | [`KafkaReplay`] | sends them back, each once |
+//! | [`KafkaFeed`] | the letters of that topic as they come, for a store beside it |
+//! | [`KafkaCrashMarks`] | marks by which a record is found that kills its process |
+//! | [`KafkaLag`] | how far a consumer is behind, topic by topic |
+//! | [`admin`] | creates what is missing, and finds what is set wrongly |
+//! | [`dialect`] | how dead letters of Spring, Connect, Streams and others are read |
+//!
+//! ```no_run
+//! use dlq_core::BoxError;
+//! use dlq_kafka::{Brokers, KafkaConsumer};
+//! use dlq_tower::consumer::Consumer;
+//! use dlq_tower::handler::Handles;
+//!
+//! async fn consume(handler: impl Handles) -> Result<(), BoxError> {
+//!     let brokers = Brokers::at("localhost:9092");
+//!     let orders = KafkaConsumer::new(&brokers, "orders", "billing").with_missing_topics_created();
+//!     let source = orders.source().await?;
+//!     let marks = source.crash_marks();
+//!     let consumer = Consumer::builder(source)
+//!         .handler(handler)
+//!         .retry_lane(orders.retry_lane().await?)
+//!         .sink(orders.sink().await?)
+//!         .crash_marks(marks)
+//!         .build()?;
+//!     consumer.run_until_signal().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Offsets
+//!
+//! Many records of a partition are in hand at the same time, and end in any order. Committed is the lowest offset that is
+//! not done; when all are, the highest that is, plus one. So what was done behind a record that is not done runs again
+//! after a crash: give handlers an idempotency key. How far beyond that record a partition is read is bounded
+//! ([`with_max_span`](KafkaConsumer::with_max_span)).
+//!
+//! | the process dies after | what the brokers have | what happens next |
+//! |---|---|---|
+//! | a record was fetched | the commit before it | it comes again |
+//! | its handler has succeeded | the same | it runs again |
+//! | its retry record or letter was sent | that record, or not | it runs again; the copy of a hop is passed over, the copy of a letter is read as one |
+//! | it was settled | the commit of up to 100 ms ago | it runs again |
+//! | its commit was confirmed | the commit | it is over |
+//!
+//! A partition that goes to another process is drained for a while ([`with_drain`](KafkaConsumer::with_drain)), committed
+//! and given up. What ends later changes nothing there: it belongs to an assignment that is over.
+//!
+//! # Retry topics
+//!
+//! A message that has to wait longer than the process holds it goes to the first stage of the [`Ladder`] that is long
+//! enough. One process reads the topic and all its stages. A record that is not due waits in memory with a timer: no poll
+//! loop sleeps, no partition blocks another, and it is a millisecond or two late. What is in memory is bounded
+//! ([`with_max_waiting`](KafkaConsumer::with_max_waiting)); beyond that a stage is paused, as flow control only.
+//!
+//! # Records that kill their process
+//!
+//! Kafka does not say how often a record was handed out. So each owner of a partition leaves a word in the metadata of its
+//! commits, and another when it leaves in good order. Who takes over from an owner that died counts that, and reads few
+//! records ahead until it is past the place; after two deaths in a row there, records are suspects and run alone, with a
+//! mark in the commit before each run ([`KafkaCrashMarks`]). A partition whose owners do not die pays nothing for it.
+//!
+//! # One letter per death
+//!
+//! Kafka keeps what it is given, so a process that dies between a write and its commit writes twice. Letters and hops have
+//! a deterministic identity; readers take copies for one. Retry records carry the name of their consumer, so that groups can
+//! share topics.
+//!
+//! # What is not promised
+//!
+//! - Effects of handlers are repeated after a crash, as said above. Transactions are used by replays only.
+//! - Order of a key beyond a retry topic: what waits there comes later than what was produced meanwhile. A handler with an
+//!   order key waits in the process instead, however long.
+//! - Retention: letters are removed by the brokers when their time has passed, resolved or not.
+//! - Records of an aborted transaction are not seen here; Java's consumers see them unless they are `read_committed`.
+//! - A header whose name is not UTF-8 cannot be read by the client that this crate rests on. Its record is handled without
+//!   it, and a warning says where it stands.
 
 pub mod admin;
 mod brokers;
