@@ -1,6 +1,6 @@
 //! Writes records, and returns once every replica in sync has them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,13 +9,17 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::OwnedHeaders;
-use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
-use tokio::sync::OnceCell;
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+};
+use tokio::sync::{Notify, OnceCell, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::rebalance::log;
+use crate::shared::lock;
 
 /// How long a record may take until it is confirmed; then the write has failed, and nothing is acknowledged.
 const DELIVERY: &str = "30000";
@@ -25,11 +29,42 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long the cluster may be asked for the partitions of a topic.
 const ASKING: Duration = Duration::from_secs(10);
 
-/// Speaks to `tracing`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Log;
+/// What became of a record, for whoever waits for it.
+type Waiting = oneshot::Sender<Result<(), KafkaError>>;
 
-impl ClientContext for Log {
+/// What the client's own thread has to say. It is told on a task: to wake each of those who wait from another thread would
+/// cost more than to write their records.
+#[derive(Default)]
+struct Reports {
+    queue: Mutex<Vec<(Waiting, Result<(), KafkaError>)>>,
+    arrived: Notify,
+}
+
+impl Reports {
+    async fn tell(self: Arc<Self>) {
+        loop {
+            self.arrived.notified().await;
+            for (waiting, outcome) in std::mem::take(&mut *lock(&self.queue)) {
+                // Who does not wait any more does not want to know.
+                let _ = waiting.send(outcome);
+            }
+        }
+    }
+}
+
+struct Context(Arc<Reports>);
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = Box<Waiting>;
+
+    fn delivery(&self, outcome: &DeliveryResult<'_>, waiting: Box<Waiting>) {
+        let outcome = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
+        lock(&self.0.queue).push((*waiting, outcome));
+        self.0.arrived.notify_one();
+    }
+}
+
+impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
     }
@@ -61,15 +96,21 @@ pub(crate) enum Unwritten {
 /// Writes records, many at the same time. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Producer {
-    inner: FutureProducer<Log>,
+    inner: Client,
     /// Writes one record at a time: a batch is refused whole when it is too large for its topic.
-    single: Arc<OnceCell<FutureProducer<Log>>>,
+    single: Arc<OnceCell<Client>>,
     brokers: Brokers,
+}
+
+#[derive(Clone)]
+struct Client {
+    producer: Arc<ThreadedProducer<Context>>,
+    _telling: Arc<JoinSet<()>>,
 }
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = producer(brokers, &[("linger.ms", "2")])?;
+        let inner = client(brokers, &[("linger.ms", "2")])?;
         Ok(Self { inner, single: Arc::default(), brokers: brokers.clone() })
     }
 
@@ -78,7 +119,7 @@ impl Producer {
         match self.send_by(&self.inner, outgoing).await {
             Err(Unwritten::TooLarge) => {
                 let single = self.single.get_or_try_init(|| async {
-                    producer(&self.brokers, &[("linger.ms", "0"), ("batch.num.messages", "1")])
+                    client(&self.brokers, &[("linger.ms", "0"), ("batch.num.messages", "1")])
                 });
                 let single = single
                     .await
@@ -89,34 +130,27 @@ impl Producer {
         }
     }
 
-    async fn send_by(
-        &self,
-        producer: &FutureProducer<Log>,
-        outgoing: &Outgoing<'_>,
-    ) -> Result<(), Unwritten> {
+    async fn send_by(&self, client: &Client, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
         let Outgoing { operation, topic, .. } = *outgoing;
         let until = Instant::now() + FULL;
         let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
-        let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(headers);
+        let (waiting, told) = oneshot::channel();
+        let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, Box::new(waiting));
+        record.headers = Some(headers);
         record.partition = outgoing.partition;
         record.key = outgoing.key.map(|key| &key[..]);
         record.payload = outgoing.value.map(|value| &value[..]);
-        let delivery = loop {
-            match producer.send_result(record) {
-                Ok(delivery) => break delivery,
-                Err((error, unsent)) => {
-                    let is_full = error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull);
-                    if !is_full || Instant::now() >= until {
-                        return Err(unwritten(operation, topic, error));
-                    }
-                    record = unsent;
-                    sleep(LOOK).await;
-                }
+        while let Err((error, unsent)) = client.producer.send(record) {
+            let is_full = error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull);
+            if !is_full || Instant::now() >= until {
+                return Err(unwritten(operation, topic, error));
             }
-        };
-        match delivery.await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err((error, _))) => Err(unwritten(operation, topic, error)),
+            record = unsent;
+            sleep(LOOK).await;
+        }
+        match told.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(unwritten(operation, topic, error)),
             Err(_) => {
                 let text = "the producer was closed before the record was confirmed";
                 let failed = StoreError::new(StoreErrorKind::Unavailable, operation);
@@ -130,7 +164,7 @@ impl Producer {
         let what = format!("look for topic `{topic}` at {}", self.brokers.bootstrap());
         let (inner, name) = (self.inner.clone(), topic.to_owned());
         let asked = tokio::task::spawn_blocking(move || {
-            let metadata = inner.client().fetch_metadata(Some(&name), ASKING)?;
+            let metadata = inner.producer.client().fetch_metadata(Some(&name), ASKING)?;
             let topic = metadata.topics().iter().find(|topic| topic.name() == name);
             match topic.map(|topic| (topic.error(), topic.partitions().len())) {
                 Some((None, count)) if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
@@ -145,7 +179,7 @@ impl Producer {
     }
 }
 
-fn producer(brokers: &Brokers, more: &[(&str, &str)]) -> Result<FutureProducer<Log>, SetupError> {
+fn client(brokers: &Brokers, more: &[(&str, &str)]) -> Result<Client, SetupError> {
     let fixed = [
         ("enable.idempotence", "true"),
         ("acks", "all"),
@@ -155,7 +189,12 @@ fn producer(brokers: &Brokers, more: &[(&str, &str)]) -> Result<FutureProducer<L
     ];
     let defaults = [&[("delivery.timeout.ms", DELIVERY)], more].concat();
     let config = brokers.client(&defaults, &fixed)?;
-    config.create_with_context(Log).map_err(|error| SetupError::answered("make a producer", error))
+    let reports = Arc::new(Reports::default());
+    let made = config.create_with_context(Context(Arc::clone(&reports)));
+    let producer = made.map_err(|error| SetupError::answered("make a producer", error))?;
+    let mut telling = JoinSet::new();
+    telling.spawn(reports.tell());
+    Ok(Client { producer: Arc::new(producer), _telling: Arc::new(telling) })
 }
 
 fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritten {

@@ -48,7 +48,11 @@ fn consumer(mut config: ClientConfig, topic: &str, group: &str) -> Result<BaseCo
         .set("group.id", group)
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
-        .set("fetch.wait.max.ms", "100");
+        .set("fetch.wait.max.ms", "100")
+        // As ours: with the client's own a second passes whenever its buffer was full.
+        .set("queued.min.messages", "20000")
+        .set("queued.max.messages.kbytes", "16384")
+        .set("fetch.queue.backoff.ms", "10");
     let consumer: BaseConsumer = config.create()?;
     consumer.subscribe(&[topic])?;
     Ok(consumer)
