@@ -20,6 +20,8 @@ use crate::source::KafkaSource;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
+/// For how long a revoked partition may be kept at most.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where a group that has committed nothing begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +139,9 @@ impl KafkaConsumer {
         self
     }
 
-    /// Sets where the group begins when it has committed nothing. Defaults to [`Start::Earliest`]. Retry topics are always
-    /// read from their beginning.
+    /// Sets where the group begins in a partition of which it has committed nothing, which is also one that was added
+    /// later. Defaults to [`Start::Earliest`]. Retry topics are always read from their beginning; and a partition from its
+    /// first record that is left, when what comes after the committed offset was deleted.
     pub fn with_start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -159,23 +162,24 @@ impl KafkaConsumer {
     }
 
     /// Sets how many retry records wait for their time in memory at most, and about how many bytes; those beyond wait at
-    /// the brokers. Defaults to 10,000 and 64 MiB.
+    /// the brokers. As many records again may wait for the one before them of their key or partition, see
+    /// [`Concurrency`]. Partitions have equal shares. Defaults to 10,000 and 64 MiB.
     pub fn with_max_waiting(mut self, records: usize, bytes: usize) -> Self {
         (self.bounds.waiting, self.bounds.waiting_bytes) = (records.max(1), bytes.max(1));
         self
     }
 
     /// Sets how often offsets are committed. What was done since the last time runs again after a crash. Defaults to
-    /// 100 ms.
+    /// 100 ms; at least 1 ms.
     pub fn with_commit_interval(mut self, interval: Duration) -> Self {
-        self.bounds.commit = interval;
+        self.bounds.commit = interval.max(Duration::from_millis(1));
         self
     }
 
     /// Sets for how long what is in hand of a partition may end before the partition is given up. The whole group waits
-    /// meanwhile. Defaults to 5 s.
+    /// meanwhile. Defaults to 5 s; at most a day.
     pub fn with_drain(mut self, deadline: Duration) -> Self {
-        self.drain = deadline;
+        self.drain = deadline.min(LONGEST);
         self
     }
 
@@ -201,7 +205,17 @@ impl KafkaConsumer {
     fn stages(&self) -> Result<Vec<(String, Vec<Stage>)>, TransportError> {
         let Some(ladder) = &self.ladder else { return Ok(Vec::new()) };
         let stages = |topic: &String| Ok((topic.clone(), ladder.stages(topic, &self.group)?));
-        self.topics.iter().map(stages).collect()
+        let all = self.topics.iter().map(stages).collect::<Result<Vec<_>, TransportError>>()?;
+        let is_ours = |stage: &&Stage| self.topics.contains(&stage.topic);
+        match all.iter().flat_map(|(_, stages)| stages).find(is_ours) {
+            None => Ok(all),
+            Some(Stage { topic, .. }) => {
+                let text = format!(
+                    "`{topic}` is a topic of this consumer and a retry topic; give one of them another name"
+                );
+                Err(SetupError::Config(text).for_transport(OPENING))
+            }
+        }
     }
 
     /// Sees that the retry topics, or that of dead letters, are there and will do.
@@ -229,7 +243,7 @@ impl KafkaConsumer {
         };
         let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
-        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds);
+        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds, self.start);
         let ended = Ended(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
         let started = thread.spawn(move || {
@@ -244,6 +258,7 @@ impl KafkaConsumer {
             cluster: Arc::clone(self.brokers.cluster_shared()),
             id_header: self.id_header.clone(),
             event_header: self.event_header.clone(),
+            is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),
             clock: self.clock.clone(),
         };
         Ok(KafkaSource::new(shared, reading, Lines::new(self.concurrency), self.bounds.prefetch))
@@ -258,10 +273,6 @@ impl KafkaConsumer {
     }
 
     fn join(&self, hooks: Hooks) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
-        let start = match self.start {
-            Start::Earliest => "earliest",
-            Start::Latest => "latest",
-        };
         let defaults = [
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "3000"),
@@ -276,7 +287,8 @@ impl KafkaConsumer {
             ("group.id", &*self.group),
             ("enable.auto.commit", "false"),
             ("enable.auto.offset.store", "false"),
-            ("auto.offset.reset", start),
+            // Where what was committed is gone, what is left is read. `Start::Latest` is the poller's.
+            ("auto.offset.reset", "earliest"),
             ("allow.auto.create.topics", "false"),
         ];
         let config = self.brokers.client(&defaults, &fixed)?;

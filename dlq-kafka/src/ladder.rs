@@ -51,6 +51,11 @@ impl Ladder {
         self
     }
 
+    /// Whether groups share the topics.
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.template.contains("{group}")
+    }
+
     /// The topics of this ladder for `group`, whose own topic is `topic`, from short to long.
     ///
     /// # Errors

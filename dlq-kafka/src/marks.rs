@@ -3,6 +3,7 @@ use std::sync::Arc;
 use dlq_core::{BoxError, CrashMarks, LetterId, StoreError, StoreErrorKind};
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::partition::Over;
 use crate::rebalance::add;
@@ -37,11 +38,14 @@ impl CrashMarks for KafkaCrashMarks {
             StoreError::new(StoreErrorKind::Conflict, MARKING).with_detail(text)
         };
         let crashes = partition.begin(offset).map_err(lost)?;
-        let Some(point) = partition.point(false) else { return Err(lost(Over)) };
         let consumer = lock(&self.shared.consumer).upgrade().ok_or_else(|| lost(Over))?;
         let marking = Arc::clone(&partition);
         let marked = tokio::task::spawn_blocking(move || {
+            // Looked at now: the position may have moved, or the partition gone to another.
             let mut list = TopicPartitionList::new();
+            let point = marking
+                .point(false)
+                .ok_or(KafkaError::ConsumerCommit(RDKafkaErrorCode::AssignmentLost))?;
             add(&mut list, &marking, point);
             consumer.commit(&list, CommitMode::Sync)
         });

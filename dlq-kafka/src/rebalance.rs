@@ -58,12 +58,17 @@ impl ConsumerContext for Hooks {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let Err(error) = result else { return };
-        tracing::warn!(%error, "offsets were not committed; they are committed again");
+        // One partition may be refused where others are not.
+        let mut why = result.clone().err();
         for element in offsets.elements() {
+            let Err(error) = result.clone().and(element.error()) else { continue };
+            why.get_or_insert(error);
             if let Some(partition) = self.shared.find(element.topic(), element.partition()) {
                 partition.not_committed();
             }
+        }
+        if let Some(error) = why {
+            tracing::warn!(%error, "offsets were not committed; they are committed again");
         }
     }
 }
@@ -105,6 +110,8 @@ impl Hooks {
                 topic.remove(&partition.number);
             }
         }
+        drop(all);
+        self.shared.lost();
         tracing::info!(count = going.len(), is_lost, "partitions were revoked");
     }
 

@@ -35,7 +35,6 @@ impl KafkaSettle {
         delivery: Delivery,
         suspect: Option<LetterId>,
     ) -> Self {
-        shared.yielded(&place);
         let shared = Arc::clone(shared);
         Self { shared, place, line, delivery: Some(delivery), suspect }
     }
@@ -100,7 +99,7 @@ impl Drop for KafkaSettle {
         self.give_back(DROPPED);
         if let Some(letter) = self.suspect {
             self.place.partition.end(self.place.offset);
-            self.shared.cleared(letter);
+            self.shared.cleared(letter, &self.place);
         }
         self.shared.came_back(&self.place);
     }

@@ -1,0 +1,154 @@
+//! What went wrong once, or would have.
+
+use std::time::Duration;
+
+use dlq_core::{
+    Clock, CrashMarks, Delivery, Disposition, Escalation, History, Lane, RetryLane, Settle, Source,
+    SystemClock,
+};
+use dlq_kafka::{Concurrency, KafkaConsumer, KafkaRetryLane, KafkaSource, Ladder, Start};
+use tokio::time::timeout;
+
+use crate::fixture::{Place, available, handle, next, number};
+
+const DONE: Disposition = Disposition::Succeeded;
+
+/// Members have their partitions in the order of their names.
+fn member(place: &Place, name: &str) -> KafkaConsumer {
+    let mut place = place.clone();
+    place.brokers = place.brokers.with("client.id", name);
+    place.billing().without_retries().with_drain(Duration::ZERO)
+}
+
+async fn escalate(lane: &KafkaRetryLane, delivery: Delivery) {
+    let escalation = Escalation {
+        delivery,
+        consumer: "billing".into(),
+        due: SystemClock.now(),
+        history: History::new(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+}
+
+/// The first delivery of a source that begins at the end: it is not known when it looks where that is.
+async fn first(source: &mut KafkaSource, place: &Place) -> Delivery {
+    loop {
+        place.publish([7]).await;
+        if let Ok(next) = timeout(Duration::from_millis(500), source.next()).await {
+            return next.unwrap().unwrap().0;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_retry_record_is_read_by_a_group_that_began_at_the_end() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("late-retry", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]);
+    let consumer = place.billing().with_start(Start::Latest).with_ladder(ladder);
+    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    let delivery = first(&mut source, &place).await;
+    drop(source);
+    // It dies after this, and has committed nothing of the retry topic.
+    escalate(&lane, delivery).await;
+    let mut source = consumer.source().await.unwrap();
+    let heard = async { while handle(&mut source).await.lane() != Lane::Retry {} };
+    timeout(Duration::from_secs(20), heard).await.expect("the retry record comes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_begins_at_the_end_passes_over_what_was_before() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("late", 1).await;
+    place.publish(1..=5_000).await;
+    let consumer = place.billing().without_retries().with_start(Start::Latest);
+    let mut source = consumer.source().await.unwrap();
+    assert_eq!(number(&first(&mut source, &place).await), 7);
+    // What comes while it is away is what it has not heard.
+    drop(source);
+    place.publish([8]).await;
+    let mut source = consumer.source().await.unwrap();
+    while number(&handle(&mut source).await) != 8 {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("renamed", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]);
+    let billing = place.billing().with_ladder(ladder.clone());
+    let lane = billing.retry_lane().await.unwrap();
+    let mut source = billing.source().await.unwrap();
+    place.publish([1]).await;
+    let (delivery, settle) = next(&mut source).await;
+    escalate(&lane, delivery).await;
+    settle.settle(DONE).await.unwrap();
+    source.close().await;
+    let group = format!("{}-billing", place.topic);
+    let renamed = place.consumer("invoicing").with_group(group).with_ladder(ladder);
+    let mut source = renamed.source().await.unwrap();
+    let heard = timeout(Duration::from_secs(20), handle(&mut source)).await;
+    let heard = heard.expect("the topic is the group's, and so is what stands in it");
+    assert_eq!((number(&heard), heard.attempt(), heard.consumer()), (1, 2, "invoicing"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("past", 1).await;
+    place.publish([1, 2]).await;
+    let consumer = member(&place, "a").with_concurrency(Concurrency::Partition);
+    let mut one = consumer.source().await.unwrap();
+    let (_, settle) = next(&mut one).await;
+    let after = Duration::from_secs(300);
+    settle.settle(Disposition::Deferred { after }).await.unwrap();
+    // The partition goes, and comes back.
+    let _two = member(&place, "b").source().await.unwrap();
+    let again = timeout(Duration::from_secs(20), handle(&mut one)).await;
+    assert_eq!(number(&again.expect("its line is free")), 1);
+    assert_eq!(number(&handle(&mut one).await), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_suspect_whose_partition_goes_while_it_runs_is_not_blamed() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("moves", 1).await;
+    place.publish([1]).await;
+    for _ in 0..2 {
+        let mut source = member(&place, "b").source().await.unwrap();
+        drop(next(&mut source).await.1);
+    }
+    let mut one = member(&place, "b").source().await.unwrap();
+    let (delivery, settle) = next(&mut one).await;
+    let letter = delivery.death("billing").letter;
+    assert_eq!(one.crash_marks().begin(letter).await.unwrap(), 0);
+    let mut two = member(&place, "a").source().await.unwrap();
+    let _second = next(&mut two).await;
+    assert_eq!(two.crash_marks().begin(letter).await.unwrap(), 0, "nobody has died of it");
+    settle.settle(DONE).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_topic_that_is_consumed_too_is_refused() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("both", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
+    let stage = format!("{}.retry.1s", place.topic);
+    let consumer = place.billing().with_ladder(ladder).with_topic(&stage);
+    let refused = consumer.source().await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("`{stage}`")), "{refused}");
+}
