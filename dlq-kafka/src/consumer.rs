@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Start {
     /// At the first record that is kept.
     Earliest,
-    /// At the first that comes from now on.
+    /// At the first that comes from now on, which is noted at once: what comes while the group is away is read later.
     Latest,
 }
 

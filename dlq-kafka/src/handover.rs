@@ -98,7 +98,8 @@ impl Handover {
             let least =
                 self.marks.iter().min_by_key(|(_, times)| **times).map(|(offset, _)| *offset);
             if let Some(least) = least {
-                self.end(least);
+                self.marks.remove(&least);
+                self.running.remove(&least);
             }
         }
         self.running.insert(offset);
@@ -119,10 +120,11 @@ impl Handover {
         }
     }
 
-    /// The run of this record has ended, whatever its outcome.
+    /// The run of this record has ended, whatever its outcome. What did not run keeps its mark.
     pub(crate) fn end(&mut self, offset: u64) {
-        self.marks.remove(&offset);
-        self.running.remove(&offset);
+        if self.running.remove(&offset) {
+            self.marks.remove(&offset);
+        }
     }
 
     /// The metadata of a commit.
@@ -230,6 +232,18 @@ mod tests {
         assert_eq!(owner.begin(12), 1, "its owner has died");
         assert_eq!(next_owner(&owner, true, 10).begin(12), 1, "its owner has not died once more");
         assert_eq!(next_owner(&owner, false, 10).begin(12), 2);
+    }
+
+    #[test]
+    fn g3_who_is_given_back_without_a_run_is_known_still() {
+        let mut owner = next_owner(&Handover::default(), false, 10);
+        owner.begin(12);
+        let mut owner = next_owner(&owner, false, 10);
+        owner.end(12);
+        assert_eq!(owner.begin(12), 1);
+        owner.retract(12);
+        owner.end(12);
+        assert_eq!(owner.begin(12), 1, "the mark could not be written");
     }
 
     #[test]

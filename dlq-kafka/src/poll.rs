@@ -28,6 +28,8 @@ const WAIT: Duration = Duration::from_millis(20);
 const BATCH: usize = 256;
 /// How long a source may take nothing until the partitions are paused. Meanwhile no rebalance is heard.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long it is waited until partitions are taken over again.
+const AGAIN: Duration = Duration::from_millis(200);
 /// How long the group may be asked for its offsets.
 const ASKING: Duration = Duration::from_secs(5);
 
@@ -59,6 +61,8 @@ pub(crate) struct Poller {
     /// Since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
+    /// When new partitions could not be taken over last.
+    refused: Option<Instant>,
 }
 
 impl Poller {
@@ -79,6 +83,7 @@ impl Poller {
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
+            refused: None,
         }
     }
 
@@ -145,7 +150,9 @@ impl Poller {
 
     fn take(&mut self, record: Record, partition: Arc<Partition>) {
         let offset = record.offset;
-        if let Some(seek) = partition.passes_over(offset) {
+        if self.start == Start::Latest
+            && let Some(seek) = partition.passes_over(offset)
+        {
             if let Some(end) = seek {
                 self.seek(&partition, end);
             }
@@ -188,11 +195,11 @@ impl Poller {
         self.early.retain(|(_, partition)| !partition.is_leaving());
         let mut closed = self.shared.all();
         closed.retain(|partition| partition.opening() != Opening::Open);
-        if closed.is_empty() {
+        if closed.is_empty() || self.refused.is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
         if let Err(error) = self.find(&closed) {
-            return tracing::warn!(%error, "the group did not say what was committed; it is asked again");
+            return self.not_opened("ask what was committed", error);
         }
         let mut list = TopicPartitionList::new();
         closed.retain(|partition| match partition.point(false) {
@@ -206,8 +213,9 @@ impl Poller {
             return;
         }
         if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
-            return tracing::warn!(%error, "a new partition could not be taken over; it is tried again");
+            return self.not_opened("take over partitions", error);
         }
+        self.refused = None;
         for partition in &closed {
             partition.opened();
         }
@@ -217,6 +225,17 @@ impl Poller {
             } else {
                 self.early.push_back((record, partition));
             }
+        }
+    }
+
+    /// Nothing of new partitions is handed out. It is tried again, and told when that does not help: once it happens
+    /// whenever the next rebalance comes early.
+    fn not_opened(&mut self, operation: &'static str, error: KafkaError) {
+        let was_refused = self.refused.replace(Instant::now()).is_some();
+        tracing::warn!(%error, operation, "new partitions have to wait; it is tried again");
+        if was_refused {
+            let failed = TransportError::new(TransportErrorKind::Unavailable, operation);
+            self.shared.fail(failed.with_detail(error.to_string()).with_source(error));
         }
     }
 

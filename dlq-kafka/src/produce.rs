@@ -69,7 +69,7 @@ pub(crate) struct Producer {
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = producer(brokers, &[("linger.ms", "2")])?;
+        let inner = producer(brokers, &[("linger.ms", "2")], &[])?;
         Ok(Self { inner, single: Arc::default(), brokers: brokers.clone() })
     }
 
@@ -78,7 +78,7 @@ impl Producer {
         match self.send_by(&self.inner, outgoing).await {
             Err(Unwritten::TooLarge) => {
                 let single = self.single.get_or_try_init(|| async {
-                    producer(&self.brokers, &[("linger.ms", "0"), ("batch.num.messages", "1")])
+                    producer(&self.brokers, &[], &[("linger.ms", "0"), ("batch.num.messages", "1")])
                 });
                 let single = single
                     .await
@@ -145,16 +145,20 @@ impl Producer {
     }
 }
 
-fn producer(brokers: &Brokers, more: &[(&str, &str)]) -> Result<FutureProducer<Log>, SetupError> {
-    let fixed = [
+fn producer(
+    brokers: &Brokers,
+    defaults: &[(&str, &str)],
+    fixed: &[(&str, &str)],
+) -> Result<FutureProducer<Log>, SetupError> {
+    let ours = [
         ("enable.idempotence", "true"),
         ("acks", "all"),
         // What is too large is for the topic to say.
         ("message.max.bytes", "1000000000"),
         ("allow.auto.create.topics", "false"),
     ];
-    let defaults = [&[("delivery.timeout.ms", DELIVERY)], more].concat();
-    let config = brokers.client(&defaults, &fixed)?;
+    let defaults = [&[("delivery.timeout.ms", DELIVERY)], defaults].concat();
+    let config = brokers.client(&defaults, &[&ours, fixed].concat())?;
     config.create_with_context(Log).map_err(|error| SetupError::answered("make a producer", error))
 }
 

@@ -6,10 +6,14 @@ use dlq_core::{
     Clock, CrashMarks, Delivery, Disposition, Escalation, History, Lane, RetryLane, Settle, Source,
     SystemClock,
 };
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
+use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Concurrency, KafkaConsumer, KafkaRetryLane, KafkaSource, Ladder, Start};
 use tokio::time::timeout;
 
-use crate::fixture::{Place, available, handle, next, number};
+use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 
 const DONE: Disposition = Disposition::Succeeded;
 
@@ -75,6 +79,32 @@ async fn a_group_that_begins_at_the_end_passes_over_what_was_before() {
     place.publish([8]).await;
     let mut source = consumer.source().await.unwrap();
     while number(&handle(&mut source).await) != 8 {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("deleted", 1).await;
+    let consumer = place.billing().without_retries().with_start(Start::Latest);
+    let mut source = consumer.source().await.unwrap();
+    let _ = first(&mut source, &place).await;
+    drop(source);
+    place.publish(100..=200).await;
+    let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
+    let end = {
+        let client: BaseConsumer = place.config().create().unwrap();
+        tokio::task::block_in_place(|| client.fetch_watermarks(&place.topic, 0, PATIENCE)).unwrap()
+    };
+    let mut before = TopicPartitionList::new();
+    before.add_partition_offset(&place.topic, 0, Offset::Offset(end.1 - 3)).unwrap();
+    admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    for expected in 198..=200 {
+        let heard = timeout(Duration::from_secs(20), handle(&mut source)).await;
+        assert_eq!(number(&heard.expect("it is still there")), expected);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
