@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -296,8 +297,9 @@ impl KafkaConsumer {
         let consumer = made.map_err(|error| SetupError::answered("make a consumer", error))?;
         let stages = consumer.context().stages.clone();
         let stages = stages.iter().map(|(topic, _)| &**topic);
-        let topics: Vec<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
-        let joined = consumer.subscribe(&topics);
+        // Each once: topics may share their stages.
+        let topics: BTreeSet<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
+        let joined = consumer.subscribe(&topics.into_iter().collect::<Vec<_>>());
         joined.map_err(|error| SetupError::answered("subscribe to the topics", error))?;
         Ok(Arc::new(consumer))
     }

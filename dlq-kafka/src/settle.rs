@@ -41,12 +41,6 @@ impl KafkaSettle {
 
     fn give_back(&mut self, after: Duration) {
         let Some(delivery) = self.delivery.take() else { return };
-        if self.place.partition.is_leaving() {
-            if let Some(line) = self.line.take() {
-                self.shared.release(line);
-            }
-            return;
-        }
         let now = Instant::now();
         // Some thirty years.
         let due = now.checked_add(after).unwrap_or(now + Duration::from_secs(1 << 30));

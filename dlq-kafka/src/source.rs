@@ -194,8 +194,12 @@ impl KafkaSource {
             self.has_ended = true;
             return Ok(true);
         }
-        for returned in queue.returned.drain(..) {
-            self.waiting.push(returned.due, Sleeper::Returned(returned));
+        for returned in std::mem::take(&mut queue.returned) {
+            if returned.place.partition.is_leaving() {
+                queue.released.extend(returned.line);
+            } else {
+                self.waiting.push(returned.due, Sleeper::Returned(returned));
+            }
         }
         for line in queue.released.drain(..) {
             self.next.extend(self.lines.release(line));

@@ -182,3 +182,102 @@ async fn a_retry_topic_that_is_consumed_too_is_refused() {
     let refused = consumer.source().await.unwrap_err().to_string();
     assert!(refused.contains(&format!("`{stage}`")), "{refused}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_of_one_consumer_may_share_their_retry_topics() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("shares", 1).await;
+    let other = format!("{}-other", place.topic);
+    place.create(&other, 1, &[]).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("retry.{group}.{delay}");
+    let consumer = place.billing().with_topic(&other).with_ladder(ladder);
+    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    place.send(&other, b"1", &[]).await;
+    let (delivery, settle) = next(&mut source).await;
+    escalate(&lane, delivery).await;
+    settle.settle(DONE).await.unwrap();
+    let again = handle(&mut source).await;
+    assert_eq!((again.lane(), again.message().subject()), (Lane::Retry, &*other));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_counts_at_their_limit_are_carried_on() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("counts", 1).await;
+    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(1)]));
+    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    let stage = format!("{}.{0}-billing.retry.1s", place.topic);
+    let most = u32::MAX.to_string();
+    let headers: [(&str, &[u8]); 6] = [
+        ("original.topic", place.topic.as_bytes()),
+        ("original.partition", b"0"),
+        ("original.offset", b"5"),
+        ("dlq.consumer", b"billing"),
+        ("retry.count", most.as_bytes()),
+        ("retry.attempts", most.as_bytes()),
+    ];
+    place.send(&stage, b"1", &headers).await;
+    let (delivery, settle) = next(&mut source).await;
+    assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Retry, u32::MAX));
+    escalate(&lane, delivery).await;
+    settle.settle(DONE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_nothing_is_lost_by_who_stops_waiting() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("cut-off", 1).await;
+    let mut source = place.billing().without_retries().source().await.unwrap();
+    let publish = place.publish(1..=300);
+    let mut seen = Vec::new();
+    let take = async {
+        while seen.len() < 300 {
+            if let Ok(next) = timeout(Duration::from_micros(300), source.next()).await {
+                let (delivery, settle) = next.unwrap().unwrap();
+                seen.push(number(&delivery));
+                settle.settle(DONE).await.unwrap();
+            }
+        }
+    };
+    timeout(PATIENCE, async { tokio::join!(publish, take) }).await.expect("all come");
+    assert_eq!(seen, (1..=300).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_twice_and_on_one_thread_ends() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("closes", 1).await;
+    place.publish(1..=3).await;
+    let on_one_thread = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut source = place.billing().without_retries().source().await.unwrap();
+            let one = next(&mut source).await.1;
+            let two = next(&mut source).await.1;
+            source.close().await;
+            source.close().await;
+            assert!(source.next().await.unwrap().is_none(), "it has ended");
+            one.settle(Disposition::Deferred { after: PATIENCE }).await.unwrap();
+            two.settle(DONE).await.unwrap();
+            source.close().await;
+            drop(source);
+            let mut source = place.billing().without_retries().source().await.unwrap();
+            let held = next(&mut source).await;
+            assert_eq!((number(&held.0), held.0.deliveries()), (1, 1), "it left in good order");
+            drop(source);
+            held.1.settle(DONE).await.unwrap_err();
+        });
+    };
+    let ended = tokio::task::spawn_blocking(on_one_thread);
+    timeout(PATIENCE, ended).await.expect("it never hangs").unwrap();
+}
