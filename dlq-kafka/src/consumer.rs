@@ -38,7 +38,8 @@ pub enum Start {
 /// [retry lane](KafkaConsumer::retry_lane) and the [sink](KafkaConsumer::sink) of a process.
 ///
 /// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
-/// retry topics. Name it as the handler is named: retry records and replayed letters are told by that name.
+/// retry topics. Name it as the handler is named: replayed letters are told by that name, and retry records where groups
+/// share the topics.
 ///
 /// The topics have to be there. Retry and dead-letter topics are created when
 /// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,

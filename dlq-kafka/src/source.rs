@@ -149,19 +149,14 @@ impl KafkaSource {
             return None;
         }
         let bytes = record.size();
+        let counted = |delivery: Delivery| match deaths {
+            0 => delivery,
+            deaths => delivery.with_deliveries(deaths.saturating_add(1)),
+        };
         match self.reading.read(record, place.partition.stage) {
-            Read::Message(delivery) => {
-                let delivery = match deaths {
-                    0 => delivery,
-                    deaths => delivery.with_deliveries(deaths + 1),
-                };
-                self.hand_out(delivery, place, line)
-            }
+            Read::Message(delivery) => self.hand_out(counted(delivery), place, line),
             Read::Record { delivery, due } => {
-                let delivery = match deaths {
-                    0 => delivery,
-                    deaths => delivery.with_deliveries(deaths + 1),
-                };
+                let delivery = counted(delivery);
                 let death = delivery.death(&self.reading.consumer);
                 if !place.partition.is_first(death, delivery.escalations()) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");

@@ -1,5 +1,6 @@
 //! What went wrong once, or would have.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::{
@@ -9,6 +10,7 @@ use dlq_core::{
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Concurrency, KafkaConsumer, KafkaRetryLane, KafkaSource, Ladder, Start};
 use tokio::time::timeout;
@@ -280,4 +282,48 @@ async fn closing_twice_and_on_one_thread_ends() {
     };
     let ended = tokio::task::spawn_blocking(on_one_thread);
     timeout(PATIENCE, ended).await.expect("it never hangs").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_hundreds_of_partitions_move_and_nothing_is_lost() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("hundreds", 200).await;
+    let producer = place.producer();
+    let send = async |from: u32| {
+        let sent = (from..from + 600).map(|number| {
+            let payload = number.to_string();
+            let partition = i32::try_from(number % 200).unwrap();
+            let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
+            producer.send_result(record.payload(payload.as_bytes())).unwrap()
+        });
+        for sent in sent.collect::<Vec<_>>() {
+            sent.await.unwrap().unwrap();
+        }
+    };
+    let consumer = place.billing().without_retries().with_concurrency(Concurrency::Partition);
+    let mut missing: BTreeSet<_> = (0..1_800).collect();
+    let mut one = consumer.source().await.unwrap();
+    send(0).await;
+    for _ in 0..300 {
+        missing.remove(&number(&handle(&mut one).await));
+    }
+    let mut two = consumer.source().await.unwrap();
+    send(600).await;
+    for _ in 0..300 {
+        let (delivery, settle) = tokio::select! {
+            next = next(&mut one) => next,
+            next = next(&mut two) => next,
+        };
+        // What goes to the other meanwhile comes there.
+        if settle.settle(DONE).await.is_ok() {
+            missing.remove(&number(&delivery));
+        }
+    }
+    one.close().await;
+    send(1_200).await;
+    while !missing.is_empty() {
+        missing.remove(&number(&handle(&mut two).await));
+    }
 }
