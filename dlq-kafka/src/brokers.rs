@@ -9,6 +9,7 @@ use crate::error::SetupError;
 const OURS: &[(&str, &str)] = &[
     ("enable.auto.commit", "offsets are committed when their records are done"),
     ("enable.auto.offset.store", "offsets are committed when their records are done"),
+    ("auto.offset.reset", "nothing is passed over unasked; see `KafkaConsumer::with_start`"),
     ("enable.partition.eof", "the source waits for more at the end of a partition"),
     ("enable.idempotence", "a copy may be written twice otherwise"),
     ("acks", "a letter has to be confirmed by every replica in sync"),

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -20,6 +21,8 @@ use crate::source::KafkaSource;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
+/// For how long a revoked partition may be kept at most.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where a group that has committed nothing begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ const OPENING: &str = "open a consumer";
 pub enum Start {
     /// At the first record that is kept.
     Earliest,
-    /// At the first that comes from now on.
+    /// At the first that comes from now on, which is noted at once: what comes while the group is away is read later.
     Latest,
 }
 
@@ -35,7 +38,8 @@ pub enum Start {
 /// [retry lane](KafkaConsumer::retry_lane) and the [sink](KafkaConsumer::sink) of a process.
 ///
 /// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
-/// retry topics. Name it as the handler is named: retry records and replayed letters are told by that name.
+/// retry topics. Name it as the handler is named: replayed letters are told by that name, and retry records where groups
+/// share the topics.
 ///
 /// The topics have to be there. Retry and dead-letter topics are created when
 /// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,
@@ -137,8 +141,9 @@ impl KafkaConsumer {
         self
     }
 
-    /// Sets where the group begins when it has committed nothing. Defaults to [`Start::Earliest`]. Retry topics are always
-    /// read from their beginning.
+    /// Sets where the group begins in a partition of which it has committed nothing, which is also one that was added
+    /// later. Defaults to [`Start::Earliest`]. Retry topics are always read from their beginning; and a partition from its
+    /// first record that is left, when what comes after the committed offset was deleted.
     pub fn with_start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -159,23 +164,24 @@ impl KafkaConsumer {
     }
 
     /// Sets how many retry records wait for their time in memory at most, and about how many bytes; those beyond wait at
-    /// the brokers. Defaults to 10,000 and 64 MiB.
+    /// the brokers. As many records again may wait for the one before them of their key or partition, see
+    /// [`Concurrency`]. Partitions have equal shares. Defaults to 10,000 and 64 MiB.
     pub fn with_max_waiting(mut self, records: usize, bytes: usize) -> Self {
         (self.bounds.waiting, self.bounds.waiting_bytes) = (records.max(1), bytes.max(1));
         self
     }
 
     /// Sets how often offsets are committed. What was done since the last time runs again after a crash. Defaults to
-    /// 100 ms.
+    /// 100 ms; at least 1 ms.
     pub fn with_commit_interval(mut self, interval: Duration) -> Self {
-        self.bounds.commit = interval;
+        self.bounds.commit = interval.max(Duration::from_millis(1));
         self
     }
 
     /// Sets for how long what is in hand of a partition may end before the partition is given up. The whole group waits
-    /// meanwhile. Defaults to 5 s.
+    /// meanwhile. Defaults to 5 s; at most a day.
     pub fn with_drain(mut self, deadline: Duration) -> Self {
-        self.drain = deadline;
+        self.drain = deadline.min(LONGEST);
         self
     }
 
@@ -201,7 +207,17 @@ impl KafkaConsumer {
     fn stages(&self) -> Result<Vec<(String, Vec<Stage>)>, TransportError> {
         let Some(ladder) = &self.ladder else { return Ok(Vec::new()) };
         let stages = |topic: &String| Ok((topic.clone(), ladder.stages(topic, &self.group)?));
-        self.topics.iter().map(stages).collect()
+        let all = self.topics.iter().map(stages).collect::<Result<Vec<_>, TransportError>>()?;
+        let is_ours = |stage: &&Stage| self.topics.contains(&stage.topic);
+        match all.iter().flat_map(|(_, stages)| stages).find(is_ours) {
+            None => Ok(all),
+            Some(Stage { topic, .. }) => {
+                let text = format!(
+                    "`{topic}` is a topic of this consumer and a retry topic; give one of them another name"
+                );
+                Err(SetupError::Config(text).for_transport(OPENING))
+            }
+        }
     }
 
     /// Sees that the retry topics, or that of dead letters, are there and will do.
@@ -229,7 +245,7 @@ impl KafkaConsumer {
         };
         let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
-        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds);
+        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds, self.start);
         let ended = Ended(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
         let started = thread.spawn(move || {
@@ -244,6 +260,7 @@ impl KafkaConsumer {
             cluster: Arc::clone(self.brokers.cluster_shared()),
             id_header: self.id_header.clone(),
             event_header: self.event_header.clone(),
+            is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),
             clock: self.clock.clone(),
         };
         Ok(KafkaSource::new(shared, reading, Lines::new(self.concurrency), self.bounds.prefetch))
@@ -258,10 +275,6 @@ impl KafkaConsumer {
     }
 
     fn join(&self, hooks: Hooks) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
-        let start = match self.start {
-            Start::Earliest => "earliest",
-            Start::Latest => "latest",
-        };
         let defaults = [
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "3000"),
@@ -276,7 +289,8 @@ impl KafkaConsumer {
             ("group.id", &*self.group),
             ("enable.auto.commit", "false"),
             ("enable.auto.offset.store", "false"),
-            ("auto.offset.reset", start),
+            // Where what was committed is gone, what is left is read. `Start::Latest` is the poller's.
+            ("auto.offset.reset", "earliest"),
             ("allow.auto.create.topics", "false"),
         ];
         let config = self.brokers.client(&defaults, &fixed)?;
@@ -284,8 +298,9 @@ impl KafkaConsumer {
         let consumer = made.map_err(|error| SetupError::answered("make a consumer", error))?;
         let stages = consumer.context().stages.clone();
         let stages = stages.iter().map(|(topic, _)| &**topic);
-        let topics: Vec<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
-        let joined = consumer.subscribe(&topics);
+        // Each once: topics may share their stages.
+        let topics: BTreeSet<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
+        let joined = consumer.subscribe(&topics.into_iter().collect::<Vec<_>>());
         joined.map_err(|error| SetupError::answered("subscribe to the topics", error))?;
         Ok(Arc::new(consumer))
     }

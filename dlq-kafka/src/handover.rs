@@ -4,16 +4,16 @@
 //! | what happened | what is committed |
 //! |---|---|
 //! | a partition was assigned | `open` and who we are, before its first record is handed out |
-//! | a record that is a suspect is about to run | `open`, and a mark of its offset with how often it was marked |
+//! | a record that is a suspect is about to run | `open`, a mark of its offset with how often it was marked, and that it runs |
 //! | records are done | `open` still, the new position, the marks of what is not done |
 //! | the partition is given up, or the process stops | `clean` |
 //!
 //! Who finds `open` takes over from an owner that died, unless that is itself: it lost the partition, as all do when the
 //! servers restart, and nobody died. Among the records from the committed offset on there may be one
 //! that killed it: they count as handed out once more, and until they are done few are in flight, so that the next
-//! death says more. In a partition whose owners died twice in a row without getting through, records are suspects.
+//! death says more. What runs while its partition goes in good order, or is lost and comes back, is not blamed. In a partition whose owners died twice in a row without getting through, records are suspects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How far beyond the committed offset a record may have been that killed its owner.
 pub(crate) const REACH: u64 = 1_000;
@@ -34,6 +34,8 @@ pub(crate) struct Handover {
     until: u64,
     /// Runs that began alone and have not ended, by offset: how many.
     marks: BTreeMap<u64, u32>,
+    /// Those of them that run now.
+    running: BTreeSet<u64>,
 }
 
 impl Handover {
@@ -47,9 +49,12 @@ impl Handover {
         let Some((mut handover, is_clean)) = Self::read(metadata) else { return Self::of(owner) };
         let before = std::mem::replace(&mut handover.owner, owner);
         handover.reached(position);
+        let running = std::mem::take(&mut handover.running);
         if !is_clean && before != owner {
-            handover.deaths += 1;
+            handover.deaths = handover.deaths.saturating_add(1);
             handover.until = handover.until.max(position.saturating_add(REACH));
+        } else {
+            running.into_iter().for_each(|offset| handover.retract(offset));
         }
         handover
     }
@@ -62,9 +67,17 @@ impl Handover {
     pub(crate) fn reached(&mut self, position: u64) {
         if self.marks.first_key_value().is_some_and(|(offset, _)| *offset < position) {
             self.marks = self.marks.split_off(&position);
+            self.running = self.running.split_off(&position);
         }
         if position >= self.until {
             (self.deaths, self.until) = (0, 0);
+        }
+    }
+
+    /// This record came early enough to have killed the owner before.
+    pub(crate) fn reaches(&mut self, offset: u64) {
+        if self.deaths > 0 {
+            self.until = self.until.max(offset.saturating_add(1));
         }
     }
 
@@ -84,26 +97,34 @@ impl Handover {
             // The lowest count says least.
             let least =
                 self.marks.iter().min_by_key(|(_, times)| **times).map(|(offset, _)| *offset);
-            least.map(|least| self.marks.remove(&least));
+            if let Some(least) = least {
+                self.marks.remove(&least);
+                self.running.remove(&least);
+            }
         }
+        self.running.insert(offset);
         let times = self.marks.entry(offset).or_insert(0);
-        *times += 1;
-        *times - 1
+        let before = *times;
+        *times = before.saturating_add(1);
+        before
     }
 
     /// The run did not begin after all.
     pub(crate) fn retract(&mut self, offset: u64) {
+        self.running.remove(&offset);
         if let Some(times) = self.marks.get_mut(&offset) {
-            *times -= 1;
+            *times = times.saturating_sub(1);
             if *times == 0 {
                 self.marks.remove(&offset);
             }
         }
     }
 
-    /// The run of this record has ended, whatever its outcome.
+    /// The run of this record has ended, whatever its outcome. What did not run keeps its mark.
     pub(crate) fn end(&mut self, offset: u64) {
-        self.marks.remove(&offset);
+        if self.running.remove(&offset) {
+            self.marks.remove(&offset);
+        }
     }
 
     /// The metadata of a commit.
@@ -119,6 +140,10 @@ impl Handover {
             let marks: Vec<_> =
                 self.marks.iter().map(|(at, times)| format!("{at}:{times}")).collect();
             text.push_str(&format!(";marks={}", marks.join(",")));
+        }
+        if !self.running.is_empty() {
+            let running: Vec<_> = self.running.iter().map(u64::to_string).collect();
+            text.push_str(&format!(";running={}", running.join(",")));
         }
         text
     }
@@ -144,6 +169,11 @@ impl Handover {
                     for mark in marks.split(',') {
                         let (offset, times) = mark.split_once(':')?;
                         handover.marks.insert(offset.parse().ok()?, times.parse().ok()?);
+                    }
+                }
+                ("running", running) => {
+                    for offset in running.split(',') {
+                        handover.running.insert(offset.parse().ok()?);
                     }
                 }
                 // A later version may say more.
@@ -189,8 +219,31 @@ mod tests {
         let mut owner = next_owner(&Handover::of(7), false, 10);
         owner.begin(12);
         let again = Handover::take_over(owner.owner, &owner.write(false), 10);
-        assert_eq!(again, owner, "it knows what it knew");
+        owner.end(12);
+        assert_eq!(again, owner, "it knows what it knew, and the run goes on");
         assert_eq!(next_owner(&again, false, 10).deaths_of(10), 2);
+    }
+
+    #[test]
+    fn g3_a_run_whose_partition_went_in_good_order_is_not_blamed() {
+        let mut owner = next_owner(&Handover::default(), false, 10);
+        owner.begin(12);
+        let mut owner = next_owner(&owner, false, 10);
+        assert_eq!(owner.begin(12), 1, "its owner has died");
+        assert_eq!(next_owner(&owner, true, 10).begin(12), 1, "its owner has not died once more");
+        assert_eq!(next_owner(&owner, false, 10).begin(12), 2);
+    }
+
+    #[test]
+    fn g3_who_is_given_back_without_a_run_is_known_still() {
+        let mut owner = next_owner(&Handover::default(), false, 10);
+        owner.begin(12);
+        let mut owner = next_owner(&owner, false, 10);
+        owner.end(12);
+        assert_eq!(owner.begin(12), 1);
+        owner.retract(12);
+        owner.end(12);
+        assert_eq!(owner.begin(12), 1, "the mark could not be written");
     }
 
     #[test]

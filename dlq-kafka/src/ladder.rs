@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// A message that has to wait goes to the first stage whose delay is long enough, and waits there for that delay: the
 /// records of a stage are due in the order in which they were written, so that none waits behind one that is due later.
+/// Only the last stage has records that wait longer than its delay, by a day at most, when the policy's delays are longer;
+/// give a ladder a stage for the longest, so that what waits for room in memory does not wait for those.
 ///
 /// Names are made by a template in which `{topic}`, `{group}` and `{delay}` stand for what they say. Where the template
 /// has no `{group}`, several groups share the topics, and each passes over the records of the others.
@@ -49,6 +51,11 @@ impl Ladder {
     pub fn with_names(mut self, template: impl Into<String>) -> Self {
         self.template = template.into();
         self
+    }
+
+    /// Whether groups share the topics.
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.template.contains("{group}")
     }
 
     /// The topics of this ladder for `group`, whose own topic is `topic`, from short to long.

@@ -46,6 +46,7 @@ impl Lines {
         let partition = &taken.place.partition;
         let line = Line { topic: partition.topic.clone(), partition: partition.number, key };
         if let Some(behind) = self.busy.get_mut(&line) {
+            taken.place.partition.hold(taken.record.size());
             behind.push_back(taken);
             return None;
         }
@@ -57,6 +58,7 @@ impl Lines {
     pub(crate) fn release(&mut self, line: Line) -> Option<(Taken, Option<Line>)> {
         let behind = self.busy.get_mut(&line)?;
         while let Some(next) = behind.pop_front() {
+            next.place.partition.release(next.record.size());
             if !next.place.partition.is_leaving() {
                 return Some((next, Some(line)));
             }
@@ -67,5 +69,43 @@ impl Lines {
 
     pub(crate) fn clear(&mut self) {
         self.busy.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use dlq_core::Headers;
+
+    use super::*;
+    use crate::partition::Partition;
+    use crate::record::Record;
+    use crate::shared::Place;
+
+    #[test]
+    fn what_waits_behind_another_takes_room() {
+        let partition = Arc::new(Partition::new(1, "orders".into(), 0, None));
+        let taken = |offset| Taken {
+            record: Record {
+                topic: "orders".into(),
+                partition: 0,
+                offset,
+                timestamp: None,
+                key: None,
+                value: None,
+                headers: Headers::new(),
+                unreadable_headers: 0,
+            },
+            place: Place { partition: Arc::clone(&partition), sequence: offset, offset },
+            deaths: 0,
+        };
+        let mut lines = Lines::new(Concurrency::Partition);
+        let (_, line) = lines.admit(taken(0)).unwrap();
+        assert!((1..=20).all(|offset| lines.admit(taken(offset)).is_none()));
+        let fullness = || partition.fullness(100_000, 20, usize::MAX);
+        assert!(fullness() >= 1.0, "{}", fullness());
+        let next = (1..=20).try_fold(line, |line, _| lines.release(line?).map(|(_, line)| line));
+        assert!(next.is_some() && fullness() < 0.1, "{}", fullness());
     }
 }

@@ -1,13 +1,18 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::{BoxError, CrashMarks, LetterId, StoreError, StoreErrorKind};
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use crate::letters::aside;
 use crate::partition::Over;
 use crate::rebalance::add;
 use crate::shared::{Place, Shared, lock};
 
+/// How long a mark may take.
+const ANSWER: Duration = Duration::from_secs(10);
 const MARKING: &str = "mark the run of a suspect";
 
 /// Marks by which a record is found that kills its process. Made by
@@ -37,18 +42,21 @@ impl CrashMarks for KafkaCrashMarks {
             StoreError::new(StoreErrorKind::Conflict, MARKING).with_detail(text)
         };
         let crashes = partition.begin(offset).map_err(lost)?;
-        let Some(point) = partition.point(false) else { return Err(lost(Over)) };
         let consumer = lock(&self.shared.consumer).upgrade().ok_or_else(|| lost(Over))?;
         let marking = Arc::clone(&partition);
-        let marked = tokio::task::spawn_blocking(move || {
+        let marked = aside(ANSWER, move || {
+            // Looked at now: the position may have moved, or the partition gone to another.
             let mut list = TopicPartitionList::new();
+            let point = marking
+                .point(false)
+                .ok_or(KafkaError::ConsumerCommit(RDKafkaErrorCode::AssignmentLost))?;
             add(&mut list, &marking, point);
             consumer.commit(&list, CommitMode::Sync)
         });
         let error: BoxError = match marked.await {
-            Ok(Ok(())) => return Ok(crashes),
-            Ok(Err(error)) => error.into(),
-            Err(error) => error.into(),
+            Some(Ok(())) => return Ok(crashes),
+            Some(Err(error)) => error.into(),
+            None => "no answer within 10 s".into(),
         };
         partition.retract(offset);
         let failed = StoreError::new(StoreErrorKind::Unavailable, MARKING);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::Death;
 
-use crate::handover::Handover;
+use crate::handover::{Handover, REACH};
 use crate::tracker::{Sequence, Tracker};
 
 /// How many hops of a retry topic are remembered, so that a copy is passed over.
@@ -26,7 +26,7 @@ pub(crate) struct Partition {
     limit: AtomicU64,
     /// Deliveries that were yielded and are not settled.
     in_hand: AtomicUsize,
-    /// Records that wait for their time, and about how many bytes they are.
+    /// Records that wait for their time, or for one before them, and about how many bytes they are.
     held: AtomicUsize,
     held_bytes: AtomicUsize,
 }
@@ -42,6 +42,8 @@ struct State {
     is_dirty: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
+    /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
+    end: Option<(u64, bool)>,
     hops: Hops,
 }
 
@@ -114,6 +116,27 @@ impl Partition {
         self.measure(&state);
     }
 
+    /// There is no commit, and the group begins here, at the end.
+    pub(crate) fn begins_at(&self, end: u64) {
+        let mut state = self.state();
+        (state.start, state.end) = (Some(end), Some((end, false)));
+    }
+
+    /// Whether a record that has come was there before the group began; if so, where the client has to go, which is said
+    /// once.
+    pub(crate) fn passes_over(&self, offset: u64) -> Option<Option<u64>> {
+        let mut state = self.state();
+        match &mut state.end {
+            Some((end, is_told)) if offset < *end => {
+                Some((!std::mem::replace(is_told, true)).then_some(*end))
+            }
+            end => {
+                *end = None;
+                None
+            }
+        }
+    }
+
     /// The first record has come, and there was no commit before it.
     pub(crate) fn starts_at(&self, offset: u64) {
         let mut state = self.state();
@@ -129,6 +152,10 @@ impl Partition {
     pub(crate) fn receive(&self, offset: u64) -> Received {
         let mut state = self.state();
         let sequence = state.tracker.receive(offset);
+        // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
+        if sequence < REACH {
+            state.handover.reaches(offset);
+        }
         let deaths = state.handover.deaths_of(offset);
         self.measure(&state);
         Received { sequence, deaths }
@@ -161,7 +188,10 @@ impl Partition {
 
     /// The run did not begin after all.
     pub(crate) fn retract(&self, offset: u64) {
-        self.state().handover.retract(offset);
+        let mut state = self.state();
+        state.handover.retract(offset);
+        // That it was not marked is not sure.
+        state.is_dirty = true;
     }
 
     /// The run has ended. Told with the next commit, which is that of its outcome.
@@ -180,9 +210,10 @@ impl Partition {
         state.point(false)
     }
 
-    /// What to commit now; `None` while no offset is known.
+    /// What to commit now; `None` while no offset is known, and when it was given up.
     pub(crate) fn point(&self, is_clean: bool) -> Option<(u64, String)> {
-        self.state().point(is_clean)
+        let state = self.state();
+        if state.is_over { None } else { state.point(is_clean) }
     }
 
     pub(crate) fn not_committed(&self) {
@@ -191,11 +222,11 @@ impl Partition {
 
     /// Nothing of it is yielded from now on.
     pub(crate) fn leave(&self) {
-        self.is_leaving.store(true, Ordering::Release);
+        self.is_leaving.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire)
+        self.is_leaving.load(Ordering::SeqCst)
     }
 
     /// What ends from now on counts no more; this is the last commit of the assignment.
@@ -214,16 +245,16 @@ impl Partition {
     }
 
     pub(crate) fn taken(&self) {
-        self.in_hand.fetch_add(1, Ordering::AcqRel);
+        self.in_hand.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether it was the last one.
     pub(crate) fn given(&self) -> bool {
-        self.in_hand.fetch_sub(1, Ordering::AcqRel) == 1
+        self.in_hand.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
     pub(crate) fn in_hand(&self) -> usize {
-        self.in_hand.load(Ordering::Acquire)
+        self.in_hand.load(Ordering::SeqCst)
     }
 
     pub(crate) fn hold(&self, bytes: usize) {
@@ -241,9 +272,6 @@ impl Partition {
         let part = |some: f64, of: f64| some / of.max(1.0);
         let limit = span.min(self.limit.load(Ordering::Relaxed));
         let spanned = part(self.span.load(Ordering::Relaxed) as f64, limit as f64);
-        if self.stage.is_none() {
-            return spanned;
-        }
         let count = part(self.held.load(Ordering::Relaxed) as f64, held as f64);
         let bytes = part(self.held_bytes.load(Ordering::Relaxed) as f64, held_bytes as f64);
         spanned.max(count).max(bytes)
@@ -299,6 +327,25 @@ mod tests {
         assert_eq!(partition.close(true), Some((6, "dlq1;clean".to_owned())));
         assert!(partition.done(two.sequence).is_err());
         assert_eq!(partition.close(true), None, "it is given up once");
+    }
+
+    #[test]
+    fn g3_a_record_beyond_a_gap_is_a_suspect_too() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.found(Some((500, "dlq1;open;by=9;deaths=1;until=1000")));
+        partition.opened();
+        assert_eq!([500, 50_000].map(|offset| partition.receive(offset).deaths), [2, 2]);
+        let well = open();
+        assert_eq!([5, 50_000].map(|offset| well.receive(offset).deaths), [0, 0]);
+    }
+
+    #[test]
+    fn what_was_before_the_group_began_is_passed_over() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.begins_at(7);
+        assert_eq!(partition.point(false).map(|(position, _)| position), Some(7));
+        let passed = [3, 4, 9, 3].map(|offset| partition.passes_over(offset));
+        assert_eq!(passed, [Some(Some(7)), Some(None), None, None]);
     }
 
     #[test]

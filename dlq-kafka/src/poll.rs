@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
+use crate::consumer::Start;
 use crate::error::is_refusal;
 use crate::partition::{Opening, Partition};
 use crate::rebalance::{Hooks, add, give_up};
@@ -27,6 +28,8 @@ const WAIT: Duration = Duration::from_millis(20);
 const BATCH: usize = 256;
 /// How long a source may take nothing until the partitions are paused. Meanwhile no rebalance is heard.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long it is waited until partitions are taken over again.
+const AGAIN: Duration = Duration::from_millis(200);
 /// How long the group may be asked for its offsets.
 const ASKING: Duration = Duration::from_secs(5);
 
@@ -48,6 +51,7 @@ pub(crate) struct Poller {
     pub(crate) consumer: Arc<BaseConsumer<Hooks>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Bounds,
+    start: Start,
     /// Of partitions that are not open yet.
     early: VecDeque<(Record, Arc<Partition>)>,
     batch: Vec<Taken>,
@@ -57,6 +61,8 @@ pub(crate) struct Poller {
     /// Since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
+    /// When new partitions could not be taken over last.
+    refused: Option<Instant>,
 }
 
 impl Poller {
@@ -64,17 +70,20 @@ impl Poller {
         consumer: Arc<BaseConsumer<Hooks>>,
         shared: Arc<Shared>,
         bounds: Bounds,
+        start: Start,
     ) -> Self {
         Self {
             consumer,
             shared,
             bounds,
+            start,
             early: VecDeque::new(),
             batch: Vec::with_capacity(BATCH),
             last: None,
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
+            refused: None,
         }
     }
 
@@ -141,9 +150,25 @@ impl Poller {
 
     fn take(&mut self, record: Record, partition: Arc<Partition>) {
         let offset = record.offset;
+        if self.start == Start::Latest
+            && let Some(seek) = partition.passes_over(offset)
+        {
+            if let Some(end) = seek {
+                self.seek(&partition, end);
+            }
+            return;
+        }
         let received = partition.receive(offset);
         let place = Place { partition, sequence: received.sequence, offset };
         self.batch.push(Taken { record, place, deaths: received.deaths });
+    }
+
+    /// What is read until then is passed over, wherever the client goes.
+    fn seek(&self, partition: &Partition, end: u64) {
+        let to = Offset::Offset(i64::try_from(end).unwrap_or(i64::MAX));
+        if let Err(error) = self.consumer.seek(&partition.topic, partition.number, to, ASKING) {
+            tracing::warn!(%error, topic = %partition.topic, "all records before the end have to be read");
+        }
     }
 
     fn failed(&self, error: KafkaError) {
@@ -167,14 +192,14 @@ impl Poller {
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
     /// finds that word without an end knows that we died.
     fn take_over(&mut self) {
-        let closed: Vec<_> = self.shared.all();
-        let mut closed: Vec<_> =
-            closed.into_iter().filter(|partition| partition.opening() != Opening::Open).collect();
-        if closed.is_empty() {
+        self.early.retain(|(_, partition)| !partition.is_leaving());
+        let mut closed = self.shared.all();
+        closed.retain(|partition| partition.opening() != Opening::Open);
+        if closed.is_empty() || self.refused.is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
         if let Err(error) = self.find(&closed) {
-            return tracing::warn!(%error, "the group did not say what was committed; it is asked again");
+            return self.not_opened("ask what was committed", error);
         }
         let mut list = TopicPartitionList::new();
         closed.retain(|partition| match partition.point(false) {
@@ -188,17 +213,29 @@ impl Poller {
             return;
         }
         if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
-            return tracing::warn!(%error, "a new partition could not be taken over; it is tried again");
+            return self.not_opened("take over partitions", error);
         }
+        self.refused = None;
         for partition in &closed {
             partition.opened();
         }
         for (record, partition) in std::mem::take(&mut self.early) {
             if partition.opening() == Opening::Open {
                 self.take(record, partition);
-            } else if !partition.is_leaving() {
+            } else {
                 self.early.push_back((record, partition));
             }
+        }
+    }
+
+    /// Nothing of new partitions is handed out. It is tried again, and told when that does not help: once it happens
+    /// whenever the next rebalance comes early.
+    fn not_opened(&mut self, operation: &'static str, error: KafkaError) {
+        let was_refused = self.refused.replace(Instant::now()).is_some();
+        tracing::warn!(%error, operation, "new partitions have to wait; it is tried again");
+        if was_refused {
+            let failed = TransportError::new(TransportErrorKind::Unavailable, operation);
+            self.shared.fail(failed.with_detail(error.to_string()).with_source(error));
         }
     }
 
@@ -228,6 +265,12 @@ impl Poller {
             // The client panics at metadata that is not UTF-8, which any other client can write.
             let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
             let metadata = metadata.unwrap_or_default();
+            if committed.is_none() && self.start == Start::Latest && partition.stage.is_none() {
+                let (topic, number) = (&partition.topic, partition.number);
+                let (_, end) = self.consumer.fetch_watermarks(topic, number, ASKING)?;
+                partition.begins_at(u64::try_from(end).unwrap_or(0));
+                continue;
+            }
             partition.found(committed.map(|offset| (offset, &*metadata)));
         }
         Ok(())
@@ -285,15 +328,19 @@ impl Poller {
         let all = self.shared.all();
         let is_stuck =
             phase == Phase::Closing || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
-        let stages = all.iter().filter(|partition| partition.stage.is_some()).count().max(1);
-        let (held, bytes) = (self.bounds.waiting / stages, self.bounds.waiting_bytes / stages);
+        let stages = all.iter().filter(|partition| partition.stage.is_some()).count();
+        let is_crowded = self.early.len() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
         for partition in &all {
+            let alike = if partition.stage.is_some() { stages } else { all.len() - stages };
+            let (held, bytes) = (self.bounds.waiting / alike, self.bounds.waiting_bytes / alike);
             let fullness = partition.fullness(self.bounds.span, held, bytes);
             let place = (Arc::clone(&partition.topic), partition.number);
             let was_paused = self.paused.contains(&place);
-            let is_paused = is_stuck || fullness >= if was_paused { 0.75 } else { 1.0 };
+            let is_paused = is_stuck
+                || (is_crowded && partition.opening() != Opening::Open)
+                || fullness >= if was_paused { 0.75 } else { 1.0 };
             match (was_paused, is_paused) {
                 (false, true) => {
                     pause.add_partition(&place.0, place.1);

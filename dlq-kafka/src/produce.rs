@@ -110,7 +110,7 @@ struct Client {
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = client(brokers, &[("linger.ms", "2")])?;
+        let inner = client(brokers, &[("linger.ms", "2")], &[])?;
         Ok(Self { inner, single: Arc::default(), brokers: brokers.clone() })
     }
 
@@ -119,7 +119,7 @@ impl Producer {
         match self.send_by(&self.inner, outgoing).await {
             Err(Unwritten::TooLarge) => {
                 let single = self.single.get_or_try_init(|| async {
-                    client(&self.brokers, &[("linger.ms", "0"), ("batch.num.messages", "1")])
+                    client(&self.brokers, &[], &[("linger.ms", "0"), ("batch.num.messages", "1")])
                 });
                 let single = single
                     .await
@@ -179,16 +179,20 @@ impl Producer {
     }
 }
 
-fn client(brokers: &Brokers, more: &[(&str, &str)]) -> Result<Client, SetupError> {
-    let fixed = [
+fn client(
+    brokers: &Brokers,
+    defaults: &[(&str, &str)],
+    fixed: &[(&str, &str)],
+) -> Result<Client, SetupError> {
+    let ours = [
         ("enable.idempotence", "true"),
         ("acks", "all"),
         // What is too large is for the topic to say.
         ("message.max.bytes", "1000000000"),
         ("allow.auto.create.topics", "false"),
     ];
-    let defaults = [&[("delivery.timeout.ms", DELIVERY)], more].concat();
-    let config = brokers.client(&defaults, &fixed)?;
+    let defaults = [&[("delivery.timeout.ms", DELIVERY)], defaults].concat();
+    let config = brokers.client(&defaults, &[&ours, fixed].concat())?;
     let reports = Arc::new(Reports::default());
     let made = config.create_with_context(Context(Arc::clone(&reports)));
     let producer = made.map_err(|error| SetupError::answered("make a producer", error))?;

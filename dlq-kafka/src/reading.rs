@@ -13,6 +13,8 @@ pub(crate) struct Reading {
     pub(crate) cluster: Arc<str>,
     pub(crate) id_header: Option<Arc<str>>,
     pub(crate) event_header: Option<Arc<str>>,
+    /// Whether several groups have the same retry topics.
+    pub(crate) is_shared: bool,
     pub(crate) clock: SharedClock,
 }
 
@@ -99,7 +101,9 @@ impl Reading {
             // Somebody else wrote it. It is a message, and it waits as one of this topic does.
             return Read::Record { delivery: self.message(record), due };
         };
-        if decoded.consumer.as_deref() != Some(&*self.consumer) {
+        // In a topic of its own the group has everything, whatever its consumer was called when that was written.
+        if self.is_shared && decoded.consumer.as_ref().is_some_and(|name| **name != *self.consumer)
+        {
             return Read::NotOurs;
         }
         let mut delivery = Delivery::new(message, origin)

@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::partition::Partition;
-use crate::shared::{Shared, lock};
+use crate::shared::{Phase, Shared, lock};
 
 /// What happens when partitions come and go. Called by the client on the thread that polls.
 pub(crate) struct Hooks {
@@ -58,12 +58,17 @@ impl ConsumerContext for Hooks {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let Err(error) = result else { return };
-        tracing::warn!(%error, "offsets were not committed; they are committed again");
+        // One partition may be refused where others are not.
+        let mut why = result.clone().err();
         for element in offsets.elements() {
+            let Err(error) = result.clone().and(element.error()) else { continue };
+            why.get_or_insert(error);
             if let Some(partition) = self.shared.find(element.topic(), element.partition()) {
                 partition.not_committed();
             }
+        }
+        if let Some(error) = why {
+            tracing::warn!(%error, "offsets were not committed; they are committed again");
         }
     }
 }
@@ -98,13 +103,17 @@ impl Hooks {
         if !is_lost {
             self.drain(&going);
         }
-        give_up(consumer, &going, true, is_lost);
+        // Who is gone without a word leaves as one that died.
+        let is_clean = self.shared.phase() != Phase::Abandoned;
+        give_up(consumer, &going, is_clean, is_lost);
         let mut all = lock(&self.shared.partitions);
         for partition in &going {
             if let Some(topic) = all.get_mut(&partition.topic) {
                 topic.remove(&partition.number);
             }
         }
+        drop(all);
+        self.shared.lost();
         tracing::info!(count = going.len(), is_lost, "partitions were revoked");
     }
 
@@ -112,7 +121,7 @@ impl Hooks {
     fn drain(&self, going: &[Arc<Partition>]) {
         let deadline = Instant::now() + self.drain;
         let mut queue = self.shared.queue();
-        while going.iter().any(|partition| partition.in_hand() > 0) {
+        while queue.phase != Phase::Abandoned && going.iter().any(|going| going.in_hand() > 0) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let in_hand: usize = going.iter().map(|partition| partition.in_hand()).sum();

@@ -35,19 +35,12 @@ impl KafkaSettle {
         delivery: Delivery,
         suspect: Option<LetterId>,
     ) -> Self {
-        shared.yielded(&place);
         let shared = Arc::clone(shared);
         Self { shared, place, line, delivery: Some(delivery), suspect }
     }
 
     fn give_back(&mut self, after: Duration) {
         let Some(delivery) = self.delivery.take() else { return };
-        if self.place.partition.is_leaving() {
-            if let Some(line) = self.line.take() {
-                self.shared.release(line);
-            }
-            return;
-        }
         let now = Instant::now();
         // Some thirty years.
         let due = now.checked_add(after).unwrap_or(now + Duration::from_secs(1 << 30));
@@ -100,7 +93,7 @@ impl Drop for KafkaSettle {
         self.give_back(DROPPED);
         if let Some(letter) = self.suspect {
             self.place.partition.end(self.place.offset);
-            self.shared.cleared(letter);
+            self.shared.cleared(letter, &self.place);
         }
         self.shared.came_back(&self.place);
     }

@@ -75,6 +75,8 @@ pub(crate) struct Queue {
     pub(crate) error: Option<TransportError>,
     /// When that was, while nothing has come since.
     failed: Option<Instant>,
+    /// Partitions were given up, of which something may wait.
+    pub(crate) has_lost: bool,
     pub(crate) phase: Phase,
 }
 
@@ -196,10 +198,16 @@ impl Shared {
         lock(&self.partitions).get(topic)?.get(&number).cloned()
     }
 
-    /// A delivery goes out.
-    pub(crate) fn yielded(&self, place: &Place) {
-        place.partition.taken();
+    /// A delivery goes out, unless its partition goes: whoever gives that up waits for what has gone out before.
+    #[must_use]
+    pub(crate) fn yielded(&self, place: &Place) -> bool {
         self.in_hand.fetch_add(1, Ordering::AcqRel);
+        place.partition.taken();
+        let is_ours = !place.partition.is_leaving();
+        if !is_ours {
+            self.came_back(place);
+        }
+        is_ours
     }
 
     /// It has come back.
@@ -235,8 +243,18 @@ impl Shared {
         lock(&self.suspects).get(&letter).cloned()
     }
 
-    pub(crate) fn cleared(&self, letter: LetterId) {
-        lock(&self.suspects).remove(&letter);
+    /// Another delivery of the same letter may be in hand, of a later assignment.
+    pub(crate) fn cleared(&self, letter: LetterId, place: &Place) {
+        let mut suspects = lock(&self.suspects);
+        if suspects.get(&letter).is_some_and(|now| Arc::ptr_eq(&now.partition, &place.partition)) {
+            suspects.remove(&letter);
+        }
+    }
+
+    /// Partitions were given up.
+    pub(crate) fn lost(&self) {
+        self.queue().has_lost = true;
+        self.arrived.notify_one();
     }
 }
 

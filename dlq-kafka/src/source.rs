@@ -77,13 +77,16 @@ impl KafkaSource {
         &self.reading.clock
     }
 
-    /// Hands a delivery out.
+    /// Hands a delivery out, unless its partition was given up.
     fn hand_out(
         &self,
         delivery: Delivery,
         place: Place,
         line: Option<Line>,
-    ) -> (Delivery, KafkaSettle) {
+    ) -> Option<(Delivery, KafkaSettle)> {
+        if !self.shared.yielded(&place) {
+            return None;
+        }
         let mut suspect = None;
         if delivery.deliveries() > 1 {
             let letter = delivery.death(&self.reading.consumer).letter;
@@ -91,7 +94,7 @@ impl KafkaSource {
             suspect = Some(letter);
         }
         let settle = KafkaSettle::new(&self.shared, place, line, delivery.clone(), suspect);
-        (delivery, settle)
+        Some((delivery, settle))
     }
 
     /// What is due of what waits.
@@ -99,10 +102,11 @@ impl KafkaSource {
         while self.waiting.next_due().is_some() {
             match self.waiting.pop_due(Instant::now())? {
                 Sleeper::Returned(Returned { delivery, place, line, .. }) => {
-                    if !place.partition.is_leaving() {
-                        return Some(self.hand_out(delivery, place, line));
+                    let behind = line.clone();
+                    if let Some(next) = self.hand_out(delivery, place, line) {
+                        return Some(next);
                     }
-                    self.next.extend(line.and_then(|line| self.lines.release(line)));
+                    self.next.extend(behind.and_then(|line| self.lines.release(line)));
                 }
                 Sleeper::Record { delivery, place, due, bytes } => {
                     let early = due.since(self.clock().now());
@@ -113,13 +117,29 @@ impl KafkaSource {
                         continue;
                     }
                     place.partition.release(bytes);
-                    if !place.partition.is_leaving() {
-                        return Some(self.hand_out(delivery, place, None));
+                    if let Some(next) = self.hand_out(delivery, place, None) {
+                        return Some(next);
                     }
                 }
             }
         }
         None
+    }
+
+    /// Forgets what waits of partitions that were given up: it takes room, and holds up its line.
+    fn forget(&mut self) {
+        let mut lines = Vec::new();
+        self.waiting.retain(|sleeper| {
+            let (Sleeper::Returned(Returned { place, .. }) | Sleeper::Record { place, .. }) =
+                sleeper;
+            let is_past = place.partition.is_leaving();
+            if let (true, Sleeper::Returned(Returned { line: Some(line), .. })) = (is_past, sleeper)
+            {
+                lines.push(line.clone());
+            }
+            !is_past
+        });
+        self.next.extend(lines.into_iter().filter_map(|line| self.lines.release(line)));
     }
 
     /// What becomes of a record that was fetched.
@@ -129,19 +149,14 @@ impl KafkaSource {
             return None;
         }
         let bytes = record.size();
+        let counted = |delivery: Delivery| match deaths {
+            0 => delivery,
+            deaths => delivery.with_deliveries(deaths.saturating_add(1)),
+        };
         match self.reading.read(record, place.partition.stage) {
-            Read::Message(delivery) => {
-                let delivery = match deaths {
-                    0 => delivery,
-                    deaths => delivery.with_deliveries(deaths + 1),
-                };
-                Some(self.hand_out(delivery, place, line))
-            }
+            Read::Message(delivery) => self.hand_out(counted(delivery), place, line),
             Read::Record { delivery, due } => {
-                let delivery = match deaths {
-                    0 => delivery,
-                    deaths => delivery.with_deliveries(deaths + 1),
-                };
+                let delivery = counted(delivery);
                 let death = delivery.death(&self.reading.consumer);
                 if !place.partition.is_first(death, delivery.escalations()) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
@@ -150,7 +165,7 @@ impl KafkaSource {
                 }
                 let wait = due.since(self.clock().now());
                 if wait.is_zero() {
-                    return Some(self.hand_out(delivery, place, None));
+                    return self.hand_out(delivery, place, None);
                 }
                 place.partition.hold(bytes);
                 let sleeper = Sleeper::Record { delivery, place, due, bytes };
@@ -174,17 +189,25 @@ impl KafkaSource {
             self.has_ended = true;
             return Ok(true);
         }
-        for returned in queue.returned.drain(..) {
-            self.waiting.push(returned.due, Sleeper::Returned(returned));
+        for returned in std::mem::take(&mut queue.returned) {
+            if returned.place.partition.is_leaving() {
+                queue.released.extend(returned.line);
+            } else {
+                self.waiting.push(returned.due, Sleeper::Returned(returned));
+            }
         }
         for line in queue.released.drain(..) {
             self.next.extend(self.lines.release(line));
         }
+        let has_lost = std::mem::take(&mut queue.has_lost);
         let was_full = queue.fetched.len() >= self.bounds;
         std::mem::swap(&mut self.ready, &mut queue.fetched);
         drop(queue);
         if was_full {
             self.shared.moved.notify_all();
+        }
+        if has_lost {
+            self.forget();
         }
         Ok(!self.ready.is_empty() || !self.next.is_empty())
     }

@@ -2,7 +2,7 @@
 //!
 //! Kafka keeps one number for a partition, and work ends out of order. Only offsets that were received are tracked, since
 //! a partition has gaps (markers of transactions, compaction). The position to commit is the lowest offset that is not
-//! done; when all are, the highest that was received and done, plus one. It never goes back.
+//! done; when all are, the highest that was received and done, plus one. It never goes back, unless the log does: a topic that was made anew begins at 0.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ struct Entry {
 }
 
 impl Tracker {
-    /// A record was received. Offsets come in ascending order.
+    /// A record was received. Offsets come in ascending order, as long as the log is the same.
     pub(crate) fn receive(&mut self, offset: u64) -> Sequence {
         self.entries.push_back(Entry { offset, is_done: false });
         self.first + self.entries.len() as u64 - 1
@@ -58,7 +58,7 @@ impl Tracker {
     /// From the lowest offset that is not done to the highest that was received: what comes again after a crash.
     pub(crate) fn span(&self) -> u64 {
         match (self.entries.front(), self.entries.back()) {
-            (Some(first), Some(last)) => last.offset - first.offset + 1,
+            (Some(first), Some(last)) => last.offset.saturating_sub(first.offset) + 1,
             _ => 0,
         }
     }
@@ -87,6 +87,17 @@ mod tests {
         assert_eq!((tracker.position(), tracker.span(), tracker.last()), (Some(16), 0, None));
         tracker.receive(20);
         assert_eq!(tracker.position(), Some(20));
+    }
+
+    #[test]
+    fn a_log_that_begins_anew_is_followed() {
+        let mut tracker = Tracker::default();
+        let sequences = [100, 0, 1].map(|offset| tracker.receive(offset));
+        assert!(tracker.span() <= 2, "{}", tracker.span());
+        tracker.done(sequences[0]);
+        assert_eq!(tracker.position(), Some(0));
+        tracker.done(sequences[1]);
+        assert_eq!((tracker.position(), tracker.span()), (Some(1), 1));
     }
 
     proptest! {

@@ -36,6 +36,10 @@ impl<T> Waiting<T> {
         if is_due { self.heap.pop().map(|entry| entry.item) } else { None }
     }
 
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&T) -> bool) {
+        self.heap.retain(|entry| keeps(&entry.item));
+    }
+
     pub(crate) fn clear(&mut self) {
         self.heap.clear();
     }

@@ -22,7 +22,7 @@ pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Head
     }
     set(&mut headers, names::ERROR_FINGERPRINT, fingerprint);
     write_history(&mut headers, &escalation.history);
-    set(&mut headers, names::RETRY_COUNT, delivery.escalations() + 1);
+    set(&mut headers, names::RETRY_COUNT, delivery.escalations().saturating_add(1));
     set(&mut headers, names::RETRY_ATTEMPTS, escalation.attempts);
     set(&mut headers, names::RETRY_DUE, escalation.due);
     write_origin(&mut headers, delivery.origin(), delivery.message());

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 /// Does on a thread of its own what blocks, and the client has calls that block for ever: `None` when it is not done
 /// within this time, and is left alone then. Unlike the runtime's threads for that, it keeps no runtime from ending.
-pub(super) async fn aside<T: Send + 'static>(
+pub(crate) async fn aside<T: Send + 'static>(
     within: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

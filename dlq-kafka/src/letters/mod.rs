@@ -24,6 +24,7 @@ pub use replay::{Hearer, KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, R
 pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 
+pub(crate) use aside::aside;
 pub(crate) use stored::POINTER;
 
 use crate::Brokers;

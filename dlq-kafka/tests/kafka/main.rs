@@ -13,6 +13,7 @@ mod fixture_topics;
 mod lag;
 mod letters;
 mod offsets;
+mod regressions;
 mod sink;
 mod topics;
 mod waiting;

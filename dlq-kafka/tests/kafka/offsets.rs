@@ -117,7 +117,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     assert_eq!(one.deliveries(), 3);
     let letter = one.death("billing").letter;
     assert_eq!(marks.begin(letter).await.unwrap(), 0);
-    let marked = "dlq1;open;deaths=2;until=1000;marks=0:1";
+    let marked = "dlq1;open;deaths=2;until=1000;marks=0:1;running=0";
     assert_eq!(committed(&place), Some((0, marked.to_owned())));
     // It dies while it runs.
     drop((settle, source));

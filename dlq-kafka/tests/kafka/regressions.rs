@@ -1,0 +1,329 @@
+//! What went wrong once, or would have.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::{
+    Clock, CrashMarks, Delivery, Disposition, Escalation, History, Lane, RetryLane, Settle, Source,
+    SystemClock,
+};
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
+use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::producer::FutureRecord;
+use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
+use dlq_kafka::{Concurrency, KafkaConsumer, KafkaRetryLane, KafkaSource, Ladder, Start};
+use tokio::time::timeout;
+
+use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+
+const DONE: Disposition = Disposition::Succeeded;
+
+/// Members have their partitions in the order of their names.
+fn member(place: &Place, name: &str) -> KafkaConsumer {
+    let mut place = place.clone();
+    place.brokers = place.brokers.with("client.id", name);
+    place.billing().without_retries().with_drain(Duration::ZERO)
+}
+
+async fn escalate(lane: &KafkaRetryLane, delivery: Delivery) {
+    let escalation = Escalation {
+        delivery,
+        consumer: "billing".into(),
+        due: SystemClock.now(),
+        history: History::new(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+}
+
+/// The first delivery of a source that begins at the end: it is not known when it looks where that is.
+async fn first(source: &mut KafkaSource, place: &Place) -> Delivery {
+    loop {
+        place.publish([7]).await;
+        if let Ok(next) = timeout(Duration::from_millis(500), source.next()).await {
+            return next.unwrap().unwrap().0;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_retry_record_is_read_by_a_group_that_began_at_the_end() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("late-retry", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]);
+    let consumer = place.billing().with_start(Start::Latest).with_ladder(ladder);
+    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    let delivery = first(&mut source, &place).await;
+    drop(source);
+    // It dies after this, and has committed nothing of the retry topic.
+    escalate(&lane, delivery).await;
+    let mut source = consumer.source().await.unwrap();
+    let heard = async { while handle(&mut source).await.lane() != Lane::Retry {} };
+    timeout(Duration::from_secs(20), heard).await.expect("the retry record comes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_begins_at_the_end_passes_over_what_was_before() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("late", 1).await;
+    place.publish(1..=5_000).await;
+    let consumer = place.billing().without_retries().with_start(Start::Latest);
+    let mut source = consumer.source().await.unwrap();
+    assert_eq!(number(&first(&mut source, &place).await), 7);
+    // What comes while it is away is what it has not heard.
+    drop(source);
+    place.publish([8]).await;
+    let mut source = consumer.source().await.unwrap();
+    while number(&handle(&mut source).await) != 8 {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("deleted", 1).await;
+    let consumer = place.billing().without_retries().with_start(Start::Latest);
+    let mut source = consumer.source().await.unwrap();
+    let _ = first(&mut source, &place).await;
+    drop(source);
+    place.publish(100..=200).await;
+    let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
+    let end = {
+        let client: BaseConsumer = place.config().create().unwrap();
+        tokio::task::block_in_place(|| client.fetch_watermarks(&place.topic, 0, PATIENCE)).unwrap()
+    };
+    let mut before = TopicPartitionList::new();
+    before.add_partition_offset(&place.topic, 0, Offset::Offset(end.1 - 3)).unwrap();
+    admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    for expected in 198..=200 {
+        let heard = timeout(Duration::from_secs(20), handle(&mut source)).await;
+        assert_eq!(number(&heard.expect("it is still there")), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("renamed", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]);
+    let billing = place.billing().with_ladder(ladder.clone());
+    let lane = billing.retry_lane().await.unwrap();
+    let mut source = billing.source().await.unwrap();
+    place.publish([1]).await;
+    let (delivery, settle) = next(&mut source).await;
+    escalate(&lane, delivery).await;
+    settle.settle(DONE).await.unwrap();
+    source.close().await;
+    let group = format!("{}-billing", place.topic);
+    let renamed = place.consumer("invoicing").with_group(group).with_ladder(ladder);
+    let mut source = renamed.source().await.unwrap();
+    let heard = timeout(Duration::from_secs(20), handle(&mut source)).await;
+    let heard = heard.expect("the topic is the group's, and so is what stands in it");
+    assert_eq!((number(&heard), heard.attempt(), heard.consumer()), (1, 2, "invoicing"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("past", 1).await;
+    place.publish([1, 2]).await;
+    let consumer = member(&place, "a").with_concurrency(Concurrency::Partition);
+    let mut one = consumer.source().await.unwrap();
+    let (_, settle) = next(&mut one).await;
+    let after = Duration::from_secs(300);
+    settle.settle(Disposition::Deferred { after }).await.unwrap();
+    // The partition goes, and comes back.
+    let _two = member(&place, "b").source().await.unwrap();
+    let again = timeout(Duration::from_secs(20), handle(&mut one)).await;
+    assert_eq!(number(&again.expect("its line is free")), 1);
+    assert_eq!(number(&handle(&mut one).await), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_suspect_whose_partition_goes_while_it_runs_is_not_blamed() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("moves", 1).await;
+    place.publish([1]).await;
+    for _ in 0..2 {
+        let mut source = member(&place, "b").source().await.unwrap();
+        drop(next(&mut source).await.1);
+    }
+    let mut one = member(&place, "b").source().await.unwrap();
+    let (delivery, settle) = next(&mut one).await;
+    let letter = delivery.death("billing").letter;
+    assert_eq!(one.crash_marks().begin(letter).await.unwrap(), 0);
+    let mut two = member(&place, "a").source().await.unwrap();
+    let _second = next(&mut two).await;
+    assert_eq!(two.crash_marks().begin(letter).await.unwrap(), 0, "nobody has died of it");
+    settle.settle(DONE).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_topic_that_is_consumed_too_is_refused() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("both", 1).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
+    let stage = format!("{}.retry.1s", place.topic);
+    let consumer = place.billing().with_ladder(ladder).with_topic(&stage);
+    let refused = consumer.source().await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("`{stage}`")), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_of_one_consumer_may_share_their_retry_topics() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("shares", 1).await;
+    let other = format!("{}-other", place.topic);
+    place.create(&other, 1, &[]).await;
+    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("retry.{group}.{delay}");
+    let consumer = place.billing().with_topic(&other).with_ladder(ladder);
+    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    place.send(&other, b"1", &[]).await;
+    let (delivery, settle) = next(&mut source).await;
+    escalate(&lane, delivery).await;
+    settle.settle(DONE).await.unwrap();
+    let again = handle(&mut source).await;
+    assert_eq!((again.lane(), again.message().subject()), (Lane::Retry, &*other));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_counts_at_their_limit_are_carried_on() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("counts", 1).await;
+    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(1)]));
+    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    let stage = format!("{}.{0}-billing.retry.1s", place.topic);
+    let most = u32::MAX.to_string();
+    let headers: [(&str, &[u8]); 6] = [
+        ("original.topic", place.topic.as_bytes()),
+        ("original.partition", b"0"),
+        ("original.offset", b"5"),
+        ("dlq.consumer", b"billing"),
+        ("retry.count", most.as_bytes()),
+        ("retry.attempts", most.as_bytes()),
+    ];
+    place.send(&stage, b"1", &headers).await;
+    let (delivery, settle) = next(&mut source).await;
+    assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Retry, u32::MAX));
+    escalate(&lane, delivery).await;
+    settle.settle(DONE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_nothing_is_lost_by_who_stops_waiting() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("cut-off", 1).await;
+    let mut source = place.billing().without_retries().source().await.unwrap();
+    let publish = place.publish(1..=300);
+    let mut seen = Vec::new();
+    let take = async {
+        while seen.len() < 300 {
+            if let Ok(next) = timeout(Duration::from_micros(300), source.next()).await {
+                let (delivery, settle) = next.unwrap().unwrap();
+                seen.push(number(&delivery));
+                settle.settle(DONE).await.unwrap();
+            }
+        }
+    };
+    timeout(PATIENCE, async { tokio::join!(publish, take) }).await.expect("all come");
+    assert_eq!(seen, (1..=300).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_twice_and_on_one_thread_ends() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("closes", 1).await;
+    place.publish(1..=3).await;
+    let on_one_thread = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut source = place.billing().without_retries().source().await.unwrap();
+            let one = next(&mut source).await.1;
+            let two = next(&mut source).await.1;
+            source.close().await;
+            source.close().await;
+            assert!(source.next().await.unwrap().is_none(), "it has ended");
+            one.settle(Disposition::Deferred { after: PATIENCE }).await.unwrap();
+            two.settle(DONE).await.unwrap();
+            source.close().await;
+            drop(source);
+            let mut source = place.billing().without_retries().source().await.unwrap();
+            let held = next(&mut source).await;
+            assert_eq!((number(&held.0), held.0.deliveries()), (1, 1), "it left in good order");
+            drop(source);
+            held.1.settle(DONE).await.unwrap_err();
+        });
+    };
+    let ended = tokio::task::spawn_blocking(on_one_thread);
+    timeout(PATIENCE, ended).await.expect("it never hangs").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_hundreds_of_partitions_move_and_nothing_is_lost() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("hundreds", 200).await;
+    let producer = place.producer();
+    let send = async |from: u32| {
+        let sent = (from..from + 600).map(|number| {
+            let payload = number.to_string();
+            let partition = i32::try_from(number % 200).unwrap();
+            let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
+            producer.send_result(record.payload(payload.as_bytes())).unwrap()
+        });
+        for sent in sent.collect::<Vec<_>>() {
+            sent.await.unwrap().unwrap();
+        }
+    };
+    let consumer = place.billing().without_retries().with_concurrency(Concurrency::Partition);
+    let mut missing: BTreeSet<_> = (0..1_800).collect();
+    let mut one = consumer.source().await.unwrap();
+    send(0).await;
+    for _ in 0..300 {
+        missing.remove(&number(&handle(&mut one).await));
+    }
+    let mut two = consumer.source().await.unwrap();
+    send(600).await;
+    for _ in 0..300 {
+        let (delivery, settle) = tokio::select! {
+            next = next(&mut one) => next,
+            next = next(&mut two) => next,
+        };
+        // What goes to the other meanwhile comes there.
+        if settle.settle(DONE).await.is_ok() {
+            missing.remove(&number(&delivery));
+        }
+    }
+    one.close().await;
+    send(1_200).await;
+    while !missing.is_empty() {
+        missing.remove(&number(&handle(&mut two).await));
+    }
+}
