@@ -5,6 +5,7 @@ use std::time::Duration;
 use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
+use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::ladder::{Ladder, Stage};
@@ -225,11 +226,14 @@ impl KafkaConsumer {
             shared: Arc::clone(&shared),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
+            reason: Reason::default(),
             is_leaving: AtomicBool::new(false),
         };
         let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
-        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds);
+        let topics = wanted.into_iter().map(|topic| topic.name).collect();
+        let watch = Watch::new(self.brokers.clone(), topics);
+        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds, watch);
         let ended = Ended(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
         let started = thread.spawn(move || {

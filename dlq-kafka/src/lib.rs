@@ -2,6 +2,7 @@
 //! every dialect.
 
 pub mod admin;
+mod blocked;
 mod brokers;
 mod consumer;
 pub mod dialect;

@@ -120,6 +120,12 @@ impl Partition {
         state.start.get_or_insert(offset);
     }
 
+    /// The offset that is to be received next; `None` while that is not known.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let state = self.state();
+        state.tracker.next().or(state.start)
+    }
+
     /// The broker has confirmed that we have it.
     pub(crate) fn opened(&self) {
         self.state().opening = Opening::Open;

@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
+use crate::blocked::{Watch, is_of_a_topic};
 use crate::error::is_refusal;
 use crate::partition::{Opening, Partition};
 use crate::rebalance::{Hooks, add, give_up};
@@ -57,6 +58,7 @@ pub(crate) struct Poller {
     /// Since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
+    watch: Watch,
 }
 
 impl Poller {
@@ -64,6 +66,7 @@ impl Poller {
         consumer: Arc<BaseConsumer<Hooks>>,
         shared: Arc<Shared>,
         bounds: Bounds,
+        watch: Watch,
     ) -> Self {
         Self {
             consumer,
@@ -75,6 +78,7 @@ impl Poller {
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
+            watch,
         }
     }
 
@@ -91,6 +95,7 @@ impl Poller {
             self.hand_over();
             self.commit();
             self.flow(phase);
+            self.watch.watch(&self.shared);
         }
         self.leave();
     }
@@ -146,22 +151,29 @@ impl Poller {
         self.batch.push(Taken { record, place, deaths: received.deaths });
     }
 
-    fn failed(&self, error: KafkaError) {
+    fn failed(&mut self, error: KafkaError) {
         let code = error.rdkafka_error_code();
+        let mut said = self.consumer.context().reason.of(&error);
         let kind = match (&error, code) {
-            (KafkaError::MessageConsumptionFatal(_), _) => TransportErrorKind::Unexpected,
+            (KafkaError::MessageConsumptionFatal(_), _) => {
+                let fatal = self.consumer.client().fatal_error();
+                if let Some((RDKafkaErrorCode::FencedInstanceId, _)) = fatal {
+                    said = format!(
+                        "another process has joined the group with the same `group.instance.id`; \
+                         give each process one of its own ({said})"
+                    );
+                }
+                TransportErrorKind::Unexpected
+            }
+            (_, Some(code)) if is_of_a_topic(code) => return self.watch.heard(said),
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
-            (
-                _,
-                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic),
-            ) => TransportErrorKind::Unavailable,
             (_, Some(code)) if is_refusal(code) => TransportErrorKind::Unavailable,
             // News of the transport: the client goes on by itself.
             _ => return tracing::warn!(%error, "fetching records met with an error"),
         };
         let failed = TransportError::new(kind, "fetch records");
-        self.shared.fail(failed.with_detail(error.to_string()).with_source(error));
+        self.shared.fail(failed.with_detail(said).with_source(error));
     }
 
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever

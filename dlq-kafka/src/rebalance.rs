@@ -8,6 +8,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Reb
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::blocked::Reason;
 use crate::partition::Partition;
 use crate::shared::{Shared, lock};
 
@@ -18,6 +19,8 @@ pub(crate) struct Hooks {
     pub(crate) stages: Vec<(Arc<str>, Duration)>,
     /// For how long what is in hand of a partition may end before it is given up.
     pub(crate) drain: Duration,
+    /// What the client said last of an error.
+    pub(crate) reason: Reason,
     /// The group is being left: everything that was to be said was said.
     pub(crate) is_leaving: AtomicBool,
 }
@@ -28,7 +31,10 @@ impl ClientContext for Hooks {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(%error, reason, "the client of Kafka reports an error");
+        // The client says some of them twice a second.
+        if self.reason.heard(reason) {
+            tracing::warn!(%error, reason, "the client of Kafka reports an error");
+        }
     }
 }
 

@@ -167,7 +167,8 @@ impl KafkaSource {
     /// Takes what has come. Whether there was something.
     fn take(&mut self) -> Result<bool, TransportError> {
         let mut queue = self.shared.queue();
-        if let Some(error) = queue.error.take() {
+        let failed = queue.error.take();
+        if let Some(error) = failed.or_else(|| queue.blocked.take()) {
             return Err(error);
         }
         if queue.phase == Phase::Left {
