@@ -224,6 +224,7 @@ impl KafkaConsumer {
         let delays = stages.iter().flat_map(|(_, stages)| stages);
         let hooks = Hooks {
             shared: Arc::clone(&shared),
+            group: self.group.clone(),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
             reason: Reason::default(),
@@ -275,6 +276,8 @@ impl KafkaConsumer {
             // How long it does not ask for more when it has enough; a second unless told otherwise.
             ("fetch.queue.backoff.ms", "10"),
             ("queued.max.messages.kbytes", "16384"),
+            // How late a topic is heard of that was created again; five minutes unless told otherwise.
+            ("topic.metadata.refresh.interval.ms", "10000"),
         ];
         let fixed = [
             ("group.id", &*self.group),

@@ -29,6 +29,7 @@ pub(crate) struct Partition {
     /// Records that wait for their time, and about how many bytes they are.
     held: AtomicUsize,
     held_bytes: AtomicUsize,
+    has_unreadable: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +85,7 @@ impl Partition {
             in_hand: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
+            has_unreadable: AtomicBool::new(false),
         }
     }
 
@@ -217,6 +219,11 @@ impl Partition {
     /// Whether this hop is seen for the first time, of a retry topic.
     pub(crate) fn is_first(&self, death: Death, escalations: u32) -> bool {
         self.state().hops.insert((death, escalations))
+    }
+
+    /// Whether no record before had headers that cannot be read.
+    pub(crate) fn is_first_unreadable(&self) -> bool {
+        !self.has_unreadable.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn taken(&self) {

@@ -165,6 +165,13 @@ impl Poller {
                 }
                 TransportErrorKind::Unexpected
             }
+            (_, Some(RDKafkaErrorCode::GroupAuthorizationFailed)) => {
+                let group = &self.consumer.context().group;
+                said = format!(
+                    "group `{group}` may not be joined by this user; allow `Read` on it ({said})"
+                );
+                TransportErrorKind::Unavailable
+            }
             (_, Some(code)) if is_of_a_topic(code) => return self.watch.heard(said),
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,

@@ -15,6 +15,7 @@ use crate::shared::{Shared, lock};
 /// What happens when partitions come and go. Called by the client on the thread that polls.
 pub(crate) struct Hooks {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) group: String,
     /// The delay of a topic that is a stage.
     pub(crate) stages: Vec<(Arc<str>, Duration)>,
     /// For how long what is in hand of a partition may end before it is given up.

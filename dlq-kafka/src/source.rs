@@ -129,6 +129,16 @@ impl KafkaSource {
             return None;
         }
         let bytes = record.size();
+        if record.unreadable_headers > 0 && place.partition.is_first_unreadable() {
+            tracing::warn!(
+                topic = &*record.topic,
+                partition = record.partition,
+                offset = record.offset,
+                headers = record.unreadable_headers,
+                "a record has headers with names that are not UTF-8, which the client does not give out; it is handled \
+                 without them, and so are others of this partition"
+            );
+        }
         match self.reading.read(record, place.partition.stage) {
             Read::Message(delivery) => {
                 let delivery = match deaths {

@@ -70,7 +70,7 @@ impl Place {
         Self::at(shared(), name, partitions).await
     }
 
-    async fn at(running: Arc<Mutex<Running>>, name: &str, partitions: i32) -> Self {
+    pub(crate) async fn at(running: Arc<Mutex<Running>>, name: &str, partitions: i32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let topic = format!("{}-{number}", &name[..name.len().min(60)]);
