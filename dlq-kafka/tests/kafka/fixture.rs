@@ -101,6 +101,17 @@ impl Place {
         }
         let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
         made.into_iter().next().unwrap().unwrap();
+        // The broker knows of it a moment later.
+        let client: BaseConsumer = self.config().create().unwrap();
+        let is_there = || {
+            let metadata = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
+            let topic = &metadata.topics()[0];
+            topic.error().is_none() && topic.partitions().iter().all(|one| one.error().is_none())
+        };
+        let until = std::time::Instant::now() + PATIENCE;
+        while !is_there() {
+            assert!(std::time::Instant::now() < until, "`{topic}` is not there");
+        }
     }
 
     pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
