@@ -6,6 +6,7 @@ use std::time::Duration;
 use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
+use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::ladder::{Ladder, Stage};
@@ -239,13 +240,17 @@ impl KafkaConsumer {
         let delays = stages.iter().flat_map(|(_, stages)| stages);
         let hooks = Hooks {
             shared: Arc::clone(&shared),
+            group: self.group.clone(),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
+            reason: Reason::default(),
             is_leaving: AtomicBool::new(false),
         };
         let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
-        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds, self.start);
+        let topics = wanted.into_iter().map(|topic| topic.name).collect();
+        let watch = Watch::new(self.brokers.clone(), topics);
+        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds, self.start, watch);
         let ended = Ended(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
         let started = thread.spawn(move || {
@@ -284,6 +289,8 @@ impl KafkaConsumer {
             // How long it does not ask for more when it has enough; a second unless told otherwise.
             ("fetch.queue.backoff.ms", "10"),
             ("queued.max.messages.kbytes", "16384"),
+            // How late a topic is heard of that was created again; five minutes unless told otherwise.
+            ("topic.metadata.refresh.interval.ms", "10000"),
         ];
         let fixed = [
             ("group.id", &*self.group),

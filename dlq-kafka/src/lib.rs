@@ -87,6 +87,7 @@
 //!   it, and a warning says where it stands.
 
 pub mod admin;
+mod blocked;
 mod brokers;
 mod consumer;
 pub mod dialect;

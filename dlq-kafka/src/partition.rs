@@ -29,6 +29,7 @@ pub(crate) struct Partition {
     /// Records that wait for their time, or for one before them, and about how many bytes they are.
     held: AtomicUsize,
     held_bytes: AtomicUsize,
+    has_unreadable: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +87,7 @@ impl Partition {
             in_hand: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
+            has_unreadable: AtomicBool::new(false),
         }
     }
 
@@ -141,6 +143,12 @@ impl Partition {
     pub(crate) fn starts_at(&self, offset: u64) {
         let mut state = self.state();
         state.start.get_or_insert(offset);
+    }
+
+    /// The offset that is to be received next; `None` while that is not known.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let state = self.state();
+        state.tracker.next().or(state.start)
     }
 
     /// The broker has confirmed that we have it.
@@ -242,6 +250,11 @@ impl Partition {
     /// Whether this hop is seen for the first time, of a retry topic.
     pub(crate) fn is_first(&self, death: Death, escalations: u32) -> bool {
         self.state().hops.insert((death, escalations))
+    }
+
+    /// Whether no record before had headers that cannot be read.
+    pub(crate) fn is_first_unreadable(&self) -> bool {
+        !self.has_unreadable.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn taken(&self) {

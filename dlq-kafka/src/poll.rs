@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
+use crate::blocked::{Watch, is_of_a_topic};
 use crate::consumer::Start;
 use crate::error::is_refusal;
 use crate::partition::{Opening, Partition};
@@ -63,6 +64,7 @@ pub(crate) struct Poller {
     committed: Instant,
     /// When new partitions could not be taken over last.
     refused: Option<Instant>,
+    watch: Watch,
 }
 
 impl Poller {
@@ -71,6 +73,7 @@ impl Poller {
         shared: Arc<Shared>,
         bounds: Bounds,
         start: Start,
+        watch: Watch,
     ) -> Self {
         Self {
             consumer,
@@ -84,6 +87,7 @@ impl Poller {
             full: None,
             committed: Instant::now(),
             refused: None,
+            watch,
         }
     }
 
@@ -100,6 +104,7 @@ impl Poller {
             self.hand_over();
             self.commit();
             self.flow(phase);
+            self.watch.watch(&self.shared);
         }
         self.leave();
     }
@@ -171,22 +176,36 @@ impl Poller {
         }
     }
 
-    fn failed(&self, error: KafkaError) {
+    fn failed(&mut self, error: KafkaError) {
         let code = error.rdkafka_error_code();
+        let mut said = self.consumer.context().reason.of(&error);
         let kind = match (&error, code) {
-            (KafkaError::MessageConsumptionFatal(_), _) => TransportErrorKind::Unexpected,
+            (KafkaError::MessageConsumptionFatal(_), _) => {
+                let fatal = self.consumer.client().fatal_error();
+                if let Some((RDKafkaErrorCode::FencedInstanceId, _)) = fatal {
+                    said = format!(
+                        "another process has joined the group with the same `group.instance.id`; \
+                         give each process one of its own ({said})"
+                    );
+                }
+                TransportErrorKind::Unexpected
+            }
+            (_, Some(RDKafkaErrorCode::GroupAuthorizationFailed)) => {
+                let group = &self.consumer.context().group;
+                said = format!(
+                    "group `{group}` may not be joined by this user; allow `Read` on it ({said})"
+                );
+                TransportErrorKind::Unavailable
+            }
+            (_, Some(code)) if is_of_a_topic(code) => return self.watch.heard(said),
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
-            (
-                _,
-                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic),
-            ) => TransportErrorKind::Unavailable,
             (_, Some(code)) if is_refusal(code) => TransportErrorKind::Unavailable,
             // News of the transport: the client goes on by itself.
             _ => return tracing::warn!(%error, "fetching records met with an error"),
         };
         let failed = TransportError::new(kind, "fetch records");
-        self.shared.fail(failed.with_detail(error.to_string()).with_source(error));
+        self.shared.fail(failed.with_detail(said).with_source(error));
     }
 
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever

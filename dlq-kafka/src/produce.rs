@@ -1,5 +1,6 @@
 //! Writes records, and returns once every replica in sync has them.
 
+use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
@@ -126,6 +127,14 @@ impl Producer {
                     .map_err(|error| Unwritten::Failed(error.for_store(outgoing.operation)))?;
                 self.send_by(single, outgoing).await
             }
+            Err(Unwritten::Failed(error)) if is_missing(&error) => {
+                // The topic may be there again, and with fewer partitions; the client is minutes late to see it by itself.
+                let Ok(count) = self.partitions(outgoing.topic).await else {
+                    return Err(Unwritten::Failed(error));
+                };
+                let partition = outgoing.partition.map(|partition| partition % count);
+                self.send_by(&self.inner, &Outgoing { partition, ..*outgoing }).await
+            }
             sent => sent,
         }
     }
@@ -141,7 +150,7 @@ impl Producer {
         record.key = outgoing.key.map(|key| &key[..]);
         record.payload = outgoing.value.map(|value| &value[..]);
         while let Err((error, unsent)) = client.producer.send(record) {
-            let is_full = error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull);
+            let is_full = error.rdkafka_error_code() == Some(Code::QueueFull);
             if !is_full || Instant::now() >= until {
                 return Err(unwritten(operation, topic, error));
             }
@@ -169,7 +178,7 @@ impl Producer {
             match topic.map(|topic| (topic.error(), topic.partitions().len())) {
                 Some((None, count)) if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
                 Some((Some(error), _)) => Err(KafkaError::MetadataFetch(error.into())),
-                _ => Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition)),
+                _ => Err(KafkaError::MetadataFetch(Code::UnknownTopicOrPartition)),
             }
         });
         let asked = asked
@@ -201,16 +210,36 @@ fn client(
     Ok(Client { producer: Arc::new(producer), _telling: Arc::new(telling) })
 }
 
+/// Whether the record has no place, as far as the client knows.
+fn is_missing(error: &StoreError) -> bool {
+    let error = error.source().and_then(|source| source.downcast_ref::<KafkaError>());
+    error.and_then(KafkaError::rdkafka_error_code).is_some_and(is_gone)
+}
+
+fn is_gone(code: Code) -> bool {
+    matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition)
+}
+
 fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritten {
     let code = error.rdkafka_error_code();
-    if code == Some(RDKafkaErrorCode::MessageSizeTooLarge) {
+    if code == Some(Code::MessageSizeTooLarge) {
         return Unwritten::TooLarge;
     }
     let kind = match code {
         Some(code) if is_refusal(code) => StoreErrorKind::InvalidConfig,
         _ => StoreErrorKind::Unavailable,
     };
-    let text = format!("topic `{topic}`: {error}");
+    let text = match code {
+        Some(Code::TopicAuthorizationFailed) => {
+            format!(
+                "topic `{topic}` may not be written by this user; allow `Write` on it ({error})"
+            )
+        }
+        Some(code) if is_gone(code) => {
+            format!("topic `{topic}` is not there; create it again ({error})")
+        }
+        _ => format!("topic `{topic}`: {error}"),
+    };
     Unwritten::Failed(StoreError::new(kind, operation).with_detail(text).with_source(error))
 }
 

@@ -8,16 +8,20 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Reb
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::blocked::Reason;
 use crate::partition::Partition;
 use crate::shared::{Phase, Shared, lock};
 
 /// What happens when partitions come and go. Called by the client on the thread that polls.
 pub(crate) struct Hooks {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) group: String,
     /// The delay of a topic that is a stage.
     pub(crate) stages: Vec<(Arc<str>, Duration)>,
     /// For how long what is in hand of a partition may end before it is given up.
     pub(crate) drain: Duration,
+    /// What the client said last of an error.
+    pub(crate) reason: Reason,
     /// The group is being left: everything that was to be said was said.
     pub(crate) is_leaving: AtomicBool,
 }
@@ -28,7 +32,10 @@ impl ClientContext for Hooks {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(%error, reason, "the client of Kafka reports an error");
+        // The client says some of them twice a second.
+        if self.reason.heard(reason) {
+            tracing::warn!(%error, reason, "the client of Kafka reports an error");
+        }
     }
 }
 

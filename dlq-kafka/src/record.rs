@@ -65,11 +65,8 @@ thread_local! {
 }
 
 fn read_headers(headers: &BorrowedHeaders) -> (Headers, usize) {
-    let all = || (0..headers.count()).map(|index| read_header(headers, index)).collect();
-    // The client panics at a name that is not UTF-8, which any producer can write.
-    if let Ok(headers) = catch_unwind(AssertUnwindSafe(all)) {
-        return (headers, 0);
-    }
+    // The client panics at a name that is not UTF-8, which any producer can write. Whatever hook there is for panics
+    // hears of it, so it is asked once.
     let each = (0..headers.count())
         .map(|index| catch_unwind(AssertUnwindSafe(|| read_header(headers, index))));
     let mut unreadable = 0;

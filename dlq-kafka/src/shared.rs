@@ -71,6 +71,8 @@ pub(crate) struct Queue {
     pub(crate) returned: Vec<Returned>,
     /// Lines whose first record is done.
     pub(crate) released: Vec<Line>,
+    /// What cannot be read while the rest can.
+    pub(crate) blocked: Option<TransportError>,
     /// What failed last, while that is true.
     pub(crate) error: Option<TransportError>,
     /// When that was, while nothing has come since.

@@ -149,6 +149,16 @@ impl KafkaSource {
             return None;
         }
         let bytes = record.size();
+        if record.unreadable_headers > 0 && place.partition.is_first_unreadable() {
+            tracing::warn!(
+                topic = &*record.topic,
+                partition = record.partition,
+                offset = record.offset,
+                headers = record.unreadable_headers,
+                "a record has headers with names that are not UTF-8, which the client does not give out; it is handled \
+                 without them, and so are others of this partition"
+            );
+        }
         let counted = |delivery: Delivery| match deaths {
             0 => delivery,
             deaths => delivery.with_deliveries(deaths.saturating_add(1)),
@@ -182,7 +192,8 @@ impl KafkaSource {
     /// Takes what has come. Whether there was something.
     fn take(&mut self) -> Result<bool, TransportError> {
         let mut queue = self.shared.queue();
-        if let Some(error) = queue.error.take() {
+        let failed = queue.error.take();
+        if let Some(error) = failed.or_else(|| queue.blocked.take()) {
             return Err(error);
         }
         if queue.phase == Phase::Left {

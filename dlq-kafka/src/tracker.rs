@@ -49,6 +49,11 @@ impl Tracker {
         self.entries.front().map(|entry| entry.offset).or(self.position)
     }
 
+    /// After the highest offset that was received; `None` while none was.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.offset + 1).or(self.position)
+    }
+
     /// The highest offset that was received and is tracked.
     #[cfg(test)]
     pub(crate) fn last(&self) -> Option<u64> {

@@ -11,17 +11,17 @@ use tokio::time::timeout;
 
 use crate::fixture_topics::{Operator, PATIENCE, available, is, one, ours};
 
-const TOPIC: i8 = 2;
-const GROUP: i8 = 3;
+pub(crate) const TOPIC: i8 = 2;
+pub(crate) const GROUP: i8 = 3;
 const CLUSTER: i8 = 4;
-const READ: i8 = 3;
-const DESCRIBE: i8 = 8;
+pub(crate) const READ: i8 = 3;
+pub(crate) const DESCRIBE: i8 = 8;
 const CLUSTER_ACTION: i8 = 9;
 /// Which does not come with `Describe`, as others do.
 const DESCRIBE_CONFIGS: i8 = 10;
 
 /// A broker that allows what no rule is about. Who does not say who they are is `User:ANONYMOUS`.
-fn guarded() -> Running {
+pub(crate) fn guarded() -> Running {
     let builder = Service::Kafka.builder().ours();
     let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
     let builder = builder.setting("authorizer.class.name", authorizer);
@@ -35,7 +35,7 @@ fn text(to: &mut Vec<u8>, text: &str) {
 }
 
 /// Allows us one operation on something, and by that no other: the client has no request for it.
-fn allow_only(broker: &Running, kind: i8, name: &str, operation: i8) {
+pub(crate) fn allow_only(broker: &Running, kind: i8, name: &str, operation: i8) {
     let mut body = Vec::new();
     // `CreateAcls`, version 1, with a number and without a name of the client; one rule.
     body.extend_from_slice(&30_i16.to_be_bytes());

@@ -70,7 +70,7 @@ impl Place {
         Self::at(shared(), name, partitions).await
     }
 
-    async fn at(running: Arc<Mutex<Running>>, name: &str, partitions: i32) -> Self {
+    pub(crate) async fn at(running: Arc<Mutex<Running>>, name: &str, partitions: i32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let topic = format!("{}-{number}", &name[..name.len().min(60)]);
@@ -101,6 +101,17 @@ impl Place {
         }
         let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
         made.into_iter().next().unwrap().unwrap();
+        // The broker knows of it a moment later.
+        let client: BaseConsumer = self.config().create().unwrap();
+        let is_there = || {
+            let metadata = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
+            let topic = &metadata.topics()[0];
+            topic.error().is_none() && topic.partitions().iter().all(|one| one.error().is_none())
+        };
+        let until = std::time::Instant::now() + PATIENCE;
+        while !is_there() {
+            assert!(std::time::Instant::now() < until, "`{topic}` is not there");
+        }
     }
 
     pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {

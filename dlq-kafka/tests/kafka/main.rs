@@ -4,8 +4,10 @@
 
 mod access;
 mod admin;
+mod bad_input;
 mod feed;
 mod fixture;
+mod fixture_bad_input;
 mod fixture_feed;
 mod fixture_letters;
 mod fixture_replay;

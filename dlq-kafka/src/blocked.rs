@@ -1,0 +1,270 @@
+//! What cannot be read while the rest can: a topic that is gone or may not be read, records that the client cannot
+//! decompress.
+//!
+//! The client reports such an error with neither topic nor partition, and some of them once only. So whoever hears one
+//! has a second client look, on a thread of its own: it asks for each topic, and reads a little of each partition from
+//! where we stand. What it finds is told, and told again while it is so. The rest is read meanwhile, nothing that is in
+//! the way is passed over, and a process that dies loses nothing: no offset is committed beyond what it handled.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dlq_core::{TransportError, TransportErrorKind};
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+use crate::shared::{Shared, lock};
+
+/// How often it is looked at while something is in the way.
+const AGAIN: Duration = Duration::from_secs(3);
+/// How often it is told. A consumer takes its source for well again after half a minute without a word.
+const TOLD: Duration = Duration::from_secs(20);
+/// How long one look may take, and one question in it.
+const LOOK: Duration = Duration::from_secs(8);
+const ASKING: Duration = Duration::from_secs(2);
+/// How long one partition is waited for at once.
+const TURN: Duration = Duration::from_millis(10);
+
+/// What the client says of an error besides its code. It says so just before it hands the error out.
+#[derive(Debug, Default)]
+pub(crate) struct Reason(Mutex<Option<String>>);
+
+impl Reason {
+    /// Whether it is another than the last.
+    pub(crate) fn heard(&self, reason: &str) -> bool {
+        let mut last = lock(&self.0);
+        let is_news = last.as_deref() != Some(reason);
+        *last = Some(reason.to_owned());
+        is_news
+    }
+
+    pub(crate) fn of(&self, error: &KafkaError) -> String {
+        match &*lock(&self.0) {
+            Some(reason) => format!("{error}: {reason}"),
+            None => error.to_string(),
+        }
+    }
+}
+
+impl ClientContext for Reason {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(facility, "{message}");
+    }
+
+    fn error(&self, _: KafkaError, reason: &str) {
+        self.heard(reason);
+    }
+}
+
+impl ConsumerContext for Reason {}
+
+/// Whether an error is of some topic, of which it does not say which.
+pub(crate) fn is_of_a_topic(code: Code) -> bool {
+    matches!(
+        code,
+        Code::NotImplemented
+            | Code::BadCompression
+            | Code::BadMessage
+            | Code::InvalidMessage
+            | Code::MessageSizeTooLarge
+            | Code::TopicAuthorizationFailed
+            | Code::UnknownPartition
+            | Code::UnknownTopic
+            | Code::UnknownTopicOrPartition
+    )
+}
+
+/// Has it looked at while something may be in the way.
+pub(crate) struct Watch {
+    brokers: Brokers,
+    topics: Vec<String>,
+    look: Option<JoinHandle<Result<Vec<String>, SetupError>>>,
+    looked: Option<Instant>,
+    /// What the client said since the last look began.
+    said: Option<String>,
+    /// What was found last, and when that was told.
+    found: Vec<String>,
+    told: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn new(brokers: Brokers, topics: Vec<String>) -> Self {
+        let (look, looked, said, found, told) = (None, None, None, Vec::new(), None);
+        Self { brokers, topics, look, looked, said, found, told }
+    }
+
+    /// The client has told of an error that is of some topic.
+    pub(crate) fn heard(&mut self, said: String) {
+        self.said = Some(said);
+    }
+
+    /// Takes what a look has found, and begins the next when there is a reason to.
+    pub(crate) fn watch(&mut self, shared: &Shared) {
+        if let Some(look) = self.look.take_if(|look| look.is_finished()) {
+            match look.join() {
+                Ok(Ok(found)) => self.tell(found, shared),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "it could not be found out what cannot be read");
+                }
+                Err(_) => tracing::error!("a look at what cannot be read has panicked"),
+            }
+        }
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= AGAIN);
+        if self.look.is_some() || !is_due || (self.said.is_none() && self.found.is_empty()) {
+            return;
+        }
+        (self.looked, self.said) = (Some(Instant::now()), None);
+        let (brokers, topics) = (self.brokers.clone(), self.topics.clone());
+        let from = |partition: &Arc<crate::partition::Partition>| {
+            let next = partition.next().and_then(|next| i64::try_from(next).ok());
+            let offset = next.map_or(Offset::Beginning, Offset::Offset);
+            (Arc::clone(&partition.topic), partition.number, offset)
+        };
+        let places: Vec<_> = shared.all().iter().map(from).collect();
+        let thread = std::thread::Builder::new().name("dlq-kafka-look".to_owned());
+        match thread.spawn(move || find(&brokers, &topics, &places)) {
+            Ok(look) => self.look = Some(look),
+            Err(error) => tracing::warn!(%error, "a thread that looks could not be started"),
+        }
+    }
+
+    fn tell(&mut self, mut found: Vec<String>, shared: &Shared) {
+        // It goes on, and the look does not see why.
+        if found.is_empty() {
+            found.extend(self.said.clone());
+        }
+        if found.is_empty() {
+            if !std::mem::take(&mut self.found).is_empty() {
+                tracing::info!("everything can be read again");
+            }
+            self.told = None;
+            return shared.queue().blocked = None;
+        }
+        let is_told = self.told.is_some_and(|at| at.elapsed() < TOLD);
+        if is_told && found == self.found {
+            return;
+        }
+        let error = TransportError::new(TransportErrorKind::Unavailable, "fetch records");
+        shared.queue().blocked = Some(error.with_detail(found.join("; ")));
+        shared.arrived.notify_one();
+        (self.found, self.told) = (found, Some(Instant::now()));
+    }
+}
+
+/// Looks at topics and at partitions, each from where it is to be read.
+fn find(
+    brokers: &Brokers,
+    topics: &[String],
+    places: &[(Arc<str>, i32, Offset)],
+) -> Result<Vec<String>, SetupError> {
+    let fixed = [
+        // It joins no group and commits nothing; the client wants a name.
+        ("group.id", "dlq-look"),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("enable.partition.eof", "true"),
+        ("allow.auto.create.topics", "false"),
+        ("auto.offset.reset", "earliest"),
+        ("fetch.message.max.bytes", "1024"),
+        ("queued.min.messages", "1"),
+        ("fetch.wait.max.ms", "10"),
+    ];
+    let what = "look at what cannot be read";
+    let answered = |error| SetupError::answered(what, error);
+    let config = brokers.client(&[], &fixed)?;
+    let made: Result<BaseConsumer<Reason>, _> = config.create_with_context(Reason::default());
+    let consumer = Arc::new(made.map_err(answered)?);
+    let until = Instant::now() + LOOK;
+    let mut found = Vec::new();
+    let mut gone = Vec::new();
+    for topic in topics {
+        let metadata = consumer.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
+        let error = metadata.topics().iter().find_map(|topic| topic.error());
+        if let Some(error) = error.map(Code::from).filter(|code| is_of_a_topic(*code)) {
+            found.push(of_topic(topic, error));
+            gone.push(topic);
+        }
+    }
+    let mut list = TopicPartitionList::new();
+    let mut open = Vec::new();
+    for place in places.iter().filter(|(topic, ..)| !gone.iter().any(|gone| **gone == **topic)) {
+        let (topic, number, offset) = place;
+        list.add_partition_offset(topic, *number, *offset).map_err(answered)?;
+        if let Some(queue) = consumer.split_partition_queue(topic, *number) {
+            open.push((place, queue));
+        }
+    }
+    consumer.assign(&list).map_err(answered)?;
+    while !open.is_empty() && Instant::now() < until {
+        // What is of no partition.
+        let _ = consumer.poll(Duration::ZERO);
+        open.retain(|(place, queue)| match look(place, queue, consumer.context()) {
+            Looked::Nothing => true,
+            Looked::Readable => false,
+            Looked::Blocked(why) => {
+                // Two partitions of a topic that may not be read are one thing to do.
+                if !found.contains(&why) {
+                    found.push(why);
+                }
+                false
+            }
+        });
+    }
+    found.sort();
+    Ok(found)
+}
+
+enum Looked {
+    Nothing,
+    Readable,
+    Blocked(String),
+}
+
+fn look(
+    (topic, number, offset): &(Arc<str>, i32, Offset),
+    queue: &PartitionQueue<Reason>,
+    reason: &Reason,
+) -> Looked {
+    let error = match queue.poll(TURN) {
+        None => return Looked::Nothing,
+        Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Looked::Readable,
+        Some(Err(error)) => error,
+    };
+    let from = match offset {
+        Offset::Offset(offset) => format!("from offset {offset} on"),
+        _ => "from its beginning on".to_owned(),
+    };
+    let Some(code) = error.rdkafka_error_code().filter(|code| is_of_a_topic(*code)) else {
+        return Looked::Nothing;
+    };
+    let said = reason.of(&error);
+    Looked::Blocked(match code {
+        Code::TopicAuthorizationFailed | Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+            of_topic(topic, code)
+        }
+        Code::NotImplemented if said.contains("codec 0x4") => format!(
+            "topic `{topic}`, partition {number}, cannot be read {from}: its records are compressed with zstd, which this \
+             build does not read; build with the feature `zstd` of `dlq-kafka` ({said})"
+        ),
+        _ => format!("topic `{topic}`, partition {number}, cannot be read {from}: {said}"),
+    })
+}
+
+fn of_topic(topic: &str, code: Code) -> String {
+    match code {
+        Code::TopicAuthorizationFailed => {
+            format!("topic `{topic}` may not be read by this user; allow `Read` on it")
+        }
+        Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+            format!("topic `{topic}` is not there; create it again")
+        }
+        code => format!("topic `{topic}` cannot be read: {}", KafkaError::MetadataFetch(code)),
+    }
+}

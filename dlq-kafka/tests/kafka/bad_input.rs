@@ -1,0 +1,370 @@
+//! What must not stop a consumer, or must stop it with a word: what it cannot read, what is gone, what it may not do.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dlq_core::store::Letters as _;
+use dlq_core::{
+    Clock as _, Delivery, Disposition, Escalation, Filter, History, Lane, RetryLane as _,
+    Settle as _, Sink as _, Source as _, StoreErrorKind, SystemClock, TransportError,
+    TransportErrorKind,
+};
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
+use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
+use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaLetters, KafkaSource, Ladder};
+use dlq_testkit::fixtures::letter;
+use dlq_tower::consumer::Consumer;
+use dlq_tower::handler::handler;
+use tokio::time::timeout;
+
+use crate::access::{DESCRIBE, GROUP, READ, TOPIC, allow_only, guarded};
+use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::fixture_bad_input::{Warnings, produce_raw};
+
+/// What a source says next. A delivery that was in hand when its partition was taken away comes again.
+async fn error(source: &mut KafkaSource) -> TransportError {
+    let failed = async {
+        loop {
+            if let Err(error) = source.next().await {
+                break error;
+            }
+        }
+    };
+    timeout(PATIENCE, failed).await.expect("it says something")
+}
+
+/// The error that says this, of several.
+async fn told(source: &mut KafkaSource, what: &str) -> TransportError {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let error = error(source).await;
+        println!("{error}");
+        if error.to_string().contains(what) {
+            return error;
+        }
+        assert!(Instant::now() < until, "`{what}` is not said");
+    }
+}
+
+/// The same, quicker to give a record up that is not confirmed.
+fn quick(place: &Place) -> Brokers {
+    let brokers = place.brokers.clone();
+    brokers.with("topic.metadata.propagation.max.ms", "1000").with("delivery.timeout.ms", "4000")
+}
+
+fn consumer(place: &Place) -> KafkaConsumer {
+    KafkaConsumer::new(&quick(place), &*place.topic, "billing")
+        .with_group(format!("{}-billing", place.topic))
+        .with_ladder(Ladder::of([Duration::from_secs(1)]))
+        .with_dlq(DlqTopic::new().with_name(format!("{}.dlq", place.topic)))
+        .with_missing_topics_created()
+}
+
+/// What the group has committed of the first partition.
+fn committed(place: &Place) -> Offset {
+    let group = format!("{}-billing", place.topic);
+    let client: BaseConsumer = place.config().set("group.id", group).create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition(&place.topic, 0);
+    client.committed_offsets(list, PATIENCE).unwrap().elements()[0].offset()
+}
+
+/// Deletes a topic, and returns when it is gone.
+async fn delete(place: &Place, topic: &str) {
+    let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
+    admin.delete_topics(&[topic], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let client: BaseConsumer = place.config().create().unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let metadata = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
+        if metadata.topics().iter().all(|topic| topic.error().is_some()) {
+            return;
+        }
+        assert!(Instant::now() < until, "`{topic}` is still there");
+    }
+}
+
+/// The codec is of the build: with the feature the same records are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("zstd", 1).await;
+    let other = format!("{}.other", place.topic);
+    place.create(&other, 1, &[]).await;
+    produce_raw(&place, b"1", &[]);
+    // The broker compresses what comes from now on.
+    place.alter(&place.topic, "compression.type", "zstd").await;
+    place.publish([2, 3]).await;
+    let mut source = consumer(&place).with_topic(&other).source().await.unwrap();
+    if cfg!(feature = "zstd") {
+        for expected in 1..=3 {
+            assert_eq!(number(&handle(&mut source).await), expected);
+        }
+        return;
+    }
+    assert_eq!(number(&handle(&mut source).await), 1);
+    let error = told(&mut source, "zstd").await;
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    let text = error.to_string();
+    let topic = format!("topic `{}`, partition 0, cannot be read from offset 1 on", place.topic);
+    assert!(text.contains(&topic) && text.contains("the feature `zstd`"), "{text}");
+    // It is not told all the time, and the other topic goes on.
+    let mut errors = 0;
+    let until = Instant::now() + Duration::from_secs(4);
+    place.send(&other, b"7", &[]).await;
+    let mut others = Vec::new();
+    while let Ok(next) = tokio::time::timeout_at(until.into(), source.next()).await {
+        match next {
+            Ok(next) => {
+                let (delivery, settle) = next.unwrap();
+                others.push(number(&delivery));
+                settle.settle(Disposition::Succeeded).await.unwrap();
+            }
+            Err(_) => errors += 1,
+        }
+    }
+    assert_eq!(others, [7], "{errors} errors");
+    assert!(errors <= 1, "{errors} errors in four seconds");
+    source.close().await;
+    assert_eq!(committed(&place), Offset::Offset(1), "it is not passed over");
+
+    // A whole consumer says so of itself.
+    let consumer = consumer(&place);
+    let stack = handler("billing", async |_: Delivery| {}).build().unwrap();
+    let running = Consumer::builder(consumer.source().await.unwrap())
+        .handler(stack)
+        .sink(consumer.sink().await.unwrap())
+        .build()
+        .unwrap();
+    let (stop, mut health) = (running.handle(), running.health());
+    let watching = async {
+        let said = |error: &Option<String>| error.as_ref().is_some_and(|e| e.contains("zstd"));
+        let seen = timeout(PATIENCE, health.wait_for(|health| said(&health.source_error))).await;
+        stop.stop();
+        seen.unwrap().unwrap()
+    };
+    let seen = tokio::join!(running.run(pending()), watching).1;
+    assert!(!seen.is_healthy());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_away_is_told_and_waited_for() {
+    if !available() {
+        return;
+    }
+    let begun = Instant::now();
+    let nowhere = KafkaConsumer::new(&Brokers::at("127.0.0.1:1"), "orders", "billing");
+    let error = timeout(Duration::from_secs(30), nowhere.source()).await.unwrap().unwrap_err();
+    println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+
+    let place = Place::own("away").await;
+    let consumer = consumer(&place);
+    let mut source = consumer.source().await.unwrap();
+    let sink = consumer.sink().await.unwrap();
+    place.publish([1]).await;
+    let (_, settle) = next(&mut source).await;
+    tokio::task::block_in_place(|| place.running().stop().unwrap());
+    let error = told(&mut source, "rokers").await;
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable, "{error}");
+    let begun = Instant::now();
+    let unwritten = sink.put(vec![letter(1)]).await.unwrap_err();
+    println!("after {:.1} s: {unwritten}", begun.elapsed().as_secs_f64());
+    assert_eq!(unwritten.kind(), StoreErrorKind::Unavailable);
+    assert!(unwritten.to_string().contains(".dlq`"), "{unwritten}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    tokio::task::block_in_place(|| place.running().restart().unwrap());
+    sink.put(vec![letter(1)]).await.unwrap();
+    drop(settle);
+    place.publish([2]).await;
+    let mut seen = [handle(&mut source).await, handle(&mut source).await].map(|d| number(&d));
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_deleted_is_named_until_it_is_there_again() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("deleted", 1).await;
+    let other = format!("{}.other", place.topic);
+    place.create(&other, 1, &[]).await;
+    let mut source = consumer(&place).with_topic(&other).source().await.unwrap();
+    place.publish([1, 2]).await;
+    assert_eq!(number(&handle(&mut source).await), 1);
+    assert_eq!(number(&handle(&mut source).await), 2);
+    delete(&place, &place.topic).await;
+    let error = told(&mut source, &format!("topic `{}` is not there", place.topic)).await;
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    place.send(&other, b"7", &[]).await;
+    assert_eq!(number(&handle(&mut source).await), 7);
+    place.create(&place.topic, 1, &[]).await;
+    place.publish([3]).await;
+    assert_eq!(number(&handle(&mut source).await), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("unwritten", 3).await;
+    let consumer = consumer(&place);
+    let mut source = consumer.source().await.unwrap();
+    let (lane, sink) = (consumer.retry_lane().await.unwrap(), consumer.sink().await.unwrap());
+    let dead = format!("{}.dlq", place.topic);
+    let retry = format!("{}.{0}-billing.retry.1s", place.topic);
+    place.publish([1]).await;
+    let (delivery, settle) = next(&mut source).await;
+    // It writes before, so that it has seen the topics as they were.
+    sink.put(vec![letter(1)]).await.unwrap();
+    delete(&place, &dead).await;
+    delete(&place, &retry).await;
+    let escalation = || Escalation {
+        delivery: delivery.clone(),
+        consumer: "billing".into(),
+        due: SystemClock.now(),
+        history: History::new(),
+        attempts: 1,
+    };
+    let begun = Instant::now();
+    let error = sink.put(vec![letter(2)]).await.unwrap_err();
+    println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
+    assert!(error.to_string().contains(&format!("topic `{dead}`")), "{error}");
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    let error = lane.escalate(escalation()).await.unwrap_err();
+    println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
+    assert!(error.to_string().contains(&format!("topic `{retry}`")), "{error}");
+    told(&mut source, &format!("topic `{retry}` is not there")).await;
+    // They come back smaller than they were.
+    place.create(&dead, 1, &[]).await;
+    place.create(&retry, 1, &[]).await;
+    let written = async {
+        while sink.put(vec![letter(2)]).await.is_err() {}
+        while lane.escalate(escalation()).await.is_err() {}
+    };
+    let begun = Instant::now();
+    timeout(Duration::from_secs(10), written).await.unwrap();
+    println!("written {:.1} s after they were created again", begun.elapsed().as_secs_f64());
+    drop(settle);
+    while handle(&mut source).await.lane() != Lane::Retry {}
+    let letters = KafkaLetters::new(&place.brokers, dead);
+    assert_eq!(letters.count(Filter::new()).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
+    if !available() {
+        return;
+    }
+    let place = Place::at(Arc::new(Mutex::new(guarded())), "taken", 1).await;
+    let consumer = consumer(&place);
+    let mut source = consumer.source().await.unwrap();
+    let sink = consumer.sink().await.unwrap();
+    place.publish([1]).await;
+    assert_eq!(number(&handle(&mut source).await), 1);
+    sink.put(vec![letter(1)]).await.unwrap();
+
+    let dead = format!("{}.dlq", place.topic);
+    allow_only(&place.running(), TOPIC, &dead, DESCRIBE);
+    let refused = async {
+        loop {
+            if let Err(error) = sink.put(vec![letter(2)]).await {
+                break error;
+            }
+        }
+    };
+    let error = timeout(PATIENCE, refused).await.unwrap();
+    println!("{error}");
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    let text = error.to_string();
+    assert!(text.contains(&format!("topic `{dead}`")) && text.contains("allow `Write`"), "{text}");
+
+    const WRITE: i8 = 4;
+    allow_only(&place.running(), TOPIC, &place.topic, DESCRIBE);
+    allow_only(&place.running(), TOPIC, &place.topic, WRITE);
+    let text = format!("topic `{}` may not be read", place.topic);
+    let error = told(&mut source, &text).await;
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    allow_only(&place.running(), TOPIC, &place.topic, READ);
+    place.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await), 2);
+
+    let group = format!("{}-billing", place.topic);
+    allow_only(&place.running(), GROUP, &group, DESCRIBE);
+    let error = told(&mut source, &format!("group `{group}`")).await;
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    assert!(error.to_string().contains("allow `Read`"), "{error}");
+    allow_only(&place.running(), GROUP, &group, READ);
+    place.publish([3]).await;
+    // What was handled just before may not have been committed.
+    let mut again = number(&handle(&mut source).await);
+    if again == 2 {
+        again = number(&handle(&mut source).await);
+    }
+    assert_eq!(again, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_processes_with_one_instance_id_the_first_ends_with_a_word() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("fenced", 1).await;
+    let brokers = quick(&place).with("group.instance.id", "billing-1");
+    let consumer = KafkaConsumer::new(&brokers, &*place.topic, "billing").without_retries();
+    let mut first = consumer.source().await.unwrap();
+    place.publish([1]).await;
+    let (_, settle) = next(&mut first).await;
+    let mut second = consumer.source().await.unwrap();
+    let fenced = async {
+        loop {
+            let error = error(&mut first).await;
+            println!("{error}");
+            if !error.is_transient() {
+                break error;
+            }
+        }
+    };
+    let error = timeout(PATIENCE, fenced).await.unwrap();
+    assert_eq!(error.kind(), TransportErrorKind::Unexpected);
+    assert!(error.to_string().contains("the same `group.instance.id`"), "{error}");
+    assert_eq!(number(&handle(&mut second).await), 1, "what the first had in hand");
+    drop(settle);
+    timeout(PATIENCE, first.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("names", 1).await;
+    let headers: [(&[u8], &[u8]); 3] = [(b"a", b"1"), (b"\xff\xfe", b"2"), (b"b", b"\xff")];
+    produce_raw(&place, b"1", &headers);
+    produce_raw(&place, b"2", &headers);
+    place.publish([3]).await;
+    let warnings = Warnings::default();
+    let _hears = tracing::subscriber::set_default(warnings.clone());
+    let mut source = consumer(&place).source().await.unwrap();
+    for expected in 1..=3 {
+        let delivery = handle(&mut source).await;
+        assert_eq!(number(&delivery), expected);
+        let headers = delivery.message().headers();
+        let readable = [headers.get("a"), headers.get("b")];
+        let written = if expected < 3 { [Some(&b"1"[..]), Some(&b"\xff"[..])] } else { [None; 2] };
+        assert_eq!((headers.len(), readable), (written.iter().flatten().count(), written));
+    }
+    let said = warnings.with("not UTF-8");
+    assert_eq!(said.len(), 1, "{said:?}");
+    for part in [&*format!("topic=\"{}\"", place.topic), "partition=0", "offset=0", "headers=1"] {
+        assert!(said[0].contains(part), "{part} in {}", said[0]);
+    }
+}
