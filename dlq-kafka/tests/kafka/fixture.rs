@@ -101,6 +101,18 @@ impl Place {
         }
         let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
         made.into_iter().next().unwrap().unwrap();
+        // The controller has it; the broker hears of it a moment later, and later still when the machine is busy.
+        let is_there = || {
+            let found = admin.inner().fetch_metadata(Some(topic), PATIENCE).unwrap();
+            let leaders = found.topics()[0].partitions().iter().filter(|one| one.leader() >= 0);
+            leaders.count() == usize::try_from(partitions).unwrap()
+        };
+        let there = async {
+            while !tokio::task::block_in_place(is_there) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, there).await.expect("the broker knows the topic");
     }
 
     pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
