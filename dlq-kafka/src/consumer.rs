@@ -9,6 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::gauges::Gauges;
 use crate::ladder::{Ladder, Stage};
 use crate::lane::KafkaRetryLane;
 use crate::lines::{Concurrency, Lines};
@@ -250,7 +251,15 @@ impl KafkaConsumer {
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
         let topics = wanted.into_iter().map(|topic| topic.name).collect();
         let watch = Watch::new(self.brokers.clone(), topics);
-        let poller = Poller::new(consumer, Arc::clone(&shared), self.bounds, self.start, watch);
+        let gauges = Gauges::new(&self.group);
+        let poller = Poller::new(
+            consumer,
+            Arc::clone(&shared),
+            self.bounds,
+            self.start,
+            watch,
+            gauges.clone(),
+        );
         let ended = Ended(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
         let started = thread.spawn(move || {
@@ -268,7 +277,8 @@ impl KafkaConsumer {
             is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),
             clock: self.clock.clone(),
         };
-        Ok(KafkaSource::new(shared, reading, Lines::new(self.concurrency), self.bounds.prefetch))
+        let lines = Lines::new(self.concurrency);
+        Ok(KafkaSource::new(shared, reading, lines, self.bounds.prefetch, gauges))
     }
 
     fn wanted(&self, stages: &[(String, Vec<Stage>)]) -> Vec<WantedTopic> {

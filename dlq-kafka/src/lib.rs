@@ -93,6 +93,7 @@ mod consumer;
 pub mod dialect;
 mod error;
 mod feed;
+mod gauges;
 mod handover;
 mod ladder;
 pub mod lag;
@@ -118,6 +119,9 @@ mod wire;
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
 pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
+pub use gauges::{
+    DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_NEXT_DUE_SECONDS, DLQ_KAFKA_PAUSED, DLQ_KAFKA_WAITING,
+};
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;

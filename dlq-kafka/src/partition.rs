@@ -270,6 +270,10 @@ impl Partition {
         self.in_hand.load(Ordering::SeqCst)
     }
 
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn hold(&self, bytes: usize) {
         self.held.fetch_add(1, Ordering::Relaxed);
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -18,6 +18,7 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use crate::blocked::{Watch, is_of_a_topic};
 use crate::consumer::Start;
 use crate::error::is_refusal;
+use crate::gauges::Gauges;
 use crate::partition::{Opening, Partition};
 use crate::rebalance::{Hooks, add, give_up};
 use crate::record::Record;
@@ -65,6 +66,7 @@ pub(crate) struct Poller {
     /// When new partitions could not be taken over last.
     refused: Option<Instant>,
     watch: Watch,
+    gauges: Gauges,
 }
 
 impl Poller {
@@ -74,6 +76,7 @@ impl Poller {
         bounds: Bounds,
         start: Start,
         watch: Watch,
+        gauges: Gauges,
     ) -> Self {
         Self {
             consumer,
@@ -88,6 +91,7 @@ impl Poller {
             committed: Instant::now(),
             refused: None,
             watch,
+            gauges,
         }
     }
 
@@ -348,6 +352,8 @@ impl Poller {
         let is_stuck =
             phase == Phase::Closing || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
         let stages = all.iter().filter(|partition| partition.stage.is_some()).count();
+        let waiting: usize = all.iter().map(|partition| partition.held()).sum();
+        self.gauges.waiting.set(waiting as f64);
         let is_crowded = self.early.len() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
@@ -372,6 +378,8 @@ impl Poller {
                 _ => {}
             }
         }
+        let ours = |place: &&(Arc<str>, i32)| self.shared.find(&place.0, place.1).is_some();
+        self.gauges.paused.set(self.paused.iter().filter(ours).count() as f64);
         for (list, result) in
             [(&pause, self.consumer.pause(&pause)), (&resume, self.consumer.resume(&resume))]
         {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dlq_core::{Capabilities, Delivery, Ordering, SharedClock, Source, Timestamp, TransportError};
 use tokio::time::{sleep_until, timeout};
 
+use crate::gauges::{Gauges, late};
 use crate::lines::Lines;
 use crate::marks::KafkaCrashMarks;
 use crate::reading::{Read, Reading};
@@ -19,6 +20,13 @@ const DROPPING: Duration = Duration::from_secs(3);
 
 /// The records of a topic for one consumer, and those of its retry topics when they are due. Made by
 /// [`KafkaConsumer::source`](crate::KafkaConsumer::source).
+///
+/// # Metrics
+///
+/// The gauges `dlq_kafka_waiting`, `dlq_kafka_paused` and `dlq_kafka_next_due_seconds` (by `group`) say how many retry
+/// records wait in memory, how many partitions are paused and when the next record is due; the histogram
+/// `dlq_kafka_lateness_seconds` (by `topic`) says how long after their time records were handed out. How far the group is
+/// behind is told by [`KafkaLag`](crate::KafkaLag).
 ///
 /// # Closing
 ///
@@ -36,6 +44,7 @@ pub struct KafkaSource {
     waiting: Waiting<Sleeper>,
     bounds: usize,
     has_ended: bool,
+    gauges: Gauges,
 }
 
 /// What waits for its time.
@@ -53,6 +62,7 @@ impl KafkaSource {
         reading: Reading,
         lines: Lines,
         prefetch: usize,
+        gauges: Gauges,
     ) -> Self {
         Self {
             shared,
@@ -63,6 +73,7 @@ impl KafkaSource {
             waiting: Waiting::new(),
             bounds: prefetch,
             has_ended: false,
+            gauges,
         }
     }
 
@@ -117,6 +128,7 @@ impl KafkaSource {
                         continue;
                     }
                     place.partition.release(bytes);
+                    late(&place.partition.topic, due, self.clock().now());
                     if let Some(next) = self.hand_out(delivery, place, None) {
                         return Some(next);
                     }
@@ -265,6 +277,8 @@ impl Source for KafkaSource {
                 continue;
             }
             let due = self.waiting.next_due();
+            let due_in = due.map(|due| due.saturating_duration_since(Instant::now()));
+            self.gauges.next_due(due_in);
             tokio::select! {
                 () = self.shared.arrived.notified() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
