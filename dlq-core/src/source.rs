@@ -41,7 +41,8 @@ pub enum Disposition {
 ///
 /// Dropping it settles nothing: the broker hands the message out again when its lease ends.
 pub trait Settle: fmt::Debug + Send + 'static {
-    /// Tells the broker, and returns once it has confirmed.
+    /// Tells the broker, and returns once it has confirmed. Where the broker keeps one position for many messages, as
+    /// Kafka does, it returns once this is noted; the position is committed a moment later.
     ///
     /// # Errors
     ///

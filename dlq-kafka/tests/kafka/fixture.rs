@@ -23,6 +23,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The shortest that a broker grants.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 
+/// The header that carries the id of a message.
+const ID: &str = "message-id";
+
 /// Whether there is a broker to be had; says so if not.
 pub(crate) fn available() -> bool {
     or_skip(Service::Kafka, ensure_installed(Service::Kafka)).is_ok()
@@ -236,6 +239,9 @@ impl TransportFixture for KafkaFixture {
             }
             headers = headers.insert(Header { key, value: header.value.as_deref() });
         }
+        if let Some(id) = message.id() {
+            headers = headers.insert(Header { key: ID, value: Some(id) });
+        }
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.place.topic).headers(headers);
         record.key = message.key().map(|key| &key[..]);
         record.payload = message.payload().map(|payload| &payload[..]);
@@ -244,7 +250,7 @@ impl TransportFixture for KafkaFixture {
     }
 
     async fn source(&self, consumer: &str) -> KafkaSource {
-        self.place.consumer(consumer).source().await.unwrap()
+        self.place.consumer(consumer).with_id_header(ID).source().await.unwrap()
     }
 
     async fn retry_lane(&self) -> Option<KafkaRetryLane> {
