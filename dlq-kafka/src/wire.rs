@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::protocol::{Decoded, Facts, names, on_death, split};
-use dlq_core::store::rules::born;
-use dlq_core::{
-    Binding, DeadLetter, Header, Headers, Message, Origin, Position, Reason, Timestamp,
-};
+use dlq_core::{DeadLetter, Header, Headers, Message, Origin, Position, Timestamp};
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use serde::{Deserialize, Serialize};
 
@@ -133,41 +130,12 @@ pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
     Unpacked { message, decoded, origin, facts: rest.facts }
 }
 
-/// The letter in a record, if one of our sinks wrote it: its identity fits its bytes.
-///
-/// What its writer knew of other stores says nothing here, but how often it was sent back does.
+/// The letter in a record, if one of our sinks wrote it.
 pub(crate) fn letter(record: &Record, cluster: &Arc<str>) -> Option<DeadLetter> {
     let Unpacked { message, decoded, origin, facts } = unpack(record, cluster);
-    let id = decoded.letter?;
-    if decoded.binding != Some(Binding::of(&id, &message)) {
-        return None;
-    }
     let facts = facts?;
     let written = record.timestamp.unwrap_or(facts.died_at);
-    let mut state = born(written);
-    state.replays = decoded.replays.unwrap_or(facts.state.replays);
-    state.retry_count = facts.state.retry_count.max(state.replays);
-    Some(DeadLetter {
-        id,
-        generation: decoded.generation.unwrap_or(0),
-        message,
-        origin: origin?,
-        consumer: decoded.consumer?,
-        service: decoded.service,
-        reason: decoded.reason.unwrap_or(Reason::Manual),
-        class: decoded.class?,
-        cause: decoded.cause,
-        attempts: decoded.attempts.unwrap_or(0),
-        deliveries: facts.deliveries,
-        crashes: facts.crashes,
-        escalations: decoded.escalations.unwrap_or(0),
-        fingerprint: decoded.fingerprint?,
-        history: decoded.history.unwrap_or_default(),
-        died_at: facts.died_at,
-        confirmed: facts.confirmed,
-        attributes: facts.attributes,
-        state,
-    })
+    facts.into_letter(decoded, message, origin?, written)
 }
 
 /// The producer's headers, and what ours say.

@@ -2,7 +2,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeadLetter, LetterState, Timestamp};
+use super::Decoded;
+use crate::store::rules::born;
+use crate::{Binding, DeadLetter, LetterState, Message, Origin, Reason, Timestamp};
 
 /// What is known of a letter that no header of the protocol says. Transports write it beside the headers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,5 +36,47 @@ impl Facts {
             attributes: letter.attributes.clone(),
             state: letter.state.clone(),
         }
+    }
+    /// The letter that was written with these facts and headers: `None` when the headers do not say whose death it was, or
+    /// its identity does not fit the bytes of `message`.
+    ///
+    /// It is as one that has just been stored, at `written`: what its writer knew of other stores says nothing of this
+    /// one, but how often it was sent back does.
+    #[must_use]
+    pub fn into_letter(
+        self,
+        decoded: Decoded,
+        message: Message,
+        origin: Origin,
+        written: Timestamp,
+    ) -> Option<DeadLetter> {
+        let id = decoded.letter?;
+        if decoded.binding != Some(Binding::of(&id, &message)) {
+            return None;
+        }
+        let mut state = born(written);
+        state.replays = decoded.replays.unwrap_or(self.state.replays);
+        state.retry_count = self.state.retry_count.max(state.replays);
+        Some(DeadLetter {
+            id,
+            generation: decoded.generation.unwrap_or(0),
+            message,
+            origin,
+            consumer: decoded.consumer?,
+            service: decoded.service,
+            reason: decoded.reason.unwrap_or(Reason::Manual),
+            class: decoded.class?,
+            cause: decoded.cause,
+            attempts: decoded.attempts.unwrap_or(0),
+            deliveries: self.deliveries,
+            crashes: self.crashes,
+            escalations: decoded.escalations.unwrap_or(0),
+            fingerprint: decoded.fingerprint?,
+            history: decoded.history.unwrap_or_default(),
+            died_at: self.died_at,
+            confirmed: self.confirmed,
+            attributes: self.attributes,
+            state,
+        })
     }
 }

@@ -3,8 +3,7 @@ use std::sync::LazyLock;
 use async_nats::jetstream::Context;
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
-use dlq_core::store::rules::born;
-use dlq_core::{Binding, DeadLetter, Reason, StoreError};
+use dlq_core::{DeadLetter, StoreError};
 
 use crate::place::Place;
 use crate::publish::{Whole, receive};
@@ -60,37 +59,11 @@ pub(super) async fn payload(
     Ok(read.map(|whole| whole.read.message.payload().cloned().unwrap_or_default()))
 }
 
-/// What was written, as a letter that has just been stored: what its writer knew of other stores says nothing here, but
-/// how often it was sent back does.
+/// What was written, as a letter that has just been stored.
 fn letter_of(whole: Whole, place: &Place) -> Option<DeadLetter> {
     let wire::Unpacked { message, decoded, rest } = whole.read;
-    let facts = rest.facts?;
-    let id = rest.death.letter;
-    if decoded.letter != Some(id) || decoded.binding != Some(Binding::of(&id, &message)) {
+    if decoded.letter != Some(rest.death.letter) {
         return None;
     }
-    let mut state = born(place.published);
-    state.replays = decoded.replays.unwrap_or(facts.state.replays);
-    state.retry_count = facts.state.retry_count.max(state.replays);
-    Some(DeadLetter {
-        id,
-        generation: rest.death.generation,
-        message,
-        origin: rest.origin,
-        consumer: decoded.consumer?,
-        service: decoded.service,
-        reason: decoded.reason.unwrap_or(Reason::Manual),
-        class: decoded.class?,
-        cause: decoded.cause,
-        attempts: decoded.attempts.unwrap_or(0),
-        deliveries: facts.deliveries,
-        crashes: facts.crashes,
-        escalations: decoded.escalations.unwrap_or(0),
-        fingerprint: decoded.fingerprint?,
-        history: decoded.history.unwrap_or_default(),
-        died_at: facts.died_at,
-        confirmed: facts.confirmed,
-        attributes: facts.attributes,
-        state,
-    })
+    rest.facts?.into_letter(decoded, message, rest.origin, place.published)
 }
