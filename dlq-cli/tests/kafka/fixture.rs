@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::protocol::{Facts, on_death};
 use dlq_core::{DeadLetter, LetterId, Message, Origin, Position};
@@ -92,6 +92,13 @@ impl Bench {
         let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
         made[0].as_ref().unwrap();
+        // The controller answers before the broker knows of it.
+        let client: BaseConsumer = self.config().create().unwrap();
+        let is_led = |partition| client.fetch_watermarks(topic.name, partition, PATIENCE).is_ok();
+        let until = Instant::now() + PATIENCE;
+        while !tokio::task::block_in_place(|| (0..partitions).all(is_led)) {
+            assert!(Instant::now() < until, "`{}` is not there", topic.name);
+        }
     }
 
     fn config(&self) -> ClientConfig {

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use dlq_core::Timestamp;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -13,6 +14,10 @@ use crate::error::SetupError;
 
 /// For how long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(8);
+
+/// For how long brokers may disagree on a topic that there is, and how often they are asked meanwhile.
+const SETTLING: Duration = Duration::from_secs(4);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What stands in a partition: the offsets from `begin` to before `end`, as far as transactions have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,14 +85,24 @@ impl Lookup {
 
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Asking) -> Result<T, SetupError> + Send + 'static,
+        question: impl Fn(&Asking) -> Result<T, Unanswered> + Send + 'static,
     ) -> Result<T, SetupError> {
         let this = self.clone();
         let asking = move || {
             let client = this.client()?;
             // What it has said of its connections meanwhile is not kept for ever.
             while client.poll(Duration::ZERO).is_some() {}
-            question(&Asking { client, at: this.brokers.bootstrap() })
+            let asking = Asking { client, at: this.brokers.bootstrap() };
+            let until = Instant::now() + SETTLING;
+            loop {
+                match question(&asking) {
+                    Err(Unanswered::Settling(_)) if Instant::now() < until => sleep(PAUSE),
+                    Err(Unanswered::Settling(error) | Unanswered::Failed(error)) => {
+                        return Err(error);
+                    }
+                    Ok(answer) => return Ok(answer),
+                }
+            }
         };
         spawn_blocking(asking).await.unwrap_or_else(|error| {
             let text = format!("a request was cut off: {error}");
@@ -106,22 +121,50 @@ impl Lookup {
     }
 }
 
+/// Why a request has no answer.
+enum Unanswered {
+    /// The brokers are about to agree on who leads a partition, or have not all heard of it yet.
+    Settling(SetupError),
+    Failed(SetupError),
+}
+
+impl Unanswered {
+    fn new(what: &str, error: KafkaError) -> Self {
+        use RDKafkaErrorCode::{
+            LeaderNotAvailable, NotLeaderForPartition, UnknownPartition, UnknownTopic,
+            UnknownTopicOrPartition,
+        };
+        let is_settling = matches!(
+            error.rdkafka_error_code(),
+            Some(
+                LeaderNotAvailable
+                    | NotLeaderForPartition
+                    | UnknownPartition
+                    | UnknownTopic
+                    | UnknownTopicOrPartition
+            )
+        );
+        let error = SetupError::answered(what, error);
+        if is_settling { Self::Settling(error) } else { Self::Failed(error) }
+    }
+}
+
 struct Asking<'a> {
     client: Arc<BaseConsumer>,
     at: &'a str,
 }
 
 impl Asking<'_> {
-    fn partitions(&self, topic: &str) -> Result<Partitions, SetupError> {
+    fn partitions(&self, topic: &str) -> Result<Partitions, Unanswered> {
         let what = || format!("ask for the topic `{topic}` at {}", self.at);
-        let failed = |error| SetupError::answered(&what(), error);
+        let failed = |error| Unanswered::new(&what(), error);
         let metadata = self.client.fetch_metadata(Some(topic), PATIENCE).map_err(failed)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
         let is_unknown = error == Some(RDKafkaErrorCode::UnknownTopicOrPartition);
         let Some(found) = found.filter(|_| !is_unknown) else {
             let text = format!("there is no topic `{topic}` at {}", self.at);
-            return Err(SetupError::NotFound(text));
+            return Err(Unanswered::Failed(SetupError::NotFound(text)));
         };
         if let Some(error) = error {
             return Err(failed(KafkaError::MetadataFetch(error)));
@@ -144,10 +187,10 @@ impl Asking<'_> {
         topic: &str,
         partitions: impl Iterator<Item = u32>,
         at: Offset,
-    ) -> Result<BTreeMap<u32, Option<u64>>, SetupError> {
+    ) -> Result<BTreeMap<u32, Option<u64>>, Unanswered> {
         let failed = |error| {
             let what = format!("ask for the offsets of `{topic}` at {}", self.at);
-            SetupError::answered(&what, error)
+            Unanswered::new(&what, error)
         };
         let mut asked = TopicPartitionList::new();
         for partition in partitions.filter_map(|partition| i32::try_from(partition).ok()) {

@@ -18,6 +18,8 @@ use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::TransportFixture;
 use tokio::time::timeout;
 
+use crate::topic;
+
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The shortest that a broker grants.
@@ -96,25 +98,12 @@ impl Place {
         config
     }
 
-    pub(crate) async fn create(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
-        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+    pub(crate) async fn create(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
+        let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
         for (setting, value) in settings {
             new = new.set(setting, value);
         }
-        let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
-        made.into_iter().next().unwrap().unwrap();
-        // The broker knows of it a moment later.
-        let client: BaseConsumer = self.config().create().unwrap();
-        let is_there = || {
-            let metadata = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
-            let topic = &metadata.topics()[0];
-            topic.error().is_none() && topic.partitions().iter().all(|one| one.error().is_none())
-        };
-        let until = std::time::Instant::now() + PATIENCE;
-        while !is_there() {
-            assert!(std::time::Instant::now() < until, "`{topic}` is not there");
-        }
+        topic::make(self.brokers.bootstrap(), &new).await;
     }
 
     pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use dlq_kafka::Brokers;
 use dlq_kafka::rdkafka::ClientConfig;
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 use tokio::time::timeout;
+
+use crate::topic;
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,10 +43,8 @@ impl Topic {
 
     pub(crate) async fn at(bootstrap: &str, name: &str, partitions: i32) -> Self {
         let topic = Self { bootstrap: bootstrap.to_owned(), name: name.to_owned(), partitions };
-        let admin: AdminClient<DefaultClientContext> = topic.config().create().unwrap();
         let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        let made = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
-        made[0].as_ref().unwrap();
+        topic::make(bootstrap, &new).await;
         topic
     }
 

@@ -16,6 +16,8 @@ use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLetters, ScanProgress};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
+use crate::topic;
+
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The timestamp of the first record, in milliseconds.
@@ -74,10 +76,9 @@ impl Dead {
         KafkaLetters::new(&self.brokers, self.topic.as_str())
     }
 
-    pub(crate) async fn create(&self, topic: &str, partitions: i32) {
-        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
-        let made = self.admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
-        made.into_iter().next().unwrap().unwrap();
+    pub(crate) async fn create(&self, name: &str, partitions: i32) {
+        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        topic::make(self.brokers.bootstrap(), &new).await;
     }
 
     /// Deletes the topic, and makes it anew as soon as the broker lets.

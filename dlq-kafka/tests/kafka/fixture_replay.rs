@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use dlq_core::protocol::{Facts, on_death};
 use dlq_core::{DeadLetter, Filter, LetterId, Message, OperationId, Origin, Position, Timestamp};
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer};
 use dlq_kafka::rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use dlq_kafka::rdkafka::message::{Header, Headers, OwnedHeaders};
@@ -20,6 +19,7 @@ use futures_util::future::join_all;
 
 pub(crate) use crate::fixture_letters::PATIENCE;
 use crate::fixture_letters::{available, shared};
+use crate::topic;
 
 /// The partitions of the topics that letters are born in.
 pub(crate) const PARTITIONS: i32 = 3;
@@ -58,21 +58,16 @@ impl Shop {
         config
     }
 
-    pub(crate) fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.config().create().unwrap()
-    }
-
     pub(crate) fn brokers(&self) -> Brokers {
         Brokers::at(&self.url)
     }
 
-    pub(crate) async fn create(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
-        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+    pub(crate) async fn create(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
+        let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
         for (setting, value) in config {
             new = new.set(setting, value);
         }
-        let made = self.admin().create_topics([&new], &AdminOptions::new()).await.unwrap();
-        made.into_iter().next().unwrap().unwrap();
+        topic::make(&self.url, &new).await;
     }
 
     pub(crate) fn has_topic(&self, topic: &str) -> bool {

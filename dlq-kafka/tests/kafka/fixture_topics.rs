@@ -15,6 +15,8 @@ use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
+use crate::topic;
+
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,15 +77,7 @@ impl Operator {
         for (setting, value) in settings {
             topic = topic.set(setting, value);
         }
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-        self.admin.create_topics([&topic], &options).await.unwrap()[0].as_ref().unwrap();
-        // Brokers know of it a moment later.
-        let known = async {
-            while self.partitions(name) != partitions as usize {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, known).await.unwrap();
+        topic::make(self.brokers.bootstrap(), &topic).await;
     }
 
     pub(crate) async fn settings(&self, topic: &str) -> BTreeMap<String, String> {

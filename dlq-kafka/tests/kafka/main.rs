@@ -17,6 +17,7 @@ mod letters;
 mod offsets;
 mod regressions;
 mod sink;
+mod topic;
 mod topics;
 mod waiting;
 
