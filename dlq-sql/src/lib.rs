@@ -13,5 +13,13 @@
 //! |---|---|---|
 //! | `sqlite` | yes | [`sqlite::SqliteStore`], with SQLite built in |
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod columns;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod error;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -4,8 +4,8 @@ use dlq_core::StoreError;
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use super::error::{During, Result};
 use super::names::Names;
+use crate::error::{During, Result};
 
 impl SqliteStore {
     /// Looks for damage: the integrity of the file, references between tables, counts that do not fit the letters, and

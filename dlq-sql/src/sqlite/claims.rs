@@ -8,13 +8,14 @@ use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::codec::Fields;
-use super::columns::read_head;
-use super::error::{During, Result};
+use super::codec::read_head;
 use super::names::Names;
 use super::operations;
 use super::query::Query;
-use super::row::{Changed, Lease};
 use super::unit::Unit;
+use crate::columns::Take as _;
+use crate::error::{During, Result};
+use crate::row::{Changed, Lease};
 
 impl Claims for SqliteStore {
     async fn claim(&self, request: ClaimRequest) -> std::result::Result<Vec<Claim>, StoreError> {

@@ -1,23 +1,21 @@
-//! Between our types and SQLite's: integers for times and counts, words for vocabularies, JSON for what is nested.
+//! Between our types and SQLite's: integers for times and flags, text for JSON.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
-use dlq_core::Timestamp;
+use dlq_core::{LetterSummary, Timestamp};
+use rusqlite::Row as Record;
 use rusqlite::types::FromSql;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use super::error::{Fault, Result};
+use crate::columns::{self, Take};
+use crate::error::Result;
+use crate::row::Row;
 
 /// Reads the columns of a row one after another.
 pub(super) struct Fields<'r, 's> {
-    record: &'r rusqlite::Row<'s>,
+    record: &'r Record<'s>,
     next: usize,
 }
 
 impl<'r, 's> Fields<'r, 's> {
-    pub(super) fn after(record: &'r rusqlite::Row<'s>, read: usize) -> Self {
+    pub(super) fn after(record: &'r Record<'s>, read: usize) -> Self {
         Self { record, next: read }
     }
 
@@ -25,51 +23,51 @@ impl<'r, 's> Fields<'r, 's> {
         self.next += 1;
         Ok(self.record.get(self.next - 1)?)
     }
+}
 
-    pub(super) fn time(&mut self) -> Result<Timestamp> {
-        self.next().map(Timestamp::from_nanos)
+impl Take for Fields<'_, '_> {
+    fn text_or_none(&mut self) -> Result<Option<String>> {
+        self.next()
     }
 
-    pub(super) fn time_or_none(&mut self) -> Result<Option<Timestamp>> {
+    fn json_text(&mut self) -> Result<String> {
+        self.next()
+    }
+
+    fn int_or_none(&mut self) -> Result<Option<i64>> {
+        self.next()
+    }
+
+    fn bytes_or_none(&mut self) -> Result<Option<Vec<u8>>> {
+        self.next()
+    }
+
+    fn time_or_none(&mut self) -> Result<Option<Timestamp>> {
         Ok(self.next::<Option<i64>>()?.map(Timestamp::from_nanos))
     }
 
-    pub(super) fn word<T: FromStr<Err: Display>>(&mut self, what: &str) -> Result<T> {
-        self.next += 1;
-        let text = self.record.get_ref(self.next - 1)?.as_str();
-        let text = text.map_err(|error| Fault::corrupt(what, &error))?;
-        text.parse().map_err(|error| Fault::corrupt(what, &error))
-    }
-
-    pub(super) fn word_or_none<T: FromStr<Err: Display>>(
-        &mut self,
-        what: &str,
-    ) -> Result<Option<T>> {
-        let text: Option<String> = self.next()?;
-        text.map(|text| text.parse().map_err(|error| Fault::corrupt(what, &error))).transpose()
-    }
-
-    pub(super) fn json<T: DeserializeOwned>(&mut self, what: &str) -> Result<T> {
-        self.next += 1;
-        let text = self.record.get_ref(self.next - 1)?.as_str();
-        let text = text.map_err(|error| Fault::corrupt(what, &error))?;
-        serde_json::from_str(text).map_err(|error| Fault::corrupt(what, &error))
+    fn flag(&mut self) -> Result<bool> {
+        self.next()
     }
 }
 
-pub(super) fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("the types have no map with keys other than text")
+/// Reads what `select_head` selects.
+pub(super) fn read_head(record: &Record<'_>) -> Result<Row> {
+    let mut fields = Fields::after(record, 0);
+    let mut row = columns::read_head(&mut fields)?;
+    row.seq = fields.next()?;
+    Ok(row)
 }
 
-pub(super) fn nanos(time: Option<Timestamp>) -> Option<i64> {
-    time.map(Timestamp::as_nanos)
+/// The same, for a list.
+pub(super) fn read_summary(record: &Record<'_>) -> Result<LetterSummary> {
+    columns::read_summary(&mut Fields::after(record, 0))
 }
 
-/// SQLite knows signed integers only; the bits stay.
-pub(super) fn signed(number: u64) -> i64 {
-    number.cast_signed()
-}
-
-pub(super) fn unsigned(number: i64) -> u64 {
-    number.cast_unsigned()
+/// Reads what `select_whole` selects.
+pub(super) fn read_whole(record: &Record<'_>) -> Result<Row> {
+    let mut fields = Fields::after(record, 0);
+    let mut row = columns::read_whole(&mut fields)?;
+    row.seq = fields.next()?;
+    Ok(row)
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use dlq_core::{SharedClock, StoreError, StoreErrorKind, SystemClock};
 
-use super::error::{During, Fault, Result};
 use super::names::{DEFAULT_TABLE, Names};
 use super::open::{Place, Tuning};
 use super::worker::{Readers, Writer};
 use super::{Inner, SqliteStore};
+use crate::error::{During, Fault, Result};
 
 /// The size of a page where SQLite is not told otherwise; the file is measured in these.
 const PAGE: u64 = 4096;

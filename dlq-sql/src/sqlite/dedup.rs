@@ -4,11 +4,11 @@ use dlq_core::store::{Actor, ItemOutcome, Receipt, rules};
 use dlq_core::{DeadLetter, LetterId, Status, StoreErrorKind, Timestamp};
 
 use super::codec::Fields;
-use super::columns::read_head;
-use super::error::{Fault, Result};
+use super::codec::read_head;
 use super::query::{Bind, Query};
-use super::row::{Changed, Row, dedup_key};
 use super::unit::Unit;
+use crate::error::{Fault, Result};
+use crate::row::{Changed, Row, dedup_key};
 
 impl Unit<'_> {
     pub(super) fn set_dedup(&mut self, is_dedup: bool) -> Result<()> {

@@ -1,45 +1,9 @@
-//! [`Fault`]: what went wrong inside, before it is known which call it concerns.
+//! What SQLite's errors mean.
 
-use std::sync::Arc;
-
-use dlq_core::{StoreError, StoreErrorKind};
+use dlq_core::StoreErrorKind;
 use rusqlite::ErrorCode;
 
-pub(super) type Result<T> = std::result::Result<T, Fault>;
-
-/// An error without the name of the call. Can be copied, since one failed transaction may concern several calls.
-#[derive(Clone, Debug)]
-pub(super) struct Fault {
-    kind: StoreErrorKind,
-    detail: String,
-    source: Option<Arc<rusqlite::Error>>,
-}
-
-impl Fault {
-    pub(super) fn new(kind: StoreErrorKind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), source: None }
-    }
-
-    /// What is stored cannot be read: `what` names it.
-    pub(super) fn corrupt(what: &str, error: &dyn std::fmt::Display) -> Self {
-        Self::new(
-            StoreErrorKind::Corrupt,
-            format!("the stored {what} cannot be read ({error}); check the file"),
-        )
-    }
-
-    pub(super) fn kind(&self) -> StoreErrorKind {
-        self.kind
-    }
-
-    pub(super) fn during(self, operation: &'static str) -> StoreError {
-        let error = StoreError::new(self.kind, operation).with_detail(self.detail);
-        match self.source {
-            Some(source) => error.with_source(source),
-            None => error,
-        }
-    }
-}
+use crate::error::Fault;
 
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Self {
@@ -74,17 +38,6 @@ impl From<rusqlite::Error> for Fault {
                 _ => (Unexpected, "the database refused"),
             },
         };
-        Self { kind, detail: detail.to_owned(), source: Some(Arc::new(error)) }
-    }
-}
-
-/// Names the call that failed.
-pub(super) trait During<T> {
-    fn during(self, operation: &'static str) -> std::result::Result<T, StoreError>;
-}
-
-impl<T> During<T> for Result<T> {
-    fn during(self, operation: &'static str) -> std::result::Result<T, StoreError> {
-        self.map_err(|fault| fault.during(operation))
+        Self::new(kind, detail).with_source(error)
     }
 }

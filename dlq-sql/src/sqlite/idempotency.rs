@@ -7,11 +7,12 @@ use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KEE
 use dlq_core::{SharedClock, StoreError, Timestamp};
 
 use super::SqliteStore;
-use super::codec::{self, Fields};
-use super::columns::Binder;
-use super::error::{During, Fault, Result};
+use super::binder::Binder;
+use super::codec::Fields;
 use super::query::{Bind, Query};
 use super::unit::Unit;
+use crate::columns::{self, Take as _};
+use crate::error::{During, Fault, Result};
 
 /// Idempotency that survives the process, in the file of a [`SqliteStore`]. Cheap to clone.
 ///
@@ -238,7 +239,7 @@ impl Unit<'_> {
         .first(self.conn(), |row| {
             let mut fields = Fields::after(row, 0);
             Ok::<_, Fault>(Entry {
-                fence: codec::unsigned(fields.next()?),
+                fence: i64::cast_unsigned(fields.next()?),
                 attempts: fields.next()?,
                 crashes: fields.next()?,
                 phase: fields.word("phase of a key")?,
@@ -260,7 +261,7 @@ impl Unit<'_> {
         Binder::new(&mut statement)
             .put(consumer)?
             .put(key)?
-            .put(codec::signed(entry.fence))?
+            .put(columns::signed(entry.fence))?
             .put(entry.attempts)?
             .put(entry.crashes)?
             .put(entry.phase.as_str())?

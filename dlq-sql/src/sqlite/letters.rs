@@ -8,12 +8,13 @@ use dlq_core::{
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use super::codec::{self, Fields};
-use super::columns::{read_summary, read_whole};
-use super::error::{During, Result};
+use super::codec::Fields;
+use super::codec::{read_summary, read_whole};
 use super::filter::is_counted;
 use super::names::Names;
 use super::query::Query;
+use crate::columns::Take as _;
+use crate::error::{During, Result};
 
 impl Letters for SqliteStore {
     async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {
@@ -65,7 +66,7 @@ impl Letters for SqliteStore {
                 Query::new(format!("SELECT count(*) FROM {} t WHERE ", names.letters))
             };
             let count = query.filter(&filter).first(conn, |row| Fields::after(row, 0).next())?;
-            Ok(codec::unsigned(count.unwrap_or(0)))
+            Ok(i64::cast_unsigned(count.unwrap_or(0)))
         };
         self.read(count).await.during("count letters")
     }
@@ -228,7 +229,7 @@ fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
             consumer: fields.next()?,
             subject: fields.next()?,
         };
-        let n = codec::unsigned(fields.next()?);
+        let n = i64::cast_unsigned(fields.next()?);
         let status = kind.status;
         if n > 0 {
             add(&mut stats, kind, n);

@@ -1,9 +1,9 @@
 use dlq_core::{CrashMarks, LetterId, StoreError};
 
 use super::SqliteStore;
-use super::error::During;
 use super::query::Query;
 use super::unit::Unit;
+use crate::error::During;
 
 impl CrashMarks for SqliteStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {

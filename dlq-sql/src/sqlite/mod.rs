@@ -58,10 +58,10 @@
 //! once. A page costs the same at any depth. Counts and statistics by status, subject, reason, cause, class and consumer
 //! come from a table of counts; other filters, groups and searches in error texts read an index or every letter.
 
+mod binder;
 mod check;
 mod claims;
 mod codec;
-mod columns;
 mod config;
 mod dedup;
 mod error;
@@ -75,7 +75,6 @@ mod operations;
 mod plan;
 mod query;
 mod release;
-mod row;
 mod schema;
 mod sink;
 mod unit;
@@ -91,7 +90,7 @@ use std::sync::Arc;
 use dlq_core::{SharedClock, StoreError, Timestamp};
 use rusqlite::Connection;
 
-use error::Result;
+use crate::error::Result;
 use names::Names;
 use unit::Unit;
 use worker::{Readers, Writer};

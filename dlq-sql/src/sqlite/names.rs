@@ -1,6 +1,6 @@
 //! [`Names`]: what the tables of one store are called, and the statements that run once per letter.
 
-use super::columns::{BODY, HEAD, KEPT, RUN, STATE};
+use crate::columns::{BODY, HEAD, KEPT, RUN, STATE};
 
 /// The tables of one store. Built once; everything in it is a validated identifier or text made of them.
 #[derive(Debug)]
@@ -73,9 +73,9 @@ impl Names {
             update_state: update(table, &[STATE]),
             update_run: update(table, &[STATE, RUN]),
             update_all: update(table, &[STATE, RUN, BODY]),
-            select_head: format!("SELECT {head} FROM {table} t"),
+            select_head: format!("SELECT {head}, t.seq FROM {table} t"),
             select_whole: format!(
-                "SELECT {head}, t.published_at, t.headers, t.key, t.data, t.history FROM {table} t"
+                "SELECT {head}, t.published_at, t.headers, t.key, t.data, t.history, t.seq FROM {table} t"
             ),
             count: format!(
                 "INSERT INTO {counts} AS c (status, reason, cause, class, consumer, subject, n) \

@@ -8,10 +8,10 @@ use dlq_core::{StoreErrorKind, SubjectPattern};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags};
 
-use super::error::{Fault, Result};
 use super::filter::SUBJECT_FUNCTION;
 use super::names::Names;
 use super::schema;
+use crate::error::{Fault, Result};
 
 /// Where the letters are.
 #[derive(Clone, Debug)]

@@ -5,12 +5,13 @@ use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use super::codec::{self, Fields};
-use super::columns::{ITEM, read_item};
-use super::error::{During, Fault, Result};
+use super::codec::Fields;
 use super::names::Names;
 use super::plan::plan;
 use super::query::Query;
+use crate::columns::Take as _;
+use crate::columns::{ITEM, read_item};
+use crate::error::{During, Fault, Result};
 
 impl Operations for SqliteStore {
     async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
@@ -102,7 +103,7 @@ fn read_operation(record: &rusqlite::Row<'_>) -> Result<Operation> {
         updated_at: fields.time()?,
         next_release: fields.time()?,
         progress: Progress {
-            total: codec::unsigned(fields.next()?),
+            total: i64::cast_unsigned(fields.next()?),
             by_outcome: fields.json("progress of an operation")?,
         },
     })
@@ -171,7 +172,7 @@ fn items(
         .bind(after)
         .push(" ORDER BY i.idx LIMIT ")
         .bind(limit.max(1))
-        .all(conn, read_item)?;
+        .all(conn, |row| read_item(&mut Fields::after(row, 0)))?;
     let next = items.last().map(|last| last.index + 1);
     Ok(ItemPage { items, next: next.filter(|next| *next < operation.progress.total) })
 }

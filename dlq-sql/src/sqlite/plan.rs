@@ -8,12 +8,14 @@ use dlq_core::store::{
 use dlq_core::{OperationId, Order, Status, Timestamp};
 use rusqlite::Connection;
 
-use super::codec::{self, Fields};
-use super::columns::{Binder, read_summary};
-use super::error::Result;
+use super::binder::Binder;
+use super::codec::Fields;
+use super::codec::read_summary;
 use super::names::Names;
 use super::query::Query;
 use super::unit::Unit;
+use crate::columns::{self, Take as _};
+use crate::error::Result;
 
 /// `FROM` the letters that an operation would freeze, in order, at most so many.
 fn frozen(query: Query, names: &Names, spec: &OperationSpec, limit: Option<u64>) -> Query {
@@ -41,7 +43,7 @@ pub(super) fn plan(conn: &Connection, names: &Names, spec: &OperationSpec) -> Re
     let (count, at_cap) = query
         .first(conn, |row| {
             let mut fields = Fields::after(row, 0);
-            Ok((codec::unsigned(fields.next()?), codec::unsigned(fields.next()?)))
+            Ok((i64::cast_unsigned(fields.next()?), i64::cast_unsigned(fields.next()?)))
         })?
         .unwrap_or_default();
     let head = names.select_head.split(" FROM ").next().unwrap_or_default();
@@ -54,7 +56,7 @@ pub(super) fn plan(conn: &Connection, names: &Names, spec: &OperationSpec) -> Re
     let ineligible =
         ineligible.filter(&spec.filter).push(" GROUP BY t.status").all(conn, |row| {
             let mut fields = Fields::after(row, 0);
-            Ok((fields.word::<Status>("status")?, codec::unsigned(fields.next()?)))
+            Ok((fields.word::<Status>("status")?, i64::cast_unsigned(fields.next()?)))
         })?;
     Ok(Plan {
         count,
@@ -77,7 +79,7 @@ impl Unit<'_> {
             [],
             |row| row.get(0),
         )?;
-        let id = OperationId::of(&by.who, now, codec::unsigned(number));
+        let id = OperationId::of(&by.who, now, i64::cast_unsigned(number));
         let frozen = frozen(
             Query::new("SELECT t.seq, t.letter_id, t.generation, t.consumer"),
             names,
@@ -122,7 +124,7 @@ impl Unit<'_> {
         );
         let (mut hold, mut item) = (conn.prepare_cached(&hold)?, conn.prepare_cached(&item)?);
         for (index, (seq, letter, generation, consumer)) in frozen.into_iter().enumerate() {
-            let index = codec::signed(index as u64);
+            let index = columns::signed(index as u64);
             hold.execute((id.as_bytes(), index, now.as_nanos(), seq))?;
             item.execute((id.as_bytes(), index, letter, generation, consumer, now.as_nanos()))?;
         }
@@ -130,7 +132,7 @@ impl Unit<'_> {
             at: now,
             by: by.clone(),
             action: "replay".to_owned(),
-            subject: codec::json(spec),
+            subject: columns::json(spec),
             affected: total,
             operation: Some(id),
         })?;
@@ -146,15 +148,15 @@ impl Unit<'_> {
         let mut statement = self.conn().prepare_cached(&sql)?;
         Binder::new(&mut statement)
             .put(operation.id.as_bytes())?
-            .put(codec::json(&operation.spec))?
+            .put(columns::json(&operation.spec))?
             .put(operation.state.as_str())?
             .put(&operation.by.who)?
             .put(operation.by.note.as_deref())?
             .put(operation.created_at.as_nanos())?
             .put(operation.updated_at.as_nanos())?
             .put(operation.next_release.as_nanos())?
-            .put(codec::signed(operation.progress.total))?
-            .put(codec::json(&operation.progress.by_outcome))?;
+            .put(columns::signed(operation.progress.total))?
+            .put(columns::json(&operation.progress.by_outcome))?;
         statement.raw_execute()?;
         Ok(())
     }

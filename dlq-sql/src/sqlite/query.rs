@@ -6,7 +6,7 @@ use dlq_core::{LetterId, OperationId, Timestamp};
 use rusqlite::types::{ToSql, ToSqlOutput, Value};
 use rusqlite::{CachedStatement, Connection};
 
-use super::error::Result;
+use crate::error::Result;
 
 /// A value for one `?`.
 #[derive(Clone, Debug)]

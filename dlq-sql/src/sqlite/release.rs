@@ -3,15 +3,16 @@
 use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
 use dlq_core::{Filter, LetterId, OperationId, Status, StoreErrorKind, Timestamp};
 
+use super::binder::Binder;
 use super::claims::each_consumer;
-use super::codec::{self, Fields};
-use super::columns::Binder;
-use super::error::{Fault, Result};
+use super::codec::Fields;
 use super::names::Names;
 use super::operations::{active, load, unknown};
 use super::query::Query;
-use super::row::{Changed, Row};
 use super::unit::Unit;
+use crate::columns::{self, Take as _};
+use crate::error::{Fault, Result};
+use crate::row::{Changed, Row};
 
 impl Unit<'_> {
     /// Writes what changes of an operation.
@@ -25,7 +26,7 @@ impl Unit<'_> {
             .put(operation.state.as_str())?
             .put(operation.updated_at.as_nanos())?
             .put(operation.next_release.as_nanos())?
-            .put(codec::json(&operation.progress.by_outcome))?
+            .put(columns::json(&operation.progress.by_outcome))?
             .put(operation.id.as_bytes())?;
         statement.raw_execute()?;
         Ok(())
@@ -44,7 +45,7 @@ impl Unit<'_> {
         Query::new(format!("SELECT outcome FROM {} WHERE operation = ", self.names().items))
             .bind(id)
             .push(" AND idx = ")
-            .bind(codec::signed(index))
+            .bind(columns::signed(index))
             .first(self.conn(), |row| Fields::after(row, 0).word("outcome"))
     }
 
@@ -62,7 +63,7 @@ impl Unit<'_> {
             "UPDATE {} SET outcome = ?1, why = ?2, at = ?3 WHERE operation = ?4 AND idx = ?5",
             self.names().items
         );
-        let binds = (outcome.as_str(), why, now.as_nanos(), id.as_bytes(), codec::signed(index));
+        let binds = (outcome.as_str(), why, now.as_nanos(), id.as_bytes(), columns::signed(index));
         self.conn().prepare_cached(&sql)?.execute(binds)?;
         let Some(operation) = self.operation_mut(id)? else { return Ok(()) };
         let counts = &mut operation.progress.by_outcome;
@@ -136,7 +137,7 @@ impl Unit<'_> {
             ))
             .bind(id)
             .push(" AND i.idx >= ")
-            .bind(codec::signed(from));
+            .bind(columns::signed(from));
             if let Some(name) = name {
                 query = query.push(" AND i.consumer = ").bind(name);
             }
@@ -144,7 +145,7 @@ impl Unit<'_> {
             let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
             found.extend(query.all(self.conn(), |row| {
                 let mut fields = Fields::after(row, 0);
-                Ok((codec::unsigned(fields.next()?), LetterId::from_bytes(fields.next()?)))
+                Ok((i64::cast_unsigned(fields.next()?), LetterId::from_bytes(fields.next()?)))
             })?);
         }
         found.sort_unstable();

@@ -3,8 +3,8 @@
 use dlq_core::StoreErrorKind;
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::error::{Fault, Result};
 use super::names::Names;
+use crate::error::{Fault, Result};
 
 /// Marks a file as ours in SQLite's header: `dlq1` in ASCII.
 const APPLICATION_ID: i64 = 0x646c_7131;

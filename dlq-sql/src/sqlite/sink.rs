@@ -3,9 +3,9 @@ use dlq_core::store::{Receipt, Sink};
 use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, StoreError, Timestamp};
 
 use super::SqliteStore;
-use super::error::{During, Result};
-use super::row::{Changed, Row};
 use super::unit::Unit;
+use crate::error::{During, Result};
+use crate::row::{Changed, Row};
 
 impl Sink for SqliteStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> std::result::Result<Vec<Receipt>, StoreError> {
@@ -114,6 +114,6 @@ impl Unit<'_> {
         if !self.is_dedup()? {
             return Ok(None);
         }
-        self.owner_of_key(super::row::dedup_key(letter))
+        self.owner_of_key(crate::row::dedup_key(letter))
     }
 }

@@ -6,12 +6,13 @@ use dlq_core::store::{Actor, AuditEntry, ItemOutcome, Operation};
 use dlq_core::{LetterId, OperationId, Timestamp};
 use rusqlite::Connection;
 
-use super::codec;
-use super::columns::{Binder, read_head, read_whole};
-use super::error::Result;
+use super::binder::Binder;
+use super::codec::{read_head, read_whole};
 use super::names::Names;
 use super::query::Query;
-use super::row::{Changed, CountKey, Row};
+use crate::columns;
+use crate::error::Result;
+use crate::row::{Changed, CountKey, Row};
 
 /// One call within a transaction.
 pub(super) struct Unit<'c> {
@@ -56,10 +57,10 @@ impl<'c> Unit<'c> {
     pub(super) fn insert(&mut self, row: &Row) -> Result<bool> {
         let mut statement = self.conn.prepare_cached(&self.names.insert)?;
         let mut binder = Binder::new(&mut statement);
-        binder.kept(row)?;
-        binder.state(row)?;
-        binder.run(row)?;
-        binder.body(&row.letter)?;
+        columns::put_kept(row, &mut binder)?;
+        columns::put_state(row, &mut binder)?;
+        columns::put_run(row, &mut binder)?;
+        columns::put_body(&row.letter, &mut binder)?;
         let is_new = statement.raw_execute()? == 1;
         if is_new {
             self.count(row.count_key(), 1);
@@ -76,12 +77,12 @@ impl<'c> Unit<'c> {
         };
         let mut statement = self.conn.prepare_cached(sql)?;
         let mut binder = Binder::new(&mut statement);
-        binder.state(row)?;
+        columns::put_state(row, &mut binder)?;
         if changed != Changed::State {
-            binder.run(row)?;
+            columns::put_run(row, &mut binder)?;
         }
         if changed == Changed::All {
-            binder.body(&row.letter)?;
+            columns::put_body(&row.letter, &mut binder)?;
         }
         binder.put(row.seq)?;
         statement.raw_execute()?;
@@ -166,7 +167,7 @@ impl<'c> Unit<'c> {
     /// The first of `count` fencing tokens that nobody has been given.
     pub(super) fn fences(&self, count: usize) -> Result<u64> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        Ok(codec::unsigned(self.meta("fence", count)? - count + 1))
+        Ok(i64::cast_unsigned(self.meta("fence", count)? - count + 1))
     }
 
     fn meta(&self, name: &str, add: i64) -> Result<i64> {
@@ -200,7 +201,7 @@ impl<'c> Unit<'c> {
             .put(entry.by.note.as_deref())?
             .put(&entry.action)?
             .put(&entry.subject)?
-            .put(codec::signed(entry.affected))?
+            .put(columns::signed(entry.affected))?
             .put(entry.operation.as_ref().map(OperationId::as_bytes))?;
         statement.raw_execute()?;
         Ok(())

@@ -7,13 +7,15 @@ use dlq_core::{Filter, LetterId, OperationId, Resolution, Status, StoreError, Ti
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use super::codec::{self, Fields};
-use super::columns::{Binder, read_head};
-use super::error::{During, Result};
+use super::binder::Binder;
+use super::codec::Fields;
+use super::codec::read_head;
 use super::names::Names;
 use super::query::Query;
-use super::row::{Changed, Row};
 use super::unit::Unit;
+use crate::columns::{self, Take as _};
+use crate::error::{During, Result};
+use crate::row::{Changed, Row};
 
 /// How many letters are deleted in one transaction.
 const BATCH: usize = 1000;
@@ -36,7 +38,7 @@ impl Upkeep for SqliteStore {
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
         let now = self.now();
-        let subject = codec::json(selection.filter());
+        let subject = columns::json(selection.filter());
         let meant = Meant { filter: selection.filter().clone(), old: None };
         let delete = async {
             let marked =
@@ -222,7 +224,7 @@ impl Unit<'_> {
             Mark::Resolved => "resolve",
             _ => "quarantine",
         };
-        self.note_action(by, action, codec::json(selection), marked.changed, now)?;
+        self.note_action(by, action, columns::json(selection), marked.changed, now)?;
         Ok(marked)
     }
 
@@ -261,7 +263,7 @@ impl Unit<'_> {
                 .put(&event.consumer)?
                 .put(event.status.as_str())?
                 .put(event.attempt)?
-                .put(codec::signed(nanos))?
+                .put(columns::signed(nanos))?
                 .put(event.at.as_nanos())?
                 .put(event.error.as_deref())?;
             statement.raw_execute()?;
@@ -291,7 +293,7 @@ fn read_entry(record: &rusqlite::Row<'_>) -> Result<AuditEntry> {
         by: Actor { who: fields.next()?, note: fields.next()? },
         action: fields.next()?,
         subject: fields.next()?,
-        affected: codec::unsigned(fields.next()?),
+        affected: i64::cast_unsigned(fields.next()?),
         operation: fields.next::<Option<[u8; 16]>>()?.map(OperationId::from_bytes),
     })
 }
@@ -304,7 +306,7 @@ fn read_processed(record: &rusqlite::Row<'_>) -> Result<ProcessedEvent> {
         consumer: fields.next()?,
         status: fields.word("processing status")?,
         attempt: fields.next()?,
-        duration: std::time::Duration::from_nanos(codec::unsigned(fields.next()?)),
+        duration: std::time::Duration::from_nanos(i64::cast_unsigned(fields.next()?)),
         at: fields.time()?,
         error: fields.next()?,
     })

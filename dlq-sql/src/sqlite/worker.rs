@@ -12,10 +12,10 @@ use dlq_core::StoreErrorKind;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::error::{Fault, Result};
 use super::names::Names;
 use super::open::{self, Place, Tuning};
 use super::unit::Unit;
+use crate::error::{Fault, Result};
 
 /// How many calls share a transaction at most.
 const GROUP: usize = 256;

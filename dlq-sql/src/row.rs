@@ -5,56 +5,56 @@ use dlq_core::store::{Claim, ClaimToken, Finish};
 use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Timestamp};
 
 /// A letter and what only the store knows of it. Read with or without the message's bytes and the history.
-#[derive(Debug)]
-pub(super) struct Row {
-    /// SQLite's own number of the row; 0 before it is written.
-    pub(super) seq: i64,
-    pub(super) letter: DeadLetter,
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// The database's own number of the row, where it has one; 0 before it is written.
+    pub(crate) seq: i64,
+    pub(crate) letter: DeadLetter,
     /// The last fencing token that was given out for it.
-    pub(super) fence: u64,
-    pub(super) claim: Option<Held>,
+    pub(crate) fence: u64,
+    pub(crate) claim: Option<Held>,
     /// The token of the claim that was finished last.
-    pub(super) finished: Option<u64>,
+    pub(crate) finished: Option<u64>,
     /// Leases of this generation that ended unfinished.
-    pub(super) lapses: u32,
+    pub(crate) lapses: u32,
     /// Its place in the operation that holds it.
-    pub(super) item: Option<(OperationId, u64)>,
+    pub(crate) item: Option<(OperationId, u64)>,
     /// The key of its original message, if it is the one row that has it.
-    pub(super) key: Option<Vec<u8>>,
+    pub(crate) key: Option<Vec<u8>>,
     /// What it counts as in the table of counts; `None` before it is written.
-    pub(super) counted: Option<CountKey>,
+    pub(crate) counted: Option<CountKey>,
 }
 
 /// A claim that has not been finished.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// What the letter was before: `pending` or `retrying`.
-    pub(super) former: Status,
-    pub(super) until: Timestamp,
-    pub(super) owner: String,
+    pub(crate) former: Status,
+    pub(crate) until: Timestamp,
+    pub(crate) owner: String,
 }
 
 /// The dimensions by which letters are counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct CountKey {
-    pub(super) status: Status,
-    pub(super) reason: Reason,
-    pub(super) cause: Option<Cause>,
-    pub(super) class: ErrorClass,
-    pub(super) consumer: String,
-    pub(super) subject: String,
+pub(crate) struct CountKey {
+    pub(crate) status: Status,
+    pub(crate) reason: Reason,
+    pub(crate) cause: Option<Cause>,
+    pub(crate) class: ErrorClass,
+    pub(crate) consumer: String,
+    pub(crate) subject: String,
 }
 
 /// Who claims, by when, until when.
-pub(super) struct Lease<'a> {
-    pub(super) fence: u64,
-    pub(super) owner: &'a str,
-    pub(super) now: Timestamp,
-    pub(super) until: Timestamp,
+pub(crate) struct Lease<'a> {
+    pub(crate) fence: u64,
+    pub(crate) owner: &'a str,
+    pub(crate) now: Timestamp,
+    pub(crate) until: Timestamp,
 }
 
 impl Row {
-    pub(super) fn new(letter: DeadLetter) -> Self {
+    pub(crate) fn new(letter: DeadLetter) -> Self {
         Self {
             seq: 0,
             letter,
@@ -68,7 +68,7 @@ impl Row {
         }
     }
 
-    pub(super) fn count_key(&self) -> CountKey {
+    pub(crate) fn count_key(&self) -> CountKey {
         let letter = &self.letter;
         CountKey {
             status: letter.state.status,
@@ -80,13 +80,13 @@ impl Row {
         }
     }
 
-    pub(super) fn is_record(&self) -> bool {
+    pub(crate) fn is_record(&self) -> bool {
         let status = self.claim.as_ref().map_or(self.letter.state.status, |held| held.former);
         status == Status::Retrying
     }
 
     /// When it can be claimed: when it is due, or when its lease ends.
-    pub(super) fn available_at(&self) -> Option<Timestamp> {
+    pub(crate) fn available_at(&self) -> Option<Timestamp> {
         let state = &self.letter.state;
         match &self.claim {
             Some(held) => Some(held.until),
@@ -96,17 +96,17 @@ impl Row {
         }
     }
 
-    pub(super) fn is_held(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_held(&self, now: Timestamp) -> bool {
         self.claim.as_ref().is_some_and(|held| held.until > now)
     }
 
     /// Whoever holds it holds it no longer, and what was counted for them is forgotten.
-    pub(super) fn void(&mut self) {
+    pub(crate) fn void(&mut self) {
         self.claim = None;
         self.lapses = 0;
     }
 
-    pub(super) fn standing(&self, news: &DeadLetter, dedup: bool) -> Standing {
+    pub(crate) fn standing(&self, news: &DeadLetter, dedup: bool) -> Standing {
         let same_original = || {
             let key = DedupKey::of(news);
             dedup && key.is_some() && key == DedupKey::of(&self.letter)
@@ -120,7 +120,7 @@ impl Row {
         }
     }
 
-    pub(super) fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
+    pub(crate) fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
         let former = match &self.claim {
             Some(held) => {
                 self.lapses = self.lapses.saturating_add(1);
@@ -143,14 +143,14 @@ impl Row {
         Claim { token, letter, continues, lease_until: lease.until }
     }
 
-    pub(super) fn is_held_by(&self, token: &ClaimToken) -> bool {
+    pub(crate) fn is_held_by(&self, token: &ClaimToken) -> bool {
         self.claim.is_some()
             && self.fence == token.fence
             && self.letter.generation == token.generation
     }
 
     /// Ends the claim; the token has been checked, and the letter's operation told.
-    pub(super) fn finish(&mut self, held: &Held, finish: Finish, now: Timestamp) -> Changed {
+    pub(crate) fn finish(&mut self, held: &Held, finish: Finish, now: Timestamp) -> Changed {
         let continues = held.former == Status::Retrying;
         let crashes = rules::crashes_shown(&self.letter, continues, self.lapses);
         self.finished = Some(self.fence);
@@ -187,7 +187,7 @@ impl Row {
 
 /// Which columns differ from what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Changed {
+pub(crate) enum Changed {
     /// What happens to a letter while it rests.
     State,
     /// That, and what a run that failed changes.
@@ -197,7 +197,7 @@ pub(super) enum Changed {
 }
 
 /// The key of the original message as bytes, each text with its length in front.
-pub(super) fn dedup_key(letter: &DeadLetter) -> Option<Vec<u8>> {
+pub(crate) fn dedup_key(letter: &DeadLetter) -> Option<Vec<u8>> {
     let key = DedupKey::of(letter)?;
     let mut bytes = vec![u8::from(key.is_event)];
     for text in [&key.name, &key.message_id, &key.consumer] {

@@ -1,0 +1,439 @@
+//! The columns of a letter's row: which are written together, and in which order they are bound and read. What a value
+//! is to the database, [`Put`] and [`Take`] of each know.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use dlq_core::store::OperationItem;
+use dlq_core::{
+    DeadLetter, Headers, History, LetterId, LetterState, LetterSummary, Message, OperationId,
+    Origin, Timestamp, searchable,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Fault, Result};
+use crate::row::{Held, Row};
+
+/// Written once.
+pub(crate) const KEPT: &[&str] = &["letter_id", "created_at"];
+
+/// What happens to a letter while it rests.
+pub(crate) const STATE: &[&str] = &[
+    "status",
+    "resolution",
+    "reason",
+    "retry_after",
+    "available_at",
+    "retry_count",
+    "replays",
+    "seen",
+    "operation",
+    "item",
+    "updated_at",
+    "last_retry_at",
+    "claim_fence",
+    "claim_until",
+    "claim_former",
+    "claim_owner",
+    "finished_fence",
+    "lapses",
+];
+
+/// What a run that failed changes.
+pub(crate) const RUN: &[&str] = &[
+    "generation",
+    "cause",
+    "class",
+    "fingerprint",
+    "error",
+    "error_search",
+    "attempts",
+    "crashes",
+    "escalations",
+    "died_at",
+    "history",
+];
+
+/// What only another death brings.
+pub(crate) const BODY: &[&str] = &[
+    "event_id",
+    "subject",
+    "event_type",
+    "consumer",
+    "service",
+    "deliveries",
+    "confirmed",
+    "published_at",
+    "cluster",
+    "transport",
+    "stream",
+    "partition",
+    "position",
+    "attributes",
+    "headers",
+    "key",
+    "data",
+];
+
+/// What is read of every row: all but the message's bytes and the history.
+pub(crate) const HEAD: &[&str] = &[
+    "letter_id",
+    "generation",
+    "event_id",
+    "subject",
+    "event_type",
+    "cluster",
+    "transport",
+    "stream",
+    "partition",
+    "position",
+    "consumer",
+    "service",
+    "reason",
+    "class",
+    "cause",
+    "error",
+    "fingerprint",
+    "attempts",
+    "crashes",
+    "deliveries",
+    "escalations",
+    "length(t.data)",
+    "died_at",
+    "confirmed",
+    "attributes",
+    "status",
+    "resolution",
+    "retry_after",
+    "retry_count",
+    "replays",
+    "operation",
+    "created_at",
+    "updated_at",
+    "last_retry_at",
+    "seen",
+    "claim_fence",
+    "claim_until",
+    "claim_former",
+    "claim_owner",
+    "finished_fence",
+    "lapses",
+    "item",
+    "dedup_key",
+];
+
+/// Takes the values of a row one after another.
+pub(crate) trait Put<'v> {
+    fn text(&mut self, value: Option<Cow<'v, str>>) -> Result<()>;
+    fn json(&mut self, value: String) -> Result<()>;
+    fn int(&mut self, value: Option<i64>) -> Result<()>;
+    fn bytes(&mut self, value: Option<&'v [u8]>) -> Result<()>;
+    /// A time that the store gave.
+    fn time(&mut self, value: Option<Timestamp>) -> Result<()>;
+    fn flag(&mut self, value: bool) -> Result<()>;
+
+    fn word(&mut self, value: &'v str) -> Result<()> {
+        self.text(Some(value.into()))
+    }
+
+    fn count(&mut self, value: u32) -> Result<()> {
+        self.int(Some(value.into()))
+    }
+
+    /// A time to the nanosecond.
+    fn nanos(&mut self, value: Option<Timestamp>) -> Result<()> {
+        self.int(value.map(Timestamp::as_nanos))
+    }
+}
+
+/// Gives the values of a row one after another.
+pub(crate) trait Take {
+    fn text_or_none(&mut self) -> Result<Option<String>>;
+    fn json_text(&mut self) -> Result<String>;
+    fn int_or_none(&mut self) -> Result<Option<i64>>;
+    fn bytes_or_none(&mut self) -> Result<Option<Vec<u8>>>;
+    fn time_or_none(&mut self) -> Result<Option<Timestamp>>;
+    fn flag(&mut self) -> Result<bool>;
+
+    fn text(&mut self) -> Result<String> {
+        there(self.text_or_none()?)
+    }
+
+    fn int(&mut self) -> Result<i64> {
+        there(self.int_or_none()?)
+    }
+
+    /// A count that was written as one.
+    fn count(&mut self) -> Result<u32> {
+        u32::try_from(self.int()?).map_err(|error| Fault::corrupt("count", &error))
+    }
+
+    /// The bits of an unsigned number: databases know signed ones only.
+    fn unsigned(&mut self) -> Result<u64> {
+        self.int().map(i64::cast_unsigned)
+    }
+
+    fn time(&mut self) -> Result<Timestamp> {
+        there(self.time_or_none()?)
+    }
+
+    fn nanos_or_none(&mut self) -> Result<Option<Timestamp>> {
+        Ok(self.int_or_none()?.map(Timestamp::from_nanos))
+    }
+
+    /// The sixteen bytes of an id.
+    fn id_or_none(&mut self) -> Result<Option<[u8; 16]>> {
+        let bytes = self.bytes_or_none()?;
+        let id = bytes.map(|bytes| <[u8; 16]>::try_from(&bytes[..])).transpose();
+        id.map_err(|error| Fault::corrupt("id", &error))
+    }
+
+    fn letter(&mut self) -> Result<LetterId> {
+        there(self.id_or_none()?).map(LetterId::from_bytes)
+    }
+
+    fn word<T: FromStr<Err: Display>>(&mut self, what: &str) -> Result<T> {
+        self.text()?.parse().map_err(|error| Fault::corrupt(what, &error))
+    }
+
+    fn word_or_none<T: FromStr<Err: Display>>(&mut self, what: &str) -> Result<Option<T>> {
+        let text = self.text_or_none()?;
+        text.map(|text| text.parse().map_err(|error| Fault::corrupt(what, &error))).transpose()
+    }
+
+    fn json<T: DeserializeOwned>(&mut self, what: &str) -> Result<T> {
+        serde_json::from_str(&self.json_text()?).map_err(|error| Fault::corrupt(what, &error))
+    }
+}
+
+fn there<T>(value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| Fault::corrupt("value", &"there is none"))
+}
+
+pub(crate) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("the types have no map with keys other than text")
+}
+
+/// Databases know signed integers only; the bits stay.
+pub(crate) fn signed(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+/// [`KEPT`].
+pub(crate) fn put_kept<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
+    to.bytes(Some(row.letter.id.as_bytes()))?;
+    to.time(Some(row.letter.state.created_at))
+}
+
+/// [`STATE`].
+pub(crate) fn put_state<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
+    let state = &row.letter.state;
+    to.word(state.status.as_str())?;
+    to.text(state.resolution.map(|resolution| resolution.as_str().into()))?;
+    to.word(row.letter.reason.as_str())?;
+    to.time(state.due)?;
+    to.time(row.available_at())?;
+    to.count(state.retry_count)?;
+    to.count(state.replays)?;
+    to.count(state.seen)?;
+    to.bytes(state.operation.as_ref().map(|id| &id.as_bytes()[..]))?;
+    to.int(row.item.map(|(_, index)| signed(index)))?;
+    to.time(Some(state.updated_at))?;
+    to.time(state.last_retry_at)?;
+    to.int(Some(signed(row.fence)))?;
+    to.time(row.claim.as_ref().map(|held| held.until))?;
+    to.text(row.claim.as_ref().map(|held| held.former.as_str().into()))?;
+    to.text(row.claim.as_ref().map(|held| held.owner.as_str().into()))?;
+    to.int(row.finished.map(signed))?;
+    to.count(row.lapses)
+}
+
+/// [`RUN`].
+pub(crate) fn put_run<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
+    let letter = &row.letter;
+    let error = letter.error();
+    let lower = Some(searchable(&error)).filter(|lower| *lower != error);
+    to.count(letter.generation)?;
+    to.text(letter.cause.map(|cause| cause.as_str().into()))?;
+    to.word(letter.class.as_str())?;
+    to.text(Some(letter.fingerprint.to_string().into()))?;
+    to.text(Some(error.into()))?;
+    to.text(lower.map(Cow::from))?;
+    to.count(letter.attempts)?;
+    to.count(letter.crashes)?;
+    to.count(letter.escalations)?;
+    to.nanos(Some(letter.died_at))?;
+    to.json(json(&letter.history))
+}
+
+/// [`BODY`].
+pub(crate) fn put_body<'v>(letter: &'v DeadLetter, to: &mut impl Put<'v>) -> Result<()> {
+    let (message, origin) = (&letter.message, &letter.origin);
+    to.text(message.id().map(Cow::from))?;
+    to.word(message.subject())?;
+    to.text(message.event().map(Cow::from))?;
+    to.word(&letter.consumer)?;
+    to.text(letter.service.as_deref().map(Cow::from))?;
+    to.count(letter.deliveries)?;
+    to.flag(letter.confirmed)?;
+    to.nanos(message.published_at())?;
+    to.word(origin.cluster())?;
+    to.word(origin.transport())?;
+    to.word(origin.stream())?;
+    to.int(origin.partition().map(i64::from))?;
+    to.text(Some(origin.position().to_string().into()))?;
+    to.json(json(&letter.attributes))?;
+    to.json(json(message.headers()))?;
+    to.bytes(message.key().map(|key| &key[..]))?;
+    to.bytes(message.payload().map(|payload| &payload[..]))
+}
+
+/// Reads [`HEAD`]. The letter has neither headers, key, payload nor history.
+pub(crate) fn read_head(fields: &mut impl Take) -> Result<Row> {
+    read(fields).map(|(row, _)| row)
+}
+
+/// Reads [`HEAD`] for a list.
+pub(crate) fn read_summary(fields: &mut impl Take) -> Result<LetterSummary> {
+    let (row, head) = read(fields)?;
+    let mut summary = row.letter.summary();
+    summary.error = head.error;
+    summary.payload_size = head.payload_size;
+    Ok(summary)
+}
+
+/// Reads [`HEAD`] and what follows it in a statement for whole letters.
+pub(crate) fn read_whole(fields: &mut impl Take) -> Result<Row> {
+    let (mut row, _) = read(fields)?;
+    let message = &row.letter.message;
+    let published_at = fields.nanos_or_none()?;
+    let headers: Headers = fields.json("headers")?;
+    let key = fields.bytes_or_none()?;
+    let data = fields.bytes_or_none()?;
+    let mut whole = Message::tombstone(message.subject_shared().clone())
+        .with_headers(headers)
+        .with_payload(data.map(Bytes::from));
+    if let Some(id) = message.id() {
+        whole = whole.with_id(id);
+    }
+    if let Some(event) = message.event() {
+        whole = whole.with_event(event);
+    }
+    if let Some(key) = key {
+        whole = whole.with_key(key);
+    }
+    if let Some(at) = published_at {
+        whole = whole.with_published_at(at);
+    }
+    row.letter.message = whole;
+    row.letter.history = fields.json("history")?;
+    Ok(row)
+}
+
+/// What a head shows that a letter without body cannot say.
+struct Head {
+    error: String,
+    payload_size: Option<u64>,
+}
+
+fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
+    let id = fields.letter()?;
+    let generation = fields.count()?;
+    let event_id = fields.text_or_none()?;
+    let mut message = Message::tombstone(fields.text()?);
+    if let Some(event_id) = event_id {
+        message = message.with_id(event_id);
+    }
+    if let Some(event) = fields.text_or_none()? {
+        message = message.with_event(event);
+    }
+    let (cluster, transport, stream) = (fields.text()?, fields.text()?, fields.text()?);
+    let partition = fields.int_or_none()?;
+    let mut origin = Origin::new(transport, stream, fields.word("position")?).with_cluster(cluster);
+    if let Some(partition) = partition {
+        let partition =
+            u32::try_from(partition).map_err(|error| Fault::corrupt("partition", &error))?;
+        origin = origin.with_partition(partition);
+    }
+    let consumer = fields.text()?;
+    let service = fields.text_or_none()?;
+    let reason = fields.word("reason")?;
+    let class = fields.word("class")?;
+    let cause = fields.word_or_none("cause")?;
+    let error = fields.text()?;
+    let fingerprint = fields.word("fingerprint")?;
+    let (attempts, crashes) = (fields.count()?, fields.count()?);
+    let (deliveries, escalations) = (fields.count()?, fields.count()?);
+    let payload_size = fields.int_or_none()?.map(i64::cast_unsigned);
+    let died_at = Timestamp::from_nanos(fields.int()?);
+    let confirmed = fields.flag()?;
+    let attributes = fields.json("attributes")?;
+    let state = LetterState {
+        status: fields.word("status")?,
+        resolution: fields.word_or_none("resolution")?,
+        due: fields.time_or_none()?,
+        retry_count: fields.count()?,
+        replays: fields.count()?,
+        operation: fields.id_or_none()?.map(OperationId::from_bytes),
+        created_at: fields.time()?,
+        updated_at: fields.time()?,
+        last_retry_at: fields.time_or_none()?,
+        seen: fields.count()?,
+    };
+    let operation = state.operation;
+    let letter = DeadLetter {
+        id,
+        generation,
+        message,
+        origin,
+        consumer,
+        service,
+        reason,
+        class,
+        cause,
+        history: History::new(),
+        attempts,
+        deliveries,
+        crashes,
+        escalations,
+        fingerprint,
+        died_at,
+        confirmed,
+        attributes,
+        state,
+    };
+    let mut row = Row::new(letter);
+    row.fence = fields.unsigned()?;
+    let until = fields.time_or_none()?;
+    let former = fields.word_or_none("claim_former")?;
+    let owner = fields.text_or_none()?;
+    row.claim = match (until, former) {
+        (Some(until), Some(former)) => {
+            Some(Held { former, until, owner: owner.unwrap_or_default() })
+        }
+        _ => None,
+    };
+    row.finished = fields.int_or_none()?.map(i64::cast_unsigned);
+    row.lapses = fields.count()?;
+    row.item = operation.zip(fields.int_or_none()?.map(i64::cast_unsigned));
+    row.key = fields.bytes_or_none()?;
+    row.counted = Some(row.count_key());
+    Ok((row, Head { error, payload_size }))
+}
+
+/// The columns of an operation's items, in the order in which [`read_item`] reads them.
+pub(crate) const ITEM: &str = "i.idx, i.letter_id, i.generation, i.outcome, i.why, i.at";
+
+pub(crate) fn read_item(fields: &mut impl Take) -> Result<OperationItem> {
+    Ok(OperationItem {
+        index: fields.unsigned()?,
+        letter: fields.letter()?,
+        generation: fields.count()?,
+        outcome: fields.word("outcome")?,
+        why: fields.text_or_none()?,
+        at: fields.time()?,
+    })
+}

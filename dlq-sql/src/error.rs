@@ -1,0 +1,61 @@
+//! [`Fault`]: what went wrong inside, before it is known which call it concerns.
+
+use std::sync::Arc;
+
+use dlq_core::{StoreError, StoreErrorKind};
+
+pub(crate) type Result<T> = std::result::Result<T, Fault>;
+
+/// An error without the name of the call. Can be copied, since one failed transaction may concern several calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    kind: StoreErrorKind,
+    detail: String,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: StoreErrorKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), source: None }
+    }
+
+    /// What is stored cannot be read: `what` names it.
+    pub(crate) fn corrupt(what: &str, error: &dyn std::fmt::Display) -> Self {
+        Self::new(
+            StoreErrorKind::Corrupt,
+            format!("the stored {what} cannot be read ({error}); check the database"),
+        )
+    }
+
+    /// The error of the database underneath.
+    pub(crate) fn with_source(
+        mut self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    pub(crate) fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn during(self, operation: &'static str) -> StoreError {
+        let error = StoreError::new(self.kind, operation).with_detail(self.detail);
+        match self.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+/// Names the call that failed.
+pub(crate) trait During<T> {
+    fn during(self, operation: &'static str) -> std::result::Result<T, StoreError>;
+}
+
+impl<T> During<T> for Result<T> {
+    fn during(self, operation: &'static str) -> std::result::Result<T, StoreError> {
+        self.map_err(|fault| fault.during(operation))
+    }
+}

@@ -1,0 +1,52 @@
+use std::borrow::Cow;
+
+use dlq_core::Timestamp;
+use rusqlite::CachedStatement;
+use rusqlite::types::ToSql;
+
+use crate::columns::Put;
+use crate::error::Result;
+
+/// Binds values one after another.
+pub(super) struct Binder<'s, 'c> {
+    statement: &'s mut CachedStatement<'c>,
+    bound: usize,
+}
+
+impl<'s, 'c> Binder<'s, 'c> {
+    pub(super) fn new(statement: &'s mut CachedStatement<'c>) -> Self {
+        Self { statement, bound: 0 }
+    }
+
+    pub(super) fn put(&mut self, value: impl ToSql) -> Result<&mut Self> {
+        self.bound += 1;
+        self.statement.raw_bind_parameter(self.bound, value)?;
+        Ok(self)
+    }
+}
+
+impl<'v> Put<'v> for Binder<'_, '_> {
+    fn text(&mut self, value: Option<Cow<'v, str>>) -> Result<()> {
+        self.put(value.as_deref()).map(|_| ())
+    }
+
+    fn json(&mut self, value: String) -> Result<()> {
+        self.put(value).map(|_| ())
+    }
+
+    fn int(&mut self, value: Option<i64>) -> Result<()> {
+        self.put(value).map(|_| ())
+    }
+
+    fn bytes(&mut self, value: Option<&'v [u8]>) -> Result<()> {
+        self.put(value).map(|_| ())
+    }
+
+    fn time(&mut self, value: Option<Timestamp>) -> Result<()> {
+        self.put(value.map(Timestamp::as_nanos)).map(|_| ())
+    }
+
+    fn flag(&mut self, value: bool) -> Result<()> {
+        self.put(value).map(|_| ())
+    }
+}
