@@ -6,17 +6,28 @@ use dlq_core::{StoreError, StoreErrorKind};
 
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
 
+/// Whether the same call may be made again at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    No,
+    /// It lost against another call.
+    Collided,
+    /// The connection was broken, perhaps long since.
+    Broken,
+}
+
 /// An error without the name of the call. Can be copied, since one failed transaction may concern several calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     kind: StoreErrorKind,
+    again: Again,
     detail: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Fault {
     pub(crate) fn new(kind: StoreErrorKind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), source: None }
+        Self { kind, again: Again::No, detail: detail.into(), source: None }
     }
 
     /// What is stored cannot be read: `what` names it.
@@ -34,6 +45,16 @@ impl Fault {
     ) -> Self {
         self.source = Some(Arc::new(source));
         self
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with_again(self, again: Again) -> Self {
+        Self { again, ..self }
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn again(&self) -> Again {
+        self.again
     }
 
     pub(crate) fn kind(&self) -> StoreErrorKind {

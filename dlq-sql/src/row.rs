@@ -186,7 +186,7 @@ impl Row {
 }
 
 /// Which columns differ from what is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Changed {
     /// What happens to a letter while it rests.
     State,

@@ -1,1 +1,146 @@
-//! x
+//! [`PostgresStore`]: dead letters in PostgreSQL, for many processes on many machines.
+//!
+//! ```no_run
+//! use dlq_core::{DeadLetters, Filter};
+//! use dlq_sql::postgres::PostgresStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = PostgresStore::connect("postgres://ana@localhost/orders").await?;
+//! let letters = DeadLetters::new(store);
+//! println!("{} letters", letters.count(Filter::new()).await?);
+//! # Ok(()) }
+//! ```
+//!
+//! # What it promises
+//!
+//! The same answers as [`dlq_core::store::memory`], by the clock of the database, to the microsecond, and durability: a
+//! call that writes returns once its transaction is committed (`synchronous_commit` is switched on where it is off). Any
+//! number of processes may read, write and claim; a letter is claimed by one of them. PostgreSQL 13 or later.
+//!
+//! # How it works
+//!
+//! Letters are put by one statement for many. Claims are one statement too: due letters are locked with `SKIP LOCKED`,
+//! leased, given a fencing token and returned, so that claimers never wait for each other. Everything else is a short
+//! transaction that locks the letters it is about, decides by the rules that all stores share, and writes all changes
+//! at once. A transaction that loses against another is run again.
+//!
+//! # On failure
+//!
+//! | what happens | what the caller sees | what is stored |
+//! |---|---|---|
+//! | the database stops or restarts, a connection is cut | the call is made once more, then `Unavailable` | all of the call, or nothing of it |
+//! | no connection is free in time, a statement takes too long | `Unavailable` | as before |
+//! | the disk is full, the database is a read-only replica | `Unavailable` | as before |
+//! | a right is missing, the login is refused | `InvalidConfig`, with the right to grant | as before |
+//! | the process dies before a call returned | nothing | all of the call, or nothing of it |
+//!
+//! A put of more than some thousand letters is several transactions; written again, it changes nothing.
+//!
+//! # The tables
+//!
+//! One row per letter in `dlq_events`, among whose columns are `event_id` (the producer's), `subject`, `event_type`,
+//! `data` (bytes), `error`, `status`, `retry_count`, `retry_after`, `created_at`, `updated_at` and `last_retry_at`. The
+//! view `dlq_events_readable` shows payloads as text and JSON where they are:
+//!
+//! ```sql
+//! SELECT created_at, consumer, error, data_json->>'customer' FROM dlq_events_readable
+//! WHERE status = 'pending' AND created_at > now() - interval '1 hour' ORDER BY created_at;
+//! ```
+//!
+//! `dlq_operations` and `dlq_operation_items` hold bulk replays, `dlq_audit` what operators did, `audit_log` the
+//! processing audit, `dlq_counts` what there is of each kind: triggers keep it right, also when rows are changed by hand.
+//!
+//! # Rights
+//!
+//! Creating and migrating the tables needs `CREATE` on the schema. Everything else needs `USAGE` on the schema, `SELECT`,
+//! `INSERT`, `UPDATE` and `DELETE` on the tables and `USAGE` on the sequence `dlq_fences`; open with
+//! [`migrate(false)`](PostgresBuilder::migrate) then.
+
+mod batch;
+mod call;
+mod codec;
+mod config;
+mod dedup;
+mod error;
+mod filter;
+mod items;
+mod letters;
+mod names;
+mod operations;
+mod query;
+mod schema;
+mod sink;
+mod tables;
+mod unit;
+
+pub use config::PostgresBuilder;
+
+use std::sync::Arc;
+
+use dlq_core::{SharedClock, StoreError, Timestamp};
+use sqlx::PgPool;
+
+use names::Names;
+
+/// A store in PostgreSQL. Cheap to clone; clones share the connections. See the [module docs](self).
+#[derive(Clone, Debug)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+    /// Where the time does not come from the database.
+    clock: Option<SharedClock>,
+}
+
+/// What clones share.
+#[derive(Debug)]
+struct Inner {
+    pool: PgPool,
+    names: Arc<Names>,
+}
+
+impl Inner {
+    fn new(pool: PgPool, names: Arc<Names>) -> Self {
+        Self { pool, names }
+    }
+}
+
+impl PostgresStore {
+    /// Opens the store at `url`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the settings of
+    /// [`PostgresBuilder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`PostgresBuilder::open`].
+    pub async fn connect(url: impl Into<String>) -> std::result::Result<Self, StoreError> {
+        Self::builder(url).open().await
+    }
+
+    /// Settings to open the store at `url` with.
+    pub fn builder(url: impl Into<String>) -> PostgresBuilder {
+        PostgresBuilder::new(url)
+    }
+
+    /// Settings to open a store with on connections that the program has already.
+    pub fn with_pool(pool: PgPool) -> PostgresBuilder {
+        PostgresBuilder::with(pool)
+    }
+
+    /// Sets the clock by which this handle tells the time; for tests.
+    #[must_use]
+    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    fn names(&self) -> &Names {
+        &self.inner.names
+    }
+
+    /// The time, where it does not come from the database.
+    fn given_time(&self) -> Option<Timestamp> {
+        self.clock.as_ref().map(|clock| codec::rounded(clock.now()))
+    }
+
+    fn pool(&self) -> &PgPool {
+        &self.inner.pool
+    }
+}

@@ -1,0 +1,91 @@
+//! How a call is made: on a connection of the pool, and again when it lost against another or its connection was broken.
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
+
+use crate::error::{Again, Result};
+
+/// How often a transaction is run that loses against others.
+const TRIES: u32 = 20;
+
+/// A call that is made until it succeeds or fails for good.
+pub(super) struct Call<'p> {
+    pool: &'p PgPool,
+    conn: PoolConnection<Postgres>,
+    tries: u32,
+    was_broken: bool,
+}
+
+impl<'p> Call<'p> {
+    pub(super) async fn begin(pool: &'p PgPool) -> Result<Self> {
+        Ok(Self { pool, conn: pool.acquire().await?, tries: 1, was_broken: false })
+    }
+
+    pub(super) fn conn(&mut self) -> &mut PgConnection {
+        &mut self.conn
+    }
+
+    /// What a try came to; `None` when it is to be made again.
+    pub(super) async fn settle<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
+        let fault = match done {
+            Ok(done) => return Ok(Some(done)),
+            Err(fault) => fault,
+        };
+        match fault.again() {
+            Again::Collided if self.tries < TRIES => self.tries += 1,
+            Again::Broken if !self.was_broken => {
+                self.was_broken = true;
+                self.reconnect().await?;
+            }
+            _ => return Err(fault),
+        }
+        Ok(None)
+    }
+
+    /// Takes a connection that answers: all that waited in the pool may be broken.
+    async fn reconnect(&mut self) -> Result<()> {
+        loop {
+            self.conn.close_on_drop();
+            self.conn = self.pool.acquire().await?;
+            if self.conn.ping().await.is_ok() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Runs a future on a connection: `attempt!(store, conn => list(conn))`. It may be run more than once.
+macro_rules! attempt {
+    ($store:expr, $conn:ident => $work:expr) => {
+        async {
+            let mut call = $crate::postgres::call::Call::begin($store.pool()).await?;
+            loop {
+                let $conn = call.conn();
+                let done: $crate::error::Result<_> = $work.await;
+                if let Some(done) = call.settle(done).await? {
+                    return Ok::<_, $crate::error::Fault>(done);
+                }
+            }
+        }
+        .await
+    };
+}
+
+/// Runs a future in a transaction, and is done once that is durable: `transact!(store, unit => unit.mark(…))`. It may be
+/// run more than once.
+macro_rules! transact {
+    ($store:expr, $unit:ident => $work:expr) => {
+        $crate::postgres::call::attempt!($store, conn => async {
+            let mut begun =
+                $crate::postgres::unit::Unit::begin(conn, $store.names(), $store.given_time()).await?;
+            let done = {
+                let $unit = &mut begun;
+                $work.await?
+            };
+            begun.commit().await?;
+            Ok(done)
+        })
+    };
+}
+
+pub(super) use {attempt, transact};

@@ -1,0 +1,169 @@
+//! Between our types and Postgres'.
+//!
+//! A text of Postgres cannot hold the character NUL, and ours may (G8). In columns of text it stands as U+FDD0 U+FDD1, and
+//! U+FDD0 itself as U+FDD0 U+FDD2: two characters that Unicode gives to nobody. Whoever searches for a text searches for
+//! it as it stands. Times that the store gives are of Postgres' own kind, to the microsecond.
+
+use std::borrow::Cow;
+
+use dlq_core::{LetterSummary, Timestamp};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{
+    PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueFormat, PgValueRef,
+};
+use sqlx::{Decode, Encode, Postgres, Row as _, Type};
+
+use crate::columns::{self, Take};
+use crate::error::Result;
+use crate::row::Row;
+
+const NUL: &str = "\u{FDD0}\u{FDD1}";
+const MARK: char = '\u{FDD0}';
+const MARKED: &str = "\u{FDD0}\u{FDD2}";
+
+/// A text as it stands in a column.
+pub(super) fn escape(text: Cow<'_, str>) -> Cow<'_, str> {
+    if !text.contains(['\0', MARK]) {
+        return text;
+    }
+    text.replace(MARK, MARKED).replace('\0', NUL).into()
+}
+
+fn unescape(text: String) -> String {
+    if !text.contains(MARK) {
+        return text;
+    }
+    text.replace(NUL, "\0").replace(MARKED, "\u{FDD0}")
+}
+
+/// Between 1970 and 2000, where Postgres begins to count.
+const EPOCH: i64 = 946_684_800_000_000;
+const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
+const TIMESTAMPTZ_ARRAY: PgTypeInfo = PgTypeInfo::with_oid(Oid(1185));
+
+/// A time of Postgres: microseconds, rounded up, so that nothing is due early.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Time(pub(super) Timestamp);
+
+/// To the microsecond, up.
+pub(super) fn rounded(time: Timestamp) -> Timestamp {
+    Timestamp::from_nanos(micros(time).saturating_mul(1_000))
+}
+
+fn micros(time: Timestamp) -> i64 {
+    let nanos = time.as_nanos();
+    nanos.div_euclid(1_000) + i64::from(nanos.rem_euclid(1_000) > 0)
+}
+
+impl Type<Postgres> for Time {
+    fn type_info() -> PgTypeInfo {
+        TIMESTAMPTZ
+    }
+}
+
+impl PgHasArrayType for Time {
+    fn array_type_info() -> PgTypeInfo {
+        TIMESTAMPTZ_ARRAY
+    }
+}
+
+impl Encode<'_, Postgres> for Time {
+    fn encode_by_ref(&self, to: &mut PgArgumentBuffer) -> std::result::Result<IsNull, BoxDynError> {
+        Encode::<Postgres>::encode(micros(self.0) - EPOCH, to)
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for Time {
+    fn decode(value: PgValueRef<'r>) -> std::result::Result<Self, BoxDynError> {
+        if value.format() == PgValueFormat::Text {
+            return Err("a time came as text".into());
+        }
+        let micros = <i64 as Decode<Postgres>>::decode(value)?;
+        let nanos = micros.saturating_add(EPOCH).saturating_mul(1_000);
+        Ok(Self(Timestamp::from_nanos(nanos)))
+    }
+}
+
+/// Reads the columns of a row one after another.
+pub(super) struct Fields<'r> {
+    record: &'r PgRow,
+    next: usize,
+}
+
+impl<'r> Fields<'r> {
+    pub(super) fn of(record: &'r PgRow) -> Self {
+        Self { record, next: 0 }
+    }
+
+    fn next<T: Decode<'r, Postgres> + Type<Postgres>>(&mut self) -> Result<T> {
+        self.next += 1;
+        Ok(self.record.try_get(self.next - 1)?)
+    }
+}
+
+impl Take for Fields<'_> {
+    fn text_or_none(&mut self) -> Result<Option<String>> {
+        Ok(self.next::<Option<String>>()?.map(unescape))
+    }
+
+    fn json_text(&mut self) -> Result<String> {
+        self.next()
+    }
+
+    fn int_or_none(&mut self) -> Result<Option<i64>> {
+        self.next()
+    }
+
+    fn bytes_or_none(&mut self) -> Result<Option<Vec<u8>>> {
+        self.next()
+    }
+
+    fn time_or_none(&mut self) -> Result<Option<Timestamp>> {
+        Ok(self.next::<Option<Time>>()?.map(|time| time.0))
+    }
+
+    fn flag(&mut self) -> Result<bool> {
+        self.next()
+    }
+}
+
+/// Reads what `select_head` selects.
+pub(super) fn read_head(record: &PgRow) -> Result<Row> {
+    columns::read_head(&mut Fields::of(record))
+}
+
+/// The same, for a list.
+pub(super) fn read_summary(record: &PgRow) -> Result<LetterSummary> {
+    columns::read_summary(&mut Fields::of(record))
+}
+
+/// Reads what `select_whole` selects.
+pub(super) fn read_whole(record: &PgRow) -> Result<Row> {
+    columns::read_whole(&mut Fields::of(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_comes_back() {
+        for text in ["", "plain", "a\0b", "\u{FDD0}", "\u{FDD0}\u{FDD1}\0", "\0\u{FDD2}\u{FDD0}\0"]
+        {
+            let stored = escape(text.into());
+            assert!(!stored.contains('\0'));
+            assert_eq!(unescape(stored.into_owned()), text);
+        }
+    }
+
+    #[test]
+    fn nothing_is_due_early() {
+        for nanos in [0, 1, 999, 1_000, 1_001, -1, -1_000, i64::MAX] {
+            let time = Timestamp::from_nanos(nanos);
+            assert!(rounded(time) >= time || nanos == i64::MAX, "{nanos}");
+            assert_eq!(rounded(rounded(time)), rounded(time));
+        }
+    }
+}

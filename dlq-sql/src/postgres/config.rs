@@ -1,0 +1,231 @@
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::{SharedClock, StoreError, StoreErrorKind};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
+
+use super::codec::Fields;
+use super::names::{DEFAULT_TABLE, Names, is_plain};
+use super::query::Query;
+use super::{Inner, PostgresStore, schema};
+use crate::columns::Take as _;
+use crate::error::{During, Fault, Result};
+
+/// How a [`PostgresStore`] is opened.
+///
+/// ```no_run
+/// use dlq_sql::postgres::PostgresStore;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = PostgresStore::builder("postgres://ana@localhost/orders").schema("dlq").dedup(true).open().await?;
+/// # drop(store);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct PostgresBuilder {
+    place: Place,
+    schema: Option<String>,
+    table: String,
+    clock: Option<SharedClock>,
+    dedup: Option<bool>,
+    migrate: bool,
+    max_connections: u32,
+    acquire_timeout: Duration,
+    statement_timeout: Duration,
+}
+
+#[derive(Clone)]
+enum Place {
+    /// May hold a password.
+    Url(String),
+    Pool(PgPool),
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Url(_) => "Url",
+            Self::Pool(_) => "Pool",
+        })
+    }
+}
+
+impl PostgresBuilder {
+    pub(super) fn new(url: impl Into<String>) -> Self {
+        Self::at(Place::Url(url.into()))
+    }
+
+    pub(super) fn with(pool: PgPool) -> Self {
+        Self::at(Place::Pool(pool))
+    }
+
+    fn at(place: Place) -> Self {
+        Self {
+            place,
+            schema: None,
+            table: DEFAULT_TABLE.to_owned(),
+            clock: None,
+            dedup: None,
+            migrate: true,
+            max_connections: 10,
+            acquire_timeout: Duration::from_secs(10),
+            statement_timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets the schema in which the tables are: letters, digits and underscores, at most 44 of them. Created where it is
+    /// missing. Defaults to the first of the connection's `search_path`, most often `public`.
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// Sets the name of the table of letters: letters, digits and underscores, at most 44 of them. Several stores may
+    /// share a schema under different names; the other tables of each are named after it. Defaults to `dlq_events`, with
+    /// `audit_log` and `dlq_…` beside it.
+    pub fn table(mut self, table: impl Into<String>) -> Self {
+        self.table = table.into();
+        self
+    }
+
+    /// Sets the clock by which the store tells the time; for tests. Defaults to that of the database.
+    pub fn clock(mut self, clock: SharedClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Sets whether letters of the same original message are kept as one. Kept in the database, for everyone who opens
+    /// it. Letters that are there already stay as they are; [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate)
+    /// collapses them. Defaults to what the database says; a new one says no.
+    pub fn dedup(mut self, dedup: bool) -> Self {
+        self.dedup = Some(dedup);
+        self
+    }
+
+    /// Sets whether opening creates missing tables and migrates older ones. Without it, only tables that this program
+    /// knows are opened, and no right to create is needed. Defaults to yes.
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// Sets how many connections are open at most. Does nothing to a pool that was handed over. Defaults to 10.
+    pub fn max_connections(mut self, connections: u32) -> Self {
+        self.max_connections = connections.max(1);
+        self
+    }
+
+    /// Sets how long a call waits for a connection before it fails as `Unavailable`. Does nothing to a pool that was
+    /// handed over. Defaults to ten seconds.
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.acquire_timeout = timeout;
+        self
+    }
+
+    /// Sets how long a statement may run before it fails as `Unavailable`; zero means for ever. Does nothing to a pool
+    /// that was handed over. Defaults to 30 seconds.
+    pub fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.statement_timeout = timeout;
+        self
+    }
+
+    /// Opens the store. Creates the tables where they are missing and migrates older ones, unless
+    /// [told otherwise](Self::migrate); safe when many do it at once.
+    ///
+    /// # Errors
+    ///
+    /// - `Unavailable`: the database does not answer.
+    /// - `InvalidConfig`: the URL or a name will not do, the login is refused, or a right is missing.
+    /// - `NotFound`: there is no such database, or there are no tables and they are not to be created.
+    /// - `Incompatible`: the tables are of a newer version of the schema, or of an older one and not to be migrated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves behind what was migrated so far; opening again goes on from there.
+    pub async fn open(self) -> std::result::Result<PostgresStore, StoreError> {
+        self.start().await.during("open the store")
+    }
+
+    async fn start(self) -> Result<PostgresStore> {
+        let (pool, names) = self.connect().await?;
+        if self.migrate {
+            schema::ensure(&pool, &names, schema::latest()).await?;
+        } else {
+            let mut conn = pool.acquire().await?;
+            let found = schema::version(&mut conn, &names).await?;
+            schema::recognise(found)?;
+            schema::refuse_old(&names, found)?;
+        }
+        let inner = Inner::new(pool, Arc::new(names));
+        let store = PostgresStore { inner: Arc::new(inner), clock: self.clock };
+        if let Some(dedup) = self.dedup {
+            store.set_dedup(dedup).await?;
+        }
+        Ok(store)
+    }
+
+    /// Connections, and what the tables are called; nothing has been looked at yet.
+    pub(super) async fn connect(&self) -> Result<(PgPool, Names)> {
+        for name in self.schema.iter().chain([&self.table]) {
+            if !is_plain(name) {
+                return Err(Fault::new(
+                    StoreErrorKind::InvalidConfig,
+                    format!(
+                        "`{}` is not a name; use letters, digits and underscores, at most 44, and no leading digit",
+                        name.chars().take(80).collect::<String>()
+                    ),
+                ));
+            }
+        }
+        let pool = match &self.place {
+            Place::Pool(pool) => pool.clone(),
+            Place::Url(url) => self.pool(url).await?,
+        };
+        let schema = match &self.schema {
+            Some(schema) => schema.clone(),
+            None => current_schema(&pool).await?,
+        };
+        let names = Names::new(&schema, &self.table);
+        Ok((pool, names))
+    }
+
+    async fn pool(&self, url: &str) -> Result<PgPool> {
+        let options = PgConnectOptions::from_str(url)?.disable_statement_logging();
+        let timeout = self.statement_timeout.as_millis();
+        // What was confirmed has to survive, whatever the database is told for others.
+        let settings = format!(
+            "SET statement_timeout = {timeout}; SET default_transaction_isolation = 'read committed'; \
+             SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        );
+        let settings: Arc<str> = settings.into();
+        let pool = PgPoolOptions::new()
+            .max_connections(self.max_connections)
+            .acquire_timeout(self.acquire_timeout)
+            // A broken connection is found when it is used, and the call made again.
+            .test_before_acquire(false)
+            .after_connect(move |conn, _| {
+                let settings = Arc::clone(&settings);
+                Box::pin(async move {
+                    sqlx::raw_sql(AssertSqlSafe(&*settings)).execute(conn).await.map(|_| ())
+                })
+            })
+            .connect_with(options)
+            .await?;
+        Ok(pool)
+    }
+}
+
+async fn current_schema(pool: &PgPool) -> Result<String> {
+    let mut conn = pool.acquire().await?;
+    let schema = Query::new("SELECT current_schema()::text");
+    let schema = schema.first(&mut conn, |row| Fields::of(row).text_or_none()).await?.flatten();
+    schema.ok_or_else(|| {
+        Fault::new(
+            StoreErrorKind::InvalidConfig,
+            "the `search_path` of this user names no schema that there is; say which schema the tables are in",
+        )
+    })
+}

@@ -1,0 +1,112 @@
+//! What Postgres' errors mean.
+
+use dlq_core::StoreErrorKind;
+use sqlx::error::DatabaseError;
+
+use crate::error::{Again, Fault};
+
+fn again(error: &sqlx::Error) -> Again {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Again::Broken,
+        sqlx::Error::Database(database) => match database.code().as_deref() {
+            // Serialization failure, deadlock, and a key that another has just taken.
+            Some("40001" | "40P01" | "23505") => Again::Collided,
+            // The server shut down, or somebody ended the connection.
+            Some("57P01" | "57P02") => Again::Broken,
+            _ => Again::No,
+        },
+        _ => Again::No,
+    }
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        use StoreErrorKind::{Corrupt, InvalidConfig, Unavailable, Unexpected};
+        let (kind, detail) = match &error {
+            sqlx::Error::Database(database) => refused(&**database),
+            sqlx::Error::PoolTimedOut => (
+                Unavailable,
+                "no connection became free in time; allow more connections, or see what holds them"
+                    .to_owned(),
+            ),
+            sqlx::Error::PoolClosed => (Unavailable, "the connections were closed".to_owned()),
+            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
+                (Unavailable, "the database does not answer; see that it runs".to_owned())
+            }
+            sqlx::Error::Tls(_) => (
+                InvalidConfig,
+                "no secure connection; see `sslmode` and the certificates, and that dlq-sql was built with `postgres-tls`"
+                    .to_owned(),
+            ),
+            // What stands in the URL may be a password.
+            sqlx::Error::Configuration(_) => {
+                return Self::new(
+                    InvalidConfig,
+                    "the URL will not do; expected postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+                );
+            }
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
+                (Corrupt, "what is stored cannot be read; check the tables".to_owned())
+            }
+            _ => (Unexpected, "the database refused".to_owned()),
+        };
+        let again = again(&error);
+        Self::new(kind, detail).with_again(again).with_source(error)
+    }
+}
+
+/// By the codes of the manual of PostgreSQL, appendix A.
+fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
+    use StoreErrorKind::{Corrupt, Incompatible, InvalidConfig, NotFound, Unavailable, Unexpected};
+    let code = error.code().unwrap_or_default();
+    let (kind, detail) = match &*code {
+        "25006" => (
+            Unavailable,
+            "the database is read-only, a replica perhaps; connect to one that takes writes",
+        ),
+        "57014" => (Unavailable, "the statement took longer than its time-out"),
+        "55P03" => (Unavailable, "another holds a lock; try again"),
+        "53100" => (Unavailable, "the disk of the database is full; make room and try again"),
+        "53300" => (
+            Unavailable,
+            "the database has too many connections; allow it more, or this program fewer",
+        ),
+        "40001" | "40P01" => (Unavailable, "others change the same letters; try again"),
+        "42501" => return (InvalidConfig, right(error)),
+        "28000" | "28P01" => {
+            (InvalidConfig, "the database refused the login; see user and password")
+        }
+        "3D000" => (NotFound, "there is no such database; see the URL"),
+        "3F000" => (NotFound, "there is no such schema; create it, or let the migration do so"),
+        "42P01" => {
+            (NotFound, "the tables are not there; run `dlq migrate`, or let opening create them")
+        }
+        "42703" | "42883" => {
+            (Incompatible, "the tables are not those that this program knows; run `dlq migrate`")
+        }
+        code => match code.get(..2) {
+            Some("08" | "57" | "58") => {
+                (Unavailable, "the database stopped or the connection broke; try again")
+            }
+            Some("53") => (Unavailable, "the database is short of resources; try again"),
+            Some("XX") => (Corrupt, "the database reports damage; see its log"),
+            _ => (Unexpected, "the database refused"),
+        },
+    };
+    (kind, detail.to_owned())
+}
+
+/// Which right is missing.
+fn right(error: &dyn DatabaseError) -> String {
+    let what = error.message();
+    let hint = if what.contains("schema") {
+        "grant USAGE on the schema, and CREATE where the tables are to be made or migrated"
+    } else if what.contains("sequence") {
+        "grant USAGE on the sequence"
+    } else if what.contains("owner") {
+        "let the owner of the tables migrate them: `dlq migrate --apply` as that user"
+    } else {
+        "grant SELECT, INSERT, UPDATE and DELETE on the tables of the store"
+    };
+    format!("a right is missing: {what}; {hint}")
+}

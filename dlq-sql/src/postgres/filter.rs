@@ -1,0 +1,159 @@
+//! The one compiler of filters: listing, counting, groups, marks, deletion, claims and plans all use it.
+
+use dlq_core::{Filter, SubjectPattern, searchable};
+
+use super::query::{Bind, Query};
+
+impl Query {
+    /// Adds the condition that the row under the alias `t` matches; a condition that is always true when `filter` is
+    /// empty. The same text for filters of the same shape.
+    pub(super) fn filter(mut self, filter: &Filter) -> Self {
+        self.add("true");
+        any(&mut self, "letter_id", filter.ids.len(), || filter.ids.clone());
+        any(&mut self, "event_id", filter.message_ids.len(), || &filter.message_ids[..]);
+        subjects(&mut self, &filter.subjects);
+        any(&mut self, "event_type", filter.events.len(), || &filter.events[..]);
+        any(&mut self, "consumer", filter.consumers.len(), || &filter.consumers[..]);
+        any(&mut self, "service", filter.services.len(), || &filter.services[..]);
+        words(&mut self, "status", filter.statuses.iter().map(|word| word.as_str()));
+        words(&mut self, "reason", filter.reasons.iter().map(|word| word.as_str()));
+        words(&mut self, "cause", filter.causes.iter().map(|word| word.as_str()));
+        words(&mut self, "class", filter.classes.iter().map(|word| word.as_str()));
+        let fingerprints: Vec<_> = filter.fingerprints.iter().map(ToString::to_string).collect();
+        any(&mut self, "fingerprint", fingerprints.len(), || &fingerprints[..]);
+        if let Some(text) = &filter.error {
+            self = self.push(" AND strpos(coalesce(t.error_search, t.error), ");
+            self = self.bind(searchable(text).as_str()).push(") > 0");
+        }
+        if let Some(since) = filter.since {
+            self = self.push(" AND t.created_at >= ").bind(since);
+        }
+        if let Some(until) = filter.until {
+            self = self.push(" AND t.created_at < ").bind(until);
+        }
+        let bounds = [
+            (" AND t.attempts >= ", filter.min_attempts),
+            (" AND t.attempts <= ", filter.max_attempts),
+            (" AND t.retry_count >= ", filter.min_retries),
+            (" AND t.retry_count <= ", filter.max_retries),
+        ];
+        for (condition, bound) in bounds {
+            if let Some(bound) = bound {
+                self = self.push(condition).bind(bound);
+            }
+        }
+        if let Some(operation) = filter.operation {
+            self = self.push(" AND t.operation = ").bind(operation);
+        }
+        for (name, value) in &filter.attributes {
+            // The column is a JSON object of texts without spaces. A quote inside a text is escaped there, so `{"` and
+            // `,"` only occur where a name begins. JSON has no NUL, and is stored as it is.
+            let member = format!("{}:{}", quoted(name), quoted(value));
+            self = self.push(" AND (strpos(t.attributes, convert_from(");
+            self = self.bind(format!("{{{member}").into_bytes());
+            self = self.push(", 'UTF8')) = 1 OR strpos(t.attributes, convert_from(");
+            self = self.bind(format!(",{member}").into_bytes()).push(", 'UTF8')) > 0)");
+        }
+        self
+    }
+}
+
+/// Whether the filter only asks for what the table of counts knows.
+pub(super) fn is_counted(filter: &Filter) -> bool {
+    let mut rest = filter.clone();
+    rest.subjects.clear();
+    rest.consumers.clear();
+    rest.statuses.clear();
+    rest.reasons.clear();
+    rest.causes.clear();
+    rest.classes.clear();
+    rest.fingerprints.clear();
+    rest.is_empty()
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// However many values, they take one place.
+fn any<T: Bind>(query: &mut Query, column: &str, count: usize, values: impl FnOnce() -> T) {
+    if count > 0 {
+        query.add(&format!(" AND t.{column} = ANY("));
+        query.add_bind(values());
+        query.add(")");
+    }
+}
+
+/// Words of a closed vocabulary stand in the text itself, so that partial indexes can be used.
+fn words<'a>(query: &mut Query, column: &str, values: impl ExactSizeIterator<Item = &'a str>) {
+    if values.len() > 0 {
+        let list = values.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", ");
+        query.add(&format!(" AND t.{column} IN ({list})"));
+    }
+}
+
+fn subjects(query: &mut Query, patterns: &[SubjectPattern]) {
+    if patterns.is_empty() {
+        return;
+    }
+    query.add(" AND (false");
+    let literal = patterns.iter().filter(|pattern| pattern.is_literal());
+    let literal: Vec<_> = literal.map(SubjectPattern::as_str).collect();
+    if !literal.is_empty() {
+        query.add(" OR t.subject = ANY(");
+        query.add_bind(literal);
+        query.add(")");
+    }
+    for pattern in patterns.iter().filter(|pattern| !pattern.is_literal()) {
+        query.add(" OR (t.subject >= ");
+        query.add_bind(pattern.literal_prefix());
+        // A literal prefix is empty or ends with a dot, after which comes the slash.
+        if let Some(stem) = pattern.literal_prefix().strip_suffix('.') {
+            query.add(" AND t.subject < ");
+            query.add_bind(format!("{stem}/").as_str());
+        }
+        query.add(" AND t.subject ~ ");
+        query.add_bind(expression(pattern).as_str());
+        query.add(")");
+    }
+    query.add(")");
+}
+
+/// The pattern as a regular expression, in which all but the wildcards is literal.
+fn expression(pattern: &SubjectPattern) -> String {
+    let tokens = pattern.as_str().split('.').map(|token| match token {
+        "*" => "[^.]*".to_owned(),
+        ">" => ".*".to_owned(),
+        token => token.chars().fold(String::new(), |mut text, letter| {
+            if letter.is_ascii() && !letter.is_ascii_alphanumeric() {
+                text.push('\\');
+            }
+            text.push(letter);
+            text
+        }),
+    });
+    format!("^{}$", tokens.collect::<Vec<_>>().join("\\."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_wildcards_is_literal() {
+        let cases =
+            [("a.*.c", r"^a\.[^.]*\.c$"), ("a+b.>", r"^a\+b\..*$"), ("%_.*", r"^\%\_\.[^.]*$")];
+        for (pattern, expected) in cases {
+            assert_eq!(expression(&pattern.parse().unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn filters_of_one_shape_are_one_statement() {
+        let text = |one: &str| {
+            let filter = Filter::new().with_consumer(one).with_error(one);
+            Query::new("").filter(&filter).sql().to_owned()
+        };
+        assert_eq!(text("a"), text("b"));
+    }
+}

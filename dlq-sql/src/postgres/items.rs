@@ -1,0 +1,129 @@
+//! Letters of operations: each is an item, whose outcome is recorded in the transaction that changes the letter.
+
+use dlq_core::OperationId;
+use dlq_core::store::{ItemOutcome, Operation};
+
+use super::batch::Batch;
+use super::codec::Fields;
+use super::operations;
+use super::query::Query;
+use super::unit::{Item, Unit};
+use crate::columns::{self, Put as _, Take as _};
+use crate::error::Result;
+use crate::row::Row;
+
+impl Unit<'_> {
+    /// The operation as this call has left it, locked; it is written when the call is done.
+    pub(super) async fn operation_mut(
+        &mut self,
+        id: OperationId,
+    ) -> Result<Option<&mut Operation>> {
+        if !self.operations.contains_key(&id) {
+            let query =
+                operations::select(self.names()).push(" WHERE id = ").bind(id).push(" FOR UPDATE");
+            let found = query.first(self.conn(), operations::read_operation).await?;
+            let Some(operation) = found else { return Ok(None) };
+            self.operations.insert(id, operation);
+        }
+        Ok(self.operations.get_mut(&id))
+    }
+
+    /// Writes what changes of an operation.
+    pub(super) async fn write_operation(&mut self, operation: &Operation) -> Result<()> {
+        Query::new(format!("UPDATE {} SET state = ", self.names().operations))
+            .bind(operation.state.as_str())
+            .push(", updated_at = ")
+            .bind(operation.updated_at)
+            .push(", next_release = ")
+            .bind(operation.next_release)
+            .push(", progress = ")
+            .bind(columns::json(&operation.progress.by_outcome).as_str())
+            .push(" WHERE id = ")
+            .bind(operation.id)
+            .run(self.conn())
+            .await?;
+        Ok(())
+    }
+
+    /// Reads the outcomes of these rows' items, all at once.
+    pub(super) async fn fetch_items(&mut self, rows: &[&Row]) -> Result<()> {
+        let places = rows.iter().filter_map(|row| row.item);
+        let missing: Vec<_> = places.filter(|place| !self.items.contains_key(place)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        for (operation, index) in &missing {
+            let row = batch.row();
+            row.bytes(Some(operation.as_bytes()))?;
+            row.int(Some(columns::signed(*index)))?;
+        }
+        let sql =
+            format!("SELECT i.operation, i.idx, i.outcome FROM {} i JOIN ", self.names().items);
+        let query =
+            Query::new(sql).batch(batch)?.push(" AS u (operation, idx) USING (operation, idx)");
+        let found = query.all(self.conn(), |record| {
+            let mut fields = Fields::of(record);
+            let id = fields.id_or_none()?.unwrap_or_default();
+            let place = (OperationId::from_bytes(id), fields.unsigned()?);
+            let outcome = fields.word("outcome")?;
+            Ok((place, Item { outcome, why: None, is_changed: false }))
+        });
+        let found = found.await?;
+        self.items.extend(found);
+        Ok(())
+    }
+
+    pub(super) async fn item_outcome(&mut self, row: &Row) -> Result<Option<ItemOutcome>> {
+        self.fetch_items(&[row]).await?;
+        Ok(row.item.and_then(|place| self.items.get(&place)).map(|item| item.outcome))
+    }
+
+    /// Records the outcome of the item that the row is.
+    pub(super) async fn set_item(
+        &mut self,
+        row: &Row,
+        outcome: ItemOutcome,
+        why: Option<&str>,
+    ) -> Result<()> {
+        let Some(before) = self.item_outcome(row).await? else { return Ok(()) };
+        let Some(place) = row.item else { return Ok(()) };
+        let why = why.map(str::to_owned);
+        self.items.insert(place, Item { outcome, why, is_changed: true });
+        let now = self.now();
+        let Some(operation) = self.operation_mut(place.0).await? else { return Ok(()) };
+        let counts = &mut operation.progress.by_outcome;
+        if let Some(count) = counts.get_mut(&before) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&before);
+            }
+        }
+        *counts.entry(outcome).or_default() += 1;
+        operation.state = operation.advance(now, 0).state;
+        operation.updated_at = now;
+        Ok(())
+    }
+
+    /// The letter leaves the operation that holds it, which learns of the outcome.
+    pub(super) async fn end_item(
+        &mut self,
+        row: &mut Row,
+        outcome: ItemOutcome,
+        why: Option<&str>,
+    ) -> Result<()> {
+        self.set_item(row, outcome, why).await?;
+        row.item = None;
+        row.letter.state.operation = None;
+        Ok(())
+    }
+
+    /// The operation that holds the letter learns that it died anew.
+    pub(super) async fn died_anew(&mut self, row: &mut Row) -> Result<()> {
+        if self.item_outcome(row).await? == Some(ItemOutcome::Queued) {
+            let why = Some("died again before it was sent");
+            return self.end_item(row, ItemOutcome::Skipped, why).await;
+        }
+        self.end_item(row, ItemOutcome::FailedAgain, None).await
+    }
+}

@@ -1,0 +1,278 @@
+use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::{
+    Cause, Cursor, DeadLetter, ErrorClass, Filter, Fingerprint, LetterId, LetterSummary, Order,
+    Page, PageRequest, Reason, Status, StoreError, Timestamp,
+};
+use sqlx::PgConnection;
+
+use super::PostgresStore;
+use super::call::attempt;
+use super::codec::{Fields, read_summary, read_whole};
+use super::filter::is_counted;
+use super::names::Names;
+use super::query::Query;
+use crate::columns::Take as _;
+use crate::error::{During, Result};
+
+impl Letters for PostgresStore {
+    async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {
+        attempt!(self, conn => async {
+            let query =
+                Query::new(&self.names().select_whole).push(" WHERE t.letter_id = ").bind(id);
+            Ok(query.first(conn, read_whole).await?.map(|row| row.letter))
+        })
+        .during("read the letter")
+    }
+
+    async fn with_prefix(
+        &self,
+        digits: String,
+        limit: u32,
+    ) -> std::result::Result<Vec<LetterId>, StoreError> {
+        let bound = |fill: char| -> Option<LetterId> {
+            let is_prefix =
+                digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let rest = 32_usize.checked_sub(digits.len()).filter(|_| is_prefix)?;
+            format!("{digits}{}", fill.to_string().repeat(rest)).parse().ok()
+        };
+        let (Some(first), Some(last)) = (bound('0'), bound('f')) else { return Ok(Vec::new()) };
+        attempt!(self, conn => async {
+            let sql =
+                format!("SELECT letter_id FROM {} WHERE letter_id BETWEEN ", self.names().letters);
+            let query = Query::new(sql).bind(first).push(" AND ").bind(last);
+            let query = query.push(" ORDER BY letter_id LIMIT ").bind(limit);
+            query.all(conn, |row| Fields::of(row).letter()).await
+        })
+        .during("find letters by id")
+    }
+
+    async fn list(
+        &self,
+        filter: Filter,
+        page: PageRequest,
+    ) -> std::result::Result<Page, StoreError> {
+        attempt!(self, conn => list(conn, self.names(), &filter, &page)).during("list letters")
+    }
+
+    async fn count(&self, filter: Filter) -> std::result::Result<u64, StoreError> {
+        attempt!(self, conn => async {
+            let names = self.names();
+            let query = if is_counted(&filter) {
+                Query::new(format!(
+                    "SELECT coalesce(sum(t.n), 0)::bigint FROM {} t WHERE ",
+                    names.counts
+                ))
+            } else {
+                Query::new(format!("SELECT count(*) FROM {} t WHERE ", names.letters))
+            };
+            let count = query.filter(&filter).first(conn, |row| Fields::of(row).unsigned()).await?;
+            Ok(count.unwrap_or(0))
+        })
+        .during("count letters")
+    }
+
+    async fn groups(
+        &self,
+        filter: Filter,
+        limit: u32,
+    ) -> std::result::Result<Vec<Group>, StoreError> {
+        attempt!(self, conn => groups(conn, self.names(), &filter, limit)).during("group letters")
+    }
+
+    async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
+        attempt!(self, conn => stats(conn, self.names(), &filter)).during("count letters by kind")
+    }
+}
+
+async fn list(
+    conn: &mut PgConnection,
+    names: &Names,
+    filter: &Filter,
+    page: &PageRequest,
+) -> Result<Page> {
+    let limit = page.limit.max(1);
+    let (after, order) = match page.order {
+        Order::OldestFirst => (">", " ORDER BY t.created_at, t.letter_id LIMIT "),
+        Order::NewestFirst => ("<", " ORDER BY t.created_at DESC, t.letter_id DESC LIMIT "),
+    };
+    let mut query = Query::new(&names.select_head).push(" WHERE ").filter(filter);
+    if let Some(cursor) = page.after {
+        query = query
+            .push(&format!(" AND (t.created_at, t.letter_id) {after} ("))
+            .bind(cursor.created_at)
+            .push(", ")
+            .bind(cursor.id)
+            .push(")");
+    }
+    // One more than asked for tells whether there is another page.
+    let query = query.push(order).bind(i64::from(limit) + 1);
+    let mut letters: Vec<LetterSummary> = query.all(conn, read_summary).await?;
+    let has_more = letters.len() > limit as usize;
+    letters.truncate(limit as usize);
+    let next = letters
+        .last()
+        .filter(|_| has_more)
+        .map(|last| Cursor { created_at: last.state.created_at, id: last.id });
+    Ok(Page { letters, next })
+}
+
+/// A group, and where its first and last letters stand.
+struct Seen {
+    fingerprint: Fingerprint,
+    consumer: String,
+    count: u64,
+    first: Timestamp,
+    last: LetterId,
+}
+
+async fn groups(
+    conn: &mut PgConnection,
+    names: &Names,
+    filter: &Filter,
+    limit: u32,
+) -> Result<Vec<Group>> {
+    let (from, count) = if is_counted(filter) {
+        (&names.counts, "sum(t.n)::bigint")
+    } else {
+        (&names.letters, "count(*)")
+    };
+    let largest = format!(
+        "WITH largest AS (SELECT t.fingerprint, t.consumer, {count} AS n FROM {from} t WHERE "
+    );
+    let edge = |query: Query, select: &str, direction: &str| {
+        let lateral = format!(
+            " CROSS JOIN LATERAL (SELECT {select} FROM {} t \
+             WHERE t.fingerprint = largest.fingerprint AND t.consumer = largest.consumer AND ",
+            names.letters
+        );
+        let order = format!(" ORDER BY t.created_at{direction}, t.letter_id{direction} LIMIT 1)");
+        query.push(&lateral).filter(filter).push(&order)
+    };
+    let query = Query::new(largest).filter(filter).push(&format!(
+        " GROUP BY t.fingerprint, t.consumer HAVING {count} > 0 \
+         ORDER BY {count} DESC, t.fingerprint, t.consumer LIMIT "
+    ));
+    let query = query.bind(limit).push(
+        ") SELECT largest.fingerprint, largest.consumer, largest.n, early.created_at, late.letter_id FROM largest",
+    );
+    let query = edge(query, "t.created_at", "").push(" early");
+    let query = edge(query, "t.letter_id", " DESC").push(" late");
+    let query = query.push(" ORDER BY largest.n DESC, largest.fingerprint, largest.consumer");
+    let all = query.all(conn, |record| {
+        let mut fields = Fields::of(record);
+        Ok(Seen {
+            fingerprint: fields.word("fingerprint")?,
+            consumer: fields.text()?,
+            count: fields.unsigned()?,
+            first: fields.time()?,
+            last: fields.letter()?,
+        })
+    });
+    let all = all.await?;
+    let ids: Vec<_> = all.iter().map(|group| group.last).collect();
+    let samples = Query::new(&names.select_head).push(" WHERE t.letter_id = ANY(").bind(ids);
+    let samples = samples.push(")").all(conn, read_summary).await?;
+    let group = |seen: Seen| {
+        let sample = samples.iter().find(|sample| sample.id == seen.last)?.clone();
+        Some(Group {
+            fingerprint: seen.fingerprint,
+            consumer: seen.consumer,
+            count: seen.count,
+            first_seen: seen.first,
+            last_seen: sample.state.created_at,
+            sample,
+        })
+    };
+    Ok(all.into_iter().filter_map(group).collect())
+}
+
+/// Adds `n` letters of one kind, as [`Stats::add`] adds one.
+fn add(stats: &mut Stats, kind: Kind, n: u64) {
+    stats.total += n;
+    *stats.by_status.entry(kind.status).or_default() += n;
+    if kind.status.is_unresolved() {
+        *stats.by_subject.entry(kind.subject).or_default() += n;
+        *stats.by_reason.entry(kind.reason).or_default() += n;
+        *stats.by_class.entry(kind.class).or_default() += n;
+        *stats.by_consumer.entry(kind.consumer).or_default() += n;
+        if let Some(cause) = kind.cause {
+            *stats.by_cause.entry(cause).or_default() += n;
+        }
+    }
+}
+
+struct Kind {
+    status: Status,
+    reason: Reason,
+    cause: Option<Cause>,
+    class: ErrorClass,
+    consumer: String,
+    subject: String,
+}
+
+async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Result<Stats> {
+    const BY: &str = "t.status, t.reason, t.cause, t.class, t.consumer, t.subject";
+    let is_counted = is_counted(filter);
+    let query = if is_counted {
+        let none = "NULL::timestamptz, NULL::timestamptz";
+        Query::new(format!("SELECT {BY}, sum(t.n)::bigint, {none} FROM {} t WHERE ", names.counts))
+    } else {
+        let edges = "min(t.created_at), max(t.created_at)";
+        Query::new(format!("SELECT {BY}, count(*), {edges} FROM {} t WHERE ", names.letters))
+    };
+    let query = query.filter(filter).push(&format!(" GROUP BY {BY}"));
+    let kinds = query.all(conn, |record| {
+        let mut fields = Fields::of(record);
+        let kind = Kind {
+            status: fields.word("status")?,
+            reason: fields.word("reason")?,
+            cause: fields.word_or_none("cause")?,
+            class: fields.word("class")?,
+            consumer: fields.text()?,
+            subject: fields.text()?,
+        };
+        Ok((kind, fields.int()?, fields.time_or_none()?, fields.time_or_none()?))
+    });
+    let mut stats = Stats::default();
+    for (kind, n, oldest, newest) in kinds.await? {
+        let status = kind.status;
+        // Differences of a kind may cancel out.
+        if n > 0 {
+            add(&mut stats, kind, n.cast_unsigned());
+            span(&mut stats, status, oldest, newest);
+        }
+    }
+    if is_counted {
+        for status in stats.by_status.keys().copied().collect::<Vec<_>>() {
+            let oldest = edge(conn, names, filter, status, "").await?;
+            let newest = edge(conn, names, filter, status, " DESC").await?;
+            span(&mut stats, status, oldest, newest);
+        }
+    }
+    Ok(stats)
+}
+
+fn span(stats: &mut Stats, status: Status, oldest: Option<Timestamp>, newest: Option<Timestamp>) {
+    stats.oldest = stats.oldest.into_iter().chain(oldest).min();
+    stats.newest = stats.newest.into_iter().chain(newest).max();
+    if status.is_unresolved() {
+        stats.oldest_unresolved = stats.oldest_unresolved.into_iter().chain(oldest).min();
+    }
+}
+
+/// When the first letter of this status that matches was stored, in ascending or descending order.
+async fn edge(
+    conn: &mut PgConnection,
+    names: &Names,
+    filter: &Filter,
+    status: Status,
+    direction: &str,
+) -> Result<Option<Timestamp>> {
+    let mut filter = filter.clone();
+    filter.statuses = vec![status];
+    Query::new(format!("SELECT t.created_at FROM {} t WHERE ", names.letters))
+        .filter(&filter)
+        .push(&format!(" ORDER BY t.created_at{direction}, t.letter_id{direction} LIMIT 1"))
+        .first(conn, |row| Fields::of(row).time())
+        .await
+}

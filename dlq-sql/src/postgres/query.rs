@@ -1,0 +1,135 @@
+//! [`Query`]: SQL text and what is bound to it, grown side by side.
+
+use dlq_core::{LetterId, OperationId, Timestamp};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{Arguments as _, AssertSqlSafe, Encode, PgConnection, Postgres, Type};
+
+use super::batch::Batch;
+use super::codec::{Time, escape};
+use crate::error::{Fault, Result};
+
+/// A value for one `$n`.
+pub(super) trait Bind {
+    type Kind: for<'q> Encode<'q, Postgres> + Type<Postgres> + 'static;
+
+    fn bind(self) -> Self::Kind;
+}
+
+macro_rules! binds {
+    ($($type:ty: $value:ident => $to:expr, $kind:ty;)+) => {
+        $(impl Bind for $type {
+            type Kind = $kind;
+
+            fn bind(self) -> $kind {
+                let $value = self;
+                $to
+            }
+        })+
+    };
+}
+
+binds! {
+    i64: value => value, i64;
+    u32: value => value.into(), i64;
+    bool: value => value, bool;
+    Timestamp: value => Time(value), Time;
+    LetterId: value => value.as_bytes().to_vec(), Vec<u8>;
+    OperationId: value => value.as_bytes().to_vec(), Vec<u8>;
+    Vec<u8>: value => value, Vec<u8>;
+    &[u8]: value => value.to_vec(), Vec<u8>;
+    &str: value => escape(value.into()).into_owned(), String;
+    Option<&str>: value => value.map(|value| escape(value.into()).into_owned()), Option<String>;
+    Option<i64>: value => value, Option<i64>;
+    Option<Timestamp>: value => value.map(Time), Option<Time>;
+    Option<OperationId>: value => value.map(|id| id.as_bytes().to_vec()), Option<Vec<u8>>;
+    Vec<LetterId>: value => value.iter().map(|id| id.as_bytes().to_vec()).collect(), Vec<Vec<u8>>;
+    Vec<Vec<u8>>: value => value, Vec<Vec<u8>>;
+    Vec<i64>: value => value, Vec<i64>;
+    &[String]: value => value.iter().map(|text| escape(text.into()).into_owned()).collect(), Vec<String>;
+    Vec<&str>: value => value.iter().map(|text| escape((*text).into()).into_owned()).collect(), Vec<String>;
+}
+
+/// SQL text whose `$n` and bound values are added in the same order. Texts repeat, so that statements are prepared once.
+#[derive(Debug, Default)]
+pub(super) struct Query {
+    sql: String,
+    arguments: PgArguments,
+    bound: usize,
+}
+
+impl Query {
+    pub(super) fn new(sql: impl Into<String>) -> Self {
+        Self { sql: sql.into(), ..Self::default() }
+    }
+
+    pub(super) fn push(mut self, sql: &str) -> Self {
+        self.sql.push_str(sql);
+        self
+    }
+
+    pub(super) fn add(&mut self, sql: &str) {
+        self.sql.push_str(sql);
+    }
+
+    /// Adds a `$n` with its value.
+    pub(super) fn bind(mut self, value: impl Bind) -> Self {
+        self.add_bind(value);
+        self
+    }
+
+    pub(super) fn add_bind(&mut self, value: impl Bind) {
+        self.bound += 1;
+        self.sql.push_str(&format!("${}", self.bound));
+        let bound = self.arguments.add(value.bind());
+        debug_assert!(bound.is_ok(), "these kinds can always be encoded: {bound:?}");
+    }
+
+    /// Adds the time: that of the database, unless it is given.
+    pub(super) fn now(self, given: Option<Timestamp>) -> Self {
+        match given {
+            Some(given) => self.bind(given),
+            None => self.push("statement_timestamp()"),
+        }
+    }
+
+    /// Adds `unnest(…)` of a batch.
+    pub(super) fn batch(mut self, batch: Batch<'_>) -> Result<Self> {
+        self.sql.push_str(&batch.unnest(self.bound + 1));
+        self.bound += batch.width();
+        batch.bind(&mut self.arguments)?;
+        Ok(self)
+    }
+
+    #[cfg(test)]
+    pub(super) fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    /// Reads every row.
+    pub(super) async fn all<T>(
+        self,
+        conn: &mut PgConnection,
+        mut read: impl FnMut(&PgRow) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let query = sqlx::query_with(AssertSqlSafe(self.sql), self.arguments);
+        let rows = query.fetch_all(conn).await.map_err(Fault::from)?;
+        rows.iter().map(&mut read).collect()
+    }
+
+    /// Reads the first row, if there is one.
+    pub(super) async fn first<T>(
+        self,
+        conn: &mut PgConnection,
+        read: impl FnOnce(&PgRow) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let query = sqlx::query_with(AssertSqlSafe(self.sql), self.arguments);
+        let row = query.fetch_optional(conn).await.map_err(Fault::from)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Runs it; how many rows it changed.
+    pub(super) async fn run(self, conn: &mut PgConnection) -> Result<u64> {
+        let query = sqlx::query_with(AssertSqlSafe(self.sql), self.arguments);
+        Ok(query.execute(conn).await.map_err(Fault::from)?.rows_affected())
+    }
+}

@@ -1,0 +1,181 @@
+//! How the tables come to be and how older ones become present ones.
+//!
+//! Each step is taken under one lock and is either taken whole or not at all, so that any number of processes may start
+//! at once and one that died half-way is followed by the next. Steps that only add indexes build them while consumers
+//! write; such an index that was left half-built is dropped and built again.
+
+use std::time::Duration;
+
+use dlq_core::StoreErrorKind;
+use sqlx::postgres::{PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+
+use super::codec::Fields;
+use super::names::Names;
+use super::query::Query;
+use super::tables;
+use crate::columns::Take as _;
+use crate::error::{Fault, Result};
+
+/// Makes the next version out of the one before. A step that has been released is never edited.
+pub(super) enum Step {
+    /// In one transaction.
+    Tables(fn(&Names) -> String),
+    /// Names of indexes and what follows them, built while others write.
+    Indexes(fn(&Names) -> Vec<(String, String)>),
+}
+
+/// The first makes version 1 out of nothing.
+pub(super) const STEPS: &[Step] =
+    &[Step::Tables(tables::version_1), Step::Indexes(tables::version_2)];
+
+/// How often it is asked whether the one who migrates has done.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) fn latest() -> i64 {
+    STEPS.len() as i64
+}
+
+/// The version of the tables; 0 when there are none.
+pub(super) async fn version(conn: &mut PgConnection, names: &Names) -> Result<i64> {
+    let exists = Query::new("SELECT to_regclass(").bind(names.meta.as_str()).push(") IS NOT NULL");
+    let exists = exists.first(conn, |row| Fields::of(row).flag()).await?;
+    if exists != Some(true) {
+        return Ok(0);
+    }
+    let version = Query::new(format!("SELECT value FROM {} WHERE name = 'version'", names.meta));
+    let version = version.first(conn, |row| Fields::of(row).int()).await?;
+    version.ok_or_else(|| {
+        Fault::new(
+            StoreErrorKind::Incompatible,
+            format!("{} has no version: it is not a table of dlq", names.meta),
+        )
+    })
+}
+
+/// Refuses tables of a later version.
+pub(super) fn recognise(found: i64) -> Result<()> {
+    let known = latest();
+    if found <= known {
+        return Ok(());
+    }
+    Err(Fault::new(
+        StoreErrorKind::Incompatible,
+        format!(
+            "the tables have version {found} of the schema and this program knows up to version {known}; \
+             use a newer program"
+        ),
+    ))
+}
+
+/// Refuses tables that would have to be migrated first.
+pub(super) fn refuse_old(names: &Names, found: i64) -> Result<()> {
+    match found {
+        0 => Err(Fault::new(
+            StoreErrorKind::NotFound,
+            format!("there is no table {}; run `dlq migrate --apply` to create it", names.letters),
+        )),
+        found if found < latest() => Err(Fault::new(
+            StoreErrorKind::Incompatible,
+            format!(
+                "the tables have version {found} of the schema and this program needs version {}; \
+                 run `dlq migrate --apply`",
+                latest()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Creates what is missing and migrates what is old, up to version `until`. Does nothing when there is nothing to do.
+pub(super) async fn ensure(pool: &PgPool, names: &Names, until: i64) -> Result<()> {
+    let mut conn = pool.acquire().await?;
+    loop {
+        let found = version(&mut conn, names).await?;
+        recognise(found)?;
+        if found >= until {
+            return Ok(());
+        }
+        if !advance(pool, &mut conn, names, until).await? {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Takes the steps that can be taken at once; `false` when another is about it.
+async fn advance(
+    pool: &PgPool,
+    conn: &mut PgConnection,
+    names: &Names,
+    until: i64,
+) -> Result<bool> {
+    let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    transaction.execute("SET LOCAL statement_timeout = 0").await?;
+    // Waiting for the lock would hold a snapshot, for which an index that is being built waits in turn.
+    let lock = Query::new("SELECT pg_try_advisory_xact_lock(hashtextextended(")
+        .bind(names.meta.as_str())
+        .push(", 0))");
+    if lock.first(&mut transaction, |row| Fields::of(row).flag()).await? != Some(true) {
+        transaction.rollback().await?;
+        return Ok(false);
+    }
+    let found = version(&mut transaction, names).await?;
+    recognise(found)?;
+    if found == 0 {
+        let schema = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", names.schema);
+        let exists =
+            Query::new("SELECT to_regnamespace(").bind(format!("\"{}\"", names.schema).as_str());
+        let exists = exists.push(") IS NOT NULL");
+        if exists.first(&mut transaction, |row| Fields::of(row).flag()).await? != Some(true) {
+            transaction.execute(AssertSqlSafe(schema)).await?;
+        }
+    }
+    let mut reached = found;
+    for step in STEPS.iter().take(until as usize).skip(found as usize) {
+        match step {
+            Step::Tables(sql) => {
+                sqlx::raw_sql(AssertSqlSafe(sql(names))).execute(&mut *transaction).await?;
+            }
+            // Nobody can write to a table that nobody sees yet.
+            Step::Indexes(indexes) if found == 0 => {
+                for (name, on) in indexes(names) {
+                    let sql = format!("CREATE INDEX \"{name}\" {on}");
+                    transaction.execute(AssertSqlSafe(sql)).await?;
+                }
+            }
+            // The transaction that holds the lock has looked at no letter, so the index does not wait for it.
+            Step::Indexes(indexes) if reached == found => {
+                build(pool, names, indexes(names)).await?
+            }
+            Step::Indexes(_) => break,
+        }
+        reached += 1;
+    }
+    Query::new(format!("UPDATE {} SET value = ", names.meta))
+        .bind(reached)
+        .push(" WHERE name = 'version'")
+        .run(&mut transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(true)
+}
+
+/// Builds indexes while others write.
+async fn build(pool: &PgPool, names: &Names, indexes: Vec<(String, String)>) -> Result<()> {
+    // Its own, since all of the pool may be in use.
+    let mut conn = PgConnection::connect_with(&pool.connect_options()).await?;
+    conn.execute("SET statement_timeout = 0").await?;
+    for (name, on) in indexes {
+        let full = format!("\"{}\".\"{name}\"", names.schema);
+        let is_broken =
+            Query::new("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(")
+                .bind(full.as_str())
+                .push(")");
+        if is_broken.first(&mut conn, |row| Fields::of(row).flag()).await? == Some(true) {
+            conn.execute(AssertSqlSafe(format!("DROP INDEX CONCURRENTLY {full}"))).await?;
+        }
+        let sql = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{name}\" {on}");
+        conn.execute(AssertSqlSafe(sql)).await?;
+    }
+    Ok(conn.close().await?)
+}

@@ -1,0 +1,191 @@
+use std::collections::HashSet;
+
+use dlq_core::store::rules::{self, Arrival};
+use dlq_core::store::{Receipt, Sink};
+use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, StoreError};
+
+use super::PostgresStore;
+use super::batch::Batch;
+use super::call::{attempt, transact};
+use super::codec::Fields;
+use super::query::Query;
+use super::unit::Unit;
+use crate::columns::{self, BODY, Put as _, RUN, Take as _};
+use crate::error::{During, Result};
+use crate::row::{Changed, Row};
+
+/// How many letters, and about how many bytes of them, one statement writes.
+const LETTERS: usize = 1_000;
+const BYTES: usize = 8 * 1024 * 1024;
+
+impl Sink for PostgresStore {
+    async fn put(&self, letters: Vec<DeadLetter>) -> std::result::Result<Vec<Receipt>, StoreError> {
+        self.bury(letters).await.during("put letters")
+    }
+}
+
+impl RetryLane for PostgresStore {
+    async fn escalate(&self, escalation: Escalation) -> std::result::Result<(), StoreError> {
+        transact!(self, unit => async {
+            let record = rules::retry_record(escalation.clone(), unit.now());
+            unit.record(record).await
+        })
+        .during("escalate a message")
+    }
+}
+
+impl PostgresStore {
+    /// Most letters are new: that is tried first, many at once.
+    async fn bury(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>> {
+        let rows: Vec<_> = letters.into_iter().map(Row::new).collect();
+        let mut receipts = Vec::with_capacity(rows.len());
+        let mut rest = &rows[..];
+        while !rest.is_empty() {
+            let (some, after) = rest.split_at(portion(rest));
+            rest = after;
+            receipts.extend(self.bury_some(some).await?);
+        }
+        Ok(receipts)
+    }
+
+    async fn bury_some(&self, rows: &[Row]) -> Result<Vec<Receipt>> {
+        let given = self.given_time();
+        let names = self.names();
+        let inserted: Result<Vec<LetterId>> = attempt!(self, conn => async {
+            let mut batch = Batch::default();
+            for row in rows {
+                let to = batch.row();
+                to.bytes(Some(row.letter.id.as_bytes()))?;
+                to.word(row.letter.reason.as_str())?;
+                columns::put_run(row, to)?;
+                columns::put_body(&row.letter, to)?;
+            }
+            let columns = [RUN, BODY].concat().join(", ");
+            let sql = format!(
+                "INSERT INTO {} (status, created_at, updated_at, letter_id, reason, {columns}) SELECT 'pending', ",
+                names.letters
+            );
+            // Where letters may have to be merged, each is looked at.
+            let fast = format!(
+                " AS u WHERE NOT EXISTS (SELECT FROM {} WHERE name = 'dedup' AND value <> 0) \
+                 AND NOT EXISTS (SELECT FROM {}) ON CONFLICT (letter_id) DO NOTHING RETURNING letter_id",
+                names.meta, names.aliases
+            );
+            let query = Query::new(sql)
+                .now(given)
+                .push(", ")
+                .now(given)
+                .push(", u.* FROM ")
+                .batch(batch)?;
+            query.push(&fast).all(conn, |row| Fields::of(row).letter()).await
+        });
+        let mut stored: HashSet<LetterId> = inserted?.into_iter().collect();
+        let is_stored: Vec<_> = rows.iter().map(|row| stored.remove(&row.letter.id)).collect();
+        let others = || rows.iter().zip(&is_stored).filter(|(_, stored)| !**stored);
+        let others: Vec<_> = others().map(|(row, _)| &row.letter).collect();
+        let mut looked_at = match &others[..] {
+            [] => Vec::new(),
+            others => transact!(self, unit => unit.bury_all(others))?,
+        }
+        .into_iter();
+        let receipt = |stored| if stored { Some(Receipt::Stored) } else { looked_at.next() };
+        Ok(is_stored.into_iter().filter_map(receipt).collect())
+    }
+}
+
+/// How many of these rows one statement takes.
+fn portion(rows: &[Row]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&Row| {
+        let message = &row.letter.message;
+        bytes += message.payload().map_or(0, |payload| payload.len()) + 1_000;
+        bytes <= BYTES
+    };
+    rows.iter().take(LETTERS).take_while(fits).count().max(1)
+}
+
+impl Unit<'_> {
+    async fn bury_all(&mut self, letters: &[&DeadLetter]) -> Result<Vec<Receipt>> {
+        let ids: Vec<_> = letters.iter().map(|letter| letter.id).collect();
+        self.fetch(&ids).await?;
+        self.fetch_originals(letters.iter().copied()).await?;
+        let mut receipts = Vec::with_capacity(letters.len());
+        for letter in letters {
+            receipts.push(self.bury(letter).await?);
+        }
+        Ok(receipts)
+    }
+
+    async fn bury(&mut self, letter: &DeadLetter) -> Result<Receipt> {
+        let (id, now) = (letter.id, self.now());
+        let is_dedup = self.is_dedup().await?;
+        let row = self.whole(id).await?;
+        if row.is_none()
+            && let Some(receipt) = self.merge_known(letter).await?
+        {
+            return Ok(receipt);
+        }
+        let standing = row.as_ref().map(|row| row.standing(letter, is_dedup));
+        match rules::death_arrives(standing, letter.generation) {
+            Arrival::Known => Ok(Receipt::Unchanged),
+            Arrival::OutOfDate => Ok(Receipt::Superseded),
+            Arrival::Conflict => {
+                let other = id.conflicting(&letter.message);
+                let letter = DeadLetter { id: other, ..letter.clone() };
+                Ok(match Box::pin(self.bury(&letter)).await? {
+                    inner @ (Receipt::Conflicting(_) | Receipt::Merged(_)) => inner,
+                    _ => Receipt::Conflicting(other),
+                })
+            }
+            Arrival::News => {
+                if let Some(mut row) = row {
+                    self.died_anew(&mut row).await?;
+                    row.void();
+                    rules::reopen(&mut row.letter, letter.clone(), now);
+                    self.take_key(&row).await?;
+                    self.update(row, Changed::All);
+                }
+                Ok(Receipt::Reopened)
+            }
+            Arrival::New => {
+                if let Some(owner) = self.owner_of(letter).await? {
+                    return self.merge(owner, letter.clone()).await;
+                }
+                let row = Row::new(DeadLetter { state: rules::born(now), ..letter.clone() });
+                self.take_key(&row).await?;
+                self.insert(row);
+                Ok(Receipt::Stored)
+            }
+        }
+    }
+
+    async fn record(&mut self, mut record: DeadLetter) -> Result<()> {
+        let (id, now) = (record.id, self.now());
+        let is_dedup = self.is_dedup().await?;
+        let row = self.whole(id).await?;
+        if row.is_none()
+            && let Some((_, generation)) = self.alias(&record).await?
+            && generation >= record.generation
+        {
+            return Ok(());
+        }
+        let standing = row.as_ref().map(|row| row.standing(&record, is_dedup));
+        match (rules::record_arrives(standing, record.generation, record.attempts), row) {
+            (Arrival::Known | Arrival::OutOfDate, _) => {}
+            (Arrival::Conflict, _) => {
+                record.id = id.conflicting(&record.message);
+                Box::pin(self.record(record)).await?;
+            }
+            (Arrival::News, Some(mut row)) => {
+                if record.generation > row.letter.generation {
+                    self.died_anew(&mut row).await?;
+                    row.void();
+                }
+                rules::take_record(&mut row.letter, record, now);
+                self.update(row, Changed::All);
+            }
+            (Arrival::New | Arrival::News, _) => self.insert(Row::new(record)),
+        }
+        Ok(())
+    }
+}

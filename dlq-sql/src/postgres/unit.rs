@@ -1,0 +1,375 @@
+//! [`Unit`]: one call within a transaction. Rows that it looks at are locked and kept here; what it changes is written
+//! all at once at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dlq_core::store::{Actor, AuditEntry, ItemOutcome, Operation};
+use dlq_core::{LetterId, OperationId, Timestamp};
+use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
+
+use super::batch::Batch;
+use super::codec::{Fields, read_head, read_whole};
+use super::dedup::Originals;
+use super::names::Names;
+use super::query::Query;
+use crate::columns::{self, BODY, KEPT, Put as _, RUN, STATE, Take as _};
+use crate::error::{Again, Fault, Result};
+use crate::row::{Changed, Row};
+
+/// One call within a transaction.
+pub(super) struct Unit<'c> {
+    transaction: Transaction<'c, Postgres>,
+    names: &'c Names,
+    now: Timestamp,
+    rows: BTreeMap<LetterId, Slot>,
+    /// Places in operations whose outcome was looked at, and what is to be written of them.
+    pub(super) items: BTreeMap<(OperationId, u64), Item>,
+    /// The operations it has touched.
+    pub(super) operations: BTreeMap<OperationId, Operation>,
+    pub(super) originals: Originals,
+    notes: Vec<AuditEntry>,
+    is_dedup: Option<bool>,
+}
+
+/// What is known of a letter.
+enum Slot {
+    /// There is none of this id.
+    None,
+    Row {
+        row: Box<Row>,
+        is_whole: bool,
+        pending: Pending,
+    },
+}
+
+/// What is to be written of a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    Insert,
+    Update(Changed),
+}
+
+/// An item of an operation.
+pub(super) struct Item {
+    pub(super) outcome: ItemOutcome,
+    pub(super) why: Option<String>,
+    pub(super) is_changed: bool,
+}
+
+impl<'c> Unit<'c> {
+    pub(super) async fn begin(
+        conn: &'c mut PgConnection,
+        names: &'c Names,
+        given: Option<Timestamp>,
+    ) -> Result<Self> {
+        let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+        let now = match given {
+            Some(now) => now,
+            None => {
+                let now = Query::new("SELECT statement_timestamp()");
+                let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
+                now.unwrap_or_default()
+            }
+        };
+        Ok(Self {
+            transaction,
+            names,
+            now,
+            rows: BTreeMap::new(),
+            items: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            originals: Originals::default(),
+            notes: Vec::new(),
+            is_dedup: None,
+        })
+    }
+
+    /// Writes what was held back, and makes it durable.
+    pub(super) async fn commit(mut self) -> Result<()> {
+        self.flush().await?;
+        for operation in std::mem::take(&mut self.operations).into_values() {
+            self.write_operation(&operation).await?;
+        }
+        let notes = std::mem::take(&mut self.notes);
+        self.write_notes(&notes).await?;
+        Ok(self.transaction.commit().await?)
+    }
+
+    pub(super) fn conn(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+
+    pub(super) fn names(&self) -> &'c Names {
+        self.names
+    }
+
+    /// When the call began.
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Locks letters and reads them whole, all at once. Always in the same order, so that calls wait for each other but
+    /// rarely for each other's.
+    pub(super) async fn fetch(&mut self, ids: &[LetterId]) -> Result<()> {
+        self.load(ids, true).await
+    }
+
+    /// The same, without the messages' bytes and the histories.
+    pub(super) async fn fetch_heads(&mut self, ids: &[LetterId]) -> Result<()> {
+        self.load(ids, false).await
+    }
+
+    async fn load(&mut self, ids: &[LetterId], is_whole: bool) -> Result<()> {
+        let is_known = |id: &LetterId| match self.rows.get(id) {
+            None => false,
+            Some(Slot::None) => true,
+            Some(Slot::Row { is_whole: known, .. }) => *known || !is_whole,
+        };
+        let missing: BTreeSet<_> = ids.iter().copied().filter(|id| !is_known(id)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // What is known without its bytes is read again, with what was changed of it.
+        if missing.iter().any(|id| self.rows.contains_key(id)) {
+            self.flush().await?;
+        }
+        let select = if is_whole { &self.names.select_whole } else { &self.names.select_head };
+        let read = if is_whole { read_whole } else { read_head };
+        let missing: Vec<_> = missing.into_iter().collect();
+        let query = Query::new(select).push(" WHERE t.letter_id = ANY(").bind(missing.clone());
+        let rows = query.push(") ORDER BY t.letter_id FOR UPDATE").all(self.conn(), read).await?;
+        for id in missing {
+            self.rows.insert(id, Slot::None);
+        }
+        for row in rows {
+            self.keep(row, is_whole, Pending::Nothing);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, row: Row, is_whole: bool, pending: Pending) {
+        self.rows.insert(row.letter.id, Slot::Row { row: Box::new(row), is_whole, pending });
+    }
+
+    /// The row of a letter without the message's bytes and the history, perhaps.
+    pub(super) async fn head(&mut self, id: LetterId) -> Result<Option<Row>> {
+        self.load(&[id], false).await?;
+        Ok(self.known(id))
+    }
+
+    /// The row of a letter.
+    pub(super) async fn whole(&mut self, id: LetterId) -> Result<Option<Row>> {
+        self.load(&[id], true).await?;
+        Ok(self.known(id))
+    }
+
+    fn known(&self, id: LetterId) -> Option<Row> {
+        match self.rows.get(&id) {
+            Some(Slot::Row { row, .. }) => Some((**row).clone()),
+            _ => None,
+        }
+    }
+
+    /// A new row. Its id has been looked up.
+    pub(super) fn insert(&mut self, row: Row) {
+        self.keep(row, true, Pending::Insert);
+    }
+
+    /// What has changed of a row.
+    pub(super) fn update(&mut self, row: Row, changed: Changed) {
+        let (was_whole, before) = match self.rows.get(&row.letter.id) {
+            Some(Slot::Row { is_whole, pending, .. }) => (*is_whole, *pending),
+            _ => (false, Pending::Nothing),
+        };
+        let pending = match before {
+            Pending::Insert => Pending::Insert,
+            Pending::Update(before) => Pending::Update(before.max(changed)),
+            Pending::Nothing => Pending::Update(changed),
+        };
+        self.keep(row, was_whole || changed == Changed::All, pending);
+    }
+
+    /// Removes rows and what hangs on them.
+    pub(super) async fn remove(&mut self, ids: Vec<LetterId>) -> Result<()> {
+        self.flush().await?;
+        for id in &ids {
+            self.rows.insert(*id, Slot::None);
+        }
+        let delete =
+            Query::new(format!("DELETE FROM {} WHERE letter_id = ANY(", self.names.letters));
+        delete.bind(ids).push(")").run(self.conn()).await?;
+        Ok(())
+    }
+
+    /// Writes rows and items that have changed so far.
+    pub(super) async fn flush(&mut self) -> Result<()> {
+        let mut rows = std::mem::take(&mut self.rows);
+        let written = self.write_rows(&rows).await;
+        for slot in rows.values_mut() {
+            if let Slot::Row { pending, .. } = slot {
+                *pending = Pending::Nothing;
+            }
+        }
+        self.rows = rows;
+        written?;
+        self.write_originals().await?;
+        self.write_items().await
+    }
+
+    async fn write_rows(&mut self, rows: &BTreeMap<LetterId, Slot>) -> Result<()> {
+        let of = |wanted: Pending| {
+            rows.values().filter_map(move |slot| match slot {
+                Slot::Row { row, pending, .. } if *pending == wanted => Some(&**row),
+                _ => None,
+            })
+        };
+        let new: Vec<_> = of(Pending::Insert).collect();
+        if !new.is_empty() {
+            let count = new.len() as u64;
+            let insert = insert(self.names, new.into_iter())?;
+            if insert.push(" ON CONFLICT (letter_id) DO NOTHING").run(self.conn()).await? < count {
+                return Err(collided());
+            }
+        }
+        for changed in [Changed::State, Changed::Run, Changed::All] {
+            let changes: Vec<_> = of(Pending::Update(changed)).collect();
+            if !changes.is_empty() {
+                update(self.names, &changes, changed)?.run(self.conn()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_items(&mut self) -> Result<()> {
+        let (mut batch, mut is_empty) = (Batch::default(), true);
+        let now = self.now;
+        let mut items = std::mem::take(&mut self.items);
+        for ((operation, index), item) in items.iter().filter(|(_, item)| item.is_changed) {
+            is_empty = false;
+            let row = batch.row();
+            row.bytes(Some(operation.as_bytes()))?;
+            row.int(Some(columns::signed(*index)))?;
+            row.word(item.outcome.as_str())?;
+            row.text(item.why.as_deref().map(Into::into))?;
+        }
+        if !is_empty {
+            let sql = format!(
+                "UPDATE {} i SET outcome = u.outcome, why = u.why, at = ",
+                self.names.items
+            );
+            let update = Query::new(sql).bind(now).push(" FROM ").batch(batch)?.push(
+                " AS u (operation, idx, outcome, why) WHERE i.operation = u.operation AND i.idx = u.idx",
+            );
+            update.run(&mut self.transaction).await?;
+        }
+        for item in items.values_mut() {
+            item.is_changed = false;
+        }
+        self.items = items;
+        Ok(())
+    }
+
+    /// Whether letters of the same original message are kept as one.
+    pub(super) async fn is_dedup(&mut self) -> Result<bool> {
+        if let Some(is_dedup) = self.is_dedup {
+            return Ok(is_dedup);
+        }
+        let sql = format!("SELECT value <> 0 FROM {} WHERE name = 'dedup'", self.names.meta);
+        let found = Query::new(sql).first(self.conn(), |row| Fields::of(row).flag()).await?;
+        let is_dedup = found == Some(true);
+        self.is_dedup = Some(is_dedup);
+        Ok(is_dedup)
+    }
+
+    pub(super) async fn set_dedup_flag(&mut self, is_dedup: bool) -> Result<()> {
+        Query::new(format!("UPDATE {} SET value = ", self.names.meta))
+            .bind(i64::from(is_dedup))
+            .push(" WHERE name = 'dedup'")
+            .run(self.conn())
+            .await?;
+        self.is_dedup = Some(is_dedup);
+        Ok(())
+    }
+
+    /// Appends to the record of what operators did.
+    pub(super) fn note(&mut self, entry: AuditEntry) {
+        self.notes.push(entry);
+    }
+
+    /// The same for what is not about an operation.
+    pub(super) fn note_action(&mut self, by: &Actor, action: &str, subject: String, affected: u64) {
+        let (by, action, at) = (by.clone(), action.to_owned(), self.now);
+        self.note(AuditEntry { at, by, action, subject, affected, operation: None });
+    }
+
+    async fn write_notes(&mut self, notes: &[AuditEntry]) -> Result<()> {
+        if notes.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        for note in notes {
+            let row = batch.row();
+            row.time(Some(note.at))?;
+            row.word(&note.by.who)?;
+            row.text(note.by.note.as_deref().map(Into::into))?;
+            row.word(&note.action)?;
+            row.word(&note.subject)?;
+            row.int(Some(columns::signed(note.affected)))?;
+            row.bytes(note.operation.as_ref().map(|id| &id.as_bytes()[..]))?;
+        }
+        let sql = format!(
+            "INSERT INTO {} (at, who, note, action, subject, affected, operation) SELECT * FROM ",
+            self.names.audit
+        );
+        Query::new(sql).batch(batch)?.run(self.conn()).await?;
+        Ok(())
+    }
+}
+
+/// Another has just written what was not there before.
+fn collided() -> Fault {
+    Fault::new(dlq_core::StoreErrorKind::Unavailable, "others change the same letters; try again")
+        .with_again(Again::Collided)
+}
+
+/// `INSERT … SELECT …` of whole rows.
+pub(super) fn insert<'r>(names: &Names, rows: impl Iterator<Item = &'r Row>) -> Result<Query> {
+    let mut batch = Batch::default();
+    for row in rows {
+        let to = batch.row();
+        columns::put_kept(row, to)?;
+        columns::put_state(row, to)?;
+        columns::put_run(row, to)?;
+        columns::put_body(&row.letter, to)?;
+    }
+    let columns = [KEPT, STATE, RUN, BODY].concat().join(", ");
+    Query::new(format!("INSERT INTO {} ({columns}) SELECT u.* FROM ", names.letters))
+        .batch(batch)
+        .map(|query| query.push(" AS u"))
+}
+
+fn update(names: &Names, rows: &[&Row], changed: Changed) -> Result<Query> {
+    let mut batch = Batch::default();
+    for row in rows {
+        let to = batch.row();
+        to.bytes(Some(row.letter.id.as_bytes()))?;
+        columns::put_state(row, to)?;
+        if changed != Changed::State {
+            columns::put_run(row, to)?;
+        }
+        if changed == Changed::All {
+            columns::put_body(&row.letter, to)?;
+        }
+    }
+    let columns = match changed {
+        Changed::State => STATE.to_vec(),
+        Changed::Run => [STATE, RUN].concat(),
+        Changed::All => [STATE, RUN, BODY].concat(),
+    };
+    let set: Vec<_> = columns.iter().map(|column| format!("{column} = u.{column}")).collect();
+    let sql = format!("UPDATE {} t SET {} FROM ", names.letters, set.join(", "));
+    let named =
+        format!(" AS u (letter_id, {}) WHERE t.letter_id = u.letter_id", columns.join(", "));
+    Ok(Query::new(sql).batch(batch)?.push(&named))
+}
