@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use dlq_core::{LetterSummary, Timestamp};
+use dlq_core::{LetterId, LetterSummary, Timestamp};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
@@ -16,7 +16,7 @@ use sqlx::postgres::{
 use sqlx::{Decode, Encode, Postgres, Row as _, Type};
 
 use crate::columns::{self, Take};
-use crate::error::Result;
+use crate::error::{Fault, Result};
 use crate::row::Row;
 
 const NUL: &str = "\u{FDD0}\u{FDD1}";
@@ -95,6 +95,14 @@ pub(super) struct Fields<'r> {
 impl<'r> Fields<'r> {
     pub(super) fn of(record: &'r PgRow) -> Self {
         Self { record, next: 0 }
+    }
+
+    /// An array of ids.
+    pub(super) fn letters(&mut self) -> Result<Vec<LetterId>> {
+        let ids = self.next::<Vec<Vec<u8>>>()?;
+        let id = |bytes: &Vec<u8>| <[u8; 16]>::try_from(&bytes[..]).map(LetterId::from_bytes);
+        let ids: std::result::Result<_, _> = ids.iter().map(id).collect();
+        ids.map_err(|error| Fault::corrupt("id", &error))
     }
 
     fn next<T: Decode<'r, Postgres> + Type<Postgres>>(&mut self) -> Result<T> {

@@ -59,12 +59,15 @@
 mod batch;
 mod call;
 mod codec;
+mod collapse;
 mod config;
 mod dedup;
 mod error;
 mod filter;
+mod idempotency;
 mod items;
 mod letters;
+mod marks;
 mod names;
 mod operations;
 mod query;
@@ -72,8 +75,10 @@ mod schema;
 mod sink;
 mod tables;
 mod unit;
+mod upkeep;
 
 pub use config::PostgresBuilder;
+pub use idempotency::PostgresIdempotency;
 
 use std::sync::Arc;
 
@@ -129,6 +134,12 @@ impl PostgresStore {
     pub fn with_clock(mut self, clock: SharedClock) -> Self {
         self.clock = Some(clock);
         self
+    }
+
+    /// Idempotency in the same database.
+    #[must_use]
+    pub fn idempotency(&self) -> PostgresIdempotency {
+        PostgresIdempotency::new(self.clone())
     }
 
     fn names(&self) -> &Names {
