@@ -81,6 +81,9 @@ pub fn any_step() -> impl Strategy<Value = Step> {
 /// When the two answer differently, with the shortest sequence found that makes them; and when the store does not take
 /// a clock.
 pub fn compare<F: StoreFixture>(cases: u32) {
+    if !F::is_available() {
+        return;
+    }
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = (any::<bool>(), vec(any_step(), 1..40));
     let ended = TestRunner::new(config).run(&steps, |(dedup, steps)| {
@@ -103,6 +106,9 @@ pub fn compare<F: StoreFixture>(cases: u32) {
 ///
 /// When a letter does not come back as it was written, with the simplest letters found that do not.
 pub fn keeps_any_letter<F: StoreFixture>(cases: u32) {
+    if !F::is_available() {
+        return;
+    }
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let ended = TestRunner::new(config).run(&vec(any_letter(), 1..8), |letters| {
         crate::run("keeps any letter", async {
