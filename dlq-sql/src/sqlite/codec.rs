@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use dlq_core::Timestamp;
+use dlq_core::{Binding, Timestamp};
 use rusqlite::types::FromSql;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,6 +34,15 @@ impl<'r, 's> Fields<'r, 's> {
         Ok(self.next::<Option<i64>>()?.map(Timestamp::from_nanos))
     }
 
+    pub(super) fn bindings(&mut self) -> Result<Vec<Binding>> {
+        let bytes: Option<Vec<u8>> = self.next()?;
+        let (bindings, rest) = bytes.as_deref().unwrap_or_default().as_chunks();
+        if !rest.is_empty() {
+            return Err(Fault::corrupt("list of bindings", &"it does not end with a whole one"));
+        }
+        Ok(bindings.iter().copied().map(Binding::from_bytes).collect())
+    }
+
     pub(super) fn word<T: FromStr<Err: Display>>(&mut self, what: &str) -> Result<T> {
         self.next += 1;
         let text = self.record.get_ref(self.next - 1)?.as_str();
@@ -59,6 +68,12 @@ impl<'r, 's> Fields<'r, 's> {
 
 pub(super) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("the types have no map with keys other than text")
+}
+
+/// One after another; `None` when there is none.
+pub(super) fn bindings(bindings: &[Binding]) -> Option<Vec<u8>> {
+    let bytes = || bindings.iter().flat_map(|binding| *binding.as_bytes()).collect();
+    (!bindings.is_empty()).then(bytes)
 }
 
 pub(super) fn nanos(time: Option<Timestamp>) -> Option<i64> {

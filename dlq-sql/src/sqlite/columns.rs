@@ -53,7 +53,7 @@ pub(super) const RUN: &[&str] = &[
     "history",
 ];
 
-/// What only another death brings.
+/// What only another death or an edit brings.
 pub(super) const BODY: &[&str] = &[
     "event_id",
     "subject",
@@ -72,6 +72,7 @@ pub(super) const BODY: &[&str] = &[
     "headers",
     "key",
     "data",
+    "edited_from",
 ];
 
 /// What is read of every row: all but the message's bytes and the history.
@@ -120,6 +121,7 @@ pub(super) const HEAD: &[&str] = &[
     "lapses",
     "item",
     "dedup_key",
+    "edited_from",
 ];
 
 /// Binds values one after another.
@@ -203,7 +205,8 @@ impl<'s, 'c> Binder<'s, 'c> {
             .put(codec::json(&letter.attributes))?
             .put(codec::json(message.headers()))?
             .put(message.key().map(|key| &key[..]))?
-            .put(message.payload().map(|payload| &payload[..]))?;
+            .put(message.payload().map(|payload| &payload[..]))?
+            .put(codec::bindings(&letter.state.edited_from))?;
         Ok(())
     }
 }
@@ -301,6 +304,7 @@ fn read(record: &Record<'_>) -> Result<(Row, Head)> {
         updated_at: fields.time()?,
         last_retry_at: fields.time_or_none()?,
         seen: fields.next()?,
+        edited_from: Vec::new(),
     };
     let operation = state.operation;
     let letter = DeadLetter {
@@ -340,6 +344,7 @@ fn read(record: &Record<'_>) -> Result<(Row, Head)> {
     row.lapses = fields.next()?;
     row.item = operation.zip(fields.next::<Option<i64>>()?.map(codec::unsigned));
     row.key = fields.next()?;
+    row.letter.state.edited_from = fields.bindings()?;
     row.counted = Some(row.count_key());
     Ok((row, Head { error, payload_size }))
 }

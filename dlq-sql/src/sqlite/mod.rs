@@ -64,6 +64,7 @@ mod codec;
 mod columns;
 mod config;
 mod dedup;
+mod edit;
 mod error;
 mod filter;
 mod idempotency;

@@ -11,7 +11,7 @@ const APPLICATION_ID: i64 = 0x646c_7131;
 
 /// Each step makes the next version out of the one before; the first makes version 1 out of nothing. A step that has
 /// been released is never edited.
-const STEPS: &[fn(&Names) -> String] = &[version_1];
+const STEPS: &[fn(&Names) -> String] = &[version_1, version_2];
 
 /// Refuses a file that is not ours or of a later version, without changing it.
 pub(super) fn recognise(conn: &Connection) -> Result<()> {
@@ -264,6 +264,11 @@ CREATE TABLE {meta} (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWI
 INSERT INTO {meta} (name, value) VALUES ('version', 1), ('dedup', 0), ('fence', 0);
 {view}"
     )
+}
+
+fn version_2(names: &Names) -> String {
+    // The bindings of the bytes before each edit, one after another; NULL when it was not edited.
+    format!("ALTER TABLE {} ADD COLUMN edited_from BLOB;", names.letters)
 }
 
 /// The letters for human eyes: times and ids as text, payloads as text and JSON where they are.
