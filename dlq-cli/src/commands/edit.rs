@@ -35,7 +35,7 @@ pub(super) async fn run(
         None => Edit::new(),
     };
     let changed = change(context, store, &args, &letter, edit).await;
-    if changed.is_err() {
+    if changed.is_err() || args.confirm.dry_run {
         eprintln!("what you wrote is kept in {}", draft.keep()?.display());
     }
     changed
@@ -80,9 +80,8 @@ async fn change(
         edit = edit.allow_invalid();
     }
     let after = edit.apply(&letter.message).map_err(|error| {
-        let hint = "say --allow-invalid if it is meant";
         let error = StoreError::new(error.kind(), "edit the letter").with_detail(error.to_string());
-        CliError::from(error).hinting(hint)
+        CliError::from(error).hinting("--allow-invalid takes it as it is")
     })?;
     if after == letter.message {
         eprintln!("nothing to change: the letter is like that already");

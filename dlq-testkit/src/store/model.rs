@@ -395,11 +395,11 @@ fn edit(how: u8) -> Edit {
 
 fn restored(mut letter: DeadLetter, state: u8, now: dlq_core::Timestamp) -> DeadLetter {
     letter.state.status = Status::ALL[usize::from(state) % Status::ALL.len()];
-    letter.state.due = (state % 3 == 0).then_some(now.after(Duration::from_secs(1)));
+    letter.state.due = state.is_multiple_of(3).then_some(now.after(Duration::from_secs(1)));
     letter.state.replays = u32::from(state % 5);
     letter.state.created_at = now.before(Duration::from_secs(u64::from(state % 11)));
     letter.state.updated_at = now;
-    if state % 4 == 0 {
+    if state.is_multiple_of(4) {
         let other = Message::new("s", ["payload", "other", "[1]"][usize::from(state) / 4 % 3]);
         letter.state.edited_from.push(Binding::of(&letter.id, &other));
     }
