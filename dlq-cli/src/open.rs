@@ -3,7 +3,7 @@
 use dlq_core::DeadLetters;
 use dlq_sql::sqlite::SqliteStore;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command};
 use crate::error::CliError;
 #[cfg(feature = "kafka")]
 use crate::kafka;
@@ -19,7 +19,7 @@ pub(crate) enum Place {
     Nats(Box<nats::Broker>),
 }
 
-/// Opens what `--from` names. Never creates a store.
+/// Opens what `--from` names. Creates a store only where that is asked for.
 pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
     let url = cli.from.as_deref().ok_or_else(|| {
         CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
@@ -36,7 +36,10 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
             let broker = nats::Broker::connect(scheme, rest, shown, &cli.broker).await?;
             Ok(Place::Nats(Box::new(broker)))
         }
-        _ => store(url, false).await.map(Place::Store),
+        _ => {
+            let create = matches!(&cli.command, Command::Import(args) if args.create);
+            store(url, create).await.map(Place::Store)
+        }
     }
 }
 

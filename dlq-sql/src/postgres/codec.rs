@@ -47,6 +47,27 @@ const TIMESTAMPTZ_ARRAY: PgTypeInfo = PgTypeInfo::with_oid(Oid(1185));
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Time(pub(super) Timestamp);
 
+/// Bytes, borrowed or not.
+pub(super) struct Blob<'v>(pub(super) Cow<'v, [u8]>);
+
+impl Type<Postgres> for Blob<'_> {
+    fn type_info() -> PgTypeInfo {
+        <&[u8] as Type<Postgres>>::type_info()
+    }
+}
+
+impl PgHasArrayType for Blob<'_> {
+    fn array_type_info() -> PgTypeInfo {
+        <&[u8] as PgHasArrayType>::array_type_info()
+    }
+}
+
+impl Encode<'_, Postgres> for Blob<'_> {
+    fn encode_by_ref(&self, to: &mut PgArgumentBuffer) -> std::result::Result<IsNull, BoxDynError> {
+        <&[u8] as Encode<Postgres>>::encode_by_ref(&&*self.0, to)
+    }
+}
+
 /// To the microsecond, up.
 pub(super) fn rounded(time: Timestamp) -> Timestamp {
     Timestamp::from_nanos(micros(time).saturating_mul(1_000))

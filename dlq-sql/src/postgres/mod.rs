@@ -62,6 +62,7 @@ mod codec;
 mod collapse;
 mod config;
 mod dedup;
+mod edit;
 mod error;
 mod filter;
 mod idempotency;

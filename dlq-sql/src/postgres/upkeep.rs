@@ -1,7 +1,10 @@
 use dlq_core::store::{
-    Actor, AuditEntry, Cleanup, ItemOutcome, Mark, Marked, ProcessedEvent, Selection, Upkeep, rules,
+    Actor, AuditEntry, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent, Receipt,
+    Selection, Upkeep, rules,
 };
-use dlq_core::{Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp};
+use dlq_core::{
+    DeadLetter, Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
+};
 use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
@@ -65,6 +68,29 @@ impl Upkeep for PostgresStore {
             })
         };
         clean.await.during("clean up")
+    }
+
+    async fn edit(
+        &self,
+        id: LetterId,
+        edit: Edit,
+        by: Actor,
+    ) -> std::result::Result<DeadLetter, StoreError> {
+        transact!(self, unit => unit.edit(id, &edit, &by)).during("edit the letter")
+    }
+
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> std::result::Result<Vec<Receipt>, StoreError> {
+        let restore = async {
+            let mut receipts = Vec::with_capacity(letters.len());
+            for letters in letters.chunks(BATCH) {
+                receipts.extend(transact!(self, unit => unit.restore_all(letters))?);
+            }
+            Ok(receipts)
+        };
+        restore.await.during("restore letters")
     }
 
     async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {

@@ -82,4 +82,3 @@ impl Drop for Schema {
         let _ = ended.join();
     }
 }
-

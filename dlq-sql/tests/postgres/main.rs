@@ -5,4 +5,3 @@
 mod fixture;
 mod opening;
 mod tables;
-

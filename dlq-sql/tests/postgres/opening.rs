@@ -36,7 +36,9 @@ async fn what_is_wrong_with_the_url_is_said() {
     }
     let error = refused("postgres://ana:s3cret@127.0.0.1:1/orders").await;
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-    for wrong in ["postgres://ana:s3cret@[/orders", "nonsense s3cret", "postgres://ana:s3cret@host:port/x"] {
+    for wrong in
+        ["postgres://ana:s3cret@[/orders", "nonsense s3cret", "postgres://ana:s3cret@host:port/x"]
+    {
         let error = refused(wrong).await;
         assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
         assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
@@ -121,13 +123,15 @@ async fn the_rights_that_are_needed_are_those_that_are_named() {
     conn.execute(AssertSqlSafe(format!("GRANT USAGE ON SCHEMA {name} TO {user}"))).await.unwrap();
     let error = opened(false).await.unwrap_err();
     assert!(error.to_string().contains("grant SELECT, INSERT, UPDATE and DELETE"), "{error}");
-    let tables = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {user}");
+    let tables =
+        format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {user}");
     conn.execute(AssertSqlSafe(tables)).await.unwrap();
     let store = opened(false).await.unwrap();
     store.put(vec![letter(1)]).await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), 1);
     opened(true).await.unwrap();
-    let elsewhere = PostgresStore::builder(&theirs).schema(format!("{name}_b")).open().await.unwrap_err();
+    let elsewhere =
+        PostgresStore::builder(&theirs).schema(format!("{name}_b")).open().await.unwrap_err();
     assert_eq!(elsewhere.kind(), StoreErrorKind::InvalidConfig, "{elsewhere}");
     conn.execute(AssertSqlSafe(format!("DROP OWNED BY {user}; DROP ROLE {user}"))).await.unwrap();
 }

@@ -37,7 +37,9 @@ async fn plain_sql_finds_what_it_always_found() {
     assert!(rows.iter().any(|row| row.get::<Option<&str>, _>("customer") == Some("anna")));
     // Whoever changes rows by hand is counted too.
     conn.execute("DELETE FROM dlq_events WHERE octet_length(data) = 2").await.unwrap();
-    conn.execute("UPDATE dlq_events SET status = 'resolved', resolution = 'dismissed'").await.unwrap();
+    conn.execute("UPDATE dlq_events SET status = 'resolved', resolution = 'dismissed'")
+        .await
+        .unwrap();
     let stats = store.stats(Filter::new()).await.unwrap();
     assert_eq!((stats.total, stats.by_status.len()), (2, 1), "{stats:?}");
     conn.execute("TRUNCATE dlq_events CASCADE").await.unwrap();
