@@ -58,16 +58,21 @@
 
 mod batch;
 mod call;
+mod claims;
 mod codec;
 mod config;
 mod dedup;
 mod error;
 mod filter;
+mod finish;
 mod items;
 mod letters;
 mod names;
 mod operations;
+mod plan;
 mod query;
+mod release;
+mod schedule;
 mod schema;
 mod sink;
 mod tables;
