@@ -177,10 +177,9 @@ impl Unit<'_> {
         }
         let now = self.now();
         let Names { items, letters, .. } = self.names();
-        let query = Query::new(format!(
-            "WITH open AS MATERIALIZED (SELECT i.operation, i.idx, i.letter_id, i.outcome \
-             FROM unnest("
-        ));
+        let query = Query::new(
+            "WITH open AS MATERIALIZED (SELECT i.operation, i.idx, i.letter_id, i.outcome FROM unnest(",
+        );
         let query = query.bind(open).push(&format!(
             "::bytea[]) AS u (letter_id) JOIN {letters} t USING (letter_id) \
              JOIN {items} i ON i.operation = t.operation AND i.idx = t.item), \
