@@ -1,6 +1,6 @@
 //! [`Row`]: a letter and what only the store knows of it.
 
-use dlq_core::store::rules::{self, DedupKey, Standing, same_bytes};
+use dlq_core::store::rules::{self, DedupKey, Standing};
 use dlq_core::store::{Claim, ClaimToken, Finish};
 use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Timestamp};
 
@@ -117,7 +117,7 @@ impl Row {
             is_record: self.is_record(),
             is_claimed: self.claim.is_some(),
             attempts: self.letter.attempts,
-            has_same_bytes: same_bytes(&self.letter.message, &news.message) || same_original(),
+            has_same_bytes: rules::is_known_by_bytes(&self.letter, news) || same_original(),
         }
     }
 

@@ -180,9 +180,14 @@ async fn a_stream_has_one_store() {
     assert!(refused.err.contains("ingest first: dlq ingest --once --from"), "{}", refused.err);
     let into = bench.store_url();
     bench.run(&["ingest", "--into", &into, "--once"]).ok();
-    for args in
-        [&["mark", "resolved", "--all", "--yes"] as &[&str], &["delete", "--all"], &["op", "list"]]
-    {
+    for args in [
+        &["mark", "resolved", "--all", "--yes"] as &[&str],
+        &["delete", "--all"],
+        &["op", "list"],
+        &["edit", "00", "--no-payload"],
+        &["cleanup", "--older-than", "1d"],
+        &["import", "-"],
+    ] {
         let refused = bench.run(args);
         assert_eq!(refused.code, 2, "{args:?}");
         assert!(
