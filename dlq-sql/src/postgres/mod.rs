@@ -58,6 +58,7 @@
 
 mod batch;
 mod call;
+mod claims;
 mod codec;
 mod collapse;
 mod config;
@@ -65,13 +66,17 @@ mod dedup;
 mod edit;
 mod error;
 mod filter;
+mod finish;
 mod idempotency;
 mod items;
 mod letters;
 mod marks;
 mod names;
 mod operations;
+mod plan;
 mod query;
+mod release;
+mod schedule;
 mod schema;
 mod sink;
 mod tables;
