@@ -125,11 +125,13 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     let topic = format!("topic `{}`, partition 0, cannot be read from offset 1 on", place.topic);
     assert!(text.contains(&topic) && text.contains("the feature `zstd`"), "{text}");
     // It is not told all the time, and the other topic goes on.
-    let mut errors = 0;
-    let until = Instant::now() + Duration::from_secs(4);
+    let (mut errors, mut others, begun) = (0, Vec::new(), Instant::now());
     place.send(&other, b"7", &[]).await;
-    let mut others = Vec::new();
-    while let Ok(next) = tokio::time::timeout_at(until.into(), source.next()).await {
+    loop {
+        // Until it has come, and for four seconds.
+        let left = Duration::from_secs(4).saturating_sub(begun.elapsed());
+        let patience = if others.is_empty() { PATIENCE } else { left };
+        let Ok(next) = timeout(patience, source.next()).await else { break };
         match next {
             Ok(next) => {
                 let (delivery, settle) = next.unwrap();
@@ -140,7 +142,8 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
         }
     }
     assert_eq!(others, [7], "{errors} errors");
-    assert!(errors <= 1, "{errors} errors in four seconds");
+    let seconds = begun.elapsed().as_secs();
+    assert!(errors <= 1 + seconds / 20, "{errors} errors in {seconds} s");
     source.close().await;
     assert_eq!(committed(&place), Offset::Offset(1), "it is not passed over");
 
@@ -170,7 +173,7 @@ async fn a_broker_that_is_away_is_told_and_waited_for() {
     }
     let begun = Instant::now();
     let nowhere = KafkaConsumer::new(&Brokers::at("127.0.0.1:1"), "orders", "billing");
-    let error = timeout(Duration::from_secs(30), nowhere.source()).await.unwrap().unwrap_err();
+    let error = timeout(PATIENCE, nowhere.source()).await.unwrap().unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
@@ -189,7 +192,8 @@ async fn a_broker_that_is_away_is_told_and_waited_for() {
     println!("after {:.1} s: {unwritten}", begun.elapsed().as_secs_f64());
     assert_eq!(unwritten.kind(), StoreErrorKind::Unavailable);
     assert!(unwritten.to_string().contains(".dlq`"), "{unwritten}");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    // After four seconds it is given up; by itself the writer has more patience.
+    assert!(begun.elapsed() < Duration::from_secs(20));
     tokio::task::block_in_place(|| place.running().restart().unwrap());
     sink.put(vec![letter(1)]).await.unwrap();
     drop(settle);
@@ -262,7 +266,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
         while lane.escalate(escalation()).await.is_err() {}
     };
     let begun = Instant::now();
-    timeout(Duration::from_secs(10), written).await.unwrap();
+    timeout(PATIENCE, written).await.unwrap();
     println!("written {:.1} s after they were created again", begun.elapsed().as_secs_f64());
     drop(settle);
     while handle(&mut source).await.lane() != Lane::Retry {}
@@ -287,14 +291,16 @@ async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
     allow_only(&place.running(), TOPIC, &dead, DESCRIBE);
     let refused = async {
         loop {
-            if let Err(error) = sink.put(vec![letter(2)]).await {
-                break error;
+            match sink.put(vec![letter(2)]).await {
+                Err(error) if error.kind() == StoreErrorKind::InvalidConfig => break error,
+                // It is not in force yet, or the broker is slow.
+                Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),
+                Ok(_) => {}
             }
         }
     };
     let error = timeout(PATIENCE, refused).await.unwrap();
     println!("{error}");
-    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
     let text = error.to_string();
     assert!(text.contains(&format!("topic `{dead}`")) && text.contains("allow `Write`"), "{text}");
 
