@@ -250,10 +250,16 @@ impl Cluster {
         if of.is_empty() {
             return Ok(Vec::new());
         }
-        let asking = self.admin()?.describe_configs(of, &options());
-        let answers = Handle::current()
-            .block_on(asking)
-            .map_err(|error| self.failed("read settings", error))?;
+        let deadline = Instant::now() + PATIENCE;
+        let once = AdminOptions::new().request_timeout(Some(PATIENCE / 2));
+        let answers = loop {
+            let asking = self.admin()?.describe_configs(of, &once);
+            match Handle::current().block_on(asking) {
+                // It may have waited for a broker that is away, and knows by now which are not.
+                Err(error) if is_silent(&error) && Instant::now() < deadline => sleep(PAUSE),
+                answers => break answers.map_err(|error| self.failed("read settings", error))?,
+            }
+        };
         let read = |answer: rdkafka::admin::ConfigResourceResult| match answer {
             // The client gives nothing, and no error, where it is refused or the broker knows of no such topic; what is
             // there has settings.
@@ -303,6 +309,13 @@ fn is_moving(error: &KafkaError) -> bool {
         UnknownTopicOrPartition,
     ];
     code(error).is_some_and(|code| moving.contains(&code))
+}
+
+/// Whether a broker has not answered.
+fn is_silent(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{BrokerTransportFailure, OperationTimedOut, RequestTimedOut};
+    let silent = [BrokerTransportFailure, OperationTimedOut, RequestTimedOut];
+    code(error).is_some_and(|code| silent.contains(&code))
 }
 
 pub(super) fn options() -> AdminOptions {

@@ -10,8 +10,6 @@ use dlq_core::{
     Settle as _, Sink as _, Source as _, StoreErrorKind, SystemClock, TransportError,
     TransportErrorKind,
 };
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
-use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaLetters, KafkaSource, Ladder};
@@ -23,6 +21,7 @@ use tokio::time::timeout;
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
+use crate::topic;
 
 /// What a source says next. A delivery that was in hand when its partition was taken away comes again.
 async fn error(source: &mut KafkaSource) -> TransportError {
@@ -81,21 +80,6 @@ fn committed(place: &Place) -> Offset {
     let mut list = TopicPartitionList::new();
     list.add_partition(&place.topic, 0);
     client.committed_offsets(list, PATIENCE).unwrap().elements()[0].offset()
-}
-
-/// Deletes a topic, and returns when it is gone.
-async fn delete(place: &Place, topic: &str) {
-    let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
-    admin.delete_topics(&[topic], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-    let client: BaseConsumer = place.config().create().unwrap();
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let metadata = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
-        if metadata.topics().iter().all(|topic| topic.error().is_some()) {
-            return;
-        }
-        assert!(Instant::now() < until, "`{topic}` is still there");
-    }
 }
 
 /// The codec is of the build: with the feature the same records are read.
@@ -168,16 +152,21 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_away_is_told_and_waited_for() {
-    if !available() {
-        return;
+    if available() {
+        tokio::join!(away_from_the_start(), away_for_a_while());
     }
+}
+
+async fn away_from_the_start() {
     let begun = Instant::now();
     let nowhere = KafkaConsumer::new(&Brokers::at("127.0.0.1:1"), "orders", "billing");
     let error = timeout(PATIENCE, nowhere.source()).await.unwrap().unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
 
+async fn away_for_a_while() {
     let place = Place::own("away").await;
     let consumer = consumer(&place);
     let mut source = consumer.source().await.unwrap();
@@ -215,7 +204,7 @@ async fn a_topic_that_is_deleted_is_named_until_it_is_there_again() {
     place.publish([1, 2]).await;
     assert_eq!(number(&handle(&mut source).await), 1);
     assert_eq!(number(&handle(&mut source).await), 2);
-    delete(&place, &place.topic).await;
+    topic::delete(place.brokers.bootstrap(), &place.topic).await;
     let error = told(&mut source, &format!("topic `{}` is not there", place.topic)).await;
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     place.send(&other, b"7", &[]).await;
@@ -240,8 +229,8 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let (delivery, settle) = next(&mut source).await;
     // It writes before, so that it has seen the topics as they were.
     sink.put(vec![letter(1)]).await.unwrap();
-    delete(&place, &dead).await;
-    delete(&place, &retry).await;
+    topic::delete(place.brokers.bootstrap(), &dead).await;
+    topic::delete(place.brokers.bootstrap(), &retry).await;
     let escalation = || Escalation {
         delivery: delivery.clone(),
         consumer: "billing".into(),

@@ -44,9 +44,14 @@ pub(crate) struct Place {
 }
 
 /// The broker that all share.
-pub(crate) fn shared() -> Arc<Mutex<Running>> {
+fn shared() -> Arc<Mutex<Running>> {
     static BROKER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
     Arc::clone(BROKER.get_or_init(|| Arc::new(Mutex::new(start()))))
+}
+
+/// Where it is.
+pub(crate) fn url() -> String {
+    shared().lock().unwrap_or_else(PoisonError::into_inner).url().to_owned()
 }
 
 /// A broker whose groups may miss a process soon.

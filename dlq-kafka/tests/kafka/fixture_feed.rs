@@ -9,7 +9,7 @@ use dlq_kafka::rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::time::timeout;
 
 pub(crate) use crate::fixture::PATIENCE;
-use crate::fixture_replay::broker;
+use crate::fixture::{available, url};
 use crate::topic;
 
 /// A topic of dead letters.
@@ -21,7 +21,10 @@ pub(crate) struct Topic {
 
 impl Topic {
     pub(crate) async fn new(name: &str, partitions: i32) -> Option<Self> {
-        Some(Self::at(&broker()?, name, partitions).await)
+        if !available() {
+            return None;
+        }
+        Some(Self::at(&url(), name, partitions).await)
     }
 
     pub(crate) async fn at(bootstrap: &str, name: &str, partitions: i32) -> Self {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use dlq_core::DeadLetter;
@@ -16,12 +16,18 @@ use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLetters, ScanProgress};
 use dlq_services::Running;
 
+use crate::fixture::start;
 pub(crate) use crate::fixture::{PATIENCE, available};
-use crate::fixture::{shared, start};
 use crate::topic;
 
 /// The timestamp of the first record, in milliseconds.
 pub(crate) const BEGIN: i64 = 1_790_000_000_000;
+
+/// The broker that all share. It has few groups: whoever plans a replay asks each of them.
+pub(crate) fn shared() -> Arc<Mutex<Running>> {
+    static BROKER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
+    Arc::clone(BROKER.get_or_init(|| Arc::new(Mutex::new(start()))))
+}
 
 /// A topic of dead letters.
 pub(crate) struct Dead {

@@ -18,7 +18,8 @@ use dlq_testkit::fixtures::letter_of;
 use futures_util::future::join_all;
 
 pub(crate) use crate::fixture::PATIENCE;
-use crate::fixture::{available, shared};
+use crate::fixture::available;
+use crate::fixture_letters::shared;
 use crate::topic;
 
 /// The partitions of the topics that letters are born in.

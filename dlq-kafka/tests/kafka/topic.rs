@@ -65,3 +65,21 @@ pub(crate) fn settled(bootstrap: &str, topic: &str) {
         }
     }
 }
+
+/// Deletes a topic, and returns when it is gone.
+pub(crate) async fn delete(bootstrap: &str, name: &str) {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    let admin: AdminClient<DefaultClientContext> = config.create().unwrap();
+    admin.delete_topics(&[name], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let client: BaseConsumer = config.create().unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let metadata =
+            tokio::task::block_in_place(|| client.fetch_metadata(Some(name), PATIENCE)).unwrap();
+        if metadata.topics().iter().all(|topic| topic.error().is_some()) {
+            return;
+        }
+        assert!(Instant::now() < until, "`{name}` is still there");
+    }
+}
