@@ -1,13 +1,13 @@
 //! Topics of ours are created as they have to be, once; and what cannot be is told by name.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dlq_core::StoreErrorKind;
 use dlq_kafka::admin::Deployment;
 use dlq_kafka::{Brokers, DlqTopic, RetryTopics};
 use dlq_services::Service;
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::fixture_topics::{Operator, PATIENCE, available, of_topics, ours, shared};
 
@@ -100,6 +100,29 @@ async fn the_topic_of_a_consumer_is_not_created() {
         let said = "cannot create a deployment: topic `nowhere` is not there; check its name, or create it";
         assert_eq!(text, said, "looking for it makes none, nor are topics made for it");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_brokers_are_about_to_hear_of_is_there() {
+    if !available() {
+        return;
+    }
+    let operator = Operator::at(&shared());
+    // Whether it is made soon enough depends on the machine, too.
+    for attempt in 0..5 {
+        let name = format!("soon-{attempt}");
+        let deployment = ours(&name);
+        let making = async {
+            // When the other has asked.
+            sleep(Duration::from_millis(300)).await;
+            operator.create(&name, 1, &[]).await;
+        };
+        match tokio::join!(deployment.create(&operator.brokers), making).0 {
+            Ok(done) => return assert_eq!(done.created.len(), 4),
+            Err(error) => assert_eq!(error.kind(), StoreErrorKind::NotFound, "{error}"),
+        }
+    }
+    panic!("it is not asked for again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
