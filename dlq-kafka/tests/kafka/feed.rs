@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::fixture_feed::{PATIENCE, Topic};
 
 const STORE: &str = "sqlite:///dlq.db";
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(10);
 
 fn group(topic: &Topic) -> String {
     KafkaFeed::group_of(&topic.name)
@@ -222,7 +222,8 @@ async fn who_hangs_loses_its_partitions() {
     let Some(topic) = Topic::new("feed-hangs", 2).await else { return };
     topic.write(0..20).await;
     let impatient = topic.brokers().with("max.poll.interval.ms", "2000");
-    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, LEASE).await;
+    let lease = Duration::from_secs(2);
+    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, lease).await;
     let mut first = opened.unwrap();
     assert!(!next(&mut first, 20).await.is_empty());
     // It asks for nothing more, and does not end.
@@ -310,8 +311,7 @@ async fn a_broker_that_is_killed_is_waited_for() {
     let mut broker = tokio::task::block_in_place(start);
     let topic = Topic::at(broker.url(), "feed-killed", 1).await;
     topic.write(0..20).await;
-    let lease = Duration::from_secs(6);
-    let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, lease).await;
+    let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, LEASE).await;
     let mut feed = opened.unwrap();
     let mut seen = numbers(&next(&mut feed, 5).await);
     feed.confirm().await.unwrap();
