@@ -6,10 +6,10 @@ use std::time::Duration;
 use dlq_core::ingest::{Content, Fed, Feed as _};
 use dlq_core::{Position, StoreError, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
-use dlq_services::Service;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
+use crate::fixture::{available, start};
 use crate::fixture_feed::{PATIENCE, Topic};
 
 const STORE: &str = "sqlite:///dlq.db";
@@ -302,13 +302,10 @@ async fn what_is_not_there_is_named_soon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_is_waited_for() {
-    if dlq_services::or_skip(Service::Kafka, dlq_services::ensure_installed(Service::Kafka))
-        .is_err()
-    {
+    if !available() {
         return;
     }
-    let start = || Service::Kafka.builder().ours().start().unwrap();
-    let mut broker = tokio::task::block_in_place(start);
+    let mut broker = start();
     let topic = Topic::at(broker.url(), "feed-killed", 1).await;
     topic.write(0..20).await;
     let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, LEASE).await;
