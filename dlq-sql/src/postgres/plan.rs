@@ -97,6 +97,7 @@ impl Unit<'_> {
         }
         operation.state = operation.advance(now, 0).state;
         self.operations.insert(id, operation.clone());
+        self.wakes.insert(String::new());
         self.note(AuditEntry {
             at: now,
             by: by.clone(),

@@ -145,6 +145,9 @@ impl Unit<'_> {
         }
         operation.state = state;
         operation.updated_at = now;
+        if control == Control::Resume {
+            self.wakes.insert(String::new());
+        }
         let affected = open.len() as u64;
         self.withdraw(id, open).await?;
         self.note(AuditEntry {
