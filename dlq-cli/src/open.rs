@@ -54,7 +54,8 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
             let opened = postgres(url, create)?.open().await;
-            let store = opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
+            let store =
+                opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
         }
         Some((
@@ -79,7 +80,8 @@ fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilde
     let parts = query.split('&').filter(|part| !part.is_empty());
     let (ours, theirs): (Vec<_>, Vec<_>) =
         parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
-    let url = if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
+    let url =
+        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
     let mut builder = PostgresStore::builder(url).migrate(create).max_connections(4);
     for part in ours {
         builder = match part.split_once('=') {

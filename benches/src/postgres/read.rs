@@ -59,7 +59,10 @@ async fn measure(mut bench: Bench, count: u64, rounds: usize) -> Result<(), Fail
     show!("stats", store.stats(Filter::new()));
     show!("groups", store.groups(Filter::new(), 20));
     show!("groups, filtered", store.groups(filter(), 20));
-    show!("health", letters.health(HealthThresholds::default()));
+    show!("health", async {
+        let health = letters.health(HealthThresholds::default()).await;
+        Ok::<_, Failed>(health)
+    });
     println!("last page / first page: {:.2}", times[1].as_secs_f64() / times[0].as_secs_f64());
     Ok(())
 }

@@ -174,6 +174,8 @@ CREATE TABLE {processed} (
     attempt bigint NOT NULL,
     duration_ns bigint NOT NULL,
     at timestamptz NOT NULL,
+    -- The same in nanoseconds since the Unix epoch, as the consumer gave it.
+    at_ns bigint NOT NULL,
     error text
 );
 

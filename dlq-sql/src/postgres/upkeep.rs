@@ -115,7 +115,7 @@ impl Upkeep for PostgresStore {
         }
         attempt!(self, conn => async {
             let sql = format!(
-                "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, error) SELECT * FROM ",
+                "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, at_ns, error) SELECT * FROM ",
                 self.names().processed
             );
             Query::new(sql).batch(processed(&events)?)?.run(conn).await.map(|_| ())
@@ -126,7 +126,7 @@ impl Upkeep for PostgresStore {
     async fn processed(&self, limit: u32) -> std::result::Result<Vec<ProcessedEvent>, StoreError> {
         attempt!(self, conn => async {
             Query::new(format!(
-                "SELECT event_id, subject, consumer, status, attempt, duration_ns, at, error \
+                "SELECT event_id, subject, consumer, status, attempt, duration_ns, at_ns, error \
                  FROM {} ORDER BY seq DESC LIMIT ",
                 self.names().processed
             ))
@@ -269,6 +269,7 @@ fn processed(events: &[ProcessedEvent]) -> Result<Batch<'_>> {
         row.count(event.attempt)?;
         row.int(Some(columns::signed(nanos)))?;
         row.time(Some(event.at))?;
+        row.nanos(Some(event.at))?;
         row.text(event.error.as_deref().map(Into::into))?;
     }
     Ok(batch)
@@ -309,7 +310,7 @@ fn read_processed(record: &PgRow) -> Result<ProcessedEvent> {
         status: fields.word("processing status")?,
         attempt: fields.count()?,
         duration: std::time::Duration::from_nanos(fields.unsigned()?),
-        at: fields.time()?,
+        at: Timestamp::from_nanos(fields.int()?),
         error: fields.text_or_none()?,
     })
 }

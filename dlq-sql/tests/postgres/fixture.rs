@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dlq_services::{Running, Service, ensure_installed, or_skip};
-use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
+use dlq_sql::postgres::{PostgresBuilder, PostgresIdempotency, PostgresStore};
+use dlq_testkit::fixtures::ManualClock;
+use dlq_testkit::idempotency::IdempotencyFixture;
+use dlq_testkit::store::StoreFixture;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 /// How long a test waits for what must come.
@@ -80,5 +83,106 @@ impl Drop for Schema {
             runtime.map(|runtime| runtime.block_on(drop))
         });
         let _ = ended.join();
+    }
+}
+
+/// By the clock of the test.
+#[derive(Debug)]
+pub(crate) struct PostgresFixture {
+    schema: Schema,
+    clock: ManualClock,
+}
+
+impl PostgresFixture {
+    fn new() -> Self {
+        Self { schema: Schema::fresh(), clock: ManualClock::new() }
+    }
+
+    async fn opened(&self, dedup: bool) -> PostgresStore {
+        self.schema.builder().clock(self.clock.shared()).dedup(dedup).open().await.unwrap()
+    }
+}
+
+impl StoreFixture for PostgresFixture {
+    type Store = PostgresStore;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(_check: &'static str) -> Self {
+        Self::new()
+    }
+
+    async fn open(&self, dedup: bool) -> PostgresStore {
+        self.opened(dedup).await
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        Some(&self.clock)
+    }
+}
+
+impl IdempotencyFixture for PostgresFixture {
+    type Store = PostgresIdempotency;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(_check: &'static str) -> Self {
+        Self::new()
+    }
+
+    async fn open(&self) -> PostgresIdempotency {
+        self.opened(false).await.idempotency()
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        Some(&self.clock)
+    }
+}
+
+/// By the clock of the database.
+#[derive(Debug)]
+pub(crate) struct OwnTimeFixture(Schema);
+
+impl StoreFixture for OwnTimeFixture {
+    type Store = PostgresStore;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(_check: &'static str) -> Self {
+        Self(Schema::fresh())
+    }
+
+    async fn open(&self, dedup: bool) -> PostgresStore {
+        self.0.builder().dedup(dedup).open().await.unwrap()
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        None
+    }
+}
+
+impl IdempotencyFixture for OwnTimeFixture {
+    type Store = PostgresIdempotency;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(_check: &'static str) -> Self {
+        Self(Schema::fresh())
+    }
+
+    async fn open(&self) -> PostgresIdempotency {
+        self.0.store().await.idempotency()
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        None
     }
 }

@@ -5,3 +5,19 @@
 mod fixture;
 mod opening;
 mod tables;
+
+dlq_testkit::store_conformance!(crate::fixture::PostgresFixture);
+dlq_testkit::store_model!(crate::fixture::PostgresFixture, 24);
+
+mod idempotency {
+    dlq_testkit::idempotency_conformance!(crate::fixture::PostgresFixture);
+}
+
+/// The same by the clock of the database.
+mod own_time {
+    dlq_testkit::store_conformance!(crate::fixture::OwnTimeFixture);
+
+    mod idempotency {
+        dlq_testkit::idempotency_conformance!(crate::fixture::OwnTimeFixture);
+    }
+}

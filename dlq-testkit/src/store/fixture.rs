@@ -26,7 +26,7 @@ pub trait StoreFixture: Send + Sync + 'static {
     fn open(&self, dedup: bool) -> impl Future<Output = Self::Store> + Send;
 
     /// The clock that every store opened here tells the time by; `None` where the store has a time of its own. Checks
-    /// then wait with short leases in real time, and leave out what is exact to the nanosecond.
+    /// then wait with short leases in real time, and leave out what is exact to the microsecond.
     fn clock(&self) -> Option<&ManualClock>;
 }
 
