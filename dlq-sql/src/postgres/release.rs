@@ -165,6 +165,7 @@ impl Unit<'_> {
 
     /// Locks what nobody runs: queued letters, and released ones that nobody has claimed.
     async fn open(&mut self, id: OperationId) -> Result<Vec<LetterId>> {
+        self.take_time().await?;
         let query = Query::new(format!(
             "SELECT t.letter_id FROM {} t WHERE t.status = 'pending' AND t.operation = ",
             self.names().letters

@@ -114,6 +114,12 @@ impl<'c> Unit<'c> {
         self.now
     }
 
+    /// The rest of the call is about more letters than a statement has time for otherwise.
+    pub(super) async fn take_time(&mut self) -> Result<()> {
+        Query::new("SET LOCAL statement_timeout = 0").run(self.conn()).await?;
+        Ok(())
+    }
+
     /// Locks letters and reads them whole, all at once. Always in the same order, so that calls wait for each other but
     /// rarely for each other's.
     pub(super) async fn fetch(&mut self, ids: &[LetterId]) -> Result<()> {
