@@ -62,6 +62,7 @@ mirror!(Claims as DynClaims for BoxStore {
     fn extend(tokens: Vec<ClaimToken>, lease: Duration) -> Vec<bool>;
     fn finish(finishes: Vec<(ClaimToken, Finish)>) -> Vec<Finished>;
     fn next_due(consumers: Vec<String>) -> Option<Timestamp>;
+    fn due_elsewhere(consumers: Vec<String>, heard: u64) -> u64;
     fn run_schedule(run: ScheduleRun) -> (u64, Timestamp);
 });
 

@@ -187,6 +187,30 @@ pub trait Claims: fmt::Debug + Send + Sync + 'static {
         consumers: Vec<String>,
     ) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
 
+    /// Waits until letters of these consumers (of any, when none is named) may have become due through another process,
+    /// or an operation may have begun to release them. Says how far it has heard: `heard` is what the last call said, 0
+    /// at first, and what happened since then ends the next call at once. So nothing is missed by who asks
+    /// [`next_due`](Self::next_due) in between.
+    ///
+    /// It may end for nothing. It may also not end where something became due: while its connection is broken, or where
+    /// a store cannot know, as here, where it never ends. So ask for letters now and then all the same.
+    ///
+    /// # Errors
+    ///
+    /// None is needed for what is not heard; a store that is reached through another may have some.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing; the next call with the same `heard` waits for the same.
+    fn due_elsewhere(
+        &self,
+        consumers: Vec<String>,
+        heard: u64,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (consumers, heard);
+        std::future::pending()
+    }
+
     /// Runs the automatic schedule if it is time to (once per interval and consumer, whoever asks first; at once, when
     /// it has never run): makes the oldest [eligible](Schedule::takes) letters due and raises their `retry_count`.
     /// Returns how many it made due and when it will be time again; a schedule that is not enabled never runs

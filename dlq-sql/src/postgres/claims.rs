@@ -57,6 +57,14 @@ impl Claims for PostgresStore {
             .during("find the next due letter")
     }
 
+    async fn due_elsewhere(
+        &self,
+        consumers: Vec<String>,
+        heard: u64,
+    ) -> std::result::Result<u64, StoreError> {
+        Ok(self.heard(&consumers, heard).await)
+    }
+
     async fn run_schedule(
         &self,
         run: ScheduleRun,
@@ -81,6 +89,8 @@ impl PostgresStore {
             let released: Result<_> = transact!(self, unit => async {
                 unit.release(&request.filter, room as usize).await?;
                 unit.flush().await?;
+                // What was released is taken here.
+                unit.wakes.clear();
                 claim(unit.conn(), names, request, room, given).await
             });
             match released {

@@ -31,7 +31,7 @@ pub(super) fn escape(text: Cow<'_, str>) -> Cow<'_, str> {
     text.replace(MARK, MARKED).replace('\0', NUL).into()
 }
 
-fn unescape(text: String) -> String {
+pub(super) fn unescape(text: String) -> String {
     if !text.contains(MARK) {
         return text;
     }

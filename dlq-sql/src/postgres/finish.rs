@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use dlq_core::store::{ClaimToken, Finish, Finished, ItemOutcome};
-use dlq_core::{DeadLetter, LetterId, Resolution};
+use dlq_core::{DeadLetter, LetterId, Resolution, Timestamp};
 use sqlx::PgConnection;
 
 use super::PostgresStore;
@@ -16,10 +16,10 @@ use super::claims::{HELD, micros, put_token, read_token};
 use super::names::Names;
 use super::query::Query;
 use super::unit::Unit;
+use super::wake::saying;
 use crate::columns::Put as _;
 use crate::error::Result;
 use crate::row::{Changed, Row};
-use dlq_core::Timestamp;
 
 type Ending = (ClaimToken, Finish);
 
@@ -92,8 +92,10 @@ async fn end_plainly(
          FROM held h, (SELECT "
     ));
     let query = query.now(given).push(
-        " AS at) x WHERE t.letter_id = h.letter_id RETURNING t.letter_id, t.generation, t.claim_fence",
+        " AS at) x WHERE t.letter_id = h.letter_id RETURNING t.letter_id, t.generation, t.claim_fence, \
+         CASE WHEN h.resolution IS NULL THEN ",
     );
+    let query = saying(query, names).push(" END");
     query.all(conn, read_token).await
 }
 

@@ -82,6 +82,7 @@ mod sink;
 mod tables;
 mod unit;
 mod upkeep;
+mod wake;
 
 pub use config::PostgresBuilder;
 pub use idempotency::PostgresIdempotency;
@@ -92,6 +93,7 @@ use dlq_core::{SharedClock, StoreError, Timestamp};
 use sqlx::PgPool;
 
 use names::Names;
+use wake::Wakes;
 
 /// A store in PostgreSQL. Cheap to clone; clones share the connections. See the [module docs](self).
 #[derive(Clone, Debug)]
@@ -106,11 +108,12 @@ pub struct PostgresStore {
 struct Inner {
     pool: PgPool,
     names: Arc<Names>,
+    wakes: Wakes,
 }
 
 impl Inner {
     fn new(pool: PgPool, names: Arc<Names>) -> Self {
-        Self { pool, names }
+        Self { pool, names, wakes: Wakes::default() }
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Names {
     pub(super) schedules: String,
     pub(super) meta: String,
     pub(super) fences: String,
+    /// Where it is said that letters became due.
+    pub(super) channel: String,
     pub(super) readable: String,
     pub(super) select_head: String,
     pub(super) select_whole: String,
@@ -73,6 +75,7 @@ impl Names {
             schedules: companion("schedules"),
             meta: companion("meta"),
             fences: companion("fences"),
+            channel: channel(schema, table),
             readable: qualified(&format!("{table}_readable")),
             select_head: format!("SELECT {head} FROM {letters} t"),
             select_whole: format!("SELECT {whole} FROM {letters} t"),
@@ -85,4 +88,13 @@ impl Names {
     pub(super) fn own(&self, suffix: &str) -> String {
         format!("\"{}\".\"{}_{suffix}\"", self.schema, self.table)
     }
+}
+
+/// `SCHEMA.TABLE`, cut to the 63 bytes that a name may have; who shares it is woken for nothing now and then.
+fn channel(schema: &str, table: &str) -> String {
+    let mut name = format!("{schema}.{table}");
+    while name.len() > 63 {
+        name.pop();
+    }
+    name
 }

@@ -97,6 +97,7 @@ impl Unit<'_> {
         }
         operation.state = operation.advance(now, 0).state;
         self.operations.insert(id, operation.clone());
+        self.wakes.insert(String::new());
         self.note(AuditEntry {
             at: now,
             by: by.clone(),
@@ -112,8 +113,7 @@ impl Unit<'_> {
     async fn freeze(&mut self, operation: &Operation) -> Result<u64> {
         let (names, spec, id, now) = (self.names(), &operation.spec, operation.id, self.now());
         let Names { letters, items, .. } = names;
-        // An operation may be about more letters than one statement has time for.
-        Query::new("SET LOCAL statement_timeout = 0").run(self.conn()).await?;
+        self.take_time().await?;
         let query = Query::new(format!(
             "WITH chosen AS MATERIALIZED (SELECT t.letter_id, t.generation, t.consumer, t.created_at FROM {letters} t"
         ));

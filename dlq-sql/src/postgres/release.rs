@@ -145,6 +145,9 @@ impl Unit<'_> {
         }
         operation.state = state;
         operation.updated_at = now;
+        if control == Control::Resume {
+            self.wakes.insert(String::new());
+        }
         let affected = open.len() as u64;
         self.withdraw(id, open).await?;
         self.note(AuditEntry {
@@ -162,6 +165,7 @@ impl Unit<'_> {
 
     /// Locks what nobody runs: queued letters, and released ones that nobody has claimed.
     async fn open(&mut self, id: OperationId) -> Result<Vec<LetterId>> {
+        self.take_time().await?;
         let query = Query::new(format!(
             "SELECT t.letter_id FROM {} t WHERE t.status = 'pending' AND t.operation = ",
             self.names().letters

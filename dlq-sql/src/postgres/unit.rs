@@ -28,6 +28,8 @@ pub(super) struct Unit<'c> {
     pub(super) operations: BTreeMap<OperationId, Operation>,
     pub(super) originals: Originals,
     notes: Vec<AuditEntry>,
+    /// Whose letters became due; an empty name is everybody.
+    pub(super) wakes: BTreeSet<String>,
     is_dedup: Option<bool>,
 }
 
@@ -81,6 +83,7 @@ impl<'c> Unit<'c> {
             operations: BTreeMap::new(),
             originals: Originals::default(),
             notes: Vec::new(),
+            wakes: BTreeSet::new(),
             is_dedup: None,
         })
     }
@@ -93,6 +96,8 @@ impl<'c> Unit<'c> {
         }
         let notes = std::mem::take(&mut self.notes);
         self.write_notes(&notes).await?;
+        let wakes = std::mem::take(&mut self.wakes);
+        self.say(wakes).await?;
         Ok(self.transaction.commit().await?)
     }
 
@@ -107,6 +112,12 @@ impl<'c> Unit<'c> {
     /// When the call began.
     pub(super) fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// The rest of the call is about more letters than a statement has time for otherwise.
+    pub(super) async fn take_time(&mut self) -> Result<()> {
+        Query::new("SET LOCAL statement_timeout = 0").run(self.conn()).await?;
+        Ok(())
     }
 
     /// Locks letters and reads them whole, all at once. Always in the same order, so that calls wait for each other but
@@ -239,6 +250,15 @@ impl<'c> Unit<'c> {
                 _ => None,
             })
         };
+        for slot in rows.values() {
+            if let Slot::Row { row, pending, .. } = slot
+                && *pending != Pending::Nothing
+                && row.claim.is_none()
+                && row.available_at().is_some()
+            {
+                self.wakes.insert(row.letter.consumer.clone());
+            }
+        }
         let new: Vec<_> = of(Pending::Insert).collect();
         if !new.is_empty() {
             let count = new.len() as u64;

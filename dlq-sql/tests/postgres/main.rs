@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod claiming;
 mod fixture;
 mod opening;
 mod tables;
+mod waking;
 
 dlq_testkit::store_conformance!(crate::fixture::PostgresFixture);
 dlq_testkit::store_model!(crate::fixture::PostgresFixture, 24);

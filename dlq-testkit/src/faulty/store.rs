@@ -193,6 +193,10 @@ impl<S: Store> Claims for FaultyStore<S> {
         self.inner.next_due(consumers).await
     }
 
+    async fn due_elsewhere(&self, consumers: Vec<String>, heard: u64) -> Result<u64, StoreError> {
+        self.inner.due_elsewhere(consumers, heard).await
+    }
+
     async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Timestamp), StoreError> {
         self.inner.run_schedule(run).await
     }

@@ -39,7 +39,8 @@
 //!
 //! One call of the store per batch of claims, and one per batch of outcomes: those that come while a call is under way
 //! go together in the next one. When nothing is due the lane asks once per [poll interval](StoreLane::poll), sooner
-//! when the store knows of something due sooner, and at once when [woken](StoreLane::waker).
+//! when the store knows of something due sooner, and at once when [woken](StoreLane::waker)
+//! or when the store hears that another process made something due.
 
 mod claims;
 mod finish;

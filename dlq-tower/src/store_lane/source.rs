@@ -33,6 +33,8 @@ pub struct StoreLane<C> {
     owner: String,
     clock: SharedClock,
     waker: Arc<Notify>,
+    // How far the store has told of what other processes make due.
+    heard: u64,
     room: Option<Arc<Semaphore>>,
     // Claimed, and not yet yielded.
     claimed: VecDeque<Claim>,
@@ -55,6 +57,7 @@ impl<C: Claims + Clone> StoreLane<C> {
             owner: String::new(),
             clock: SystemClock::shared(),
             waker: Arc::new(Notify::new()),
+            heard: 0,
             room: None,
             claimed: VecDeque::new(),
             leased: Instant::now(),
@@ -159,7 +162,8 @@ impl<C: Claims + Clone> StoreLane<C> {
 
     /// Waits until something may be due.
     async fn idle(&mut self) -> Result<(), StoreError> {
-        let due = self.finisher.claims().next_due(self.names.clone()).await?;
+        let claims = self.finisher.claims();
+        let due = claims.next_due(self.names.clone()).await?;
         let wait = match due {
             Some(due) => {
                 due.since(self.clock.now()).clamp(SHORTEST_POLL, self.poll.max(SHORTEST_POLL))
@@ -169,6 +173,11 @@ impl<C: Claims + Clone> StoreLane<C> {
         tokio::select! {
             () = sleep(wait) => {}
             () = self.waker.notified() => {}
+            heard = claims.due_elsewhere(self.names.clone(), self.heard) => {
+                self.heard = heard?;
+                // Where much happens, it is not asked for each.
+                sleep(SHORTEST_POLL).await;
+            }
         }
         Ok(())
     }

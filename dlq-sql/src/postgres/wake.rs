@@ -1,0 +1,220 @@
+//! How a process hears that letters became due through another.
+//!
+//! Whoever makes letters due, or lets an operation go on, says so in the same transaction (`NOTIFY`), so that it is heard
+//! when it is so, and not otherwise. One connection for all clones of a store listens (`LISTEN`) once somebody waits.
+//! What is heard is counted and kept, so that nothing is missed between asking for letters and waiting for them.
+//!
+//! While the connection is broken nothing is heard: it is made anew, and everybody is woken once. Where listening does
+//! not work at all, behind a pooler that shares connections between transactions say, who waits finds letters when it
+//! asks next, as it would without this.
+
+use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Executor as _, PgPool};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::PostgresStore;
+use super::codec::{escape, unescape};
+use super::names::Names;
+use super::query::Query;
+use super::unit::Unit;
+use crate::error::Result;
+
+/// Between two attempts to listen: from the first to the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// How long nothing may be heard before the connection is tried.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// The longest name of a consumer that is said; a longer one is everybody.
+const LONGEST: usize = 1_000;
+
+/// What has been heard, and the task that listens. The task ends with this.
+#[derive(Debug, Default)]
+pub(super) struct Wakes {
+    heard: watch::Sender<Heard>,
+    task: Mutex<JoinSet<()>>,
+}
+
+/// Counts what is heard. Only consumers that somebody here waits for are kept.
+#[derive(Debug, Default)]
+struct Heard {
+    count: u64,
+    last: HashMap<String, u64>,
+    last_of_all: u64,
+}
+
+impl Heard {
+    /// Something happened to this consumer's letters, or, when it is empty, to anybody's.
+    fn hear(&mut self, consumer: &str) {
+        self.count += 1;
+        if consumer.is_empty() {
+            self.last_of_all = self.count;
+        } else if let Some(last) = self.last.get_mut(consumer) {
+            *last = self.count;
+        }
+    }
+
+    /// Whether something happened to letters of these after `since`.
+    fn is_news(&self, consumers: &[String], since: u64) -> bool {
+        let last = |consumer: &String| self.last.get(consumer).copied().unwrap_or(0);
+        let any = if consumers.is_empty() {
+            self.count
+        } else {
+            consumers.iter().map(last).max().unwrap_or(0)
+        };
+        any.max(self.last_of_all) > since
+    }
+}
+
+impl Wakes {
+    /// Waits until something happens to letters of these consumers (of any, when none is named); says how far it heard.
+    async fn wait(&self, store: &PostgresStore, consumers: &[String], since: u64) -> u64 {
+        self.heard.send_if_modified(|heard| {
+            for consumer in consumers.iter().filter(|name| !name.is_empty()) {
+                if !heard.last.contains_key(consumer) {
+                    heard.count += 1;
+                    heard.last.insert(consumer.clone(), heard.count);
+                }
+            }
+            false
+        });
+        self.listen(store);
+        let mut heard = self.heard.subscribe();
+        match heard.wait_for(|heard| heard.is_news(consumers, since)).await {
+            Ok(heard) => heard.count,
+            Err(_) => since,
+        }
+    }
+
+    /// Sees that somebody listens.
+    fn listen(&self, store: &PostgresStore) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        // One whose runtime ended has ended with it.
+        while task.try_join_next().is_some() {}
+        if task.is_empty() {
+            let options = PgPoolOptions::new().max_connections(1).idle_timeout(None);
+            let options = options.max_lifetime(None);
+            let pool = options.connect_lazy_with((*store.pool().connect_options()).clone());
+            let (heard, channel) = (self.heard.clone(), store.names().channel.clone());
+            task.spawn(listen_for_ever(pool, channel, heard));
+        }
+    }
+}
+
+async fn listen_for_ever(pool: PgPool, channel: String, heard: watch::Sender<Heard>) {
+    let (mut pause, mut is_down) = (PAUSES.0, false);
+    loop {
+        let mut has_begun = false;
+        let begun = || {
+            has_begun = true;
+            if is_down {
+                tracing::info!(channel, "letters that other processes make due are heard of again");
+            }
+            // What happened while nobody listened is not known.
+            heard.send_modify(|heard| heard.hear(""));
+        };
+        let Err(error) = listen(&pool, &channel, &heard, begun).await;
+        if has_begun {
+            (pause, is_down) = (PAUSES.0, false);
+        }
+        if !is_down {
+            is_down = true;
+            tracing::warn!(
+                channel, %error,
+                "letters that other processes make due are not heard of, and found when the store is asked next"
+            );
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// Listens until the connection breaks.
+async fn listen(
+    pool: &PgPool,
+    channel: &str,
+    heard: &watch::Sender<Heard>,
+    begun: impl FnOnce(),
+) -> std::result::Result<Infallible, sqlx::Error> {
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.eager_reconnect(false);
+    listener.listen(channel).await?;
+    begun();
+    loop {
+        let lost = || sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into());
+        match timeout(QUIET, listener.try_recv()).await {
+            Ok(word) => {
+                let word = word?.ok_or_else(lost)?;
+                heard.send_modify(|heard| heard.hear(&unescape(word.payload().to_owned())));
+            }
+            // A connection that was cut on the way looks like a quiet one.
+            Err(_) => {
+                let answer = timeout(QUIET, listener.execute("SELECT 1")).await;
+                answer.map_err(|_| lost())??;
+            }
+        }
+    }
+}
+
+impl PostgresStore {
+    pub(super) async fn heard(&self, consumers: &[String], since: u64) -> u64 {
+        self.inner.wakes.wait(self, consumers, since).await
+    }
+}
+
+impl Unit<'_> {
+    /// Tells the processes that listen; an empty name is everybody.
+    pub(super) async fn say(&mut self, consumers: BTreeSet<String>) -> Result<()> {
+        if consumers.is_empty() {
+            return Ok(());
+        }
+        let words = consumers.iter().map(|consumer| {
+            if escape(consumer.into()).len() > LONGEST { "" } else { consumer.as_str() }
+        });
+        let words: Vec<_> = words.collect();
+        let query = Query::new("SELECT pg_notify(").bind(self.names().channel.as_str());
+        let query = query.push(", w) FROM unnest(").bind(words).push("::text[]) AS w");
+        query.run(self.conn()).await?;
+        Ok(())
+    }
+}
+
+/// The same, in a statement about the letters `t`.
+pub(super) fn saying(query: Query, names: &Names) -> Query {
+    query.push("pg_notify(").bind(names.channel.as_str()).push(&format!(
+        ", CASE WHEN octet_length(t.consumer) > {LONGEST} THEN '' ELSE t.consumer END)"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_heard_between_two_waits_is_kept() {
+        let mut heard = Heard::default();
+        heard.last.insert("a".to_owned(), 0);
+        let since = heard.count;
+        heard.hear("a");
+        heard.hear("b");
+        assert!(heard.is_news(&names(&["a"]), since) && heard.is_news(&[], since));
+        assert!(!heard.is_news(&names(&["a"]), heard.count));
+        let since = heard.count;
+        heard.hear("b");
+        assert!(!heard.is_news(&names(&["a"]), since), "that was about another");
+        assert_eq!(heard.last.len(), 1, "nobody here waits for it");
+        heard.hear("");
+        assert!(heard.is_news(&names(&["a", "c"]), since), "that was about everybody");
+    }
+}

@@ -1,0 +1,170 @@
+//! A lane hears of what another process makes due, long before it would ask by itself.
+
+use std::time::Duration;
+
+use dlq_core::store::{
+    Actor, ClaimRequest, Claims as _, Control, Finish, OperationSpec, Operations as _, Schedule,
+    ScheduleRun, Sink as _,
+};
+use dlq_core::{Filter, RetryLane as _, Source as _, Timestamp};
+use dlq_sql::postgres::PostgresStore;
+use dlq_testkit::fixtures::{CONSUMER, escalation, history, letter};
+use dlq_tower::store_lane::StoreLane;
+use sqlx::PgConnection;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::fixture::{PATIENCE, Schema, available};
+
+const POLL: Duration = Duration::from_secs(3600);
+
+fn lane(store: &PostgresStore) -> StoreLane<PostgresStore> {
+    StoreLane::new(store.clone(), [CONSUMER]).poll(POLL)
+}
+
+async fn escalate(store: &PostgresStore, n: u64) {
+    let escalation = escalation(&letter(n), 1, Timestamp::from_millis(0));
+    store.escalate(escalation).await.unwrap();
+}
+
+/// How many connections listen for this schema, all of which are ended on demand.
+async fn listeners(conn: &mut PgConnection, schema: &Schema, end: bool) -> i64 {
+    let sql = "SELECT count(CASE WHEN $2 THEN pg_terminate_backend(pid) ELSE true END) \
+               FROM pg_stat_activity WHERE query = $1";
+    let query = sqlx::query_scalar(sql).bind(format!("LISTEN \"{}.dlq_events\"", schema.name));
+    query.bind(end).fetch_one(conn).await.unwrap()
+}
+
+async fn until_listeners(schema: &Schema, count: i64) {
+    let mut conn = schema.connect().await;
+    let began = Instant::now();
+    while listeners(&mut conn, schema, false).await != count {
+        assert!(began.elapsed() < PATIENCE, "there are never {count} listeners");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until the lane has been given something while another store escalates.
+async fn is_woken(lane: &mut StoreLane<PostgresStore>, other: &PostgresStore, n: u64) -> Duration {
+    let escalate = async {
+        // Most often the lane waits by then; it has to be given the record either way.
+        sleep(Duration::from_millis(300)).await;
+        escalate(other, n).await;
+        Instant::now()
+    };
+    let both = async { tokio::join!(lane.next(), escalate) };
+    let (yielded, escalated) = timeout(PATIENCE, both).await.expect("the lane is woken");
+    assert!(yielded.unwrap().is_some());
+    escalated.elapsed()
+}
+
+#[tokio::test]
+async fn an_escalation_wakes_the_lane_of_another_process() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let (one, other) = (schema.store().await, schema.store().await);
+    let mut lane = lane(&one);
+    let mut took = Vec::new();
+    for n in 0..5 {
+        took.push(is_woken(&mut lane, &other, n).await);
+    }
+    println!("woken after {took:?}");
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_made_anew_and_nothing_missed() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let (one, other) = (schema.store().await, schema.store().await);
+    let mut lane = lane(&one);
+    is_woken(&mut lane, &other, 0).await;
+    let mut conn = schema.connect().await;
+    for n in 1..4 {
+        until_listeners(&schema, 1).await;
+        assert_eq!(listeners(&mut conn, &schema, true).await, 1);
+        let both = async { tokio::join!(lane.next(), escalate(&other, n)) };
+        let (yielded, ()) = timeout(PATIENCE, both).await.expect("the lane is woken");
+        assert!(yielded.unwrap().is_some());
+    }
+}
+
+/// The number up to which everything was heard, once nothing has been heard for a while.
+async fn quiet(store: &PostgresStore) -> u64 {
+    let mut heard = 0;
+    while let Ok(now) = timeout(Duration::from_millis(500), elsewhere(store, heard)).await {
+        heard = now;
+    }
+    heard
+}
+
+async fn elsewhere(store: &PostgresStore, heard: u64) -> u64 {
+    store.due_elsewhere(vec![CONSUMER.to_owned()], heard).await.unwrap()
+}
+
+#[tokio::test]
+async fn whatever_makes_letters_due_is_heard() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let listening = schema.builder().max_connections(1).open().await.unwrap();
+    let other = schema.store().await;
+    other.put((0..10).map(letter).collect()).await.unwrap();
+    elsewhere(&listening, 0).await;
+    until_listeners(&schema, 1).await;
+    let mut heard = quiet(&listening).await;
+    let mut hears = async |what: &str| {
+        let news = timeout(PATIENCE, elsewhere(&listening, heard)).await;
+        heard = news.unwrap_or_else(|_| panic!("it is not heard that {what}"));
+        // Something was said twice, perhaps.
+        heard = heard.max(quiet(&listening).await);
+    };
+    let by = || Actor::new("ana");
+    let spec = OperationSpec::replay(Filter::new()).with_limit(5);
+    let operation = other.start(spec, by()).await.unwrap();
+    hears("an operation began").await;
+    other.control(operation.id, Control::Pause, by()).await.unwrap();
+    other.control(operation.id, Control::Resume, by()).await.unwrap();
+    hears("an operation goes on").await;
+    let request = || ClaimRequest::due([CONSUMER], 1, Duration::from_secs(600));
+    let claim = other.claim(request()).await.unwrap().remove(0);
+    let released = Finish::Released { after: Duration::ZERO };
+    other.finish(vec![(claim.token, released)]).await.unwrap();
+    hears("a claim was released").await;
+    let claim = other.claim(request()).await.unwrap().remove(0);
+    let due = Timestamp::from_millis(0);
+    let retry = Finish::Retry { due, history: history(1, 1), attempts: 1 };
+    other.finish(vec![(claim.token, retry)]).await.unwrap();
+    hears("a claim ended with a retry").await;
+    let schedule = Schedule::enabled().with_all_classes();
+    let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
+    assert!(other.run_schedule(run).await.unwrap().0 > 0);
+    hears("the schedule ran").await;
+    let mut foreign = letter(100);
+    foreign.consumer = "audit.write".to_owned();
+    let escalation = escalation(&foreign, 1, Timestamp::from_millis(0));
+    other.escalate(escalation).await.unwrap();
+    let nothing = timeout(Duration::from_millis(500), elsewhere(&listening, heard)).await;
+    assert!(nothing.is_err(), "that was about another consumer's letters");
+}
+
+#[tokio::test]
+async fn who_listens_ends_with_the_last_handle() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    let clone = store.clone();
+    elsewhere(&store, 0).await;
+    elsewhere(&clone, 0).await;
+    until_listeners(&schema, 1).await;
+    drop(store);
+    elsewhere(&clone, 0).await;
+    until_listeners(&schema, 1).await;
+    drop(clone);
+    until_listeners(&schema, 0).await;
+}
