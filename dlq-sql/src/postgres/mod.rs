@@ -63,6 +63,7 @@ mod config;
 mod dedup;
 mod error;
 mod filter;
+pub mod foreign;
 mod items;
 mod letters;
 mod names;
