@@ -9,6 +9,7 @@ mod kafka;
 mod letters;
 mod measure;
 mod nats;
+mod postgres;
 mod proxy;
 mod read;
 mod stack;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<&str> =
         args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
     type Bench = fn(Size) -> Result<(), Box<dyn std::error::Error>>;
-    let benches: [(&str, Bench); 11] = [
+    let benches: [(&str, Bench); 14] = [
         ("stack", stack::run),
         ("bury", bury::run),
         ("read", read::run),
@@ -33,6 +34,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("kafka-ladder", kafka::ladder::run),
         ("kafka-healthy", kafka::healthy::run),
         ("kafka-waiting", kafka::waiting::run),
+        ("postgres-bury", postgres::bury::run),
+        ("postgres-claim", postgres::claim::run),
+        ("postgres-read", postgres::read::run),
     ];
     for (name, bench) in benches {
         if wanted.is_empty() || wanted.contains(&name) {

@@ -12,17 +12,23 @@ const MANY: u64 = 1000;
 
 /// Asks whether to `verb` that many letters, unless `--yes` was given.
 pub(crate) fn confirm(change: &ChangeArgs, verb: &str, count: u64) -> Result<(), CliError> {
-    if change.yes {
+    agree(change.yes, verb, count)
+}
+
+/// Asks whether to `verb` that many letters, unless that was answered.
+pub(crate) fn agree(is_agreed: bool, verb: &str, count: u64) -> Result<(), CliError> {
+    if is_agreed {
         return Ok(());
     }
+    let letters = if count == 1 { "letter" } else { "letters" };
     if !std::io::stdin().is_terminal() {
         return Err(CliError::refused(format!(
-            "about to {verb} {count} letters, and there is no terminal to ask at; say --yes (or --dry-run to look first)"
+            "about to {verb} {count} {letters}, and there is no terminal to ask at; say --yes (or --dry-run to look first)"
         )));
     }
     let expected = if count > MANY { count.to_string() } else { "y".to_owned() };
     let hint = if count > MANY { "type the number to go on" } else { "y to go on" };
-    eprint!("{verb} {count} letters? [{hint}] ");
+    eprint!("{verb} {count} {letters}? [{hint}] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

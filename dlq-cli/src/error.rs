@@ -40,6 +40,15 @@ impl CliError {
         }
     }
 
+    /// The same, saying last what to do.
+    pub(crate) fn hinting(self, hint: &str) -> Self {
+        match self {
+            Self::Failed(message) => Self::Failed(format!("{message}; {hint}")),
+            Self::Refused(message) => Self::Refused(format!("{message}; {hint}")),
+            Self::Closed => Self::Closed,
+        }
+    }
+
     /// Says it on standard error and yields the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (message, code) = match self {

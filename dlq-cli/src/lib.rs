@@ -8,15 +8,16 @@ mod ask;
 mod broker;
 mod cli;
 mod commands;
+mod editor;
 mod error;
 mod filter;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod lines;
 #[cfg(feature = "nats")]
 mod nats;
 mod open;
 mod output;
-#[cfg(any(feature = "kafka", feature = "nats"))]
 mod signals;
 
 use std::ffi::OsString;

@@ -3,7 +3,7 @@
 use dlq_core::DeadLetters;
 use dlq_sql::sqlite::SqliteStore;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command};
 use crate::error::CliError;
 #[cfg(feature = "kafka")]
 use crate::kafka;
@@ -19,7 +19,7 @@ pub(crate) enum Place {
     Nats(Box<nats::Broker>),
 }
 
-/// Opens what `--from` names. Never creates a store.
+/// Opens what `--from` names. Creates a store only where that is asked for.
 pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
     let url = cli.from.as_deref().ok_or_else(|| {
         CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
@@ -36,7 +36,10 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
             let broker = nats::Broker::connect(scheme, rest, shown, &cli.broker).await?;
             Ok(Place::Nats(Box::new(broker)))
         }
-        _ => store(url, false).await.map(Place::Store),
+        _ => {
+            let create = matches!(&cli.command, Command::Import(args) if args.create);
+            store(url, create).await.map(Place::Store)
+        }
     }
 }
 
@@ -48,11 +51,18 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             let store = opened.map_err(|error| CliError::from(error).about(url))?;
             Ok(DeadLetters::new(store))
         }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            let opened = postgres(url, create)?.open().await;
+            let store =
+                opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
+            Ok(DeadLetters::new(store))
+        }
         Some((
             scheme @ ("postgres" | "postgresql" | "redis" | "mongodb" | "nats" | "tls" | "kafka"),
             _,
         )) => Err(CliError::refused(format!(
-            "this build of dlq has no store at `{scheme}://`; it has sqlite://PATH"
+            "this build of dlq has no store at `{scheme}://`; it has sqlite://PATH and postgres://HOST/DATABASE"
         ))),
         _ => Err(CliError::refused(format!(
             "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, or \
@@ -60,6 +70,27 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             without_password(url)
         ))),
     }
+}
+
+/// How the store at this URL is opened: `schema` and `table` in its query are ours, the rest is the driver's.
+#[cfg(feature = "postgres")]
+fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilder, CliError> {
+    use dlq_sql::postgres::PostgresStore;
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let parts = query.split('&').filter(|part| !part.is_empty());
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
+    let url =
+        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
+    let mut builder = PostgresStore::builder(url).migrate(create).max_connections(4);
+    for part in ours {
+        builder = match part.split_once('=') {
+            Some(("schema", name)) => builder.schema(name),
+            Some((_, name)) => builder.table(name),
+            None => builder,
+        };
+    }
+    Ok(builder)
 }
 
 /// A URL fit to be shown.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::words;
 use crate::fingerprint::Fingerprint;
 use crate::{
-    Cause, Death, ErrorClass, Failure, History, LetterId, Message, OperationId, Origin, Reason,
-    Timestamp,
+    Binding, Cause, Death, ErrorClass, Failure, History, LetterId, Message, OperationId, Origin,
+    Reason, Timestamp,
 };
 
 words! {
@@ -76,6 +76,10 @@ pub struct LetterState {
     pub last_retry_at: Option<Timestamp>,
     /// How often the same original message was put, where the store deduplicates by original id; otherwise 1.
     pub seen: u32,
+    /// The bytes that the message had before operators [edited](crate::store::Edit) it, oldest first. A death that
+    /// carries them is a death of this letter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edited_from: Vec<Binding>,
 }
 
 impl Default for LetterState {
@@ -91,6 +95,7 @@ impl Default for LetterState {
             updated_at: Timestamp::EPOCH,
             last_retry_at: None,
             seen: 1,
+            edited_from: Vec::new(),
         }
     }
 }

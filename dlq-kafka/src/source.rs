@@ -28,6 +28,12 @@ const DROPPING: Duration = Duration::from_secs(3);
 /// `dlq_kafka_lateness_seconds` (by `topic`) says how long after their time records were handed out. How far the group is
 /// behind is told by [`KafkaLag`](crate::KafkaLag).
 ///
+/// # A topic that is made anew
+///
+/// Brokers do not tell a topic that was deleted and created again from the one before. While it is missing that is told; a
+/// new one that is shorter than what was read is read from its beginning. Of a longer one, what stands before the place
+/// that was come to is passed over: stop the consumers before a topic is made anew.
+///
 /// # Closing
 ///
 /// [`close`](Source::close) stops fetching at once. The group is left when the last delivery in hand is settled, and what

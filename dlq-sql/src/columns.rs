@@ -8,8 +8,8 @@ use std::str::FromStr;
 use bytes::Bytes;
 use dlq_core::store::OperationItem;
 use dlq_core::{
-    DeadLetter, Headers, History, LetterId, LetterState, LetterSummary, Message, OperationId,
-    Origin, Timestamp, searchable,
+    Binding, DeadLetter, Headers, History, LetterId, LetterState, LetterSummary, Message,
+    OperationId, Origin, Timestamp, searchable,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,7 +57,7 @@ pub(crate) const RUN: &[&str] = &[
     "history",
 ];
 
-/// What only another death brings.
+/// What only another death or an edit brings.
 pub(crate) const BODY: &[&str] = &[
     "event_id",
     "subject",
@@ -76,6 +76,7 @@ pub(crate) const BODY: &[&str] = &[
     "headers",
     "key",
     "data",
+    "edited_from",
 ];
 
 /// What is read of every row: all but the message's bytes and the history.
@@ -123,6 +124,7 @@ pub(crate) const HEAD: &[&str] = &[
     "lapses",
     "item",
     "dedup_key",
+    "edited_from",
 ];
 
 /// Takes the values of a row one after another.
@@ -134,6 +136,7 @@ pub(crate) trait Put<'v> {
     /// A time that the store gave.
     fn time(&mut self, value: Option<Timestamp>) -> Result<()>;
     fn flag(&mut self, value: bool) -> Result<()>;
+    fn owned_bytes(&mut self, value: Option<Vec<u8>>) -> Result<()>;
 
     fn word(&mut self, value: &'v str) -> Result<()> {
         self.text(Some(value.into()))
@@ -189,6 +192,15 @@ pub(crate) trait Take {
         let bytes = self.bytes_or_none()?;
         let id = bytes.map(|bytes| <[u8; 16]>::try_from(&bytes[..])).transpose();
         id.map_err(|error| Fault::corrupt("id", &error))
+    }
+
+    fn bindings(&mut self) -> Result<Vec<Binding>> {
+        let bytes = self.bytes_or_none()?;
+        let (bindings, rest) = bytes.as_deref().unwrap_or_default().as_chunks();
+        if !rest.is_empty() {
+            return Err(Fault::corrupt("list of bindings", &"it does not end with a whole one"));
+        }
+        Ok(bindings.iter().copied().map(Binding::from_bytes).collect())
     }
 
     fn letter(&mut self) -> Result<LetterId> {
@@ -288,7 +300,11 @@ pub(crate) fn put_body<'v>(letter: &'v DeadLetter, to: &mut impl Put<'v>) -> Res
     to.json(json(&letter.attributes))?;
     to.json(json(message.headers()))?;
     to.bytes(message.key().map(|key| &key[..]))?;
-    to.bytes(message.payload().map(|payload| &payload[..]))
+    to.bytes(message.payload().map(|payload| &payload[..]))?;
+    // One after another; nothing when there is none.
+    let former = &letter.state.edited_from;
+    let bytes = || former.iter().flat_map(|binding| *binding.as_bytes()).collect();
+    to.owned_bytes((!former.is_empty()).then(bytes))
 }
 
 /// Reads [`HEAD`]. The letter has neither headers, key, payload nor history.
@@ -382,6 +398,7 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
         updated_at: fields.time()?,
         last_retry_at: fields.time_or_none()?,
         seen: fields.count()?,
+        edited_from: Vec::new(),
     };
     let operation = state.operation;
     let letter = DeadLetter {
@@ -420,6 +437,7 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     row.lapses = fields.count()?;
     row.item = operation.zip(fields.int_or_none()?.map(i64::cast_unsigned));
     row.key = fields.bytes_or_none()?;
+    row.letter.state.edited_from = fields.bindings()?;
     row.counted = Some(row.count_key());
     Ok((row, Head { error, payload_size }))
 }

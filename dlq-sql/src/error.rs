@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dlq_core::store::EditError;
 use dlq_core::{StoreError, StoreErrorKind};
 
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -67,6 +68,12 @@ impl Fault {
             Some(source) => error.with_source(source),
             None => error,
         }
+    }
+}
+
+impl From<EditError> for Fault {
+    fn from(error: EditError) -> Self {
+        Self::new(error.kind(), error.to_string())
     }
 }
 

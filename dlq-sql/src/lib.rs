@@ -3,6 +3,7 @@
 //! | module | database | for |
 //! |---|---|---|
 //! | [`sqlite`] | a file, embedded | one machine: any number of processes, no server |
+//! | [`postgres`] | PostgreSQL | any number of processes on any number of machines |
 //!
 //! Every store gives the same answers as [`dlq_core::store::memory`], durably: a call that writes returns once what it
 //! wrote would survive a power cut.
@@ -12,6 +13,8 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `sqlite` | yes | [`sqlite::SqliteStore`], with SQLite built in |
+//! | `postgres` | no | [`postgres::PostgresStore`] |
+//! | `postgres-tls` | no | secure connections to it |
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod columns;

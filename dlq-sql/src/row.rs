@@ -1,6 +1,6 @@
 //! [`Row`]: a letter and what only the store knows of it.
 
-use dlq_core::store::rules::{self, DedupKey, Standing, same_bytes};
+use dlq_core::store::rules::{self, DedupKey, Standing};
 use dlq_core::store::{Claim, ClaimToken, Finish};
 use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Timestamp};
 
@@ -46,6 +46,7 @@ pub(crate) struct CountKey {
 }
 
 /// Who claims, by when, until when.
+#[cfg(feature = "sqlite")]
 pub(crate) struct Lease<'a> {
     pub(crate) fence: u64,
     pub(crate) owner: &'a str,
@@ -116,10 +117,11 @@ impl Row {
             is_record: self.is_record(),
             is_claimed: self.claim.is_some(),
             attempts: self.letter.attempts,
-            has_same_bytes: same_bytes(&self.letter.message, &news.message) || same_original(),
+            has_same_bytes: rules::is_known_by_bytes(&self.letter, news) || same_original(),
         }
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
         let former = match &self.claim {
             Some(held) => {
@@ -135,12 +137,17 @@ impl Row {
         state.due = None;
         state.last_retry_at = Some(lease.now);
         state.updated_at = lease.now;
+        self.clone().into_claim(former, lease.until)
+    }
+
+    /// The claim that the row was given last, as it is told to who claimed.
+    pub(crate) fn into_claim(self, former: Status, until: Timestamp) -> Claim {
         let continues = former == Status::Retrying;
-        let mut letter = self.letter.clone();
+        let mut letter = self.letter;
         letter.crashes = rules::crashes_shown(&letter, continues, self.lapses);
         let token =
-            ClaimToken { letter: letter.id, generation: letter.generation, fence: lease.fence };
-        Claim { token, letter, continues, lease_until: lease.until }
+            ClaimToken { letter: letter.id, generation: letter.generation, fence: self.fence };
+        Claim { token, letter, continues, lease_until: until }
     }
 
     pub(crate) fn is_held_by(&self, token: &ClaimToken) -> bool {

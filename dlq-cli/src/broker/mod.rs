@@ -25,7 +25,15 @@ use crate::output::Output;
 
 /// Whether a verb changes letters in ways that only a store can.
 pub(crate) fn changes(command: &Command) -> bool {
-    matches!(command, Command::Op { .. } | Command::Mark(_) | Command::Delete(_))
+    matches!(
+        command,
+        Command::Op { .. }
+            | Command::Mark(_)
+            | Command::Delete(_)
+            | Command::Edit(_)
+            | Command::Cleanup(_)
+            | Command::Import(_)
+    )
 }
 
 /// The verbs that only look.

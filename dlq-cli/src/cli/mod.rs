@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
+mod upkeep;
 
 #[cfg(feature = "nats")]
 pub(crate) use broker::RouteArgs;
@@ -9,6 +10,8 @@ pub(crate) use broker::RouteArgs;
 pub(crate) use broker::{AlertArgs, BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
+
+pub(crate) use upkeep::{CleanupArgs, EditArgs, ExportArgs, ImportArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
@@ -53,6 +56,7 @@ impl Command {
             Self::Replay(args) => Some(&mut args.filter),
             Self::Mark(args) => Some(&mut args.filter),
             Self::Delete(args) => Some(&mut args.filter),
+            Self::Cleanup(args) => Some(&mut args.filter),
             Self::Export(args) => Some(&mut args.filter),
             _ => None,
         }
@@ -95,8 +99,14 @@ pub(crate) enum Command {
     Mark(MarkArgs),
     /// Delete letters
     Delete(DeleteArgs),
+    /// Change the payload or the headers of one letter
+    Edit(EditArgs),
+    /// Delete letters that are resolved and old
+    Cleanup(CleanupArgs),
     /// Write whole letters as JSON lines, byte for byte
     Export(ExportArgs),
+    /// Write exported letters into a store, with their state
+    Import(ImportArgs),
     #[cfg(any(feature = "kafka", feature = "nats"))]
     /// Drain the dead letters of a broker into a store
     Ingest(IngestArgs),
@@ -122,7 +132,10 @@ impl Command {
             Self::Op { .. } => "op",
             Self::Mark(_) => "mark",
             Self::Delete(_) => "delete",
+            Self::Edit(_) => "edit",
+            Self::Cleanup(_) => "cleanup",
             Self::Export(_) => "export",
+            Self::Import(_) => "import",
             #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Ingest(_) => "ingest",
             #[cfg(feature = "nats")]
@@ -191,6 +204,20 @@ pub(crate) struct PeekArgs {
 }
 
 /// What every command that changes letters takes.
+#[derive(Debug, Args)]
+pub(crate) struct ConfirmArgs {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Why; kept in the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+}
+
+/// What every command that changes the letters of a filter takes.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeArgs {
     /// Say what would be done, and do nothing
@@ -287,15 +314,6 @@ pub(crate) struct DeleteArgs {
     pub(crate) filter: FilterArgs,
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ExportArgs {
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-    /// Write to this file instead of standard output; it must not exist
-    #[arg(long, value_name = "PATH")]
-    pub(crate) file: Option<std::path::PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,64 +1,109 @@
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use dlq_core::store::Letters as _;
-use dlq_core::{Order, PageRequest};
+use dlq_core::{Cursor, DeadLetter, Filter, Order, PageRequest};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use indicatif::ProgressBar;
 
-use super::Context;
+use super::{Context, PARTIAL};
 use crate::cli::ExportArgs;
 use crate::error::CliError;
+use crate::lines::LinesFile;
+use crate::output::bar;
+use crate::signals;
 
-/// How many letters are asked for at once.
+/// How many letters are listed at once.
+const PAGE: u32 = 500;
+/// How many letters are read at once.
 const AT_ONCE: usize = 32;
 
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
-    let total = context.letters.count(filter.clone()).await?;
-    let mut file = match &args.file {
-        Some(path) => {
-            let file = File::create_new(path).map_err(|error| {
-                CliError::failed(format!("cannot write to a new file {}: {error}", path.display()))
-            })?;
-            Some(BufWriter::new(file))
-        }
-        None => None,
+    let Some(path) = &args.to else {
+        let out = |context: &mut Context, letter: &DeadLetter| context.out.json_line(letter);
+        let never = std::future::pending();
+        let exported = export(context, &filter, None, &mut Box::pin(never), out).await?;
+        eprintln!("{}", said(exported.letters));
+        return Ok(ExitCode::SUCCESS);
     };
-    let bar = if file.is_some() { ProgressBar::new(total) } else { ProgressBar::hidden() };
-    let mut exported: u64 = 0;
-    let mut after = None;
+    let (mut file, after) =
+        if args.resume { LinesFile::resume(path)? } else { (LinesFile::create(path)?, None) };
+    let mut rest = filter.clone();
+    if let Some(after) = after {
+        eprintln!("going on after letter {}", after.id);
+        rest.since = Some(rest.since.map_or(after.created_at, |since| since.max(after.created_at)));
+    }
+    let bar = bar(context.letters.count(rest).await?);
+    let ended = signals::until_asked(async |mut stop| {
+        let write = |_: &mut Context, letter: &DeadLetter| {
+            bar.inc(1);
+            file.write(letter)
+        };
+        let ended = export(context, &filter, after, &mut stop, write).await;
+        bar.finish_and_clear();
+        // Whole lines stay, whatever happened.
+        file.finish()?;
+        ended
+    });
+    let exported = ended.await.map_err(|error| {
+        error.hinting("what is written stays; the same command with --resume goes on from there")
+    })?;
+    eprintln!("{}", said(exported.letters));
+    if exported.is_cut_short {
+        eprintln!(
+            "ended before the last letter; the same command with --resume goes on from there"
+        );
+        return Ok(ExitCode::from(PARTIAL));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Exported {
+    letters: u64,
+    is_cut_short: bool,
+}
+
+fn said(letters: u64) -> String {
+    match letters {
+        0 => "exported 0 letters: none match".to_owned(),
+        letters => format!("exported {letters} letters"),
+    }
+}
+
+/// Writes the letters that match after a place, oldest first, until told to stop.
+async fn export(
+    context: &mut Context,
+    filter: &Filter,
+    mut after: Option<Cursor>,
+    stop: &mut (impl Future<Output = ()> + Unpin),
+    mut write: impl FnMut(&mut Context, &DeadLetter) -> Result<(), CliError>,
+) -> Result<Exported, CliError> {
+    let mut exported = Exported { letters: 0, is_cut_short: false };
     loop {
         let request =
-            PageRequest::new().with_limit(500).with_order(Order::OldestFirst).with_after(after);
+            PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst).with_after(after);
         let page = context.letters.list(filter.clone(), request).await?;
         let source = context.letters.clone();
         let letters = stream::iter(page.letters).map(|summary| source.get(summary.id));
         let mut letters = letters.buffered(AT_ONCE);
-        while let Some(letter) = letters.try_next().await? {
+        loop {
+            let letter = tokio::select! {
+                // Asked first: a store that answers at once would not let it have its turn.
+                biased;
+                () = &mut *stop => {
+                    exported.is_cut_short = true;
+                    return Ok(exported);
+                }
+                letter = letters.try_next() => letter?,
+            };
+            let Some(letter) = letter else { break };
             // It may have been deleted since it was listed.
             let Some(letter) = letter else { continue };
-            match &mut file {
-                Some(file) => {
-                    serde_json::to_writer(&mut *file, &letter)?;
-                    file.write_all(b"\n")?;
-                }
-                None => context.out.json_line(&letter)?,
-            }
-            exported += 1;
-            bar.inc(1);
+            write(context, &letter)?;
+            exported.letters += 1;
         }
         after = page.next;
         if after.is_none() {
-            break;
+            return Ok(exported);
         }
     }
-    if let Some(file) = file {
-        let file = file.into_inner().map_err(|error| CliError::from(error.into_error()))?;
-        file.sync_all()?;
-    }
-    bar.finish_and_clear();
-    eprintln!("exported {exported} letters");
-    Ok(ExitCode::SUCCESS)
 }

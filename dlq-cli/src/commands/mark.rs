@@ -8,8 +8,8 @@ use crate::ask;
 use crate::cli::{ChangeArgs, MarkArgs};
 use crate::error::CliError;
 use crate::filter::FilterArgs;
-use dlq_core::PageRequest;
 use dlq_core::store::Selection;
+use dlq_core::{Filter, PageRequest};
 
 pub(super) async fn run(
     context: &mut Context,
@@ -38,6 +38,14 @@ pub(super) async fn select(
     } else {
         Selection::matching(filter.clone())?
     };
+    for id in &filter.ids {
+        if context.letters.count(Filter::new().with_id(*id)).await? == 0 {
+            return Err(CliError::failed(format!(
+                "no letter has the id {id} in {}; `dlq list` shows which there are",
+                context.target
+            )));
+        }
+    }
     let count = context.letters.count(filter.clone()).await?;
     eprintln!("{count} letters match in {}", context.target);
     if change.dry_run {

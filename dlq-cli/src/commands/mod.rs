@@ -1,9 +1,12 @@
 //! One file per verb.
 
+mod cleanup;
 mod count;
 mod delete;
+mod edit;
 mod export;
 mod groups;
+mod import;
 mod list;
 mod mark;
 mod op;
@@ -64,6 +67,9 @@ async fn at_store(
         Command::Op { command } => op::run(&mut context, &store, command).await,
         Command::Mark(args) => mark::run(&mut context, &store, args).await,
         Command::Delete(args) => delete::run(&mut context, &store, args).await,
+        Command::Edit(args) => edit::run(&mut context, &store, args).await,
+        Command::Cleanup(args) => cleanup::run(&mut context, &store, args).await,
+        Command::Import(args) => import::run(&mut context, &store, args).await,
         command => look(&mut context, command).await,
     }?;
     context.out.flush()?;

@@ -1,8 +1,12 @@
 //! Printing: tables for people, JSON for programs.
 
+mod bar;
+mod diff;
 mod table;
 mod text;
 
+pub(crate) use bar::{bar, bar_of_bytes};
+pub(crate) use diff::diff;
 pub(crate) use table::Table;
 pub(crate) use text::{age, bytes, cut, escape};
 

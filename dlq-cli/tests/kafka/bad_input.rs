@@ -1,10 +1,10 @@
 //! What can be wrong before anything is read: each is named, and no password is shown.
 
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::{Ran, dlq};
-use crate::fixture::Bench;
+use crate::fixture::{Bench, PATIENCE};
 use crate::ingest::letters;
 
 fn run(args: &[&str]) -> Ran {
@@ -21,7 +21,7 @@ fn wrong(args: &[&str], code: i32, expected: &[&str]) {
         assert!(ran.err.contains(text), "{args:?}: `{text}` is not in {}", ran.err);
     }
     assert!(!ran.err.contains("s3cret") && ran.out.is_empty(), "{args:?}: {}", ran.err);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{args:?}: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "{args:?}: {:?}", begun.elapsed());
 }
 
 #[test]
@@ -46,15 +46,15 @@ fn what_is_no_url_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_not_there_is_said_soon() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let url = format!("kafka://ana:s3cret@127.0.0.1:{port}/orders.dlq");
-    let address = format!("127.0.0.1:{port}");
+    // Nobody listens there.
+    let address = "127.0.0.1:1";
+    let url = format!("kafka://ana:s3cret@{address}/orders.dlq");
     let folder = tempfile::tempdir().unwrap();
     let into = format!("sqlite://{}", folder.path().join("dlq.db").display());
     for args in [&["count"] as &[&str], &["ingest", "--once", "--into", &into], &["check"]] {
-        wrong(&[args, &["--from", &url]].concat(), 1, &[&address]);
+        wrong(&[args, &["--from", &url]].concat(), 1, &[address]);
     }
-    wrong(&["replay", "--all", "--yes", "--from", &url], 1, &[&address]);
+    wrong(&["replay", "--all", "--yes", "--from", &url], 1, &[address]);
     assert!(!folder.path().join("dlq.db").exists());
     // One that takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -165,13 +165,22 @@ impl Bench {
     pub(crate) fn records(&self, topic: &str) -> Vec<(String, i32)> {
         let read = || {
             let mut config = self.config();
+            config.set("isolation.level", "read_uncommitted");
+            let all: BaseConsumer = config.create().unwrap();
             config.set("group.id", "records").set("enable.partition.eof", "true");
+            config.set("fetch.wait.max.ms", "10");
             config.set("isolation.level", "read_committed").set("enable.auto.commit", "false");
             let consumer: BaseConsumer = config.create().unwrap();
             let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).unwrap();
             let count = metadata.topics()[0].partitions().len();
             let mut list = dlq_kafka::rdkafka::TopicPartitionList::new();
             for partition in 0..i32::try_from(count).unwrap() {
+                // A transaction ends for readers a moment after its producer was told.
+                let end = |of: &BaseConsumer| of.fetch_watermarks(topic, partition, PATIENCE);
+                let (last, until) = (end(&all).unwrap().1, Instant::now() + PATIENCE);
+                while end(&consumer).unwrap().1 < last {
+                    assert!(Instant::now() < until, "a transaction in `{topic}` does not end");
+                }
                 let from = dlq_kafka::rdkafka::Offset::Beginning;
                 list.add_partition_offset(topic, partition, from).unwrap();
             }

@@ -37,8 +37,8 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Who and why.
     pub by: Actor,
-    /// What: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `delete`, `cleanup`,
-    /// `deduplicate`.
+    /// What: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `edit`, `delete`,
+    /// `cleanup`, `deduplicate`.
     pub action: String,
     /// What it was about, as JSON: the filter, or the arguments.
     pub subject: String,

@@ -1,7 +1,7 @@
 use super::{
-    Actor, BoxStore, Cleanup, Control, Group, Health, HealthThresholds, ItemPage, Letters as _,
-    Mark, Marked, Operation, OperationSpec, Operations as _, Plan, Receipt, Selection, Sink as _,
-    Stats, Store, Upkeep as _,
+    Actor, BoxStore, Cleanup, Control, Edit, Group, Health, HealthThresholds, ItemPage,
+    Letters as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan, Receipt,
+    Selection, Sink as _, Stats, Store, Upkeep as _,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::{
@@ -226,6 +226,30 @@ impl DeadLetters {
     /// When the store does not answer.
     pub async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
         self.store.cleanup(cleanup, by).await
+    }
+
+    /// Changes payload or headers of one letter; see [`Upkeep::edit`](super::Upkeep::edit).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Upkeep::edit`](super::Upkeep::edit).
+    pub async fn edit(
+        &self,
+        id: LetterId,
+        edit: Edit,
+        by: Actor,
+    ) -> Result<DeadLetter, StoreError> {
+        self.store.edit(id, edit, by).await
+    }
+
+    /// Writes letters that were read from a store, with their state; see
+    /// [`Upkeep::restore`](super::Upkeep::restore).
+    ///
+    /// # Errors
+    ///
+    /// When they are not known to be durable.
+    pub async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        self.store.restore(letters).await
     }
 
     /// How the store is: unhealthy when it does not answer, degraded when letters pile up or grow old.

@@ -16,6 +16,7 @@
 
 mod audit;
 mod claim;
+mod edit;
 mod erased;
 mod handle;
 pub mod memory;
@@ -30,6 +31,7 @@ mod upkeep;
 
 pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
+pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
 pub use operation::{
@@ -287,6 +289,39 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
         cleanup: Cleanup,
         by: Actor,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Changes payload or headers of one letter, which stays the letter of the same death; see [`Edit`] for what that
+    /// means to deaths that arrive later. Returns the letter as it is then. A replay sends what was edited. A claim
+    /// whose lease has ended is void, and the letter pending and due.
+    ///
+    /// An edit that finds nothing to change changes nothing, not even a time. What changed is kept in the audit, of
+    /// large payloads the beginning.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such letter; `Conflict` when somebody holds a live claim on it, when it is a retry
+    /// record, or when its bytes are not those that the edit expects; `Refused` when the payload was valid JSON and
+    /// would not be any more.
+    fn edit(
+        &self,
+        id: LetterId,
+        edit: Edit,
+        by: Actor,
+    ) -> impl Future<Output = Result<DeadLetter, StoreError>> + Send;
+
+    /// Writes letters that were read from a store, with their [state](rules::restored), and returns once all of them
+    /// are durable; receipts come in the order of the letters.
+    ///
+    /// A letter whose id is there follows the rules of [`Sink::put`] (one that is `retrying`, those of retry records):
+    /// one that is known changes nothing, so that restoring may be repeated. Claims and operations are not restored.
+    ///
+    /// # Errors
+    ///
+    /// When the letters are not known to be durable. Restore them again.
+    fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> impl Future<Output = Result<Vec<Receipt>, StoreError>> + Send;
 
     /// What operators did, newest first, at most `limit`. Every call that was carried out has an entry, also one that
     /// found nothing to change; steering an operation to the state it has is none.

@@ -7,8 +7,8 @@
 
 use crate::fingerprint::Fingerprint;
 use crate::{
-    DeadLetter, ErrorClass, Escalation, History, LetterState, Message, Reason, Resolution, Status,
-    Timestamp,
+    Binding, DeadLetter, ErrorClass, Escalation, History, LetterState, Message, Reason, Resolution,
+    Status, Timestamp,
 };
 
 /// The row under the id of a letter that arrives.
@@ -22,8 +22,8 @@ pub struct Standing {
     pub is_claimed: bool,
     /// Handler runs that it knows of.
     pub attempts: u32,
-    /// Whether its payload and key are those of the letter that arrives, or the store takes both for the same
-    /// original message.
+    /// Whether it [is known](is_known_by_bytes) by the bytes of the letter that arrives, or the store takes both for the
+    /// same original message.
     pub has_same_bytes: bool,
 }
 
@@ -78,6 +78,34 @@ pub fn record_arrives(row: Option<Standing>, generation: u32, attempts: u32) -> 
 #[must_use]
 pub fn same_bytes(one: &Message, other: &Message) -> bool {
     one.payload() == other.payload() && one.key() == other.key()
+}
+
+/// Whether the bytes of `news` are those of the letter under its id, or were before one of both was edited.
+#[must_use]
+pub fn is_known_by_bytes(row: &DeadLetter, news: &DeadLetter) -> bool {
+    let was = |one: &DeadLetter, other: &DeadLetter| {
+        let former = &one.state.edited_from;
+        !former.is_empty() && former.contains(&Binding::of(&one.id, &other.message))
+    };
+    same_bytes(&row.message, &news.message) || was(row, news) || was(news, row)
+}
+
+/// `letter` as it is restored: with its state, but in nobody's hands and in no operation. One that was being run is
+/// pending; one that waits for a retry is due at the latest now where nothing else was arranged.
+pub fn restored(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
+    let state = &mut letter.state;
+    if state.status == Status::Replaying {
+        state.status = Status::Pending;
+    }
+    state.operation = None;
+    state.due = match state.status {
+        Status::Pending => state.due,
+        Status::Retrying => state.due.or(Some(now)),
+        _ => None,
+    };
+    state.resolution = (state.status == Status::Resolved)
+        .then(|| state.resolution.unwrap_or(Resolution::Dismissed));
+    letter
 }
 
 /// The retry record that `escalation` leaves in a store: a letter that is `retrying`, of the generation that its death
@@ -266,7 +294,10 @@ fn take_last_failure(letter: &mut DeadLetter) {
 }
 
 fn take(letter: &mut DeadLetter, news: DeadLetter) {
-    let (id, state) = (letter.id, letter.state.clone());
+    let (id, mut state) = (letter.id, letter.state.clone());
+    let former = &news.state.edited_from;
+    let more: Vec<_> = former.iter().filter(|one| !state.edited_from.contains(one)).collect();
+    state.edited_from.extend(more);
     *letter = DeadLetter { id, state, ..news };
 }
 

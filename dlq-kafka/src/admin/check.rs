@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use dlq_core::{Clock as _, StoreError, SystemClock};
 use rdkafka::Offset;
@@ -8,11 +9,13 @@ use super::{Deployment, Finding, Severity, rules};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::topics::{
-    Cluster, Look, Role, Seen, WantedTopic, blocking, judge, merge, read_settings, topic_name,
+    Cluster, Look, Role, SETTLING, Seen, WantedTopic, blocking, judge, merge, read_settings,
+    topic_name,
 };
 
 impl Deployment {
-    /// Looks at what is there, and tells what is not as it should be, the worst first. Nothing is written.
+    /// Looks at what is there, and tells what is not as it should be, the worst first. Nothing is written. What is missing
+    /// is looked for again for two seconds, since brokers hear of new topics one after the other.
     ///
     /// # Errors
     ///
@@ -40,18 +43,19 @@ fn look(
     let mut cluster = Cluster::new(brokers, None)?;
     let mut findings = Vec::new();
     let mut all = BTreeMap::new();
+    let settling = Instant::now() + SETTLING;
     for name in wanted.keys() {
         let not_there = |found: &str, advice: String| {
             let finding = Finding::new(Severity::Error, &topic_name(name), "existence");
             finding.found(found, "there").advice(advice)
         };
-        match cluster.look(name)? {
+        match cluster.look_until(settling, name)? {
             Look::There(seen) => _ = all.insert(name.clone(), seen),
             Look::Missing => findings.push(not_there("missing", "create it".to_owned())),
             Look::Refused(text) => findings.push(not_there("unknown", text)),
         }
     }
-    read_settings(&mut cluster, &mut all)?;
+    read_settings(&mut cluster, Instant::now() + SETTLING, &mut all)?;
     for (name, seen) in &all {
         let topic = &wanted[name];
         findings.extend(judge(topic, seen, &all, cluster.ids.len()));
@@ -63,7 +67,7 @@ fn look(
     }
     let mut settings = Vec::new();
     for id in cluster.ids.clone() {
-        match cluster.settings(&[ResourceSpecifier::Broker(id)]) {
+        match cluster.settings(Instant::now(), &[ResourceSpecifier::Broker(id)]) {
             Ok(of_broker) => settings.extend(of_broker.into_iter().map(|one| (id, one))),
             Err(error) => findings.push(rules::silent(id, &error.to_string())),
         }

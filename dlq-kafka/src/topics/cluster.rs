@@ -22,6 +22,8 @@ use crate::error::{SetupError, code, is_refusal};
 
 /// How long one answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// For how long a broker may not have heard of what the others know: of a topic, who leads it, or its settings.
+pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 /// How long is waited before the same is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// How many news of the client are looked through for a cause.
@@ -102,6 +104,23 @@ impl Cluster {
                 format!("{asked}: {error}; check address and network"),
                 Some(error.into()),
             ),
+        }
+    }
+
+    /// The same as [`look`](Self::look), asked again until then of a topic that is missing or has no leader: the broker that
+    /// answers may not have heard of it yet.
+    pub(crate) fn look_until(&mut self, until: Instant, name: &str) -> Result<Look, SetupError> {
+        loop {
+            let found = self.look(name)?;
+            let may_settle = match &found {
+                Look::There(seen) => !seen.leaderless.is_empty(),
+                Look::Missing => true,
+                Look::Refused(_) => false,
+            };
+            if !may_settle || Instant::now() >= until {
+                return Ok(found);
+            }
+            sleep(PAUSE);
         }
     }
 
@@ -208,20 +227,42 @@ impl Cluster {
         Ok(self.admin.as_ref().expect("it was made above"))
     }
 
-    /// The settings of these, in their order; `None` where the user may not read them.
+    /// The settings of these, in their order; `None` where the user may not read them. Until then it is asked again where
+    /// there are none: the broker that answers may not have heard of the topic.
     pub(crate) fn settings(
+        &mut self,
+        until: Instant,
+        of: &[ResourceSpecifier<'_>],
+    ) -> Result<Vec<Option<BTreeMap<String, String>>>, SetupError> {
+        loop {
+            let settings = self.settings_now(of)?;
+            if settings.iter().all(Option::is_some) || Instant::now() >= until {
+                return Ok(settings);
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    fn settings_now(
         &mut self,
         of: &[ResourceSpecifier<'_>],
     ) -> Result<Vec<Option<BTreeMap<String, String>>>, SetupError> {
         if of.is_empty() {
             return Ok(Vec::new());
         }
-        let asking = self.admin()?.describe_configs(of, &options());
-        let answers = Handle::current()
-            .block_on(asking)
-            .map_err(|error| self.failed("read settings", error))?;
+        let deadline = Instant::now() + PATIENCE;
+        let once = AdminOptions::new().request_timeout(Some(PATIENCE / 2));
+        let answers = loop {
+            let asking = self.admin()?.describe_configs(of, &once);
+            match Handle::current().block_on(asking) {
+                // It may have waited for a broker that is away, and knows by now which are not.
+                Err(error) if is_silent(&error) && Instant::now() < deadline => sleep(PAUSE),
+                answers => break answers.map_err(|error| self.failed("read settings", error))?,
+            }
+        };
         let read = |answer: rdkafka::admin::ConfigResourceResult| match answer {
-            // The client gives nothing, and no error, where it is refused; what is there has settings.
+            // The client gives nothing, and no error, where it is refused or the broker knows of no such topic; what is
+            // there has settings.
             Ok(resource) if resource.entries.is_empty() => Ok(None),
             Ok(resource) => {
                 let entries = resource.entries.into_iter();
@@ -255,7 +296,7 @@ fn allow(code: RDKafkaErrorCode) -> &'static str {
 fn is_moving(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{
         CoordinatorLoadInProgress, CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator,
-        NotLeaderForPartition, UnknownTopicOrPartition,
+        NotLeaderForPartition, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
     };
     let moving = [
         CoordinatorLoadInProgress,
@@ -263,9 +304,18 @@ fn is_moving(error: &KafkaError) -> bool {
         NotCoordinator,
         LeaderNotAvailable,
         NotLeaderForPartition,
+        UnknownPartition,
+        UnknownTopic,
         UnknownTopicOrPartition,
     ];
     code(error).is_some_and(|code| moving.contains(&code))
+}
+
+/// Whether a broker has not answered.
+fn is_silent(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{BrokerTransportFailure, OperationTimedOut, RequestTimedOut};
+    let silent = [BrokerTransportFailure, OperationTimedOut, RequestTimedOut];
+    code(error).is_some_and(|code| silent.contains(&code))
 }
 
 pub(super) fn options() -> AdminOptions {

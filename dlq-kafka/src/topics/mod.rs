@@ -32,7 +32,7 @@ use rdkafka::admin::ResourceSpecifier;
 pub use config::{DlqTopic, RetryTopics};
 
 use cluster::PAUSE;
-pub(crate) use cluster::{Cluster, PATIENCE, blocking};
+pub(crate) use cluster::{Cluster, PATIENCE, SETTLING, blocking};
 pub(crate) use partition::partition_for;
 pub(crate) use rules::{judge, topic_name};
 pub(crate) use seen::{Look, Seen};
@@ -90,26 +90,29 @@ fn make_here(brokers: &Brokers, asked: &[WantedTopic], create: bool) -> Result<M
     let wanted = merge(asked)?;
     let mut cluster = Cluster::new(brokers, None)?;
     let (mut all, mut missing) = (BTreeMap::new(), Vec::new());
+    let creates = |topic: &WantedTopic| create && topic.role != Role::Source;
+    let settling = Instant::now() + SETTLING;
     for (name, topic) in &wanted {
-        match cluster.look(name)? {
+        let until = if creates(topic) { Instant::now() } else { settling };
+        match cluster.look_until(until, name)? {
             Look::There(seen) => _ = all.insert(name.clone(), seen),
             Look::Missing => missing.push(topic),
             Look::Refused(text) => return Err(SetupError::Config(text)),
         }
     }
-    let cannot = |topic: &&&WantedTopic| !create || topic.role == Role::Source;
-    let absent: Vec<_> = missing.iter().filter(cannot).map(|topic| absent(topic)).collect();
+    let absent = missing.iter().filter(|topic| !creates(topic)).map(|topic| absent(topic));
+    let absent: Vec<_> = absent.collect();
     if !absent.is_empty() {
         return Err(SetupError::NotFound(absent.join("; ")));
     }
-    read_settings(&mut cluster, &mut all)?;
+    read_settings(&mut cluster, Instant::now(), &mut all)?;
     let mut made = Made::default();
     if !missing.is_empty() {
         made.created = cluster.create(&missing, &all)?;
         for topic in &missing {
             all.insert(topic.name.clone(), await_leaders(&mut cluster, &topic.name)?);
         }
-        read_settings(&mut cluster, &mut all)?;
+        read_settings(&mut cluster, Instant::now() + SETTLING, &mut all)?;
     }
     for topic in wanted.values() {
         made.findings.extend(judge(topic, &all[&topic.name], &all, cluster.ids.len()));
@@ -132,14 +135,15 @@ fn absent(topic: &WantedTopic) -> String {
     }
 }
 
-/// Reads the settings of all these topics.
+/// Reads the settings of all these topics, again until then where there are none.
 pub(crate) fn read_settings(
     cluster: &mut Cluster,
+    until: Instant,
     all: &mut BTreeMap<String, Seen>,
 ) -> Result<(), SetupError> {
     let names: Vec<_> = all.keys().cloned().collect();
     let of: Vec<_> = names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
-    let settings = cluster.settings(&of)?;
+    let settings = cluster.settings(until, &of)?;
     for (seen, settings) in all.values_mut().zip(settings) {
         seen.settings = settings;
     }

@@ -10,8 +10,6 @@ use dlq_core::{
     Settle as _, Sink as _, Source as _, StoreErrorKind, SystemClock, TransportError,
     TransportErrorKind,
 };
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
-use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaLetters, KafkaSource, Ladder};
@@ -23,6 +21,7 @@ use tokio::time::timeout;
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
+use crate::topic;
 
 /// What a source says next. A delivery that was in hand when its partition was taken away comes again.
 async fn error(source: &mut KafkaSource) -> TransportError {
@@ -83,21 +82,6 @@ fn committed(place: &Place) -> Offset {
     client.committed_offsets(list, PATIENCE).unwrap().elements()[0].offset()
 }
 
-/// Deletes a topic, and returns when it is gone.
-async fn delete(place: &Place, topic: &str) {
-    let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
-    admin.delete_topics(&[topic], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-    let client: BaseConsumer = place.config().create().unwrap();
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let metadata = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
-        if metadata.topics().iter().all(|topic| topic.error().is_some()) {
-            return;
-        }
-        assert!(Instant::now() < until, "`{topic}` is still there");
-    }
-}
-
 /// The codec is of the build: with the feature the same records are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
@@ -125,11 +109,13 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     let topic = format!("topic `{}`, partition 0, cannot be read from offset 1 on", place.topic);
     assert!(text.contains(&topic) && text.contains("the feature `zstd`"), "{text}");
     // It is not told all the time, and the other topic goes on.
-    let mut errors = 0;
-    let until = Instant::now() + Duration::from_secs(4);
+    let (mut errors, mut others, begun) = (0, Vec::new(), Instant::now());
     place.send(&other, b"7", &[]).await;
-    let mut others = Vec::new();
-    while let Ok(next) = tokio::time::timeout_at(until.into(), source.next()).await {
+    loop {
+        // Until it has come, and for four seconds.
+        let left = Duration::from_secs(4).saturating_sub(begun.elapsed());
+        let patience = if others.is_empty() { PATIENCE } else { left };
+        let Ok(next) = timeout(patience, source.next()).await else { break };
         match next {
             Ok(next) => {
                 let (delivery, settle) = next.unwrap();
@@ -140,7 +126,8 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
         }
     }
     assert_eq!(others, [7], "{errors} errors");
-    assert!(errors <= 1, "{errors} errors in four seconds");
+    let seconds = begun.elapsed().as_secs();
+    assert!(errors <= 1 + seconds / 20, "{errors} errors in {seconds} s");
     source.close().await;
     assert_eq!(committed(&place), Offset::Offset(1), "it is not passed over");
 
@@ -165,16 +152,21 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_away_is_told_and_waited_for() {
-    if !available() {
-        return;
+    if available() {
+        tokio::join!(away_from_the_start(), away_for_a_while());
     }
+}
+
+async fn away_from_the_start() {
     let begun = Instant::now();
     let nowhere = KafkaConsumer::new(&Brokers::at("127.0.0.1:1"), "orders", "billing");
-    let error = timeout(Duration::from_secs(30), nowhere.source()).await.unwrap().unwrap_err();
+    let error = timeout(PATIENCE, nowhere.source()).await.unwrap().unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
 
+async fn away_for_a_while() {
     let place = Place::own("away").await;
     let consumer = consumer(&place);
     let mut source = consumer.source().await.unwrap();
@@ -189,7 +181,8 @@ async fn a_broker_that_is_away_is_told_and_waited_for() {
     println!("after {:.1} s: {unwritten}", begun.elapsed().as_secs_f64());
     assert_eq!(unwritten.kind(), StoreErrorKind::Unavailable);
     assert!(unwritten.to_string().contains(".dlq`"), "{unwritten}");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    // After four seconds it is given up; by itself the writer has more patience.
+    assert!(begun.elapsed() < Duration::from_secs(20));
     tokio::task::block_in_place(|| place.running().restart().unwrap());
     sink.put(vec![letter(1)]).await.unwrap();
     drop(settle);
@@ -211,7 +204,7 @@ async fn a_topic_that_is_deleted_is_named_until_it_is_there_again() {
     place.publish([1, 2]).await;
     assert_eq!(number(&handle(&mut source).await), 1);
     assert_eq!(number(&handle(&mut source).await), 2);
-    delete(&place, &place.topic).await;
+    topic::delete(place.brokers.bootstrap(), &place.topic).await;
     let error = told(&mut source, &format!("topic `{}` is not there", place.topic)).await;
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     place.send(&other, b"7", &[]).await;
@@ -236,8 +229,8 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let (delivery, settle) = next(&mut source).await;
     // It writes before, so that it has seen the topics as they were.
     sink.put(vec![letter(1)]).await.unwrap();
-    delete(&place, &dead).await;
-    delete(&place, &retry).await;
+    topic::delete(place.brokers.bootstrap(), &dead).await;
+    topic::delete(place.brokers.bootstrap(), &retry).await;
     let escalation = || Escalation {
         delivery: delivery.clone(),
         consumer: "billing".into(),
@@ -262,7 +255,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
         while lane.escalate(escalation()).await.is_err() {}
     };
     let begun = Instant::now();
-    timeout(Duration::from_secs(10), written).await.unwrap();
+    timeout(PATIENCE, written).await.unwrap();
     println!("written {:.1} s after they were created again", begun.elapsed().as_secs_f64());
     drop(settle);
     while handle(&mut source).await.lane() != Lane::Retry {}
@@ -287,14 +280,16 @@ async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
     allow_only(&place.running(), TOPIC, &dead, DESCRIBE);
     let refused = async {
         loop {
-            if let Err(error) = sink.put(vec![letter(2)]).await {
-                break error;
+            match sink.put(vec![letter(2)]).await {
+                Err(error) if error.kind() == StoreErrorKind::InvalidConfig => break error,
+                // It is not in force yet, or the broker is slow.
+                Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),
+                Ok(_) => {}
             }
         }
     };
     let error = timeout(PATIENCE, refused).await.unwrap();
     println!("{error}");
-    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
     let text = error.to_string();
     assert!(text.contains(&format!("topic `{dead}`")) && text.contains("allow `Write`"), "{text}");
 

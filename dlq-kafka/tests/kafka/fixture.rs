@@ -1,4 +1,6 @@
 //! One broker for all tests, with topics and groups of its own for each; and one of its own for who kills it.
+//!
+//! Tests that are about settings of brokers have theirs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,14 +17,14 @@ use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
-use dlq_testkit::transport::TransportFixture;
+use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::timeout;
 
 use crate::topic;
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The shortest that a broker grants.
+/// After how long a process that says nothing is dead.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 
 /// The header that carries the id of a message.
@@ -41,14 +43,22 @@ pub(crate) struct Place {
     pub(crate) topic: String,
 }
 
+/// The broker that all share.
 fn shared() -> Arc<Mutex<Running>> {
     static BROKER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
     Arc::clone(BROKER.get_or_init(|| Arc::new(Mutex::new(start()))))
 }
 
-fn start() -> Running {
+/// Where it is.
+pub(crate) fn url() -> String {
+    shared().lock().unwrap_or_else(PoisonError::into_inner).url().to_owned()
+}
+
+/// A broker whose groups may miss a process soon.
+pub(crate) fn start() -> Running {
     tokio::task::block_in_place(|| {
-        let running = Service::Kafka.builder().ours().start().unwrap();
+        let builder = Service::Kafka.builder().ours();
+        let running = builder.setting("group.min.session.timeout.ms", "500").start().unwrap();
         // The first group of a cluster waits seconds for the topic of its offsets to be made.
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", running.url()).set("group.id", "first");
@@ -191,6 +201,15 @@ pub(crate) fn number(delivery: &Delivery) -> u32 {
 pub(crate) struct KafkaFixture {
     place: Place,
     producer: FutureProducer,
+    lease: Duration,
+}
+
+impl KafkaFixture {
+    /// With a stage for what need not wait.
+    fn consumer(&self, name: &str) -> KafkaConsumer {
+        let stages = [100, 3_000, 20_000].map(Duration::from_millis);
+        self.place.consumer(name).with_id_header(ID).with_ladder(Ladder::of(stages))
+    }
 }
 
 impl std::fmt::Debug for KafkaFixture {
@@ -210,13 +229,16 @@ impl TransportFixture for KafkaFixture {
     }
 
     async fn fresh(check: &'static str) -> Self {
-        let place = if check.contains("restart") {
+        let mut place = if check.contains("restart") {
             Place::own(check).await
         } else {
             Place::fresh(check).await
         };
+        let lease = if is_quick(check) { PATIENCE } else { LEASE };
+        let timeout = lease.as_millis().to_string();
+        place.brokers = place.brokers.with("session.timeout.ms", timeout);
         let producer = place.producer();
-        Self { place, producer }
+        Self { place, producer, lease }
     }
 
     async fn publish(&self, message: Message) -> bool {
@@ -239,11 +261,11 @@ impl TransportFixture for KafkaFixture {
     }
 
     async fn source(&self, consumer: &str) -> KafkaSource {
-        self.place.consumer(consumer).with_id_header(ID).source().await.unwrap()
+        self.consumer(consumer).source().await.unwrap()
     }
 
     async fn retry_lane(&self) -> Option<KafkaRetryLane> {
-        Some(self.place.billing().retry_lane().await.unwrap())
+        Some(self.consumer("billing").retry_lane().await.unwrap())
     }
 
     /// What is done is committed a moment later; what was not comes again, which is tested apart.
@@ -254,7 +276,7 @@ impl TransportFixture for KafkaFixture {
     }
 
     fn lease(&self) -> Duration {
-        LEASE
+        self.lease
     }
 
     fn clock(&self) -> SharedClock {

@@ -1,7 +1,4 @@
-//! One broker for all tests, and a topic for each.
-
-use std::sync::OnceLock;
-use std::time::Duration;
+//! Topics of dead letters for who feeds a store.
 
 use dlq_kafka::Brokers;
 use dlq_kafka::rdkafka::ClientConfig;
@@ -9,24 +6,11 @@ use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
 use tokio::time::timeout;
 
+pub(crate) use crate::fixture::PATIENCE;
+use crate::fixture::{available, url};
 use crate::topic;
-
-/// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Where the broker is; `None` where there is none to be had.
-fn broker() -> Option<&'static str> {
-    static BROKER: OnceLock<Option<Running>> = OnceLock::new();
-    let started = || {
-        or_skip(Service::Kafka, ensure_installed(Service::Kafka)).ok()?;
-        let builder = Service::Kafka.builder().setting("group.min.session.timeout.ms", "500");
-        Some(builder.start().unwrap())
-    };
-    BROKER.get_or_init(started).as_ref().map(Running::url)
-}
 
 /// A topic of dead letters.
 pub(crate) struct Topic {
@@ -37,8 +21,10 @@ pub(crate) struct Topic {
 
 impl Topic {
     pub(crate) async fn new(name: &str, partitions: i32) -> Option<Self> {
-        let bootstrap = tokio::task::block_in_place(broker)?;
-        Some(Self::at(bootstrap, name, partitions).await)
+        if !available() {
+            return None;
+        }
+        Some(Self::at(&url(), name, partitions).await)
     }
 
     pub(crate) async fn at(bootstrap: &str, name: &str, partitions: i32) -> Self {
@@ -92,6 +78,7 @@ impl Topic {
             } else {
                 producer.abort_transaction(PATIENCE).unwrap();
             }
+            topic::settled(&self.bootstrap, &self.name);
         });
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlq_core::DeadLetter;
 use dlq_core::protocol::{Facts, on_death};
@@ -14,25 +14,16 @@ use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLetters, ScanProgress};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_services::Running;
 
+use crate::fixture::start;
+pub(crate) use crate::fixture::{PATIENCE, available};
 use crate::topic;
 
-/// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The timestamp of the first record, in milliseconds.
 pub(crate) const BEGIN: i64 = 1_790_000_000_000;
 
-/// Whether there is a broker to be had; says so if not.
-pub(crate) fn available() -> bool {
-    or_skip(Service::Kafka, ensure_installed(Service::Kafka)).is_ok()
-}
-
-fn start() -> Running {
-    tokio::task::block_in_place(|| Service::Kafka.builder().ours().start().unwrap())
-}
-
-/// The broker that all share.
+/// The broker that all share. It has few groups: whoever plans a replay asks each of them.
 pub(crate) fn shared() -> Arc<Mutex<Running>> {
     static BROKER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
     Arc::clone(BROKER.get_or_init(|| Arc::new(Mutex::new(start()))))

@@ -17,8 +17,9 @@ use dlq_kafka::{Brokers, KafkaLetters, KafkaReplay, KafkaTarget, ReplayReport};
 use dlq_testkit::fixtures::letter_of;
 use futures_util::future::join_all;
 
-pub(crate) use crate::fixture_letters::PATIENCE;
-use crate::fixture_letters::{available, shared};
+pub(crate) use crate::fixture::PATIENCE;
+use crate::fixture::available;
+use crate::fixture_letters::shared;
 use crate::topic;
 
 /// The partitions of the topics that letters are born in.
@@ -121,10 +122,13 @@ impl Shop {
     /// What stands in a topic, for who reads what was committed.
     pub(crate) async fn read(&self, topic: &str) -> Vec<Read> {
         let (mut config, topic) = (self.config(), topic.to_owned());
+        let url = self.url.clone();
         let read = move || {
+            topic::settled(&url, &topic);
             let client: BaseConsumer = config
                 .set("group.id", "reading")
                 .set("enable.partition.eof", "true")
+                .set("fetch.wait.max.ms", "10")
                 .set("isolation.level", "read_committed")
                 .create()
                 .unwrap();

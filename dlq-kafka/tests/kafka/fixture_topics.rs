@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use dlq_kafka::Brokers;
 use dlq_kafka::admin::{ConsumerPlan, Deployment, Finding, Severity};
@@ -13,19 +12,12 @@ use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_services::{Running, Service};
 
+pub(crate) use crate::fixture::{PATIENCE, available};
 use crate::topic;
 
-/// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
 static BROKER: OnceLock<Running> = OnceLock::new();
-
-/// Whether there is a broker to be had; says so if not.
-pub(crate) fn available() -> bool {
-    or_skip(Service::Kafka, ensure_installed(Service::Kafka)).is_ok()
-}
 
 /// The address of the broker that all share, whose commits have room for little and whose groups forget early.
 pub(crate) fn shared() -> String {

@@ -15,6 +15,9 @@ use tokio::time::timeout;
 
 use crate::fixture_topics::{Operator, PATIENCE, available, shared};
 
+/// Less than any time for which a client waits.
+const AT_ONCE: Duration = Duration::from_secs(9);
+
 fn commit(url: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let mut config = ClientConfig::new();
     let consumer: BaseConsumer =
@@ -58,7 +61,7 @@ async fn a_group_is_behind_by_what_it_has_not_committed() {
     assert_eq!(figures(&other.read().await.unwrap()), [("behind", 8, 4)]);
     let start = Instant::now();
     drop((lag, other));
-    assert!(start.elapsed() < Duration::from_secs(2), "it left no group: {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it left no group: {:?}", start.elapsed());
 }
 
 #[test]
@@ -143,7 +146,7 @@ async fn a_broker_that_goes_away_is_told_and_found_again() {
     broker.kill().unwrap();
     let start = Instant::now();
     drop(lag);
-    assert!(start.elapsed() < Duration::from_secs(2), "it waits for nobody: {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it waits for nobody: {:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,5 +158,5 @@ async fn brokers_that_do_not_answer_are_told() {
     assert!(text.contains("at `127.0.0.1:1`") && text.contains("topic `orders`"), "{text}");
     let start = Instant::now();
     drop(lag);
-    assert!(start.elapsed() < Duration::from_secs(2), "it hangs on nothing: {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it hangs on nothing: {:?}", start.elapsed());
 }

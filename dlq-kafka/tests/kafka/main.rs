@@ -5,6 +5,7 @@
 mod access;
 mod admin;
 mod bad_input;
+mod changing;
 mod feed;
 mod fixture;
 mod fixture_bad_input;
@@ -12,6 +13,7 @@ mod fixture_feed;
 mod fixture_letters;
 mod fixture_replay;
 mod fixture_topics;
+mod gauges;
 mod lag;
 mod letters;
 mod offsets;

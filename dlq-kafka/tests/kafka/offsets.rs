@@ -48,7 +48,7 @@ async fn until_committed(place: &Place, position: i64, metadata: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let reached = timeout(Duration::from_secs(20), reached).await;
+    let reached = timeout(PATIENCE, reached).await;
     reached.unwrap_or_else(|_| panic!("committed is {:?}, not {wanted:?}", committed(place)));
 }
 

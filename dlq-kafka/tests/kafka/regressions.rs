@@ -63,7 +63,7 @@ async fn g1_a_retry_record_is_read_by_a_group_that_began_at_the_end() {
     escalate(&lane, delivery).await;
     let mut source = consumer.source().await.unwrap();
     let heard = async { while handle(&mut source).await.lane() != Lane::Retry {} };
-    timeout(Duration::from_secs(20), heard).await.expect("the retry record comes");
+    timeout(PATIENCE, heard).await.expect("the retry record comes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +104,7 @@ async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
     admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
     let mut source = consumer.source().await.unwrap();
     for expected in 198..=200 {
-        let heard = timeout(Duration::from_secs(20), handle(&mut source)).await;
+        let heard = timeout(PATIENCE, handle(&mut source)).await;
         assert_eq!(number(&heard.expect("it is still there")), expected);
     }
 }
@@ -127,7 +127,7 @@ async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now()
     let group = format!("{}-billing", place.topic);
     let renamed = place.consumer("invoicing").with_group(group).with_ladder(ladder);
     let mut source = renamed.source().await.unwrap();
-    let heard = timeout(Duration::from_secs(20), handle(&mut source)).await;
+    let heard = timeout(PATIENCE, handle(&mut source)).await;
     let heard = heard.expect("the topic is the group's, and so is what stands in it");
     assert_eq!((number(&heard), heard.attempt(), heard.consumer()), (1, 2, "invoicing"));
 }
@@ -146,7 +146,7 @@ async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
     settle.settle(Disposition::Deferred { after }).await.unwrap();
     // The partition goes, and comes back.
     let _two = member(&place, "b").source().await.unwrap();
-    let again = timeout(Duration::from_secs(20), handle(&mut one)).await;
+    let again = timeout(PATIENCE, handle(&mut one)).await;
     assert_eq!(number(&again.expect("its line is free")), 1);
     assert_eq!(number(&handle(&mut one).await), 2);
 }

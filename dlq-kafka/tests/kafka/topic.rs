@@ -10,8 +10,8 @@ use dlq_kafka::rdkafka::error::KafkaError;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes a topic, and returns when the broker leads all of it: the controller answers before, on a busy machine long
-/// before.
+/// Makes a topic, and returns when every broker knows who leads it, and who leads it knows: the controller answers before,
+/// on a busy machine long before.
 pub(crate) async fn make(bootstrap: &str, new: &NewTopic<'_>) {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap);
@@ -19,16 +19,20 @@ pub(crate) async fn make(bootstrap: &str, new: &NewTopic<'_>) {
     let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
     let made = admin.create_topics([new], &options).await.unwrap();
     made.into_iter().next().unwrap().unwrap();
-    let client: BaseConsumer = config.create().unwrap();
     let until = Instant::now() + PATIENCE;
-    while let Err(error) = tokio::task::block_in_place(|| ends(&client, new)) {
-        assert!(Instant::now() < until, "`{}` is not there: {error:?}", new.name);
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    for broker in bootstrap.split(',') {
+        config.set("bootstrap.servers", broker);
+        while let Err(error) = tokio::task::block_in_place(|| ends(&config, new)) {
+            assert!(Instant::now() < until, "`{}` is not there: {error:?}", new.name);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
-/// Asks each partition where it ends, which only its leader answers.
-fn ends(client: &BaseConsumer, new: &NewTopic<'_>) -> Result<(), Option<KafkaError>> {
+/// Asks each partition where it ends, which only its leader answers. The first question of a client is for the broker that
+/// it was told of.
+fn ends(config: &ClientConfig, new: &NewTopic<'_>) -> Result<(), Option<KafkaError>> {
+    let client: BaseConsumer = config.create()?;
     let found = client.fetch_metadata(Some(new.name), PATIENCE)?;
     let partitions = found.topics()[0].partitions();
     if partitions.len() != usize::try_from(new.num_partitions).unwrap() {
@@ -38,4 +42,44 @@ fn ends(client: &BaseConsumer, new: &NewTopic<'_>) -> Result<(), Option<KafkaErr
         client.fetch_watermarks(new.name, partition.id(), PATIENCE)?;
     }
     Ok(())
+}
+
+/// Returns when every transaction in a topic has ended for who reads what was committed, a moment after its producer was
+/// told.
+pub(crate) fn settled(bootstrap: &str, topic: &str) {
+    let client = |isolation: &str| -> BaseConsumer {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", bootstrap).set("isolation.level", isolation);
+        config.create().unwrap()
+    };
+    let (all, committed) = (client("read_uncommitted"), client("read_committed"));
+    let found = all.fetch_metadata(Some(topic), PATIENCE).unwrap();
+    let end = |client: &BaseConsumer, partition| {
+        client.fetch_watermarks(topic, partition, PATIENCE).unwrap().1
+    };
+    let until = Instant::now() + PATIENCE;
+    for partition in found.topics()[0].partitions() {
+        let last = end(&all, partition.id());
+        while end(&committed, partition.id()) < last {
+            assert!(Instant::now() < until, "a transaction in `{topic}` does not end");
+        }
+    }
+}
+
+/// Deletes a topic, and returns when it is gone.
+pub(crate) async fn delete(bootstrap: &str, name: &str) {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    let admin: AdminClient<DefaultClientContext> = config.create().unwrap();
+    admin.delete_topics(&[name], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let client: BaseConsumer = config.create().unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let metadata =
+            tokio::task::block_in_place(|| client.fetch_metadata(Some(name), PATIENCE)).unwrap();
+        if metadata.topics().iter().all(|topic| topic.error().is_some()) {
+            return;
+        }
+        assert!(Instant::now() < until, "`{name}` is still there");
+    }
 }

@@ -7,8 +7,9 @@ use dlq_kafka::admin::Deployment;
 use dlq_kafka::{Brokers, DlqTopic, RetryTopics};
 use dlq_services::Service;
 use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
 
-use crate::fixture_topics::{Operator, available, of_topics, ours, shared};
+use crate::fixture_topics::{Operator, PATIENCE, available, of_topics, ours, shared};
 
 async fn refused(deployment: &Deployment, brokers: &Brokers) -> (StoreErrorKind, String) {
     let error = deployment.create(brokers).await.unwrap_err();
@@ -102,6 +103,29 @@ async fn the_topic_of_a_consumer_is_not_created() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_brokers_are_about_to_hear_of_is_there() {
+    if !available() {
+        return;
+    }
+    let operator = Operator::at(&shared());
+    // Whether it is made soon enough depends on the machine, too.
+    for attempt in 0..5 {
+        let name = format!("soon-{attempt}");
+        let deployment = ours(&name);
+        let making = async {
+            // When the other has asked.
+            sleep(Duration::from_millis(300)).await;
+            operator.create(&name, 1, &[]).await;
+        };
+        match tokio::join!(deployment.create(&operator.brokers), making).0 {
+            Ok(done) => return assert_eq!(done.created.len(), 4),
+            Err(error) => assert_eq!(error.kind(), StoreErrorKind::NotFound, "{error}"),
+        }
+    }
+    panic!("it is not asked for again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_brokers_refuse_is_told_with_topic_and_setting() {
     if !available() {
         return;
@@ -130,9 +154,9 @@ async fn an_address_without_a_broker_is_told_within_bounded_time() {
     let deployment = &ours("orders");
     let ask = |address: &'static str| async move {
         let start = Instant::now();
-        let (kind, text) = refused(deployment, &Brokers::at(address)).await;
+        let brokers = Brokers::at(address);
+        let (kind, text) = timeout(PATIENCE, refused(deployment, &brokers)).await.unwrap();
         assert_eq!(kind, StoreErrorKind::Unavailable, "{text}");
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}: {text}", start.elapsed());
         assert!(text.contains(&format!("at `{address}`")), "{text}");
         println!("after {:?}: {text}", start.elapsed());
         text

@@ -93,29 +93,29 @@ async fn more_records_than_there_is_room_for_wait_at_the_broker() {
         .with_prefetch(4);
     let mut source = consumer.source().await.unwrap();
     let lane = consumer.retry_lane().await.unwrap();
-    place.publish(1..=400).await;
+    place.publish(1..=200).await;
     let begun = SystemClock.now();
-    for _ in 0..400 {
+    for _ in 0..200 {
         postpone(&mut source, &lane, stage).await;
     }
     place.publish([401]).await;
+    let took = SystemClock.now().since(begun);
     let healthy = handle(&mut source).await;
     let mut seen = Vec::new();
     if healthy.lane() == Lane::Main {
         assert_eq!(number(&healthy), 401, "what waits holds nobody up");
-        assert!(SystemClock.now().since(begun) < stage, "it waited for the others");
     } else {
-        // So long did it take to write them.
+        assert!(took > stage / 2, "it waits for the others");
         seen.push(number(&healthy));
     }
-    while seen.len() < 400 {
+    while seen.len() < 200 {
         let delivery = handle(&mut source).await;
         if delivery.lane() == Lane::Retry {
             seen.push(number(&delivery));
         }
     }
     seen.sort_unstable();
-    assert_eq!(seen, (1..=400).collect::<Vec<_>>());
+    assert_eq!(seen, (1..=200).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

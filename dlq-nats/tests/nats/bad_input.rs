@@ -80,7 +80,7 @@ async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
 }
 
 async fn bounded<T>(future: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(20), future).await.expect("it answers in bounded time")
+    timeout(PATIENCE, future).await.expect("it answers in bounded time")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

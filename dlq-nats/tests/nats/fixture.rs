@@ -12,7 +12,7 @@ use dlq_core::{
 };
 use dlq_nats::{NatsConsumer, NatsRetryLane, NatsSettle, NatsSource, RetryStream};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
-use dlq_testkit::transport::TransportFixture;
+use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::timeout;
 
 /// How long a test waits for what must come.
@@ -194,11 +194,12 @@ pub(crate) fn number(delivery: &Delivery) -> u32 {
 pub(crate) struct NatsFixture {
     server: Server,
     retries: RetryStream,
+    lease: Duration,
 }
 
 impl NatsFixture {
     fn consumer(&self, name: &str) -> NatsConsumer {
-        consumer(name).with_retries(self.retries.clone())
+        consumer(name).with_retries(self.retries.clone()).with_lease(self.lease)
     }
 }
 
@@ -212,8 +213,9 @@ impl TransportFixture for NatsFixture {
         available()
     }
 
-    async fn fresh(_: &'static str) -> Self {
-        Self { server: Server::start().await, retries: RetryStream::new() }
+    async fn fresh(check: &'static str) -> Self {
+        let lease = if is_quick(check) { PATIENCE } else { LEASE };
+        Self { server: Server::start().await, retries: RetryStream::new(), lease }
     }
 
     async fn publish(&self, message: Message) -> bool {
@@ -255,7 +257,7 @@ impl TransportFixture for NatsFixture {
     }
 
     fn lease(&self) -> Duration {
-        LEASE
+        self.lease
     }
 
     fn clock(&self) -> SharedClock {

@@ -6,14 +6,14 @@ use dlq_core::Timestamp;
 use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 
-use super::codec::{Time, escape};
+use super::codec::{Blob, Time, escape};
 use crate::columns::Put;
 use crate::error::{Fault, Result};
 
 enum Column<'v> {
     Text(Vec<Option<Cow<'v, str>>>),
     Int(Vec<Option<i64>>),
-    Bytes(Vec<Option<&'v [u8]>>),
+    Bytes(Vec<Option<Blob<'v>>>),
     Time(Vec<Option<Time>>),
     Flag(Vec<bool>),
 }
@@ -96,7 +96,11 @@ impl<'v> Put<'v> for Batch<'v> {
     }
 
     fn bytes(&mut self, value: Option<&'v [u8]>) -> Result<()> {
-        push!(self, Bytes, value)
+        push!(self, Bytes, value.map(|value| Blob(value.into())))
+    }
+
+    fn owned_bytes(&mut self, value: Option<Vec<u8>>) -> Result<()> {
+        push!(self, Bytes, value.map(|value| Blob(value.into())))
     }
 
     fn time(&mut self, value: Option<Timestamp>) -> Result<()> {

@@ -78,10 +78,11 @@ macro_rules! transact {
         $crate::postgres::call::attempt!($store, conn => async {
             let mut begun =
                 $crate::postgres::unit::Unit::begin(conn, $store.names(), $store.given_time()).await?;
-            let done = {
+            let done: $crate::error::Result<_> = {
                 let $unit = &mut begun;
-                $work.await?
+                $work.await
             };
+            let done = done?;
             begun.commit().await?;
             Ok(done)
         })

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use dlq_core::{LetterSummary, Timestamp};
+use dlq_core::{LetterId, LetterSummary, Timestamp};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
@@ -16,7 +16,7 @@ use sqlx::postgres::{
 use sqlx::{Decode, Encode, Postgres, Row as _, Type};
 
 use crate::columns::{self, Take};
-use crate::error::Result;
+use crate::error::{Fault, Result};
 use crate::row::Row;
 
 const NUL: &str = "\u{FDD0}\u{FDD1}";
@@ -46,6 +46,27 @@ const TIMESTAMPTZ_ARRAY: PgTypeInfo = PgTypeInfo::with_oid(Oid(1185));
 /// A time of Postgres: microseconds, rounded up, so that nothing is due early.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Time(pub(super) Timestamp);
+
+/// Bytes, borrowed or not.
+pub(super) struct Blob<'v>(pub(super) Cow<'v, [u8]>);
+
+impl Type<Postgres> for Blob<'_> {
+    fn type_info() -> PgTypeInfo {
+        <&[u8] as Type<Postgres>>::type_info()
+    }
+}
+
+impl PgHasArrayType for Blob<'_> {
+    fn array_type_info() -> PgTypeInfo {
+        <&[u8] as PgHasArrayType>::array_type_info()
+    }
+}
+
+impl Encode<'_, Postgres> for Blob<'_> {
+    fn encode_by_ref(&self, to: &mut PgArgumentBuffer) -> std::result::Result<IsNull, BoxDynError> {
+        <&[u8] as Encode<Postgres>>::encode_by_ref(&&*self.0, to)
+    }
+}
 
 /// To the microsecond, up.
 pub(super) fn rounded(time: Timestamp) -> Timestamp {
@@ -95,6 +116,14 @@ pub(super) struct Fields<'r> {
 impl<'r> Fields<'r> {
     pub(super) fn of(record: &'r PgRow) -> Self {
         Self { record, next: 0 }
+    }
+
+    /// An array of ids.
+    pub(super) fn letters(&mut self) -> Result<Vec<LetterId>> {
+        let ids = self.next::<Vec<Vec<u8>>>()?;
+        let id = |bytes: &Vec<u8>| <[u8; 16]>::try_from(&bytes[..]).map(LetterId::from_bytes);
+        let ids: std::result::Result<_, _> = ids.iter().map(id).collect();
+        ids.map_err(|error| Fault::corrupt("id", &error))
     }
 
     fn next<T: Decode<'r, Postgres> + Type<Postgres>>(&mut self) -> Result<T> {

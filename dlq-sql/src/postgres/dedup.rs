@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::{Receipt, rules};
-use dlq_core::{DeadLetter, LetterId};
+use dlq_core::{DeadLetter, LetterId, Timestamp};
 
 use super::PostgresStore;
 use super::batch::Batch;
@@ -15,6 +15,9 @@ use super::unit::Unit;
 use crate::columns::{Put as _, Take as _};
 use crate::error::Result;
 use crate::row::{Changed, Row, dedup_key};
+
+/// How many letters are given keys at a time.
+const PAGE: u32 = 5_000;
 
 /// What was looked up of aliases and keys, and what is to be written of them.
 #[derive(Default)]
@@ -53,14 +56,25 @@ impl Unit<'_> {
     /// The oldest of each original gets its key, unless another has it.
     async fn give_keys(&mut self) -> Result<()> {
         let names = self.names();
-        let select = format!("{} ORDER BY t.created_at, t.letter_id", names.select_head);
-        let rows = Query::new(select).all(self.conn(), read_head).await?;
-        let rows: Vec<_> = rows.into_iter().filter(|row| !row.is_record()).collect();
-        self.fetch_originals(rows.iter().map(|row| &row.letter)).await?;
-        for row in rows {
-            self.take_key(&row).await?;
+        let mut after: Option<(Timestamp, LetterId)> = None;
+        loop {
+            let mut query = Query::new(&names.select_head);
+            if let Some((at, id)) = after {
+                query = query.push(" WHERE (t.created_at, t.letter_id) > (").bind(at);
+                query = query.push(", ").bind(id).push(")");
+            }
+            let query = query.push(" ORDER BY t.created_at, t.letter_id LIMIT ").bind(PAGE);
+            let rows = query.all(self.conn(), read_head).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            after = Some((last.letter.state.created_at, last.letter.id));
+            let rows: Vec<_> = rows.into_iter().filter(|row| !row.is_record()).collect();
+            self.fetch_originals(rows.iter().map(|row| &row.letter)).await?;
+            for row in &rows {
+                self.take_key(row).await?;
+            }
+            self.write_originals().await?;
+            self.originals = Originals::default();
         }
-        Ok(())
     }
 
     /// Looks up, all at once, what is known of the originals of these letters.

@@ -1,5 +1,7 @@
 //! Letters of operations: each is an item, whose outcome is recorded in the transaction that changes the letter.
 
+use std::collections::BTreeSet;
+
 use dlq_core::OperationId;
 use dlq_core::store::{ItemOutcome, Operation};
 
@@ -19,11 +21,7 @@ impl Unit<'_> {
         id: OperationId,
     ) -> Result<Option<&mut Operation>> {
         if !self.operations.contains_key(&id) {
-            let query =
-                operations::select(self.names()).push(" WHERE id = ").bind(id).push(" FOR UPDATE");
-            let found = query.first(self.conn(), operations::read_operation).await?;
-            let Some(operation) = found else { return Ok(None) };
-            self.operations.insert(id, operation);
+            self.fetch_operations(std::iter::once(id)).await?;
         }
         Ok(self.operations.get_mut(&id))
     }
@@ -38,6 +36,8 @@ impl Unit<'_> {
             .bind(operation.next_release)
             .push(", progress = ")
             .bind(columns::json(&operation.progress.by_outcome).as_str())
+            .push(", total = ")
+            .bind(columns::signed(operation.progress.total))
             .push(" WHERE id = ")
             .bind(operation.id)
             .run(self.conn())
@@ -45,13 +45,28 @@ impl Unit<'_> {
         Ok(())
     }
 
-    /// Reads the outcomes of these rows' items, all at once.
+    /// Locks these operations, in the order in which everybody does.
+    async fn fetch_operations(&mut self, ids: impl Iterator<Item = OperationId>) -> Result<()> {
+        let missing: BTreeSet<_> = ids.filter(|id| !self.operations.contains_key(id)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<_> = missing.iter().map(|id| id.as_bytes().to_vec()).collect();
+        let query = operations::select(self.names()).push(" WHERE id = ANY(").bind(missing);
+        let query = query.push(") ORDER BY seq FOR UPDATE");
+        let found = query.all(self.conn(), operations::read_operation).await?;
+        self.operations.extend(found.into_iter().map(|operation| (operation.id, operation)));
+        Ok(())
+    }
+
+    /// Locks the operations that hold these rows, and reads the outcomes of their items, all at once.
     pub(super) async fn fetch_items(&mut self, rows: &[&Row]) -> Result<()> {
         let places = rows.iter().filter_map(|row| row.item);
         let missing: Vec<_> = places.filter(|place| !self.items.contains_key(place)).collect();
         if missing.is_empty() {
             return Ok(());
         }
+        self.fetch_operations(missing.iter().map(|(id, _)| *id)).await?;
         let mut batch = Batch::default();
         for (operation, index) in &missing {
             let row = batch.row();

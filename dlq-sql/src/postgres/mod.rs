@@ -58,23 +58,34 @@
 
 mod batch;
 mod call;
+mod claims;
 mod codec;
+mod collapse;
 mod config;
 mod dedup;
+mod edit;
 mod error;
 mod filter;
+mod finish;
 pub mod foreign;
+mod idempotency;
 mod items;
 mod letters;
+mod marks;
 mod names;
 mod operations;
+mod plan;
 mod query;
+mod release;
+mod schedule;
 mod schema;
 mod sink;
 mod tables;
 mod unit;
+mod upkeep;
 
 pub use config::PostgresBuilder;
+pub use idempotency::PostgresIdempotency;
 
 use std::sync::Arc;
 
@@ -130,6 +141,12 @@ impl PostgresStore {
     pub fn with_clock(mut self, clock: SharedClock) -> Self {
         self.clock = Some(clock);
         self
+    }
+
+    /// Idempotency in the same database.
+    #[must_use]
+    pub fn idempotency(&self) -> PostgresIdempotency {
+        PostgresIdempotency::new(self.clone())
     }
 
     fn names(&self) -> &Names {

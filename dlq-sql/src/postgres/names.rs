@@ -53,8 +53,8 @@ impl Names {
         };
         let processed = if is_default { qualified("audit_log") } else { companion("audit_log") };
         let head = HEAD.iter().map(|column| {
-            // An expression names its column itself.
-            if column.contains('(') { (*column).to_owned() } else { format!("t.{column}") }
+            // An expression names its column itself, and counts in a smaller type than ours.
+            if column.contains('(') { format!("{column}::bigint") } else { format!("t.{column}") }
         });
         let head = head.collect::<Vec<_>>().join(", ");
         let whole = format!("{head}, t.published_at, t.headers, t.key, t.data, t.history");

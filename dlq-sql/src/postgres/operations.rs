@@ -1,12 +1,88 @@
-use dlq_core::OperationId;
-use dlq_core::store::{Actor, Operation, Progress};
+use dlq_core::store::{
+    Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress, Target,
+};
+use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
+use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
+use super::PostgresStore;
+use super::call::{attempt, transact};
+use super::claims::{each_consumer, of_consumer};
 use super::codec::Fields;
 use super::names::Names;
+use super::plan::plan;
 use super::query::Query;
-use crate::columns::Take as _;
-use crate::error::Result;
+use crate::columns::{ITEM, Take as _, read_item};
+use crate::error::{During, Fault, Result};
+
+impl Operations for PostgresStore {
+    async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
+        serve(&spec).during("plan the replay")?;
+        attempt!(self, conn => plan(conn, self.names(), &spec)).during("plan the replay")
+    }
+
+    async fn start(
+        &self,
+        spec: OperationSpec,
+        by: Actor,
+    ) -> std::result::Result<Operation, StoreError> {
+        serve(&spec).during("start the replay")?;
+        transact!(self, unit => unit.start(&spec, &by)).during("start the replay")
+    }
+
+    async fn operation(
+        &self,
+        id: OperationId,
+    ) -> std::result::Result<Option<Operation>, StoreError> {
+        attempt!(self, conn => load(conn, self.names(), id)).during("read the operation")
+    }
+
+    async fn operations(&self, limit: u32) -> std::result::Result<Vec<Operation>, StoreError> {
+        attempt!(self, conn => {
+            let query = select(self.names()).push(" ORDER BY seq DESC LIMIT ").bind(limit);
+            query.all(conn, read_operation)
+        })
+        .during("list operations")
+    }
+
+    async fn items(
+        &self,
+        id: OperationId,
+        after: u64,
+        limit: u32,
+    ) -> std::result::Result<ItemPage, StoreError> {
+        attempt!(self, conn => items(conn, self.names(), id, after, limit)).during("list the items")
+    }
+
+    async fn control(
+        &self,
+        id: OperationId,
+        control: Control,
+        by: Actor,
+    ) -> std::result::Result<Operation, StoreError> {
+        transact!(self, unit => unit.control(id, control, &by)).during("steer the operation")
+    }
+}
+
+fn serve(spec: &OperationSpec) -> Result<()> {
+    if spec.target == Target::Handler {
+        return Ok(());
+    }
+    Err(Fault::new(
+        StoreErrorKind::Refused,
+        "the store sends letters back to their own handler only; use that target",
+    ))
+}
+
+pub(super) fn unknown(id: OperationId) -> Fault {
+    Fault::new(
+        StoreErrorKind::NotFound,
+        format!("no operation has the id {id}; list them to see which there are"),
+    )
+}
+
+/// The condition that an operation may release letters; the index of these is small.
+pub(super) const ACTIVE: &str = "state IN ('canary', 'running')";
 
 pub(super) fn select(names: &Names) -> Query {
     Query::new(format!(
@@ -30,4 +106,68 @@ pub(super) fn read_operation(record: &PgRow) -> Result<Operation> {
             by_outcome: fields.json("progress of an operation")?,
         },
     })
+}
+
+pub(super) async fn load(
+    conn: &mut PgConnection,
+    names: &Names,
+    id: OperationId,
+) -> Result<Option<Operation>> {
+    select(names).push(" WHERE id = ").bind(id).first(conn, read_operation).await
+}
+
+/// Those that may release letters, oldest first.
+pub(super) async fn active(conn: &mut PgConnection, names: &Names) -> Result<Vec<Operation>> {
+    select(names).push(&format!(" WHERE {ACTIVE} ORDER BY seq")).all(conn, read_operation).await
+}
+
+/// When an operation can release a letter of one of these consumers.
+pub(super) async fn next_release(
+    conn: &mut PgConnection,
+    names: &Names,
+    consumers: &[String],
+    now: Timestamp,
+) -> Result<Option<Timestamp>> {
+    let mut earliest = None;
+    for operation in active(conn, names).await? {
+        let can = |at| operation.advance(at, u64::MAX).release > 0;
+        let next = operation.next_release;
+        let next = if can(now) { Some(now) } else { Some(next).filter(|at| *at > now && can(*at)) };
+        if next.is_some() && has_queued(conn, names, operation.id, consumers).await? {
+            earliest = earliest.into_iter().chain(next).min();
+        }
+    }
+    Ok(earliest)
+}
+
+async fn has_queued(
+    conn: &mut PgConnection,
+    names: &Names,
+    id: OperationId,
+    consumers: &[String],
+) -> Result<bool> {
+    let query = each_consumer(Query::new("SELECT true FROM "), consumers).push(&format!(
+        "(SELECT FROM {} i WHERE {}i.outcome = 'queued' AND i.operation = ",
+        names.items,
+        of_consumer("i", consumers)
+    ));
+    let query = query.bind(id).push(" LIMIT 1) q LIMIT 1");
+    Ok(query.first(conn, |_| Ok(())).await?.is_some())
+}
+
+async fn items(
+    conn: &mut PgConnection,
+    names: &Names,
+    id: OperationId,
+    after: u64,
+    limit: u32,
+) -> Result<ItemPage> {
+    let operation = load(conn, names, id).await?.ok_or_else(|| unknown(id))?;
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    let query = Query::new(format!("SELECT {ITEM} FROM {} i WHERE i.operation = ", names.items));
+    let query = query.bind(id).push(" AND i.idx >= ").bind(after);
+    let query = query.push(" ORDER BY i.idx LIMIT ").bind(limit.max(1));
+    let items = query.all(conn, |record| read_item(&mut Fields::of(record))).await?;
+    let next = items.last().map(|last| last.index + 1);
+    Ok(ItemPage { items, next: next.filter(|next| *next < operation.progress.total) })
 }

@@ -1,5 +1,7 @@
 //! [`Query`]: SQL text and what is bound to it, grown side by side.
 
+use std::time::Duration;
+
 use dlq_core::{LetterId, OperationId, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, PgConnection, Postgres, Type};
@@ -7,6 +9,9 @@ use sqlx::{Arguments as _, AssertSqlSafe, Encode, PgConnection, Postgres, Type};
 use super::batch::Batch;
 use super::codec::{Time, escape};
 use crate::error::{Fault, Result};
+
+/// Two hundred years in microseconds: what is later than that is as late for a [`Timestamp`].
+const LONGEST: i64 = 200 * 366 * 86_400 * 1_000_000;
 
 /// A value for one `$n`.
 pub(super) trait Bind {
@@ -71,6 +76,12 @@ impl Query {
         self.sql.push_str(sql);
     }
 
+    /// Puts text in front, in which nothing is bound.
+    pub(super) fn before_it(mut self, sql: &str) -> Self {
+        self.sql.insert_str(0, sql);
+        self
+    }
+
     /// Adds a `$n` with its value.
     pub(super) fn bind(mut self, value: impl Bind) -> Self {
         self.add_bind(value);
@@ -90,6 +101,27 @@ impl Query {
             Some(given) => self.bind(given),
             None => self.push("statement_timestamp()"),
         }
+    }
+
+    /// Adds the time that lies `duration` after the present one.
+    pub(super) fn after(self, given: Option<Timestamp>, duration: Duration) -> Self {
+        match given {
+            Some(given) => self.bind(given.after(duration)),
+            None => self.push("statement_timestamp() + ").interval(duration),
+        }
+    }
+
+    /// Adds the time that lies `duration` before the present one.
+    pub(super) fn before(self, given: Option<Timestamp>, duration: Duration) -> Self {
+        match given {
+            Some(given) => self.bind(given.before(duration)),
+            None => self.push("statement_timestamp() - ").interval(duration),
+        }
+    }
+
+    fn interval(self, duration: Duration) -> Self {
+        let micros = i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX);
+        self.bind(micros.min(LONGEST)).push(" * interval '1 microsecond'")
     }
 
     /// Adds `unnest(…)` of a batch.

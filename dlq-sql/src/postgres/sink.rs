@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use dlq_core::store::rules::{self, Arrival};
 use dlq_core::store::{Receipt, Sink};
-use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, StoreError};
+use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, Status, StoreError};
 
 use super::PostgresStore;
 use super::batch::Batch;
@@ -28,7 +28,7 @@ impl RetryLane for PostgresStore {
     async fn escalate(&self, escalation: Escalation) -> std::result::Result<(), StoreError> {
         transact!(self, unit => async {
             let record = rules::retry_record(escalation.clone(), unit.now());
-            unit.record(record).await
+            unit.record(record).await.map(|_| ())
         })
         .during("escalate a message")
     }
@@ -105,34 +105,54 @@ fn portion(rows: &[Row]) -> usize {
 }
 
 impl Unit<'_> {
-    async fn bury_all(&mut self, letters: &[&DeadLetter]) -> Result<Vec<Receipt>> {
+    async fn fetch_known(&mut self, letters: &[&DeadLetter]) -> Result<()> {
         let ids: Vec<_> = letters.iter().map(|letter| letter.id).collect();
         self.fetch(&ids).await?;
-        self.fetch_originals(letters.iter().copied()).await?;
+        self.fetch_originals(letters.iter().copied()).await
+    }
+
+    async fn bury_all(&mut self, letters: &[&DeadLetter]) -> Result<Vec<Receipt>> {
+        self.fetch_known(letters).await?;
         let mut receipts = Vec::with_capacity(letters.len());
         for letter in letters {
-            receipts.push(self.bury(letter).await?);
+            let born = DeadLetter { state: rules::born(self.now()), ..(*letter).clone() };
+            receipts.push(self.bury(born).await?);
         }
         Ok(receipts)
     }
 
-    async fn bury(&mut self, letter: &DeadLetter) -> Result<Receipt> {
+    pub(super) async fn restore_all(&mut self, letters: &[DeadLetter]) -> Result<Vec<Receipt>> {
+        self.fetch_known(&letters.iter().collect::<Vec<_>>()).await?;
+        let mut receipts = Vec::with_capacity(letters.len());
+        for letter in letters {
+            let letter = rules::restored(letter.clone(), self.now());
+            receipts.push(if letter.state.status == Status::Retrying {
+                self.record(letter).await?
+            } else {
+                self.bury(letter).await?
+            });
+        }
+        Ok(receipts)
+    }
+
+    /// A letter whose state is the one that it gets where it is new.
+    async fn bury(&mut self, mut letter: DeadLetter) -> Result<Receipt> {
         let (id, now) = (letter.id, self.now());
         let is_dedup = self.is_dedup().await?;
         let row = self.whole(id).await?;
         if row.is_none()
-            && let Some(receipt) = self.merge_known(letter).await?
+            && let Some(receipt) = self.merge_known(&letter).await?
         {
             return Ok(receipt);
         }
-        let standing = row.as_ref().map(|row| row.standing(letter, is_dedup));
+        let standing = row.as_ref().map(|row| row.standing(&letter, is_dedup));
         match rules::death_arrives(standing, letter.generation) {
             Arrival::Known => Ok(Receipt::Unchanged),
             Arrival::OutOfDate => Ok(Receipt::Superseded),
             Arrival::Conflict => {
                 let other = id.conflicting(&letter.message);
-                let letter = DeadLetter { id: other, ..letter.clone() };
-                Ok(match Box::pin(self.bury(&letter)).await? {
+                letter.id = other;
+                Ok(match Box::pin(self.bury(letter)).await? {
                     inner @ (Receipt::Conflicting(_) | Receipt::Merged(_)) => inner,
                     _ => Receipt::Conflicting(other),
                 })
@@ -141,17 +161,17 @@ impl Unit<'_> {
                 if let Some(mut row) = row {
                     self.died_anew(&mut row).await?;
                     row.void();
-                    rules::reopen(&mut row.letter, letter.clone(), now);
+                    rules::reopen(&mut row.letter, letter, now);
                     self.take_key(&row).await?;
                     self.update(row, Changed::All);
                 }
                 Ok(Receipt::Reopened)
             }
             Arrival::New => {
-                if let Some(owner) = self.owner_of(letter).await? {
-                    return self.merge(owner, letter.clone()).await;
+                if let Some(owner) = self.owner_of(&letter).await? {
+                    return self.merge(owner, letter).await;
                 }
-                let row = Row::new(DeadLetter { state: rules::born(now), ..letter.clone() });
+                let row = Row::new(letter);
                 self.take_key(&row).await?;
                 self.insert(row);
                 Ok(Receipt::Stored)
@@ -159,22 +179,27 @@ impl Unit<'_> {
         }
     }
 
-    async fn record(&mut self, mut record: DeadLetter) -> Result<()> {
+    async fn record(&mut self, mut record: DeadLetter) -> Result<Receipt> {
         let (id, now) = (record.id, self.now());
         let is_dedup = self.is_dedup().await?;
         let row = self.whole(id).await?;
         if row.is_none()
-            && let Some((_, generation)) = self.alias(&record).await?
+            && let Some((owner, generation)) = self.alias(&record).await?
             && generation >= record.generation
         {
-            return Ok(());
+            return Ok(Receipt::Merged(owner));
         }
         let standing = row.as_ref().map(|row| row.standing(&record, is_dedup));
         match (rules::record_arrives(standing, record.generation, record.attempts), row) {
-            (Arrival::Known | Arrival::OutOfDate, _) => {}
+            (Arrival::Known, _) => Ok(Receipt::Unchanged),
+            (Arrival::OutOfDate, _) => Ok(Receipt::Superseded),
             (Arrival::Conflict, _) => {
-                record.id = id.conflicting(&record.message);
-                Box::pin(self.record(record)).await?;
+                let other = id.conflicting(&record.message);
+                record.id = other;
+                Ok(match Box::pin(self.record(record)).await? {
+                    inner @ (Receipt::Conflicting(_) | Receipt::Merged(_)) => inner,
+                    _ => Receipt::Conflicting(other),
+                })
             }
             (Arrival::News, Some(mut row)) => {
                 if record.generation > row.letter.generation {
@@ -183,9 +208,12 @@ impl Unit<'_> {
                 }
                 rules::take_record(&mut row.letter, record, now);
                 self.update(row, Changed::All);
+                Ok(Receipt::Reopened)
             }
-            (Arrival::New | Arrival::News, _) => self.insert(Row::new(record)),
+            (Arrival::New | Arrival::News, _) => {
+                self.insert(Row::new(record));
+                Ok(Receipt::Stored)
+            }
         }
-        Ok(())
     }
 }

@@ -77,7 +77,9 @@ CREATE TABLE {letters} (
     headers text COLLATE "C" NOT NULL,
     history text COLLATE "C" NOT NULL,
     key bytea,
-    data bytea
+    data bytea,
+    -- The bindings of the bytes before each edit, one after another; NULL when it was not edited.
+    edited_from bytea
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX "{table}_by_age" ON {letters} (created_at, letter_id);
@@ -172,6 +174,8 @@ CREATE TABLE {processed} (
     attempt bigint NOT NULL,
     duration_ns bigint NOT NULL,
     at timestamptz NOT NULL,
+    -- The same in nanoseconds since the Unix epoch, as the consumer gave it.
+    at_ns bigint NOT NULL,
     error text
 );
 

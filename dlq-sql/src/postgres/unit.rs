@@ -148,6 +148,18 @@ impl<'c> Unit<'c> {
         Ok(())
     }
 
+    /// Locks the letters that meet a condition on `t`, and reads them without the messages' bytes and the histories.
+    pub(super) async fn fetch_where(&mut self, condition: Query) -> Result<Vec<Row>> {
+        self.flush().await?;
+        let query = condition.before_it(&format!("{} WHERE ", self.names.select_head));
+        let query = query.push(" ORDER BY t.letter_id FOR UPDATE");
+        let rows = query.all(self.conn(), read_head).await?;
+        for row in &rows {
+            self.keep(row.clone(), false, Pending::Nothing);
+        }
+        Ok(rows)
+    }
+
     fn keep(&mut self, row: Row, is_whole: bool, pending: Pending) {
         self.rows.insert(row.letter.id, Slot::Row { row: Box::new(row), is_whole, pending });
     }
@@ -193,6 +205,9 @@ impl<'c> Unit<'c> {
     /// Removes rows and what hangs on them.
     pub(super) async fn remove(&mut self, ids: Vec<LetterId>) -> Result<()> {
         self.flush().await?;
+        if ids.is_empty() {
+            return Ok(());
+        }
         for id in &ids {
             self.rows.insert(*id, Slot::None);
         }

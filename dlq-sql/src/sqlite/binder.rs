@@ -42,6 +42,10 @@ impl<'v> Put<'v> for Binder<'_, '_> {
         self.put(value).map(|_| ())
     }
 
+    fn owned_bytes(&mut self, value: Option<Vec<u8>>) -> Result<()> {
+        self.put(value).map(|_| ())
+    }
+
     fn time(&mut self, value: Option<Timestamp>) -> Result<()> {
         self.put(value.map(Timestamp::as_nanos)).map(|_| ())
     }

@@ -11,7 +11,7 @@ const APPLICATION_ID: i64 = 0x646c_7131;
 
 /// Each step makes the next version out of the one before; the first makes version 1 out of nothing. A step that has
 /// been released is never edited.
-const STEPS: &[fn(&Names) -> String] = &[version_1];
+const STEPS: &[fn(&Names) -> String] = &[version_1, version_2];
 
 /// Refuses a file that is not ours or of a later version, without changing it.
 pub(super) fn recognise(conn: &Connection) -> Result<()> {
@@ -266,6 +266,11 @@ INSERT INTO {meta} (name, value) VALUES ('version', 1), ('dedup', 0), ('fence', 
     )
 }
 
+fn version_2(names: &Names) -> String {
+    // The bindings of the bytes before each edit, one after another; NULL when it was not edited.
+    format!("ALTER TABLE {} ADD COLUMN edited_from BLOB;", names.letters)
+}
+
 /// The letters for human eyes: times and ids as text, payloads as text and JSON where they are.
 fn readable(names: &Names) -> String {
     let time = |column: &str| {
@@ -302,4 +307,105 @@ fn readable(names: &Names) -> String {
 FROM {letters} t;
 "
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use dlq_core::store::{Actor, Edit, Letters, OperationSpec, Operations, Receipt, Sink, Upkeep};
+    use dlq_core::{DeadLetter, Filter, PageRequest};
+    use dlq_testkit::fixtures::{letter, varied};
+
+    use super::*;
+    use crate::sqlite::SqliteStore;
+
+    /// A file as the program of version 1 left it, with what is in the file `from`.
+    fn of_version_1(path: &Path, from: &Path) {
+        let names = Names::new("dlq_events").unwrap();
+        let conn = Connection::open(path).unwrap();
+        conn.pragma_update(None, "journal_mode", "WAL").unwrap();
+        conn.execute_batch(&version_1(&names)).unwrap();
+        conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        conn.pragma_update(None, "user_version", 1).unwrap();
+        conn.execute("ATTACH ?1 AS present", [from.to_str().unwrap()]).unwrap();
+        let texts = |sql: &str| -> Vec<String> {
+            let mut statement = conn.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| row.get(0)).unwrap();
+            rows.map(|row| row.unwrap()).collect()
+        };
+        for table in texts("SELECT name FROM main.sqlite_schema WHERE type = 'table'") {
+            if table == names.meta {
+                continue;
+            }
+            let columns = texts(&format!("SELECT name FROM pragma_table_info('{table}', 'main')"));
+            let columns = columns.join(", ");
+            conn.execute_batch(&format!(
+                "INSERT INTO main.{table} ({columns}) SELECT {columns} FROM present.{table}"
+            ))
+            .unwrap();
+        }
+    }
+
+    async fn everything(store: &SqliteStore) -> Vec<DeadLetter> {
+        let page = PageRequest::new().with_limit(1_000);
+        let mut all = Vec::new();
+        for summary in store.list(Filter::new(), page).await.unwrap().letters {
+            all.push(store.get(summary.id).await.unwrap().unwrap());
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_file_of_version_1_is_migrated_with_its_letters() {
+        let folder = tempfile::tempdir().unwrap();
+        let (present, old) = (folder.path().join("present.db"), folder.path().join("old.db"));
+        let store = SqliteStore::open(&present).await.unwrap();
+        store.put((0..40).map(varied).collect()).await.unwrap();
+        let spec = OperationSpec::replay(Filter::new()).with_limit(5);
+        let operation = store.start(spec, Actor::new("ana")).await.unwrap();
+        let before = everything(&store).await;
+        drop(store);
+        of_version_1(&old, &present);
+
+        let store = SqliteStore::open(&old).await.unwrap();
+        assert_eq!(everything(&store).await, before);
+        assert_eq!(store.operation(operation.id).await.unwrap(), Some(operation));
+        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+        let original = &before[0];
+        let edit = Edit::new().payload("{}").allow_invalid();
+        let edited = store.edit(original.id, edit, Actor::new("ana")).await.unwrap();
+        assert_eq!(store.put(vec![original.clone()]).await.unwrap(), [Receipt::Unchanged]);
+        store.put(vec![letter(1_000)]).await.unwrap();
+        drop(store);
+
+        let store = SqliteStore::open(&old).await.unwrap();
+        assert_eq!(store.get(edited.id).await.unwrap(), Some(edited));
+        let conn = Connection::open(&old).unwrap();
+        let found: i64 = conn
+            .query_row("SELECT user_version FROM pragma_user_version", [], |r| r.get(0))
+            .unwrap();
+        assert_eq!(found, latest());
+    }
+
+    #[tokio::test]
+    async fn a_migration_that_died_half_way_is_run_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (present, old) = (folder.path().join("present.db"), folder.path().join("old.db"));
+        let store = SqliteStore::open(&present).await.unwrap();
+        store.put((0..40).map(varied).collect()).await.unwrap();
+        let before = everything(&store).await;
+        drop(store);
+        of_version_1(&old, &present);
+        let names = Names::new("dlq_events").unwrap();
+        {
+            // What a process leaves that dies before its transaction is committed.
+            let mut conn = Connection::open(&old).unwrap();
+            let transaction = conn.transaction().unwrap();
+            transaction.execute_batch(&version_2(&names)).unwrap();
+        }
+        let store = SqliteStore::open(&old).await.unwrap();
+        assert_eq!(everything(&store).await, before);
+        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    }
 }

@@ -1,9 +1,12 @@
 use std::sync::Arc;
 
 use dlq_core::store::{
-    Actor, AuditEntry, Cleanup, ItemOutcome, Mark, Marked, ProcessedEvent, Selection, Upkeep, rules,
+    Actor, AuditEntry, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent, Receipt,
+    Selection, Upkeep, rules,
 };
-use dlq_core::{Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp};
+use dlq_core::{
+    DeadLetter, Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
+};
 use rusqlite::Connection;
 
 use super::SqliteStore;
@@ -74,6 +77,28 @@ impl Upkeep for SqliteStore {
             Ok(deleted.changed)
         };
         clean.await.during("clean up")
+    }
+
+    async fn edit(
+        &self,
+        id: LetterId,
+        edit: Edit,
+        by: Actor,
+    ) -> std::result::Result<DeadLetter, StoreError> {
+        let now = self.now();
+        let work = move |unit: &mut Unit<'_>| unit.edit(id, &edit, &by, now);
+        self.write(work).await.during("edit the letter")
+    }
+
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> std::result::Result<Vec<Receipt>, StoreError> {
+        let now = self.now();
+        let restore = move |unit: &mut Unit<'_>| {
+            letters.iter().map(|letter| unit.restore(letter.clone(), now)).collect()
+        };
+        self.write(restore).await.during("restore letters")
     }
 
     async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {

@@ -3,8 +3,8 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Finish, Finished,
-    Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
+    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit, Finish,
+    Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
     ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
 };
 use dlq_core::{
@@ -186,6 +186,8 @@ passed_on! { Upkeep:
     mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
     delete(selection: Selection, by: Actor) -> Marked;
     cleanup(cleanup: Cleanup, by: Actor) -> u64;
+    edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
+    restore(letters: Vec<DeadLetter>) -> Vec<Receipt>;
     audit(limit: u32) -> Vec<AuditEntry>;
     record_processed(events: Vec<ProcessedEvent>) -> ();
     processed(limit: u32) -> Vec<ProcessedEvent>;

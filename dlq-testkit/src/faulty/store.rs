@@ -3,8 +3,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Finish, Finished,
-    Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
+    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit, Finish,
+    Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
     ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
 };
 use dlq_core::{
@@ -252,6 +252,14 @@ impl<S: Store> Upkeep for FaultyStore<S> {
 
     async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
         self.inner.cleanup(cleanup, by).await
+    }
+
+    async fn edit(&self, id: LetterId, edit: Edit, by: Actor) -> Result<DeadLetter, StoreError> {
+        self.inner.edit(id, edit, by).await
+    }
+
+    async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        self.inner.restore(letters).await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {

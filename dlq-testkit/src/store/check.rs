@@ -31,7 +31,9 @@ pub fn run<F: StoreFixture, R: Future<Output = ()>>(
     name: &'static str,
     check: impl FnOnce(Check<F>) -> R,
 ) {
-    crate::run(name, async { check(Check::new(name).await).await });
+    if F::is_available() {
+        crate::run(name, async { check(Check::new(name).await).await });
+    }
 }
 
 impl<F: StoreFixture> Check<F> {

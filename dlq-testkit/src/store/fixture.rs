@@ -10,6 +10,12 @@ pub trait StoreFixture: Send + Sync + 'static {
     /// The store.
     type Store: Store + CrashMarks + Clone;
 
+    /// Whether there is a server to be had on this machine. Where there is none the checks prove nothing; the fixture
+    /// says so aloud. Defaults to yes.
+    fn is_available() -> bool {
+        true
+    }
+
     /// An empty place of its own for the check of this name. Checks run side by side.
     fn fresh(check: &'static str) -> impl Future<Output = Self> + Send
     where
@@ -20,7 +26,7 @@ pub trait StoreFixture: Send + Sync + 'static {
     fn open(&self, dedup: bool) -> impl Future<Output = Self::Store> + Send;
 
     /// The clock that every store opened here tells the time by; `None` where the store has a time of its own. Checks
-    /// then wait with short leases in real time, and leave out what is exact to the nanosecond.
+    /// then wait with short leases in real time, and leave out what is exact to the microsecond.
     fn clock(&self) -> Option<&ManualClock>;
 }
 

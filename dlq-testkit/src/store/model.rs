@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    AuditEntry, Claim, ClaimRequest, Cleanup, Control, Finish, Mark, Operation, OperationSpec,
-    Pace, Schedule, ScheduleRun, Selection,
+    AuditEntry, Claim, ClaimRequest, Cleanup, Control, Edit, Finish, Mark, Operation,
+    OperationSpec, Pace, Schedule, ScheduleRun, Selection,
 };
 use dlq_core::{
-    Attempt, Clock, DeadLetter, Escalation, Filter, LetterId, Message, OperationId, Order,
+    Attempt, Binding, Clock, DeadLetter, Escalation, Filter, LetterId, Message, OperationId, Order,
     PageRequest, Resolution, Status, Store,
 };
 use proptest::collection::vec;
@@ -39,6 +39,10 @@ pub enum Step {
     Mark(u8, u8),
     /// Deletes the letter of a message, or those of a consumer.
     Delete(u8),
+    /// Edits the letter of a message in one of several ways.
+    Edit(u8, u8),
+    /// Restores letters, each as a death that is put, in one of several states.
+    Restore(Vec<(u8, u8, bool, u8)>),
     /// Cleans up what is so many seconds old.
     Cleanup(u8, bool),
     /// Starts an operation: consumer, limit, canary, letters a second, cap.
@@ -64,6 +68,8 @@ pub fn any_step() -> impl Strategy<Value = Step> {
         8 => (any::<u8>(), any::<u8>()).prop_map(|(claim, how)| Step::Finish(claim, how)),
         2 => (0..10_u8, 0..3_u8).prop_map(|(which, mark)| Step::Mark(which, mark)),
         1 => (0..10_u8).prop_map(Step::Delete),
+        3 => (n.clone(), 0..6_u8).prop_map(|(n, how)| Step::Edit(n, how)),
+        2 => vec((n, 0..3_u8, prop::bool::weighted(0.2), any::<u8>()), 1..4).prop_map(Step::Restore),
         1 => (0..9_u8, any::<bool>()).prop_map(|(age, all)| Step::Cleanup(age, all)),
         4 => (any::<Option<bool>>(), prop::option::of(0..5_u8), 0..3_u8, 0..3_u8, 0..4_u8)
             .prop_map(|(who, limit, canary, pace, cap)| Step::Start(who, limit, canary, pace, cap)),
@@ -81,6 +87,9 @@ pub fn any_step() -> impl Strategy<Value = Step> {
 /// When the two answer differently, with the shortest sequence found that makes them; and when the store does not take
 /// a clock.
 pub fn compare<F: StoreFixture>(cases: u32) {
+    if !F::is_available() {
+        return;
+    }
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = (any::<bool>(), vec(any_step(), 1..40));
     let ended = TestRunner::new(config).run(&steps, |(dedup, steps)| {
@@ -103,6 +112,9 @@ pub fn compare<F: StoreFixture>(cases: u32) {
 ///
 /// When a letter does not come back as it was written, with the simplest letters found that do not.
 pub fn keeps_any_letter<F: StoreFixture>(cases: u32) {
+    if !F::is_available() {
+        return;
+    }
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let ended = TestRunner::new(config).run(&vec(any_letter(), 1..8), |letters| {
         crate::run("keeps any letter", async {
@@ -253,6 +265,20 @@ impl<S: Store> Side<'_, S> {
                 let deleted = self.store.delete(selection(*which), by()).await;
                 format!("{:?}", deleted.expect("delete answers"))
             }
+            Step::Edit(n, how) => {
+                let id = death(*n, 0, false).id;
+                match self.store.edit(id, edit(*how), by()).await {
+                    Ok(letter) => format!("{:?}", self.plain(letter)),
+                    Err(error) => format!("{:?} {error}", error.kind()),
+                }
+            }
+            Step::Restore(letters) => {
+                let letters = letters
+                    .iter()
+                    .map(|(n, g, other, state)| restored(death(*n, *g, *other), *state, now));
+                let restored = self.store.restore(letters.collect()).await;
+                format!("{:?}", restored.expect("restore answers"))
+            }
             Step::Cleanup(age, all) => {
                 let mut cleanup = Cleanup::older_than(Duration::from_secs(u64::from(*age)));
                 cleanup.include_unresolved = *all;
@@ -360,6 +386,30 @@ impl<S: Store> Side<'_, S> {
         }
         entry
     }
+}
+
+fn edit(how: u8) -> Edit {
+    match how {
+        0 => Edit::new().payload("payload"),
+        1 => Edit::new().payload("other"),
+        2 => Edit::new().payload("[1]").set_header("h", "1"),
+        3 => Edit::new().payload("[1").remove_header("h"),
+        4 => Edit::new().no_payload(),
+        _ => Edit::new().set_header("h", "2"),
+    }
+}
+
+fn restored(mut letter: DeadLetter, state: u8, now: dlq_core::Timestamp) -> DeadLetter {
+    letter.state.status = Status::ALL[usize::from(state) % Status::ALL.len()];
+    letter.state.due = state.is_multiple_of(3).then_some(now.after(Duration::from_secs(1)));
+    letter.state.replays = u32::from(state % 5);
+    letter.state.created_at = now.before(Duration::from_secs(u64::from(state % 11)));
+    letter.state.updated_at = now;
+    if state.is_multiple_of(4) {
+        let other = Message::new("s", ["payload", "other", "[1]"][usize::from(state) / 4 % 3]);
+        letter.state.edited_from.push(Binding::of(&letter.id, &other));
+    }
+    letter
 }
 
 fn finish(claim: &Claim, how: u8, now: dlq_core::Timestamp) -> Finish {

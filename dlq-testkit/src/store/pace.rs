@@ -153,5 +153,7 @@ pub async fn the_next_release_can_be_waited_for<F: StoreFixture>(check: Check<F>
         assert!(check.claim(1).await.is_empty());
     }
     check.pass(Duration::from_millis(100)).await;
-    assert_eq!(check.claim(10).await.len(), 1);
+    let claimed = check.claim(10).await.len();
+    // More time may have passed than was waited for.
+    assert!(claimed == 1 || claimed == 2 && !check.controls_time(), "{claimed}");
 }

@@ -174,16 +174,16 @@ pub async fn a_cleanup_looks_at_the_last_change<F: StoreFixture>(check: Check<F>
     assert_eq!(clean(&check, Cleanup::older_than(Duration::from_secs(86_400))).await, 0);
 }
 
-/// An age is inclusive, to the nanosecond.
+/// An age is inclusive, to the microsecond.
 pub async fn an_age_is_inclusive<F: StoreFixture>(check: Check<F>) {
     if !check.controls_time() {
         return;
     }
     resolved(&check, 3).await;
     let age = Duration::from_secs(10);
-    check.pass(age - Duration::from_nanos(1)).await;
+    check.pass(age - Duration::from_micros(1)).await;
     assert_eq!(clean(&check, Cleanup::older_than(age)).await, 0);
-    check.pass(Duration::from_nanos(1)).await;
+    check.pass(Duration::from_micros(1)).await;
     assert_eq!(clean(&check, Cleanup::older_than(age)).await, 2);
 }
 

@@ -21,7 +21,8 @@ pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
         true
     }
 
-    /// An empty place of its own for the check of this name. Checks run side by side.
+    /// An empty place of its own for the check of this name, with a long lease where it [has to be
+    /// quick](super::is_quick). Checks run side by side.
     fn fresh(check: &'static str) -> impl Future<Output = Self> + Send;
 
     /// Publishes a message and returns once the broker has it; `false` when this broker cannot carry such a message at

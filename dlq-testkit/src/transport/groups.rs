@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::{Disposition, Settle, Source};
-use tokio::time::timeout;
+use dlq_core::{Disposition, Settle};
 
 use super::check::number;
 use super::{Check, TransportFixture};
@@ -37,24 +36,20 @@ pub async fn consumers_do_not_settle_for_each_other<F: TransportFixture>(check: 
 /// Two processes of one consumer share its messages: each message goes to one of them.
 pub async fn processes_of_one_consumer_share<F: TransportFixture>(check: Check<F>) {
     check.publish(20).await;
-    let mut sources = [check.source().await, check.source().await];
+    let (mut one, mut two) = (check.source().await, check.source().await);
     let mut seen = Vec::new();
     while seen.len() < 20 {
-        let before = seen.len();
-        for source in &mut sources {
-            if let Ok(next) = timeout(Duration::from_secs(2), source.next()).await {
-                let (delivery, settle) = next.expect("it answers").expect("it has not ended");
-                settle.settle(Disposition::Succeeded).await.expect("it is confirmed");
-                seen.push(number(&delivery));
-            }
-        }
-        assert!(seen.len() > before, "both wait although only {before} messages have come");
+        let (delivery, settle) = tokio::select! {
+            next = check.next(&mut one) => next,
+            next = check.next(&mut two) => next,
+        };
+        settle.settle(Disposition::Succeeded).await.expect("it is confirmed");
+        seen.push(number(&delivery));
     }
     seen.sort_unstable();
     assert_eq!(seen, (1..=20).collect::<Vec<_>>());
-    for source in &mut sources {
-        check.nothing(source, Duration::from_secs(2)).await;
-    }
+    let moment = Duration::from_secs(2);
+    tokio::join!(check.nothing(&mut one, moment), check.nothing(&mut two, moment));
 }
 
 /// When one process of a consumer dies, another gets what it had.

@@ -25,5 +25,5 @@ pub mod groups;
 pub mod lane;
 pub mod settling;
 
-pub use check::{Check, run};
+pub use check::{Check, is_quick, run};
 pub use fixture::{MemoryFixture, TransportFixture};

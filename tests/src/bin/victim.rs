@@ -74,7 +74,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .claim_lease(Duration::from_millis(300))
         .poll(Duration::from_millis(20))
         .max_in_hand(32)
-        .shutdown_deadline(Duration::from_secs(10))
+        .shutdown_deadline(Duration::from_secs(60))
         .build()?;
     let report = consumer
         .run(async {

@@ -8,7 +8,7 @@ use crate::history::History;
 use crate::victim::Victim;
 
 /// The deadline that the program gives its consumer.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_signal_ends_it_with_nothing_unsettled_and_a_second_one_is_harmless() {

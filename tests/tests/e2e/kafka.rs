@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
@@ -25,7 +25,7 @@ use crate::victim::Victim;
 use crate::world::{World, kill_servers};
 
 /// How long the servers may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The servers, and the messages on them.
 pub(crate) struct Kafka {
@@ -134,6 +134,13 @@ pub(crate) async fn create(bootstrap: &str, topic: &str, partitions: i32, replic
     let topic = NewTopic::new(topic, partitions, replication);
     let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
     made.into_iter().next().unwrap().unwrap();
+    // The controller answers before the brokers have heard of it.
+    let reader: BaseConsumer = client(bootstrap).create().unwrap();
+    let is_led = |partition| reader.fetch_watermarks(topic.name, partition, PATIENCE).is_ok();
+    let until = Instant::now() + PATIENCE;
+    while !tokio::task::block_in_place(|| (0..partitions).all(is_led)) {
+        assert!(Instant::now() < until, "`{}` is not there", topic.name);
+    }
 }
 
 /// Publishes so many messages, of which each is its number, to the partitions in turn.

@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
 use dlq_tower::consumer::{Consumer, Ended, Report};
+use dlq_tower::core::policy::Backoff;
 use dlq_tower::core::protocol::split;
 use dlq_tower::core::{SystemClock, Timestamp};
 use dlq_tower::extract::{Attempt, Json, State};
+use dlq_tower::handler::{HandlerConfig, HandlerOverrides};
 use dlq_tower::{Classify, dlq_handler};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::kafka::{Kafka, create, letters, publish, read};
+use crate::servers::Servers;
 
 const TOPIC: &str = "moving";
-const STAGE: &str = "moving.tests.moving.retry.3s";
 /// Both partitions of the stage have half of the messages, about.
 const MESSAGES: u64 = 240;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,12 +39,7 @@ struct Run {
 
 type Runs = (char, mpsc::UnboundedSender<Run>);
 
-#[dlq_handler(
-    name = "tests.moving",
-    max_attempts = 2,
-    backoff = constant("3s"),
-    hold_limit = "1ms"
-)]
+#[dlq_handler(name = "tests.moving", max_attempts = 2, hold_limit = "1ms")]
 async fn fail(
     Json(n): Json<u64>,
     attempt: Attempt,
@@ -53,16 +50,24 @@ async fn fail(
     Err(Down)
 }
 
-/// A consumer that runs until it is told to stop.
-async fn start(tasks: &mut JoinSet<Report>, bootstrap: &str, runs: Runs) -> oneshot::Sender<()> {
+/// A consumer that runs until it is told to stop, and waits for so many seconds before it tries again.
+async fn start(
+    tasks: &mut JoinSet<Report>,
+    bootstrap: &str,
+    wait: u64,
+    runs: Runs,
+) -> oneshot::Sender<()> {
     let brokers = Brokers::at(bootstrap).with("heartbeat.interval.ms", "100");
     let messages = KafkaConsumer::new(&brokers, TOPIC, "tests.moving")
-        .with_ladder(Ladder::of([Duration::from_secs(3)]))
+        .with_ladder(Ladder::of([Duration::from_secs(wait)]))
         .with_missing_topics_created();
     let source = messages.source().await.unwrap();
     let marks = source.crash_marks();
+    let mut waits = HandlerOverrides::default();
+    waits.backoff = Some(Backoff::constant(Duration::from_secs(wait)));
+    let waits = HandlerConfig::new().with("tests.moving", waits);
     let consumer = Consumer::builder(source)
-        .handler(fail::handler().with_state(runs).build().unwrap())
+        .handler(fail::handler().with_state(runs).configure(&waits).build().unwrap())
         .retry_lane(messages.retry_lane().await.unwrap())
         .sink(messages.sink().await.unwrap())
         .crash_marks(marks)
@@ -86,17 +91,30 @@ async fn take(runs: &mut mpsc::UnboundedReceiver<Run>) -> Vec<Run> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_in_a_partition_that_moves_runs_once_and_never_early() {
-    let Some(broker) = Kafka::one() else { return };
+    // A machine so busy that nothing moves before it is due is given more time.
+    for wait in [3, 12, 48] {
+        let Some(broker) = Kafka::one() else { return };
+        if moves(broker, wait).await {
+            return;
+        }
+    }
+    panic!("the partitions do not move while anything waits");
+}
+
+/// Whether partitions moved while records waited for so many seconds, of which none was lost, early, or run twice.
+async fn moves(broker: Servers, wait: u64) -> bool {
     let bootstrap = broker.urls().join(",");
     create(&bootstrap, TOPIC, 2, 1).await;
     publish(&bootstrap, TOPIC, 2, MESSAGES).await;
     let (noted, mut runs) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
 
-    let one = start(&mut tasks, &bootstrap, ('a', noted.clone())).await;
+    let one = start(&mut tasks, &bootstrap, wait, ('a', noted.clone())).await;
     let first = take(&mut runs).await;
-    assert!(first.iter().all(|run| run.attempt == 1), "all wait before the first is due");
-    let two = start(&mut tasks, &bootstrap, ('b', noted)).await;
+    if first.iter().any(|run| run.attempt != 1) {
+        return false;
+    }
+    let two = start(&mut tasks, &bootstrap, wait, ('b', noted)).await;
     let second = take(&mut runs).await;
     drop((one, two));
     while let Some(report) = tasks.join_next().await {
@@ -106,7 +124,7 @@ async fn what_waits_in_a_partition_that_moves_runs_once_and_never_early() {
     assert!(runs.recv().await.is_none(), "none runs more often");
 
     let mut due = BTreeMap::new();
-    for record in read(&bootstrap, STAGE, 2) {
+    for record in read(&bootstrap, &format!("moving.tests.moving.retry.{wait}s"), 2) {
         let n: u64 = std::str::from_utf8(&record.value.unwrap()).unwrap().parse().unwrap();
         let before = due.insert(n, split(&record.headers).1.due.unwrap());
         assert_eq!(before, None, "message {n} was written twice");
@@ -117,7 +135,6 @@ async fn what_waits_in_a_partition_that_moves_runs_once_and_never_early() {
     });
     let late = late.max().unwrap();
     let moved = second.iter().filter(|run| run.by == 'b').count();
-    assert!(moved >= 100, "only {moved} have moved");
     let all: BTreeSet<u64> = (0..MESSAGES).collect();
     let ran: BTreeSet<u64> = second.iter().map(|run| run.n).collect();
     assert_eq!(ran, all);
@@ -125,6 +142,7 @@ async fn what_waits_in_a_partition_that_moves_runs_once_and_never_early() {
     let dead: BTreeSet<_> = letters.iter().map(|letter| letter.id).collect();
     assert_eq!((letters.len(), dead.len()), (all.len(), all.len()), "each has one letter");
     println!(
-        "{MESSAGES} wait for 3 s, {moved} of them move: none lost, none early, at most {late:?} late"
+        "{MESSAGES} wait for {wait} s, {moved} of them move: none lost, none early, at most {late:?} late"
     );
+    moved >= 100
 }

@@ -1,4 +1,4 @@
-use super::super::rules::{DedupKey, Standing, same_bytes};
+use super::super::rules::{DedupKey, Standing};
 use super::super::{Claim, ClaimToken, Finish};
 use crate::store::rules;
 use crate::{DeadLetter, LetterId, OperationId, Status, Timestamp};
@@ -81,7 +81,7 @@ impl Row {
             is_record: self.is_record(),
             is_claimed: self.claim.is_some(),
             attempts: self.letter.attempts,
-            has_same_bytes: same_bytes(&self.letter.message, &news.message) || same_original(),
+            has_same_bytes: rules::is_known_by_bytes(&self.letter, news) || same_original(),
         }
     }
 

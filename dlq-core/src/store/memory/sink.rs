@@ -3,13 +3,14 @@ use super::super::{Receipt, Sink};
 use super::MemoryStore;
 use super::row::Row;
 use super::world::World;
-use crate::{DeadLetter, Escalation, LetterId, RetryLane, StoreError, Timestamp};
+use crate::{DeadLetter, Escalation, LetterId, RetryLane, Status, StoreError, Timestamp};
 
 impl Sink for MemoryStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let mut world = self.world();
-        Ok(letters.into_iter().map(|letter| world.bury(letter, now)).collect())
+        let born = |letter| DeadLetter { state: rules::born(now), ..letter };
+        Ok(letters.into_iter().map(|letter| world.bury(born(letter), now)).collect())
     }
 }
 
@@ -22,6 +23,15 @@ impl RetryLane for MemoryStore {
 }
 
 impl World {
+    pub(super) fn restore(&mut self, letter: DeadLetter, now: Timestamp) -> Receipt {
+        let letter = rules::restored(letter, now);
+        if letter.state.status == Status::Retrying {
+            self.record(letter, now)
+        } else {
+            self.bury(letter, now)
+        }
+    }
+
     fn bury(&mut self, mut letter: DeadLetter, now: Timestamp) -> Receipt {
         let id = letter.id;
         let row = self.rows.get(&id).map(|row| row.standing(&letter, self.dedup));
@@ -53,7 +63,6 @@ impl World {
             Arrival::New => match self.owner_of(&letter) {
                 Some(owner) => self.merge(owner, letter, now),
                 None => {
-                    letter.state = rules::born(now);
                     self.insert(Row::new(letter));
                     self.take_key(id);
                     Receipt::Stored
@@ -62,18 +71,25 @@ impl World {
         }
     }
 
-    fn record(&mut self, mut record: DeadLetter, now: Timestamp) {
+    fn record(&mut self, mut record: DeadLetter, now: Timestamp) -> Receipt {
         let id = record.id;
         let row = self.rows.get(&id).map(|row| row.standing(&record, self.dedup));
-        let merged = self.aliases.get(&id).map(|alias| alias.generation);
-        if row.is_none() && merged.is_some_and(|generation| generation >= record.generation) {
-            return;
+        if row.is_none()
+            && let Some(alias) = self.aliases.get(&id)
+            && alias.generation >= record.generation
+        {
+            return Receipt::Merged(alias.row);
         }
         match rules::record_arrives(row, record.generation, record.attempts) {
-            Arrival::Known | Arrival::OutOfDate => {}
+            Arrival::Known => Receipt::Unchanged,
+            Arrival::OutOfDate => Receipt::Superseded,
             Arrival::Conflict => {
-                record.id = id.conflicting(&record.message);
-                self.record(record, now);
+                let other = id.conflicting(&record.message);
+                record.id = other;
+                match self.record(record, now) {
+                    inner @ (Receipt::Conflicting(_) | Receipt::Merged(_)) => inner,
+                    _ => Receipt::Conflicting(other),
+                }
             }
             Arrival::News => {
                 self.change(id, |world, row| {
@@ -83,8 +99,12 @@ impl World {
                     }
                     rules::take_record(&mut row.letter, record, now);
                 });
+                Receipt::Reopened
             }
-            Arrival::New => self.insert(Row::new(record)),
+            Arrival::New => {
+                self.insert(Row::new(record));
+                Receipt::Stored
+            }
         }
     }
 

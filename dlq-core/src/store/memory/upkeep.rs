@@ -1,5 +1,6 @@
 use super::super::{
-    Actor, AuditEntry, Cleanup, ItemOutcome, Mark, Marked, ProcessedEvent, Selection, Upkeep,
+    Actor, AuditEntry, Cleanup, Edit, EditError, Hands, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Receipt, Selection, Upkeep,
 };
 use super::MemoryStore;
 use super::operations::json;
@@ -59,6 +60,20 @@ impl Upkeep for MemoryStore {
         Ok(deleted)
     }
 
+    async fn edit(&self, id: LetterId, edit: Edit, by: Actor) -> Result<DeadLetter, StoreError> {
+        let now = self.now();
+        let edited = self.world().edit(id, &edit, by, now);
+        edited.map_err(|error| {
+            StoreError::new(error.kind(), "edit the letter").with_detail(error.to_string())
+        })
+    }
+
+    async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        let now = self.now();
+        let mut world = self.world();
+        Ok(letters.into_iter().map(|letter| world.restore(letter, now)).collect())
+    }
+
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
         Ok(self.world().audit.iter().rev().take(limit as usize).cloned().collect())
     }
@@ -114,6 +129,26 @@ impl World {
     fn note(&mut self, by: Actor, action: &str, subject: String, affected: u64, now: Timestamp) {
         let action = action.to_owned();
         self.audit.push(AuditEntry { at: now, by, action, subject, affected, operation: None });
+    }
+
+    fn edit(
+        &mut self,
+        id: LetterId,
+        edit: &Edit,
+        by: Actor,
+        now: Timestamp,
+    ) -> Result<DeadLetter, EditError> {
+        let edited = self.change(id, |_, row| {
+            let hands = Hands { is_held: row.is_held(now), is_record: row.is_record() };
+            let amended = edit.amend(&mut row.letter, hands, now)?;
+            if amended.is_changed {
+                row.void();
+            }
+            Ok((row.letter.clone(), amended))
+        });
+        let (letter, amended) = edited.unwrap_or(Err(EditError::Unknown(id)))?;
+        self.note(by, "edit", amended.subject, u64::from(amended.is_changed), now);
+        Ok(letter)
     }
 
     fn mark(&mut self, selection: &Selection, mark: Mark, now: Timestamp) -> Marked {

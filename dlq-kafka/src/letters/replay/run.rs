@@ -24,6 +24,9 @@ const TAKEN: u32 = 20;
 /// How often it is begun anew because the cluster did not answer.
 const BROKEN: u32 = 3;
 
+/// For how long the cluster may take to show what was sent.
+const SHOWN: Duration = Duration::from_secs(5);
+
 /// A replay that runs.
 pub(super) struct Run<'a, T> {
     pub(super) replay: &'a KafkaReplay,
@@ -42,6 +45,8 @@ pub(super) struct Run<'a, T> {
     pub(super) stop: Arc<Stop>,
     /// When the next letter may be sent.
     pub(super) turn: Instant,
+    /// Where the last mark stands in the ledger.
+    pub(super) marked: Option<i64>,
 }
 
 /// Sets it when it is dropped.
@@ -89,6 +94,7 @@ impl KafkaReplay {
             closed: HashMap::new(),
             stop: Arc::clone(&stopped),
             turn: Instant::now(),
+            marked: None,
         };
         for (row, why) in selected.skip {
             run.tell(row, ReplayOutcome::Skipped(why));
@@ -120,10 +126,29 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let ready = ledger::ensure(&self.replay.letters.lookup, &self.shipment.ledger).await;
         ready.map_err(|error| error.for_store(REPLAYING))?;
         let mut ledger = None;
+        let sent = self.send_each(&mut ledger).await;
+        self.await_marks(ledger).await;
+        sent
+    }
+
+    /// Returns when readers see what was sent: the cluster ends a transaction for them a moment after it has said that it
+    /// is committed.
+    async fn await_marks(&self, ledger: Option<Ledger>) {
+        let (Some(mut ledger), Some(last)) = (ledger, self.marked) else { return };
+        let read = aside(SHOWN, move || {
+            let read = ledger.read(Some(last));
+            (ledger, read)
+        });
+        if !matches!(read.await, Some((_, Ok(())))) {
+            tracing::debug!(last, "what was sent is not shown yet");
+        }
+    }
+
+    async fn send_each(&mut self, ledger: &mut Option<Ledger>) -> Result<(), StoreError> {
         let (mut taken, mut broken) = (0, 0);
         while self.has_more() && !self.is_stopped() {
             let before = self.report.sent;
-            let Err(why) = self.send_some(&mut ledger).await else { continue };
+            let Err(why) = self.send_some(ledger).await else { continue };
             if self.report.sent > before {
                 (taken, broken) = (0, 0);
             }
@@ -131,7 +156,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                 Broken::Stopped => return Ok(()),
                 Broken::Fenced if taken < TAKEN => {
                     taken += 1;
-                    self.make_way(&mut ledger).await?;
+                    self.make_way(ledger).await?;
                 }
                 Broken::Fenced => {
                     return Err(unavailable(format!(
@@ -193,7 +218,9 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             }
             let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
             match self.transact(session, records).await {
-                Ok(_) => {
+                Ok(offsets) => {
+                    // The mark stands behind its letter.
+                    self.marked = offsets.last().copied();
                     for parcel in &parcels {
                         self.tell(parcel.row, ReplayOutcome::Sent);
                     }

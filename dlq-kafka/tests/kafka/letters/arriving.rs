@@ -6,7 +6,7 @@ use dlq_core::store::Letters;
 use dlq_core::{Filter, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaLetters, ScanRange};
 use dlq_testkit::fixtures::{died_again, letter};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::fixture_letters::{Dead, PATIENCE, Told, available};
 
@@ -126,13 +126,11 @@ async fn what_is_wrong_is_told() {
     let error = dead.letters().with_range(range).count(Filter::new()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotFound, "{error}");
     // Nobody listens there.
-    let began = Instant::now();
     let nobody = KafkaLetters::new(&Brokers::at("127.0.0.1:1"), "orders.dlq");
-    let error = nobody.count(Filter::new()).await.unwrap_err();
+    let error = timeout(PATIENCE, nobody.count(Filter::new())).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let text = error.to_string();
     assert!(text.contains("orders.dlq") && text.contains("127.0.0.1:1"), "{text}");
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     for (setting, value) in [("group.id", "mine"), ("isolation.levle", "x")] {
         let letters = KafkaLetters::new(&dead.brokers.clone().with(setting, value), "orders.dlq");
         let error = letters.count(Filter::new()).await.unwrap_err();

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use dlq_core::Filter;
 use dlq_core::Status;
 use dlq_core::store::Letters;
+use futures_util::future::join_all;
+use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -19,6 +21,8 @@ use crate::fixture_replay::{PATIENCE, Shop, broker, run, to_origin};
 const LETTERS: u32 = 8;
 /// So that they come in transactions of four.
 const RATE: u32 = 16;
+/// How many are killed beside one another: they wait for the broker most of the time.
+const AT_ONCE: u32 = 4;
 const CHILD: &str = "letters::replay_killed::the_process_that_is_killed";
 
 /// Sends itself a signal at the n-th step of a replay.
@@ -130,23 +134,44 @@ async fn finish(shop: &Shop, by_the_dead: &str) -> u64 {
     report.sent
 }
 
+/// What became of a replay that was killed.
+struct Killed {
+    /// Where it was killed, if it was.
+    step: Option<String>,
+    /// How many it said that it sent, if it came to its end.
+    ended: Option<u64>,
+    /// How many the next one sent.
+    rest: u64,
+}
+
+/// Kills one at this step, so many microseconds into it, and lets the next one send the rest.
+async fn killed(url: &str, name: String, at: u32, after: u32) -> Killed {
+    let shop = fresh(&name).await.unwrap();
+    let child = start(url, &name, at, "-KILL", after);
+    let waiting = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap());
+    let output = waiting.await.unwrap();
+    let (step, ended) = said(&output.stdout);
+    assert!(ended.is_some() || !output.status.success());
+    let rest = finish(&shop, &format!("killed {after} us after {step:?}")).await;
+    Killed { step, ended, rest }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_killed_at_any_step_each_letter_arrives_once() {
     let Some(url) = broker() else { return };
-    let (mut steps, mut rest) = (BTreeSet::new(), BTreeSet::new());
-    for at in 1.. {
-        let name = format!("killed-{at}");
-        let shop = fresh(&name).await.unwrap();
-        let child = start(&url, &name, at, "-KILL", 0);
-        let output = tokio::task::block_in_place(|| child.wait_with_output().unwrap());
-        let (step, ended) = said(&output.stdout);
-        rest.insert(finish(&shop, &format!("killed at {step:?}")).await);
-        if let Some(sent) = ended {
-            assert_eq!((sent, step), (u64::from(LETTERS), None));
-            break;
+    let (mut steps, mut rest, mut at) = (BTreeSet::new(), BTreeSet::new(), 1);
+    let mut has_ended = false;
+    while !has_ended {
+        let some = (at..at + AT_ONCE).map(|at| killed(&url, format!("killed-{at}"), at, 0));
+        for round in join_all(some).await {
+            rest.insert(round.rest);
+            match round.ended {
+                Some(sent) => assert_eq!((sent, round.step), (u64::from(LETTERS), None)),
+                None => _ = steps.insert(round.step.expect("it said where it was killed")),
+            }
+            has_ended |= round.ended.is_some();
         }
-        assert!(!output.status.success());
-        steps.insert(step.expect("it said where it was killed"));
+        at += AT_ONCE;
     }
     assert!(steps.len() >= 6, "it has as many kinds of steps: {steps:?}");
     assert_eq!(rest, BTreeSet::from([0, 4, 8]), "none, one or both transactions were committed");
@@ -157,54 +182,46 @@ async fn g6_killed_while_it_commits_each_letter_arrives_once() {
     let Some(url) = broker() else { return };
     // The third `to be committed` is that of the second transaction of letters.
     const LAST_COMMIT: u32 = 13;
-    for round in 0..8 {
-        let name = format!("killed-committing-{round}");
-        let shop = fresh(&name).await.unwrap();
-        let child = start(&url, &name, LAST_COMMIT, "-KILL", 1 + round * 1_000);
-        let output = tokio::task::block_in_place(|| child.wait_with_output().unwrap());
-        let (step, _) = said(&output.stdout);
-        assert!(step.as_ref().is_some_and(|step| step.contains("is to be committed")), "{step:?}");
-        let rest = finish(&shop, &format!("killed {round} ms into a commit")).await;
-        assert!(rest == 0 || rest == 4, "all of a transaction or none: {rest}");
+    for first in [0, AT_ONCE] {
+        let some = (first..first + AT_ONCE).map(|round| {
+            killed(&url, format!("killed-committing-{round}"), LAST_COMMIT, 1 + round * 1_000)
+        });
+        for Killed { step, rest, .. } in join_all(some).await {
+            assert!(
+                step.as_ref().is_some_and(|step| step.contains("is to be committed")),
+                "{step:?}"
+            );
+            assert!(rest == 0 || rest == 4, "all of a transaction or none: {rest}");
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_stopped_at_any_step_it_sends_nothing_twice() {
     let Some(url) = broker() else { return };
-    for at in [3, 5, 8, 9, 13] {
-        let name = format!("stopped-{at}");
-        let shop = fresh(&name).await.unwrap();
-        let mut child = start(&url, &name, at, "-STOP", 0);
-        await_stopped(child.id());
-        let rest = finish(&shop, &format!("stopped at step {at}")).await;
-        let id = child.id().to_string();
-        Command::new("kill").args(["-CONT", &id]).status().unwrap();
-        let ended = tokio::task::block_in_place(|| {
-            let until = Instant::now() + PATIENCE;
-            while child.try_wait().unwrap().is_none() {
-                assert!(Instant::now() < until, "it ends when it goes on");
-                std::thread::yield_now();
-            }
-            child.wait_with_output().unwrap()
-        });
-        let (_, sent) = said(&ended.stdout);
-        assert_eq!(sent, Some(u64::from(LETTERS) - rest), "it says what it sent; stopped at {at}");
-        shop.assert_once(0..LETTERS).await;
-    }
+    join_all([3, 5, 8, 9, 13].map(|at| stopped(&url, at))).await;
 }
 
-/// Returns when a process is stopped.
-fn await_stopped(id: u32) {
-    let until = Instant::now() + PATIENCE;
+/// Stops one at this step, lets the next one send the rest, and lets the first go on.
+async fn stopped(url: &str, at: u32) {
+    let name = format!("stopped-{at}");
+    let shop = fresh(&name).await.unwrap();
+    let child = start(url, &name, at, "-STOP", 0);
+    let id = child.id();
     let is_stopped = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
         stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
     };
-    tokio::task::block_in_place(|| {
-        while !is_stopped() {
-            assert!(Instant::now() < until, "process {id} stops");
-            std::thread::yield_now();
-        }
-    });
+    let until = Instant::now() + PATIENCE;
+    while !is_stopped() {
+        assert!(Instant::now() < until, "process {id} stops");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let rest = finish(&shop, &format!("stopped at step {at}")).await;
+    Command::new("kill").args(["-CONT", &id.to_string()]).status().unwrap();
+    let ending = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap());
+    let ended = timeout(PATIENCE, ending).await.expect("it ends when it goes on").unwrap();
+    let (_, sent) = said(&ended.stdout);
+    assert_eq!(sent, Some(u64::from(LETTERS) - rest), "it says what it sent; stopped at {at}");
+    shop.assert_once(0..LETTERS).await;
 }

@@ -41,7 +41,7 @@ async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
     sink.put(vec![first.clone()]).await.unwrap();
     let stored_again =
         async { while sink.put(vec![first.clone()]).await.unwrap() != [Receipt::Stored] {} };
-    timeout(Duration::from_secs(30), stored_again).await.expect("the window ends");
+    timeout(PATIENCE, stored_again).await.expect("the window ends");
     sink.put(vec![other.clone(), died_again(&first), letter(2)]).await.unwrap();
     assert_eq!(server.count("DLQ").await, 5);
     let read = letters.read(&Filter::new()).await.unwrap();

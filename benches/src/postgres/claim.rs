@@ -1,0 +1,76 @@
+//! Claim, run, complete: many at a time beside one at a time; and whether it slows down as dead rows pile up.
+
+use std::time::Duration;
+
+use dlq_core::store::{ClaimRequest, Claims as _, Finish, Upkeep as _};
+use dlq_core::{DeadLetter, LetterState, Resolution, Timestamp};
+use dlq_sql::postgres::PostgresStore;
+
+use super::{Bench, Failed, show, timed, with_server};
+use crate::letters::letter;
+use crate::measure::Size;
+
+const LEASE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(size: Size) -> Result<(), Failed> {
+    let count: u64 = size.pick(1_000, 100_000);
+    let singly: u64 = size.pick(100, 3_000);
+    let rounds: u64 = size.pick(2, 10);
+    with_server(|bench| measure(bench, count, singly, rounds))
+}
+
+async fn measure(bench: Bench, count: u64, singly: u64, rounds: u64) -> Result<(), Failed> {
+    let store = bench.store.clone();
+    due(&store, 0..singly).await?;
+    let one = show("claim and complete, one at a time", timed(drained(&store, 1)).await?, singly);
+    let mut rates = Vec::new();
+    for round in 0..rounds {
+        let first = 1_000_000 * (round + 1);
+        due(&store, first..first + count).await?;
+        let time = timed(async {
+            let (one, other) = (store.clone(), store.clone());
+            let (one, other) = tokio::join!(async move { drained(&one, 500).await }, async move {
+                drained(&other, 500).await
+            },);
+            one?;
+            other
+        });
+        rates.push(show(
+            &format!("round {}: 500 at a time, two claimers", round + 1),
+            time.await?,
+            count,
+        ));
+    }
+    let (first, last) = (rates[0], rates[rates.len() - 1]);
+    println!("times one at a time: {:.1}; last round to first: {:.2}", first / one, last / first);
+    let size = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'dlq_events'";
+    let mut raw = bench.raw;
+    let dead: i64 = sqlx::query_scalar(size).fetch_one(&mut raw).await?;
+    println!("dead rows at the end, by the database's estimate: {dead}");
+    Ok(())
+}
+
+/// Writes letters that are due.
+async fn due(store: &PostgresStore, numbers: std::ops::Range<u64>) -> Result<(), Failed> {
+    let due = Timestamp::from_millis(1_763_683_200_000);
+    let state =
+        LetterState { due: Some(due), created_at: due, updated_at: due, ..LetterState::default() };
+    let letters: Vec<DeadLetter> =
+        numbers.map(|n| DeadLetter { state: state.clone(), ..letter(n, 1024) }).collect();
+    for batch in letters.chunks(1_000) {
+        store.restore(batch.to_vec()).await?;
+    }
+    Ok(())
+}
+
+async fn drained(store: &PostgresStore, batch: u32) -> Result<(), Failed> {
+    loop {
+        let claims = store.claim(ClaimRequest::due(["payments.charge"], batch, LEASE)).await?;
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let done =
+            |claim: dlq_core::store::Claim| (claim.token, Finish::Resolved(Resolution::Succeeded));
+        store.finish(claims.into_iter().map(done).collect()).await?;
+    }
+}

@@ -1,0 +1,81 @@
+//! The arguments of what keeps a store in order: `edit`, `cleanup`, `export` and `import`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use dlq_core::policy::duration;
+
+use super::ConfirmArgs;
+use crate::filter::{Attribute, FilterArgs};
+
+#[derive(Debug, Args)]
+pub(crate) struct EditArgs {
+    /// The id, or the first digits of it
+    pub(crate) id: String,
+    /// Replace the payload by what this file holds, byte for byte; - for standard input
+    #[arg(long, value_name = "FILE|-", group = "new_payload")]
+    pub(crate) payload: Option<PathBuf>,
+    /// Replace the payload by this text
+    #[arg(long, value_name = "TEXT", group = "new_payload")]
+    pub(crate) payload_text: Option<String>,
+    /// Take the payload away, which makes the message a tombstone
+    #[arg(long, group = "new_payload")]
+    pub(crate) no_payload: bool,
+    /// Change the payload in $VISUAL or $EDITOR
+    #[arg(long, group = "new_payload")]
+    pub(crate) editor: bool,
+    /// Replace every header of this name by one; may be given several times
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) header: Vec<Attribute>,
+    /// Remove every header of this name; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) remove_header: Vec<String>,
+    /// Take a payload that is not JSON although the one before was
+    #[arg(long)]
+    pub(crate) allow_invalid: bool,
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CleanupArgs {
+    /// Only letters that were last changed this long ago, e.g. 30d
+    #[arg(long, value_name = "AGE", value_parser = duration::parse)]
+    pub(crate) older_than: Duration,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Also letters that are not resolved; they are evidence
+    #[arg(long)]
+    pub(crate) include_unresolved: bool,
+    /// How many are deleted in one step, so that others can work in between
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch: u32,
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Write to this file instead of standard output; it must not exist
+    #[arg(long, visible_alias = "file", value_name = "FILE")]
+    pub(crate) to: Option<PathBuf>,
+    /// Go on at the end of a file that an export with the same filter began; cuts a torn last line
+    #[arg(long, requires = "to")]
+    pub(crate) resume: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// What `dlq export` wrote; - for standard input
+    #[arg(value_name = "FILE|-")]
+    pub(crate) file: PathBuf,
+    /// How many letters are written at once
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch: u32,
+    /// Create the store where it is missing
+    #[arg(long)]
+    pub(crate) create: bool,
+}

@@ -1,0 +1,97 @@
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dlq_core::store::{Cleanup, Letters as _};
+use dlq_core::{
+    Clock as _, DeadLetters, Filter, LetterSummary, Order, PageRequest, Status, SystemClock,
+};
+
+use super::{Context, list};
+use crate::ask;
+use crate::cli::CleanupArgs;
+use crate::error::CliError;
+
+/// How many letters are looked at in one step.
+const PAGE: u32 = 1000;
+/// How many letters are shown.
+const SAMPLE: usize = 10;
+
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: CleanupArgs,
+) -> Result<ExitCode, CliError> {
+    let CleanupArgs { older_than, filter, include_unresolved, batch, confirm } = args;
+    let filter = filter.resolve(&context.letters).await?;
+    let wanted = |status: &Status| include_unresolved || *status == Status::Resolved;
+    if !filter.statuses.is_empty() && !filter.statuses.iter().any(wanted) {
+        return Err(CliError::refused(
+            "a cleanup deletes letters that are resolved, and the filter asks for others; say --include-unresolved if \
+             they are meant",
+        ));
+    }
+    if confirm.dry_run || !confirm.yes {
+        let (count, sample) = look(context, &filter, older_than, include_unresolved).await?;
+        let what = if include_unresolved { "letters" } else { "resolved letters" };
+        eprintln!("{count} {what} in {} are old enough to be deleted", context.target);
+        if confirm.dry_run {
+            if !context.out.is_table() {
+                let found = serde_json::json!({ "count": count, "sample": sample });
+                context.out.document(&found)?;
+            } else if !sample.is_empty() {
+                context.out.line(list::table(&sample))?;
+            }
+            eprintln!("dry run: nothing was changed");
+            return Ok(ExitCode::SUCCESS);
+        }
+        if count == 0 {
+            eprintln!("nothing to do");
+            return Ok(ExitCode::SUCCESS);
+        }
+        ask::agree(false, "delete", count)?;
+    }
+    let mut cleanup = Cleanup::older_than(older_than).with_filter(filter).with_batch(batch);
+    if include_unresolved {
+        cleanup = cleanup.with_unresolved();
+    }
+    let deleted = store.cleanup(cleanup, ask::actor(confirm.note.as_deref())).await?;
+    if context.out.is_table() {
+        context.out.line(format_args!("deleted: {deleted}"))?;
+    } else {
+        context.out.document(&serde_json::json!({ "deleted": deleted }))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How many letters a cleanup would delete, and the oldest of them.
+async fn look(
+    context: &Context,
+    filter: &Filter,
+    older_than: Duration,
+    include_unresolved: bool,
+) -> Result<(u64, Vec<LetterSummary>), CliError> {
+    let latest = SystemClock.now().before(older_than);
+    let mut filter = filter.clone();
+    // What was changed last so long ago was stored no later.
+    let stored_before = latest.after(Duration::from_nanos(1));
+    filter.until = Some(filter.until.map_or(stored_before, |until| until.min(stored_before)));
+    if !include_unresolved {
+        filter.statuses = vec![Status::Resolved];
+    }
+    let (mut count, mut sample, mut after) = (0, Vec::new(), None);
+    loop {
+        let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
+        let page = context.letters.list(filter.clone(), page.with_after(after)).await?;
+        let old = page.letters.into_iter().filter(|letter| letter.state.updated_at <= latest);
+        for letter in old {
+            count += 1;
+            if sample.len() < SAMPLE {
+                sample.push(letter);
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok((count, sample));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use dlq_core::store::Edit;
+use dlq_core::{DeadLetter, DeadLetters, StoreError};
+
+use super::Context;
+use crate::ask;
+use crate::cli::EditArgs;
+use crate::editor::Draft;
+use crate::error::CliError;
+use crate::filter::{Attribute, letter_id};
+use crate::output::{SCHEMA_VERSION, diff};
+
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: EditArgs,
+) -> Result<ExitCode, CliError> {
+    let is_payload = args.payload.is_some() || args.payload_text.is_some() || args.no_payload;
+    if !(is_payload || args.editor) && args.header.is_empty() && args.remove_header.is_empty() {
+        return Err(CliError::refused(
+            "nothing to change was given; say --payload FILE, --payload-text TEXT, --no-payload, --editor, --header \
+             NAME=VALUE or --remove-header NAME",
+        ));
+    }
+    let letter = store.get(letter_id(&context.letters, &args.id).await?).await?;
+    if !args.editor {
+        return change(context, store, &args, &letter, payload(&args)?).await;
+    }
+    let before = letter.message.payload();
+    let draft = Draft::edit(before).await?;
+    let edit = match draft.written(before)? {
+        Some(payload) => Edit::new().payload(payload),
+        None => Edit::new(),
+    };
+    let changed = change(context, store, &args, &letter, edit).await;
+    if changed.is_err() || args.confirm.dry_run {
+        eprintln!("what you wrote is kept in {}", draft.keep()?.display());
+    }
+    changed
+}
+
+/// The payload that was given.
+fn payload(args: &EditArgs) -> Result<Edit, CliError> {
+    let edit = Edit::new();
+    if args.no_payload {
+        return Ok(edit.no_payload());
+    }
+    if let Some(text) = &args.payload_text {
+        return Ok(edit.payload(text.clone()));
+    }
+    let Some(path) = &args.payload else { return Ok(edit) };
+    let mut payload = Vec::new();
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().lock().read_to_end(&mut payload).map(|_| ())
+    } else {
+        std::fs::read(path).map(|bytes| payload = bytes)
+    };
+    read.map_err(|error| {
+        CliError::failed(format!("cannot read the payload from {}: {error}", path.display()))
+    })?;
+    Ok(edit.payload(payload))
+}
+
+async fn change(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: &EditArgs,
+    letter: &DeadLetter,
+    mut edit: Edit,
+) -> Result<ExitCode, CliError> {
+    for name in &args.remove_header {
+        edit = edit.remove_header(name.clone());
+    }
+    for Attribute(name, value) in &args.header {
+        edit = edit.set_header(name.clone(), value.clone());
+    }
+    if args.allow_invalid {
+        edit = edit.allow_invalid();
+    }
+    let after = edit.apply(&letter.message).map_err(|error| {
+        let error = StoreError::new(error.kind(), "edit the letter").with_detail(error.to_string());
+        CliError::from(error).hinting("--allow-invalid takes it as it is")
+    })?;
+    if after == letter.message {
+        eprintln!("nothing to change: the letter is like that already");
+        return show(context, letter, false);
+    }
+    if context.out.is_table() {
+        diff(&letter.message, &after).iter().try_for_each(|line| context.out.line(line))?;
+        context.out.flush()?;
+    }
+    if args.confirm.dry_run {
+        eprintln!("dry run: nothing was changed");
+        return show(context, &DeadLetter { message: after, ..letter.clone() }, false);
+    }
+    ask::agree(args.confirm.yes, "edit", 1)?;
+    let by = ask::actor(args.confirm.note.as_deref());
+    let edited = store.edit(letter.id, edit.expecting(letter), by).await?;
+    eprintln!("edited {}; a replay sends what it is now", letter.id);
+    show(context, &edited, true)
+}
+
+/// The letter, for programs.
+fn show(context: &mut Context, letter: &DeadLetter, is_edited: bool) -> Result<ExitCode, CliError> {
+    if !context.out.is_table() {
+        context.out.document(&serde_json::json!({
+            "schema_version": SCHEMA_VERSION, "edited": is_edited, "letter": letter,
+        }))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

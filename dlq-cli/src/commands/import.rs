@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::Path;
+use std::process::ExitCode;
+
+use dlq_core::DeadLetters;
+use dlq_core::store::Receipt;
+use tokio::sync::mpsc;
+
+use super::{Context, PARTIAL};
+use crate::cli::ImportArgs;
+use crate::error::CliError;
+use crate::lines::{Batch, read_batches};
+use crate::output::{SCHEMA_VERSION, bar_of_bytes, escape};
+use crate::signals;
+
+/// How many bad lines are said in words; all are counted.
+const SAID: u64 = 20;
+
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: ImportArgs,
+) -> Result<ExitCode, CliError> {
+    let (mut batches, length) = open(&args.file, args.batch as usize)?;
+    let bar = bar_of_bytes(length);
+    let mut imported = Imported::default();
+    let is_cut_short = signals::until_asked(async |mut stop| {
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = &mut stop => return Ok(true),
+                batch = batches.recv() => batch,
+            };
+            let Some(batch) = batch else { return Ok(false) };
+            let batch = batch.map_err(|error| {
+                let (path, line) = (args.file.display(), imported.lines);
+                CliError::failed(format!("cannot read {path} after line {line}: {error}"))
+            })?;
+            bar.suspend(|| imported.say_bad(&batch));
+            let receipts = store.restore(batch.letters).await.map_err(|error| {
+                let line = imported.lines;
+                CliError::from(error).hinting(&format!(
+                    "the letters up to line {line} are in the store; the same command goes on from there"
+                ))
+            })?;
+            imported.count(&receipts, batch.bad.len() as u64, batch.line);
+            bar.inc(batch.bytes);
+            bar.set_message(format!("{} letters", imported.letters()));
+        }
+    });
+    let is_cut_short = is_cut_short.await?;
+    bar.finish_and_clear();
+    imported.show(context)?;
+    if is_cut_short {
+        eprintln!("ended after line {}; the same command goes on from there", imported.lines);
+    }
+    let is_partial = is_cut_short || imported.bad > 0;
+    Ok(if is_partial { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
+}
+
+/// What is read in the background, a little ahead of what is written, and how many bytes it has where that is known.
+fn open(path: &Path, size: usize) -> Result<(mpsc::Receiver<io::Result<Batch>>, u64), CliError> {
+    let (sender, receiver) = mpsc::channel(1);
+    let take = move |batch| sender.blocking_send(batch).is_ok();
+    // A thread of its own, which ends with the process: nothing can wake one that waits for standard input.
+    if path.as_os_str() == "-" {
+        std::thread::spawn(move || read_batches(io::stdin().lock(), size, take));
+        return Ok((receiver, 0));
+    }
+    let cannot =
+        |error: io::Error| CliError::failed(format!("cannot read {}: {error}", path.display()));
+    let file = File::open(path).map_err(cannot)?;
+    let length = file.metadata().map_err(cannot)?.len();
+    std::thread::spawn(move || read_batches(BufReader::new(file), size, take));
+    Ok((receiver, length))
+}
+
+#[derive(Default)]
+struct Imported {
+    by_receipt: BTreeMap<&'static str, u64>,
+    bad: u64,
+    lines: u64,
+}
+
+impl Imported {
+    fn say_bad(&self, batch: &Batch) {
+        for (n, (line, why)) in (self.bad..).zip(&batch.bad) {
+            match n {
+                ..SAID => eprintln!("line {line} is not a letter: {}", escape(why)),
+                SAID => eprintln!("more lines are not letters; they are counted"),
+                _ => return,
+            }
+        }
+    }
+
+    fn count(&mut self, receipts: &[Receipt], bad: u64, line: u64) {
+        for receipt in receipts {
+            let name = match receipt {
+                Receipt::Stored => "stored",
+                Receipt::Unchanged => "unchanged",
+                Receipt::Reopened => "reopened",
+                Receipt::Superseded => "superseded",
+                Receipt::Conflicting(_) => "conflicting",
+                Receipt::Merged(_) => "merged",
+                _ => "other",
+            };
+            *self.by_receipt.entry(name).or_default() += 1;
+        }
+        self.bad += bad;
+        self.lines = line;
+    }
+
+    fn letters(&self) -> u64 {
+        self.by_receipt.values().sum()
+    }
+
+    fn show(&self, context: &mut Context) -> Result<(), CliError> {
+        if self.lines == 0 {
+            eprintln!("there is no line; nothing was imported");
+        }
+        if let Some(count) = self.by_receipt.get("conflicting") {
+            eprintln!(
+                "{count} letters have the identity of one that is there and other bytes; both are kept"
+            );
+        }
+        if !context.out.is_table() {
+            return context.out.document(&serde_json::json!({
+                "schema_version": SCHEMA_VERSION,
+                "lines": self.lines,
+                "letters": self.letters(),
+                "receipts": self.by_receipt,
+                "bad_lines": self.bad,
+            }));
+        }
+        let mut text = format!("imported: {} letters", self.letters());
+        for (receipt, count) in &self.by_receipt {
+            text.push_str(&format!(", {count} {receipt}"));
+        }
+        if self.bad > 0 {
+            text.push_str(&format!(", {} bad lines", self.bad));
+        }
+        context.out.line(text)
+    }
+}

@@ -1,0 +1,113 @@
+//! Before and after.
+
+use bytes::Bytes;
+use dlq_core::{Headers, Message};
+
+use super::{bytes, escape};
+
+/// How many lines around a change are shown.
+const AROUND: usize = 3;
+/// How many lines of a change are shown.
+const MOST: usize = 200;
+
+/// What differs between two messages, line by line: `-` before, `+` after.
+pub(crate) fn diff(before: &Message, after: &Message) -> Vec<String> {
+    let mut lines = Vec::new();
+    if before.payload() != after.payload() {
+        lines.push("payload".to_owned());
+        let (old, new) = texts(before.payload(), after.payload());
+        changes(&old, &new, &mut lines);
+    }
+    if before.headers() != after.headers() {
+        lines.push("headers".to_owned());
+        changes(&headers(before.headers()), &headers(after.headers()), &mut lines);
+    }
+    lines
+}
+
+/// The payloads as lines: as indented JSON where that shows the difference.
+fn texts(before: Option<&Bytes>, after: Option<&Bytes>) -> (Vec<String>, Vec<String>) {
+    let pretty = |payload: Option<&Bytes>| -> Option<Vec<String>> {
+        let value: serde_json::Value = serde_json::from_slice(payload?).ok()?;
+        let text = serde_json::to_string_pretty(&value).ok()?;
+        Some(text.lines().map(escape).collect())
+    };
+    if let (Some(old), Some(new)) = (pretty(before), pretty(after))
+        && old != new
+    {
+        return (old, new);
+    }
+    let plain = |payload: Option<&Bytes>| match payload {
+        None => vec!["(none, a tombstone)".to_owned()],
+        Some(payload) if payload.is_empty() => vec!["(empty)".to_owned()],
+        Some(payload) => {
+            let mut lines: Vec<_> = bytes(payload, true).lines().map(str::to_owned).collect();
+            if payload.ends_with(b"\n") {
+                lines.push("(ends with a line break)".to_owned());
+            }
+            lines
+        }
+    };
+    (plain(before), plain(after))
+}
+
+fn headers(headers: &Headers) -> Vec<String> {
+    let value =
+        |value: &Option<Bytes>| value.as_ref().map_or("(none)".to_owned(), |v| bytes(v, false));
+    headers.iter().map(|h| format!("{}: {}", bytes(&h.name, false), value(&h.value))).collect()
+}
+
+/// What both begin and end with is left out, but for a few lines.
+fn changes(before: &[String], after: &[String], lines: &mut Vec<String>) {
+    let common = |pairs: &mut dyn Iterator<Item = (&String, &String)>| {
+        pairs.take_while(|(one, other)| one == other).count()
+    };
+    let start = common(&mut before.iter().zip(after));
+    let end = common(&mut before[start..].iter().rev().zip(after[start..].iter().rev()));
+    let show = |sign: char, some: &[String], lines: &mut Vec<String>| {
+        lines.extend(some.iter().take(MOST).map(|line| format!("{sign} {line}")));
+        if some.len() > MOST {
+            lines.push(format!("{sign} … {} more lines", some.len() - MOST));
+        }
+    };
+    show(' ', &before[start.saturating_sub(AROUND)..start], lines);
+    show('-', &before[start..before.len() - end], lines);
+    show('+', &after[start..after.len() - end], lines);
+    let rest = &before[before.len() - end..];
+    show(' ', &rest[..rest.len().min(AROUND)], lines);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_shown_and_nothing_can_steer_the_terminal() {
+        let before =
+            Message::new("s", "{\"a\":1,\"b\":\"\u{202e}\"}").with_header("h", "\u{1b}[1m");
+        let after = Message::new("s", "{\"a\":2,\"b\":\"\u{202e}\"}");
+        let expected = [
+            "payload",
+            "  {",
+            "-   \"a\": 1,",
+            "+   \"a\": 2,",
+            "    \"b\": \"\\u{202e}\"",
+            "  }",
+            "headers",
+            "- h: \\u{1b}[1m",
+        ];
+        assert_eq!(diff(&before, &after), expected);
+    }
+
+    #[test]
+    fn what_json_does_not_show_is_shown_as_text() {
+        let lines = |one: &'static str, other: &'static str| {
+            diff(&Message::new("s", one), &Message::new("s", other)).join("|")
+        };
+        assert_eq!(lines("{}", "{ }"), "payload|- {}|+ { }");
+        assert_eq!(lines("{}", "{}\n"), "payload|  {}|+ (ends with a line break)");
+        assert_eq!(lines("", "x"), "payload|- (empty)|+ x");
+        let gone = Message::tombstone("s");
+        assert_eq!(diff(&Message::new("s", ""), &gone)[2], "+ (none, a tombstone)");
+    }
+}

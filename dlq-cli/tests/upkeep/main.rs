@@ -1,0 +1,13 @@
+//! What keeps a store in order: `edit`, `cleanup`, `export` and `import`, also when they are killed.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod cleanup;
+#[path = "../common/mod.rs"]
+mod common;
+mod edit;
+mod export;
+mod fixture;
+mod import;
+#[path = "../common/process.rs"]
+mod process;

@@ -1,0 +1,262 @@
+//! Claims. One statement takes letters for one owner; nobody waits for another claimer.
+//!
+//! | the process dies | what is stored | what follows |
+//! |---|---|---|
+//! | before the claim is committed | nothing | the letters are due as before |
+//! | after that, told or not | the claim | the lease ends, the next claim counts a crash, the token is worthless then |
+//! | after operations released and before the claim | nothing: both are one transaction | the rate is not used up |
+//! | while finishing | all of it, or nothing | the lease ends, or the same finish again is `Applied` |
+//! | while the schedule runs | all of it, or nothing | another runs it at once, or after the interval |
+//!
+//! A batch of finishes may be several transactions; each letter and its operation are in one of them.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use dlq_core::store::{Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ScheduleRun};
+use dlq_core::{Filter, StoreError, Timestamp};
+use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
+
+use super::PostgresStore;
+use super::batch::Batch;
+use super::call::{attempt, transact};
+use super::codec::Fields;
+use super::names::Names;
+use super::operations::{ACTIVE, next_release};
+use super::query::Query;
+use crate::columns::{self, Put as _, Take as _};
+use crate::error::{During, Result};
+
+impl Claims for PostgresStore {
+    async fn claim(&self, request: ClaimRequest) -> std::result::Result<Vec<Claim>, StoreError> {
+        self.claim_due(&request).await.during("claim letters")
+    }
+
+    async fn extend(
+        &self,
+        tokens: Vec<ClaimToken>,
+        lease: Duration,
+    ) -> std::result::Result<Vec<bool>, StoreError> {
+        self.extend_held(&tokens, lease).await.during("extend claims")
+    }
+
+    async fn finish(
+        &self,
+        finishes: Vec<(ClaimToken, Finish)>,
+    ) -> std::result::Result<Vec<Finished>, StoreError> {
+        self.finish_held(&finishes).await.during("finish claims")
+    }
+
+    async fn next_due(
+        &self,
+        consumers: Vec<String>,
+    ) -> std::result::Result<Option<Timestamp>, StoreError> {
+        let given = self.given_time();
+        attempt!(self, conn => next_due(conn, self.names(), &consumers, given))
+            .during("find the next due letter")
+    }
+
+    async fn run_schedule(
+        &self,
+        run: ScheduleRun,
+    ) -> std::result::Result<(u64, Timestamp), StoreError> {
+        if !run.schedule.enabled {
+            return Ok((0, Timestamp::MAX));
+        }
+        transact!(self, unit => unit.run_schedule(&run)).during("run the schedule")
+    }
+}
+
+impl PostgresStore {
+    async fn claim_due(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
+        if request.limit == 0 {
+            return Ok(Vec::new());
+        }
+        let (names, given) = (self.names(), self.given_time());
+        let first = attempt!(self, conn => claim(conn, names, request, request.limit, given));
+        let (mut claims, is_active) = first?;
+        let room = request.limit.saturating_sub(u32::try_from(claims.len()).unwrap_or(u32::MAX));
+        if room > 0 && is_active {
+            let released: Result<_> = transact!(self, unit => async {
+                unit.release(&request.filter, room as usize).await?;
+                unit.flush().await?;
+                claim(unit.conn(), names, request, room, given).await
+            });
+            match released {
+                Ok((released, _)) => claims.extend(released),
+                // What has been claimed is handed out; who claims again hears of what is wrong.
+                Err(fault) if claims.is_empty() => return Err(fault),
+                Err(_) => {}
+            }
+        }
+        Ok(claims)
+    }
+
+    async fn extend_held(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<bool>> {
+        if tokens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (letters, given) = (&self.names().letters, self.given_time());
+        let held: Result<Vec<ClaimToken>> = attempt!(self, conn => async {
+            let mut batch = Batch::default();
+            for token in tokens {
+                put_token(batch.row(), token)?;
+            }
+            let query = Query::new(format!(
+                "WITH held AS (SELECT t.letter_id FROM {letters} t JOIN "
+            ));
+            let query = query.batch(batch)?.push(&format!(
+                " AS u (letter_id, generation, fence) ON {HELD} ORDER BY t.letter_id FOR UPDATE OF t) \
+                 UPDATE {letters} t SET claim_until = x.until, available_at = x.until FROM held h, "
+            ));
+            let query = lasting(query, lease, given).push(
+                " WHERE t.letter_id = h.letter_id RETURNING t.letter_id, t.generation, t.claim_fence",
+            );
+            query.all(conn, read_token).await
+        });
+        let held: HashSet<_> = held?.into_iter().collect();
+        Ok(tokens.iter().map(|token| held.contains(token)).collect())
+    }
+}
+
+/// Whether the row `t` is held by the token `u`.
+pub(super) const HELD: &str = "t.letter_id = u.letter_id AND t.generation = u.generation \
+    AND t.claim_fence = u.fence AND t.claim_former IS NOT NULL";
+
+pub(super) fn put_token<'v>(row: &mut Batch<'v>, token: &'v ClaimToken) -> Result<()> {
+    row.bytes(Some(token.letter.as_bytes()))?;
+    row.count(token.generation)?;
+    row.int(Some(columns::signed(token.fence)))
+}
+
+pub(super) fn read_token(record: &PgRow) -> Result<ClaimToken> {
+    let mut fields = Fields::of(record);
+    Ok(ClaimToken {
+        letter: fields.letter()?,
+        generation: fields.count()?,
+        fence: fields.unsigned()?,
+    })
+}
+
+/// In microseconds, rounded up; at most about 290 years.
+pub(super) fn micros(time: Duration) -> i64 {
+    const MOST: i64 = i64::MAX / 1_000;
+    i64::try_from(time.as_nanos().div_ceil(1_000)).map_or(MOST, |micros| micros.min(MOST))
+}
+
+/// Adds a source `x` of the time now, `at`, and of that after `lease`, `until`.
+fn lasting(query: Query, lease: Duration, given: Option<Timestamp>) -> Query {
+    let query = query.push("(SELECT ").now(given).push(" AS at, ").now(given).push(" + ");
+    query.bind(micros(lease)).push(" * interval '1 microsecond' AS until) x")
+}
+
+/// Claims due letters, in order; says also whether operations may have more. Letters that others are at are passed over.
+async fn claim(
+    conn: &mut PgConnection,
+    names: &Names,
+    request: &ClaimRequest,
+    limit: u32,
+    given: Option<Timestamp>,
+) -> Result<(Vec<Claim>, bool)> {
+    let Names { letters, operations, fences, whole, .. } = names;
+    let query = due(Query::new("WITH due AS MATERIALIZED ("), names, &request.filter, limit, given);
+    let query = query.push(&format!(
+        "), claimed AS (UPDATE {letters} t SET status = 'replaying', retry_after = NULL, \
+         claim_former = coalesce(t.claim_former, t.status), \
+         lapses = CASE WHEN t.claim_former IS NULL THEN t.lapses ELSE least(t.lapses + 1, 4294967295) END, \
+         claim_fence = nextval('{fences}'), claim_until = x.until, available_at = x.until, \
+         last_retry_at = x.at, updated_at = x.at, claim_owner = "
+    ));
+    let query = query.bind(request.owner.as_str()).push(" FROM due d, ");
+    let query = lasting(query, request.lease, given).push(&format!(
+        " WHERE t.letter_id = d.id RETURNING d.was_due, {whole}) \
+         SELECT a.is_active, c.* FROM (SELECT EXISTS (SELECT FROM {operations} WHERE {ACTIVE}) AS is_active) a \
+         LEFT JOIN claimed c ON true"
+    ));
+    let mut is_active = false;
+    let claimed = query.all(conn, |record| {
+        let mut fields = Fields::of(record);
+        is_active = fields.flag()?;
+        let Some(was_due) = fields.time_or_none()? else { return Ok(None) };
+        let row = columns::read_whole(&mut fields)?;
+        let place = (was_due, row.letter.state.created_at, row.letter.id);
+        let held = row.claim.clone();
+        Ok(held.map(|held| (place, row.into_claim(held.former, held.until))))
+    });
+    let mut claimed: Vec<_> = claimed.await?.into_iter().flatten().collect();
+    claimed.sort_unstable_by_key(|(place, _)| *place);
+    Ok((claimed.into_iter().map(|(_, claim)| claim).collect(), is_active))
+}
+
+/// Adds a statement that locks the letters that can be claimed now, first come first, at most `limit`. For named
+/// consumers each is looked up in the index of its own, so that some more may be locked for a moment.
+fn due(
+    query: Query,
+    names: &Names,
+    filter: &Filter,
+    limit: u32,
+    given: Option<Timestamp>,
+) -> Query {
+    let (consumers, rest) = by_consumer(filter);
+    let query = query.push("SELECT d.letter_id AS id, d.available_at AS was_due FROM ");
+    let query = each_consumer(query, &consumers).push(&format!(
+        "(SELECT t.letter_id, t.available_at, t.created_at FROM {} t WHERE {}t.available_at <= ",
+        names.letters,
+        of_consumer("t", &consumers)
+    ));
+    let query = query.now(given).push(" AND ").filter(&rest);
+    let query = query.push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ");
+    let query = query.bind(limit).push(" FOR UPDATE SKIP LOCKED) d");
+    query.push(" ORDER BY d.available_at, d.created_at, d.letter_id LIMIT ").bind(limit)
+}
+
+/// The consumers that are named, each once, and what else the filter asks for.
+pub(super) fn by_consumer(filter: &Filter) -> (Vec<String>, Filter) {
+    let mut rest = filter.clone();
+    let mut consumers = std::mem::take(&mut rest.consumers);
+    consumers.sort_unstable();
+    consumers.dedup();
+    (consumers, rest)
+}
+
+/// Adds what makes the subselect that follows run once for each of these consumers, so that each is answered in order
+/// from an index; once for all together where none is named.
+pub(super) fn each_consumer(query: Query, consumers: &[String]) -> Query {
+    match consumers {
+        [] => query,
+        consumers => query.push("unnest(").bind(consumers).push("::text[]) AS c (name), LATERAL "),
+    }
+}
+
+/// The condition that goes with it.
+pub(super) fn of_consumer(table: &str, consumers: &[String]) -> String {
+    if consumers.is_empty() { String::new() } else { format!("{table}.consumer = c.name AND ") }
+}
+
+async fn next_due(
+    conn: &mut PgConnection,
+    names: &Names,
+    consumers: &[String],
+    given: Option<Timestamp>,
+) -> Result<Option<Timestamp>> {
+    let query = Query::new("SELECT ").now(given).push(&format!(
+        ", EXISTS (SELECT FROM {} WHERE {ACTIVE}), (SELECT min(d.available_at) FROM ",
+        names.operations
+    ));
+    let query = each_consumer(query, consumers).push(&format!(
+        "(SELECT t.available_at FROM {} t WHERE {}t.available_at IS NOT NULL ORDER BY t.available_at LIMIT 1) d)",
+        names.letters,
+        of_consumer("t", consumers)
+    ));
+    let found = query.first(conn, |record| {
+        let mut fields = Fields::of(record);
+        Ok((fields.time()?, fields.flag()?, fields.time_or_none()?))
+    });
+    let Some((now, is_active, next)) = found.await? else { return Ok(None) };
+    if !is_active {
+        return Ok(next);
+    }
+    let release = next_release(conn, names, consumers, now).await?;
+    Ok(next.into_iter().chain(release).min())
+}

@@ -1,0 +1,203 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
+use dlq_core::{SharedClock, StoreError, Timestamp};
+use sqlx::PgConnection;
+
+use super::PostgresStore;
+use super::call::attempt;
+use super::codec::Fields;
+use super::query::Query;
+use crate::columns::{Take as _, signed};
+use crate::error::{During, Result};
+
+/// Idempotency that many machines share, in the database of a [`PostgresStore`]. Cheap to clone.
+///
+/// A claim is one statement, and every answer is durable before it is given.
+#[derive(Clone, Debug)]
+pub struct PostgresIdempotency {
+    store: PostgresStore,
+}
+
+impl PostgresIdempotency {
+    /// Opens the database at `url`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PostgresBuilder::open`](super::PostgresBuilder::open).
+    pub async fn connect(url: impl Into<String>) -> std::result::Result<Self, StoreError> {
+        PostgresStore::connect(url).await.map(Self::new)
+    }
+
+    pub(super) fn new(store: PostgresStore) -> Self {
+        Self { store }
+    }
+
+    /// Sets the clock by which this handle tells the time; for tests.
+    #[must_use]
+    pub fn with_clock(self, clock: SharedClock) -> Self {
+        Self { store: self.store.with_clock(clock) }
+    }
+
+    /// `UPDATE … SET `, to go on with.
+    fn update(&self) -> Query {
+        Query::new(format!("UPDATE {} SET ", self.store.names().idempotency))
+    }
+}
+
+/// Narrows a statement to the entry of `token`, if the token was the last that was given out for its key.
+fn of(query: Query, token: &IdempotencyToken, phases: &str) -> Query {
+    query
+        .push(" WHERE consumer = ")
+        .bind(&*token.consumer)
+        .push(" AND key = ")
+        .bind(&token.key[..])
+        .push(" AND fence = ")
+        .bind(signed(token.fence))
+        .push(&format!(" AND phase IN ({phases})"))
+}
+
+impl Idempotency for PostgresIdempotency {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> std::result::Result<IdempotencyClaim, StoreError> {
+        let store = &self.store;
+        attempt!(store, conn => async {
+            // Whoever looks may be too late to see who was faster.
+            loop {
+                if let Some(claim) = try_claim(conn, store, (&consumer, &key), lease).await? {
+                    return Ok(claim);
+                }
+            }
+        })
+        .during("claim a key")
+    }
+
+    async fn extend(
+        &self,
+        token: IdempotencyToken,
+        lease: Duration,
+    ) -> std::result::Result<bool, StoreError> {
+        let store = &self.store;
+        attempt!(store, conn => async {
+            let update = self.update().push("until = ").after(store.given_time(), lease);
+            Ok(of(update, &token, "'held'").run(conn).await? == 1)
+        })
+        .during("extend a key")
+    }
+
+    async fn complete(
+        &self,
+        token: IdempotencyToken,
+        keep: Duration,
+    ) -> std::result::Result<bool, StoreError> {
+        let store = &self.store;
+        attempt!(store, conn => async {
+            let now = store.given_time();
+            let update = self
+                .update()
+                .push("phase = 'done', since = CASE phase WHEN 'done' THEN since ELSE ")
+                .now(now)
+                .push(" END, until = CASE phase WHEN 'done' THEN until ELSE ")
+                .after(now, keep)
+                .push(" END");
+            Ok(of(update, &token, "'held', 'done'").run(conn).await? == 1)
+        })
+        .during("complete a key")
+    }
+
+    async fn release(
+        &self,
+        token: IdempotencyToken,
+        release: Release,
+    ) -> std::result::Result<bool, StoreError> {
+        let store = &self.store;
+        let failed = u32::from(release == Release::Failed);
+        attempt!(store, conn => async {
+            let now = store.given_time();
+            let update = self
+                .update()
+                .push("phase = 'free', attempts = CASE phase WHEN 'held' THEN least(attempts + ")
+                .bind(failed)
+                .push(", 4294967295) ELSE attempts END, since = CASE phase WHEN 'held' THEN ")
+                .now(now)
+                .push(" ELSE since END, until = CASE phase WHEN 'held' THEN ")
+                .now(now)
+                .push(" ELSE until END");
+            Ok(of(update, &token, "'held', 'free'").run(conn).await? == 1)
+        })
+        .during("release a key")
+    }
+
+    async fn purge(&self, limit: u32) -> std::result::Result<u64, StoreError> {
+        let store = &self.store;
+        let table = &store.names().idempotency;
+        attempt!(store, conn => async {
+            let now = store.given_time();
+            let purge = Query::new(format!(
+                "DELETE FROM {table} WHERE (consumer, key) IN (SELECT consumer, key FROM {table} WHERE until <= "
+            ));
+            let purge = purge.now(now).push(" AND (phase = 'done' OR until <= ").before(now, KEEP_FREE);
+            purge.push(") LIMIT ").bind(limit).push(" FOR UPDATE SKIP LOCKED)").run(conn).await
+        })
+        .during("purge keys")
+    }
+}
+
+/// Claims the key, or says who has it; `None` when that changed between the two.
+async fn try_claim(
+    conn: &mut PgConnection,
+    store: &PostgresStore,
+    (consumer, key): (&Arc<str>, &Bytes),
+    lease: Duration,
+) -> Result<Option<IdempotencyClaim>> {
+    let names = store.names();
+    let now = store.given_time();
+    let fence = format!("nextval('{}')", names.fences);
+    let claim = Query::new(format!(
+        "INSERT INTO {} AS k (consumer, key, fence, attempts, crashes, phase, since, until) VALUES (",
+        names.idempotency
+    ))
+    .bind(&**consumer)
+    .push(", ")
+    .bind(&key[..])
+    .push(&format!(", {fence}, 0, 0, 'held', "))
+    .now(now)
+    .push(", ")
+    .after(now, lease)
+    .push(&format!(
+        ") ON CONFLICT (consumer, key) DO UPDATE SET fence = {fence}, \
+         attempts = CASE k.phase WHEN 'done' THEN 0 ELSE k.attempts END, \
+         crashes = CASE k.phase WHEN 'held' THEN least(k.crashes + 1, 4294967295) WHEN 'done' THEN 0 ELSE k.crashes END, \
+         phase = 'held', since = excluded.since, until = excluded.until WHERE k.phase = 'free' OR k.until <= "
+    ))
+    .now(now)
+    .push(" RETURNING fence, attempts, crashes");
+    let claimed = claim.first(conn, |row| {
+        let mut fields = Fields::of(row);
+        Ok((fields.unsigned()?, fields.count()?, fields.count()?))
+    });
+    if let Some((fence, attempts, crashes)) = claimed.await? {
+        let token = IdempotencyToken { consumer: consumer.clone(), key: key.clone(), fence };
+        return Ok(Some(IdempotencyClaim::New { token, attempts, crashes }));
+    }
+    let look = Query::new("SELECT phase = 'done', since, until, ").now(now);
+    let look = look.push(&format!(" FROM {} WHERE consumer = ", names.idempotency));
+    let look = look.bind(&**consumer).push(" AND key = ").bind(&key[..]);
+    let found = look.first(conn, |row| {
+        let mut fields = Fields::of(row);
+        Ok((fields.flag()?, fields.time()?, fields.time()?, fields.time()?))
+    });
+    Ok(found.await?.and_then(|(is_done, since, until, now): (_, Timestamp, Timestamp, _)| {
+        match is_done {
+            _ if until <= now => None,
+            true => Some(IdempotencyClaim::Done { at: since }),
+            false => Some(IdempotencyClaim::InFlight { remaining: until.since(now) }),
+        }
+    }))
+}

@@ -1,0 +1,212 @@
+//! How an operation goes on: letters are released to claimers, and operators steer.
+//!
+//! Who releases locks the operation, so that its rate and its canary hold for all processes together, and passes over
+//! letters that another is at. Everybody else locks letters first and operations then, so that nobody waits in a circle.
+//! What is released is claimed in the same transaction: if the process dies before, nothing was released.
+
+use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
+use dlq_core::{Filter, LetterId, OperationId, StoreErrorKind};
+
+use super::claims::{by_consumer, each_consumer, of_consumer};
+use super::codec::Fields;
+use super::names::Names;
+use super::operations::{active, load, unknown};
+use super::query::Query;
+use super::unit::Unit;
+use crate::columns::{self, Take as _};
+use crate::error::{Fault, Result};
+use crate::row::{Changed, Row};
+
+impl Unit<'_> {
+    /// Lets running operations release letters that match, `room` at most.
+    pub(super) async fn release(&mut self, filter: &Filter, mut room: usize) -> Result<()> {
+        let (names, now) = (self.names(), self.now());
+        for operation in active(self.conn(), names).await? {
+            if room == 0 {
+                break;
+            }
+            // It is locked only if it may release, and may then have gone on.
+            if operation.advance(now, room as u64).release == 0 {
+                continue;
+            }
+            let before = self.operation_mut(operation.id).await?.map(|operation| operation.clone());
+            let Some(before) = before else { continue };
+            let advance = before.advance(now, room as u64);
+            if advance.release == 0 {
+                continue;
+            }
+            if let Some(operation) = self.operation_mut(before.id).await? {
+                operation.state = advance.state;
+            }
+            let released = self.release_some(&before, filter, advance.release).await?;
+            let next_release = before.advance(now, released).next_release;
+            if let Some(operation) = self.operation_mut(before.id).await? {
+                operation.next_release = next_release;
+            }
+            room = room.saturating_sub(usize::try_from(released).unwrap_or(usize::MAX));
+        }
+        Ok(())
+    }
+
+    /// Releases so many letters of an operation, if there are; how many.
+    async fn release_some(
+        &mut self,
+        operation: &Operation,
+        filter: &Filter,
+        wanted: u64,
+    ) -> Result<u64> {
+        let (mut released, mut from) = (0, 0);
+        while released < wanted {
+            let queued = self.queued(operation.id, filter, from, wanted - released).await?;
+            let Some((last, _)) = queued.last() else { break };
+            from = last + 1;
+            let letters: Vec<_> = queued.iter().map(|(_, letter)| *letter).collect();
+            self.fetch_heads(&letters).await?;
+            let mut rows = Vec::with_capacity(letters.len());
+            for letter in letters {
+                rows.extend(self.head(letter).await?);
+            }
+            self.fetch_items(&rows.iter().collect::<Vec<_>>()).await?;
+            // Their reason will change, and with it perhaps the text of the error, for which the history is needed.
+            let capped = |row: &&Row| operation.spec.is_past_cap(row.letter.state.replays);
+            let capped: Vec<_> = rows.iter().filter(capped).map(|row| row.letter.id).collect();
+            self.fetch(&capped).await?;
+            for row in rows {
+                released += u64::from(self.release_one(operation, row).await?);
+            }
+        }
+        Ok(released)
+    }
+
+    /// Locks the first queued items from `from` on whose letters match, in the frozen order.
+    async fn queued(
+        &mut self,
+        id: OperationId,
+        filter: &Filter,
+        from: u64,
+        limit: u64,
+    ) -> Result<Vec<(u64, LetterId)>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let (consumers, rest) = by_consumer(filter);
+        let Names { items, letters, .. } = self.names();
+        let query = each_consumer(Query::new("SELECT q.idx, q.letter_id FROM "), &consumers);
+        let query = query.push(&format!(
+            "(SELECT i.idx, i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
+             WHERE {}t.operation = i.operation AND i.outcome = 'queued' AND i.operation = ",
+            of_consumer("i", &consumers)
+        ));
+        let query = query.bind(id).push(" AND i.idx >= ").bind(columns::signed(from));
+        let query = query.push(" AND ").filter(&rest).push(" ORDER BY i.idx LIMIT ").bind(limit);
+        let query = query.push(" FOR UPDATE OF t SKIP LOCKED) q ORDER BY q.idx LIMIT ").bind(limit);
+        query
+            .all(self.conn(), |record| {
+                let mut fields = Fields::of(record);
+                Ok((fields.unsigned()?, fields.letter()?))
+            })
+            .await
+    }
+
+    /// Makes one letter due; `false` when it was set aside instead.
+    async fn release_one(&mut self, operation: &Operation, mut row: Row) -> Result<bool> {
+        let (now, replays) = (self.now(), row.letter.state.replays);
+        if !operation.spec.is_past_cap(replays) {
+            self.set_item(&row, ItemOutcome::Released, None).await?;
+            rules::release(&mut row.letter, now);
+            self.update(row, Changed::State);
+            return Ok(true);
+        }
+        let Some(mut row) = self.whole(row.letter.id).await? else { return Ok(false) };
+        let why = format!("sent back {replays} times, which is the cap");
+        self.end_item(&mut row, ItemOutcome::Skipped, Some(&why)).await?;
+        row.void();
+        rules::set_aside(&mut row.letter, now);
+        self.update(row, Changed::Run);
+        Ok(false)
+    }
+
+    pub(super) async fn control(
+        &mut self,
+        id: OperationId,
+        control: Control,
+        by: &Actor,
+    ) -> Result<Operation> {
+        let (names, now) = (self.names(), self.now());
+        load(self.conn(), names, id).await?.ok_or_else(|| unknown(id))?;
+        let open = if control == Control::Cancel { self.open(id).await? } else { Vec::new() };
+        let operation = self.operation_mut(id).await?.ok_or_else(|| unknown(id))?;
+        let Some(state) = operation.steer(control) else {
+            return Err(Fault::new(
+                StoreErrorKind::Conflict,
+                format!("it is {} and cannot {control}", operation.state),
+            ));
+        };
+        if state == operation.state {
+            return Ok(operation.clone());
+        }
+        operation.state = state;
+        operation.updated_at = now;
+        let affected = open.len() as u64;
+        self.withdraw(id, open).await?;
+        self.note(AuditEntry {
+            at: now,
+            by: by.clone(),
+            action: control.to_string(),
+            subject: serde_json::json!({ "operation": id }).to_string(),
+            affected,
+            operation: Some(id),
+        });
+        let operation = self.operation_mut(id).await?.ok_or_else(|| unknown(id))?;
+        operation.state = operation.advance(now, 0).state;
+        Ok(operation.clone())
+    }
+
+    /// Locks what nobody runs: queued letters, and released ones that nobody has claimed.
+    async fn open(&mut self, id: OperationId) -> Result<Vec<LetterId>> {
+        let query = Query::new(format!(
+            "SELECT t.letter_id FROM {} t WHERE t.status = 'pending' AND t.operation = ",
+            self.names().letters
+        ));
+        let query = query.bind(id).push(" ORDER BY t.letter_id FOR UPDATE");
+        query.all(self.conn(), |record| Fields::of(record).letter()).await
+    }
+
+    /// Takes these letters back. They and the operation are locked.
+    async fn withdraw(&mut self, id: OperationId, open: Vec<LetterId>) -> Result<()> {
+        if open.is_empty() {
+            return Ok(());
+        }
+        let now = self.now();
+        let Names { items, letters, .. } = self.names();
+        let query = Query::new(
+            "WITH open AS MATERIALIZED (SELECT i.operation, i.idx, i.letter_id, i.outcome FROM unnest(",
+        );
+        let query = query.bind(open).push(&format!(
+            "::bytea[]) AS u (letter_id) JOIN {letters} t USING (letter_id) \
+             JOIN {items} i ON i.operation = t.operation AND i.idx = t.item), \
+             ended AS (UPDATE {items} i SET outcome = 'skipped', why = 'cancelled', at = "
+        ));
+        let query = query.bind(now).push(&format!(
+            " FROM open o WHERE i.operation = o.operation AND i.idx = o.idx), \
+             back AS (UPDATE {letters} t SET resolution = NULL, retry_after = NULL, available_at = NULL, \
+             operation = NULL, item = NULL, updated_at = "
+        ));
+        let query = query.bind(now).push(
+            " FROM open o WHERE t.letter_id = o.letter_id) SELECT outcome, count(*) FROM open GROUP BY 1",
+        );
+        let counts = query.all(self.conn(), |record| {
+            let mut fields = Fields::of(record);
+            Ok((fields.word::<ItemOutcome>("outcome")?, fields.unsigned()?))
+        });
+        let counts = counts.await?;
+        if let Some(operation) = self.operation_mut(id).await? {
+            let outcomes = &mut operation.progress.by_outcome;
+            for (before, count) in counts {
+                let left = outcomes.get(&before).copied().unwrap_or(0).saturating_sub(count);
+                outcomes.insert(before, left);
+                *outcomes.entry(ItemOutcome::Skipped).or_default() += count;
+            }
+            outcomes.retain(|_, count| *count > 0);
+        }
+        Ok(())
+    }
+}

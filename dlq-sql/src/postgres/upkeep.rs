@@ -1,0 +1,316 @@
+use dlq_core::store::{
+    Actor, AuditEntry, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent, Receipt,
+    Selection, Upkeep, rules,
+};
+use dlq_core::{
+    DeadLetter, Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
+};
+use sqlx::postgres::PgRow;
+
+use super::PostgresStore;
+use super::batch::Batch;
+use super::call::{attempt, transact};
+use super::codec::Fields;
+use super::query::Query;
+use super::unit::Unit;
+use crate::columns::{self, Put as _, Take as _};
+use crate::error::{During, Result};
+use crate::row::{Changed, Row};
+
+/// How many letters are deleted in one transaction.
+const BATCH: usize = 1_000;
+
+impl Upkeep for PostgresStore {
+    async fn mark(
+        &self,
+        selection: Selection,
+        mark: Mark,
+        by: Actor,
+    ) -> std::result::Result<Marked, StoreError> {
+        transact!(self, unit => unit.mark(&selection, mark, &by)).during("mark letters")
+    }
+
+    async fn delete(
+        &self,
+        selection: Selection,
+        by: Actor,
+    ) -> std::result::Result<Marked, StoreError> {
+        let subject = columns::json(selection.filter());
+        let meant = Meant { filter: selection.filter().clone(), old: None };
+        let delete = async {
+            let marked = self.delete_in_batches(&meant, BATCH, "deleted by an operator").await?;
+            transact!(self, unit => async {
+                unit.note_action(&by, "delete", subject.clone(), marked.changed);
+                Ok(marked)
+            })
+        };
+        delete.await.during("delete letters")
+    }
+
+    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> std::result::Result<u64, StoreError> {
+        let subject = serde_json::json!({
+            "older_than_seconds": cleanup.older_than.as_secs_f64(),
+            "filter": cleanup.filter,
+            "include_unresolved": cleanup.include_unresolved,
+        });
+        let clean = async {
+            let now = transact!(self, unit => async { Ok(unit.now()) })?;
+            let old = Old {
+                latest: now.before(cleanup.older_than),
+                include_unresolved: cleanup.include_unresolved,
+            };
+            let meant = Meant { filter: cleanup.filter.clone(), old: Some(old) };
+            let batch = cleanup.batch.max(1) as usize;
+            let deleted = self.delete_in_batches(&meant, batch, "deleted by a cleanup").await?;
+            transact!(self, unit => async {
+                unit.note_action(&by, "cleanup", subject.to_string(), deleted.changed);
+                Ok(deleted.changed)
+            })
+        };
+        clean.await.during("clean up")
+    }
+
+    async fn edit(
+        &self,
+        id: LetterId,
+        edit: Edit,
+        by: Actor,
+    ) -> std::result::Result<DeadLetter, StoreError> {
+        transact!(self, unit => unit.edit(id, &edit, &by)).during("edit the letter")
+    }
+
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> std::result::Result<Vec<Receipt>, StoreError> {
+        let restore = async {
+            let mut receipts = Vec::with_capacity(letters.len());
+            for letters in letters.chunks(BATCH) {
+                receipts.extend(transact!(self, unit => unit.restore_all(letters))?);
+            }
+            Ok(receipts)
+        };
+        restore.await.during("restore letters")
+    }
+
+    async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
+        attempt!(self, conn => async {
+            Query::new(format!(
+                "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
+                self.names().audit
+            ))
+            .bind(limit)
+            .all(conn, read_entry)
+            .await
+        })
+        .during("read the audit")
+    }
+
+    async fn record_processed(
+        &self,
+        events: Vec<ProcessedEvent>,
+    ) -> std::result::Result<(), StoreError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        attempt!(self, conn => async {
+            let sql = format!(
+                "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, at_ns, error) SELECT * FROM ",
+                self.names().processed
+            );
+            Query::new(sql).batch(processed(&events)?)?.run(conn).await.map(|_| ())
+        })
+        .during("write the processing audit")
+    }
+
+    async fn processed(&self, limit: u32) -> std::result::Result<Vec<ProcessedEvent>, StoreError> {
+        attempt!(self, conn => async {
+            Query::new(format!(
+                "SELECT event_id, subject, consumer, status, attempt, duration_ns, at_ns, error \
+                 FROM {} ORDER BY seq DESC LIMIT ",
+                self.names().processed
+            ))
+            .bind(limit)
+            .all(conn, read_processed)
+            .await
+        })
+        .during("read the processing audit")
+    }
+
+    async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
+        transact!(self, unit => unit.deduplicate(force)).during("deduplicate")
+    }
+}
+
+/// Which letters are deleted.
+struct Meant {
+    filter: Filter,
+    old: Option<Old>,
+}
+
+struct Old {
+    latest: Timestamp,
+    include_unresolved: bool,
+}
+
+impl Meant {
+    fn condition(&self, query: Query) -> Query {
+        let query = query.filter(&self.filter);
+        match &self.old {
+            Some(old) if old.include_unresolved => {
+                query.push(" AND t.updated_at <= ").bind(old.latest)
+            }
+            Some(old) => {
+                query.push(" AND t.status = 'resolved' AND t.updated_at <= ").bind(old.latest)
+            }
+            None => query,
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Deletes in several transactions, so that others can work in between.
+    async fn delete_in_batches(
+        &self,
+        meant: &Meant,
+        batch: usize,
+        why: &'static str,
+    ) -> Result<Marked> {
+        let selected = attempt!(self, conn => async {
+            let sql = format!("SELECT t.letter_id FROM {} t WHERE ", self.names().letters);
+            let query = meant.condition(Query::new(sql));
+            query.push(" ORDER BY t.created_at, t.letter_id").all(conn, |row| Fields::of(row).letter()).await
+        })?;
+        let mut marked = Marked::default();
+        for ids in selected.chunks(batch) {
+            let step = transact!(self, unit => unit.delete(ids, meant, why))?;
+            marked.changed += step.changed;
+            marked.skipped += step.skipped;
+        }
+        Ok(marked)
+    }
+}
+
+impl Unit<'_> {
+    async fn delete(&mut self, ids: &[LetterId], meant: &Meant, why: &str) -> Result<Marked> {
+        // Others may have worked in between.
+        let query = Query::new("t.letter_id = ANY(").bind(ids.to_vec()).push(") AND ");
+        let rows = self.fetch_where(meant.condition(query)).await?;
+        self.fetch_items(&rows.iter().collect::<Vec<_>>()).await?;
+        let mut marked = Marked::default();
+        let mut gone = Vec::with_capacity(rows.len());
+        for mut row in rows {
+            if row.is_held(self.now()) {
+                marked.skipped += 1;
+            } else {
+                self.end_item(&mut row, ItemOutcome::Skipped, Some(why)).await?;
+                gone.push(row.letter.id);
+                marked.changed += 1;
+            }
+        }
+        self.remove(gone).await?;
+        Ok(marked)
+    }
+
+    async fn mark(&mut self, selection: &Selection, mark: Mark, by: &Actor) -> Result<Marked> {
+        let mut rows = self.fetch_where(Query::new("").filter(selection.filter())).await?;
+        rows.sort_unstable_by_key(|row| (row.letter.state.created_at, row.letter.id));
+        self.fetch_items(&rows.iter().collect::<Vec<_>>()).await?;
+        let mut marked = Marked::default();
+        for row in rows {
+            if row.is_held(self.now()) {
+                marked.skipped += 1;
+            } else if !is_so(&row, mark) {
+                marked.changed += 1;
+                self.mark_one(row, mark).await?;
+            }
+        }
+        let action = match mark {
+            Mark::Pending => "release",
+            Mark::Resolved => "resolve",
+            _ => "quarantine",
+        };
+        self.note_action(by, action, columns::json(selection), marked.changed);
+        Ok(marked)
+    }
+
+    async fn mark_one(&mut self, mut row: Row, mark: Mark) -> Result<()> {
+        let why = match mark {
+            Mark::Pending => "put back by an operator",
+            Mark::Resolved => "resolved by an operator",
+            _ => "quarantined by an operator",
+        };
+        let now = self.now();
+        self.end_item(&mut row, ItemOutcome::Skipped, Some(why)).await?;
+        row.void();
+        let letter = &mut row.letter;
+        match mark {
+            Mark::Resolved => rules::resolve(letter, Resolution::Dismissed, now),
+            Mark::Pending => {
+                rules::put_back(letter, Status::Pending, now);
+                letter.state.replays = 0;
+            }
+            _ => rules::put_back(letter, Status::Quarantined, now),
+        }
+        self.update(row, Changed::State);
+        Ok(())
+    }
+}
+
+fn processed(events: &[ProcessedEvent]) -> Result<Batch<'_>> {
+    let mut batch = Batch::default();
+    for event in events {
+        let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);
+        let row = batch.row();
+        row.word(&event.event_id)?;
+        row.word(&event.subject)?;
+        row.word(&event.consumer)?;
+        row.word(event.status.as_str())?;
+        row.count(event.attempt)?;
+        row.int(Some(columns::signed(nanos)))?;
+        row.time(Some(event.at))?;
+        row.nanos(Some(event.at))?;
+        row.text(event.error.as_deref().map(Into::into))?;
+    }
+    Ok(batch)
+}
+
+fn is_so(row: &Row, mark: Mark) -> bool {
+    let state = &row.letter.state;
+    match mark {
+        Mark::Resolved => state.status == Status::Resolved,
+        Mark::Pending => {
+            state.status == Status::Pending
+                && state.due.is_none()
+                && state.operation.is_none()
+                && state.replays == 0
+        }
+        _ => state.status == Status::Quarantined,
+    }
+}
+
+fn read_entry(record: &PgRow) -> Result<AuditEntry> {
+    let mut fields = Fields::of(record);
+    Ok(AuditEntry {
+        at: fields.time()?,
+        by: Actor { who: fields.text()?, note: fields.text_or_none()? },
+        action: fields.text()?,
+        subject: fields.text()?,
+        affected: fields.unsigned()?,
+        operation: fields.id_or_none()?.map(OperationId::from_bytes),
+    })
+}
+
+fn read_processed(record: &PgRow) -> Result<ProcessedEvent> {
+    let mut fields = Fields::of(record);
+    Ok(ProcessedEvent {
+        event_id: fields.text()?,
+        subject: fields.text()?,
+        consumer: fields.text()?,
+        status: fields.word("processing status")?,
+        attempt: fields.count()?,
+        duration: std::time::Duration::from_nanos(fields.unsigned()?),
+        at: Timestamp::from_nanos(fields.int()?),
+        error: fields.text_or_none()?,
+    })
+}

@@ -1,0 +1,23 @@
+//! What the store on Postgres has to pass, against a real server: the conformance suites, and what is its own.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod fixture;
+mod opening;
+mod tables;
+
+dlq_testkit::store_conformance!(crate::fixture::PostgresFixture);
+dlq_testkit::store_model!(crate::fixture::PostgresFixture, 24);
+
+mod idempotency {
+    dlq_testkit::idempotency_conformance!(crate::fixture::PostgresFixture);
+}
+
+/// The same by the clock of the database.
+mod own_time {
+    dlq_testkit::store_conformance!(crate::fixture::OwnTimeFixture);
+
+    mod idempotency {
+        dlq_testkit::idempotency_conformance!(crate::fixture::OwnTimeFixture);
+    }
+}
