@@ -14,7 +14,7 @@ use crate::{open, signals};
 /// How many bad rows are said in words; all are counted.
 const SAID: u64 = 20;
 
-/// Imports `table`, which is in the database that the arguments name, or else at `from`.
+/// Imports the table of the arguments, which is in the database that they name, or else at `from`.
 ///
 /// Nothing is kept of how far it came: what is in the store already is known there by its identity, so that the same
 /// command, whatever it was ended by, is given again and writes the rest.
@@ -22,12 +22,10 @@ pub(super) async fn run(
     context: &mut Context,
     store: &DeadLetters,
     from: Option<&str>,
-    table: &str,
     args: TableArgs,
 ) -> Result<ExitCode, CliError> {
-    let url =
-        args.database.clone().or_else(|| from.filter(|url| is_postgres(url)).map(str::to_owned));
-    let url = url.ok_or_else(|| {
+    let table = args.from_table.as_deref().unwrap_or_default();
+    let url = args.database.clone().or_else(|| from.and_then(open::database)).ok_or_else(|| {
         CliError::refused(format!(
             "which database has `{table}`? say --database postgres://USER@HOST/DATABASE, or set DLQ_DATABASE"
         ))
@@ -68,10 +66,6 @@ pub(super) async fn run(
     }
     let is_partial = is_cut_short || imported.bad > 0;
     Ok(if is_partial { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
-}
-
-fn is_postgres(url: &str) -> bool {
-    url.starts_with("postgres://") || url.starts_with("postgresql://")
 }
 
 fn again(error: CliError) -> CliError {
