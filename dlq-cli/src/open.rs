@@ -76,12 +76,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
 #[cfg(feature = "postgres")]
 fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilder, CliError> {
     use dlq_sql::postgres::PostgresStore;
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    let parts = query.split('&').filter(|part| !part.is_empty());
-    let (ours, theirs): (Vec<_>, Vec<_>) =
-        parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
-    let url =
-        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
+    let (url, ours) = without_ours(url);
     let mut builder = PostgresStore::builder(url).migrate(create).max_connections(4);
     for part in ours {
         builder = match part.split_once('=') {
@@ -91,6 +86,25 @@ fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilde
         };
     }
     Ok(builder)
+}
+
+/// The driver's part of a URL of Postgres, and what is ours in its query.
+#[cfg(feature = "postgres")]
+fn without_ours(url: &str) -> (String, Vec<&str>) {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let parts = query.split('&').filter(|part| !part.is_empty());
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
+    let url =
+        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
+    (url, ours)
+}
+
+/// The database that a store's URL names, where it is one of Postgres.
+#[cfg(feature = "postgres")]
+pub(crate) fn database(url: &str) -> Option<String> {
+    let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    is_postgres.then(|| without_ours(url).0)
 }
 
 /// A URL fit to be shown.

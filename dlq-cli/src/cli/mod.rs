@@ -2,6 +2,8 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
+#[cfg(feature = "postgres")]
+mod import_table;
 mod upkeep;
 
 #[cfg(feature = "nats")]
@@ -11,6 +13,8 @@ pub(crate) use broker::{AlertArgs, BrokerArgs, CheckArgs, IngestArgs, ReplayAtBr
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
 
+#[cfg(feature = "postgres")]
+pub(crate) use import_table::TableArgs;
 pub(crate) use upkeep::{CleanupArgs, EditArgs, ExportArgs, ImportArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -71,7 +71,12 @@ pub(crate) struct ExportArgs {
 pub(crate) struct ImportArgs {
     /// What `dlq export` wrote; - for standard input
     #[arg(value_name = "FILE|-")]
-    pub(crate) file: PathBuf,
+    #[cfg_attr(feature = "postgres", arg(required_unless_present = "from_table"))]
+    #[cfg_attr(not(feature = "postgres"), arg(required = true))]
+    pub(crate) file: Option<PathBuf>,
+    #[cfg(feature = "postgres")]
+    #[command(flatten)]
+    pub(crate) table: super::TableArgs,
     /// How many letters are written at once
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,

@@ -21,9 +21,16 @@ const SAID: u64 = 20;
 pub(super) async fn run(
     context: &mut Context,
     store: &DeadLetters,
+    #[cfg_attr(not(feature = "postgres"), expect(unused_variables))] from: Option<&str>,
     args: ImportArgs,
 ) -> Result<ExitCode, CliError> {
-    let (mut batches, length) = open(&args.file, args.batch as usize)?;
+    let Some(path) = args.file else {
+        #[cfg(feature = "postgres")]
+        return super::import_table::run(context, store, from, args.table).await;
+        #[cfg(not(feature = "postgres"))]
+        return Err(CliError::refused("no file was given"));
+    };
+    let (mut batches, length) = open(&path, args.batch as usize)?;
     let bar = bar_of_bytes(length);
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
@@ -35,7 +42,7 @@ pub(super) async fn run(
             };
             let Some(batch) = batch else { return Ok(false) };
             let batch = batch.map_err(|error| {
-                let (path, line) = (args.file.display(), imported.lines);
+                let (path, line) = (path.display(), imported.lines);
                 CliError::failed(format!("cannot read {path} after line {line}: {error}"))
             })?;
             bar.suspend(|| imported.say_bad(&batch));

@@ -7,6 +7,8 @@ mod edit;
 mod export;
 mod groups;
 mod import;
+#[cfg(feature = "postgres")]
+mod import_table;
 mod list;
 mod mark;
 mod op;
@@ -46,7 +48,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let target = open::without_password(from.as_deref().unwrap_or_default());
     let out = Output::new(output);
     match place {
-        Place::Store(store) => at_store(store, target, out, command).await,
+        Place::Store(store) => at_store(store, from.as_deref(), target, out, command).await,
         #[cfg(feature = "kafka")]
         Place::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
         #[cfg(feature = "nats")]
@@ -56,6 +58,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
 
 async fn at_store(
     store: DeadLetters,
+    from: Option<&str>,
     target: String,
     out: Output,
     command: Command,
@@ -69,7 +72,7 @@ async fn at_store(
         Command::Delete(args) => delete::run(&mut context, &store, args).await,
         Command::Edit(args) => edit::run(&mut context, &store, args).await,
         Command::Cleanup(args) => cleanup::run(&mut context, &store, args).await,
-        Command::Import(args) => import::run(&mut context, &store, args).await,
+        Command::Import(args) => import::run(&mut context, &store, from, args).await,
         command => look(&mut context, command).await,
     }?;
     context.out.flush()?;

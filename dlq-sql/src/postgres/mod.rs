@@ -67,6 +67,7 @@ mod edit;
 mod error;
 mod filter;
 mod finish;
+pub mod foreign;
 mod idempotency;
 mod items;
 mod letters;

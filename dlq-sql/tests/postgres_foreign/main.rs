@@ -1,0 +1,9 @@
+//! Letters out of tables that others made, at a real server.
+#![cfg(feature = "postgres")]
+
+mod failing;
+mod fixture;
+mod identity;
+mod mapped;
+mod refused;
+mod shapes;
