@@ -13,5 +13,10 @@
 //! |---|---|---|
 //! | `sqlite` | yes | [`sqlite::SqliteStore`], with SQLite built in |
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod migration;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use migration::{Migration, MigrationStep};

@@ -1,17 +1,35 @@
 //! The tables, and the steps by which an older file becomes a present one.
 
+use std::collections::HashSet;
+
 use dlq_core::StoreErrorKind;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::error::{Fault, Result};
 use super::names::Names;
+use crate::migration::{Migration, MigrationStep};
 
 /// Marks a file as ours in SQLite's header: `dlq1` in ASCII.
 const APPLICATION_ID: i64 = 0x646c_7131;
 
-/// Each step makes the next version out of the one before; the first makes version 1 out of nothing. A step that has
-/// been released is never edited.
-const STEPS: &[fn(&Names) -> String] = &[version_1];
+/// Makes the next version out of the one before.
+struct Step {
+    what: &'static str,
+    /// Whether programs of the version before go on working.
+    is_online: bool,
+    sql: fn(&Names) -> String,
+}
+
+/// The first step makes version 1 out of nothing. A step that has been released is never edited.
+const STEPS: &[Step] = &[Step { what: "create the tables", is_online: true, sql: version_1 }];
+
+/// What a schema is made of: a table, an index or a view.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) sql: String,
+}
 
 /// Refuses a file that is not ours or of a later version, without changing it.
 pub(super) fn recognise(conn: &Connection) -> Result<()> {
@@ -43,27 +61,78 @@ pub(super) fn recognise(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Creates what is missing and migrates what is old. Does nothing when there is nothing to do; safe when many do it at
-/// once.
-pub(super) fn ensure(conn: &mut Connection, names: &Names) -> Result<()> {
-    if version(conn, names)? == latest() {
+/// Creates what is missing and migrates what is old, unless `refuse` gives a reason not to. Does nothing when there is
+/// nothing to do; safe when many do it at once.
+pub(super) fn ensure(
+    conn: &mut Connection,
+    names: &Names,
+    refuse: impl Fn(i64, i64) -> Option<Fault>,
+) -> Result<()> {
+    climb(conn, names, STEPS, refuse)
+}
+
+fn climb(
+    conn: &mut Connection,
+    names: &Names,
+    steps: &[Step],
+    refuse: impl Fn(i64, i64) -> Option<Fault>,
+) -> Result<()> {
+    let top = steps.len() as i64;
+    if version(conn, names)? == top {
         return Ok(());
     }
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another may have been first, and may have been of a later version.
     recognise(&transaction)?;
     let found = version(&transaction, names)?;
-    for step in STEPS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
-        transaction.execute_batch(&step(names))?;
+    if (1..top).contains(&found)
+        && let Some(fault) = refuse(found, top)
+    {
+        return Err(fault);
     }
-    transaction.execute(
-        &format!("UPDATE {} SET value = ?1 WHERE name = 'version'", names.meta),
-        [latest()],
-    )?;
+    for step in steps.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
+        transaction.execute_batch(&(step.sql)(names))?;
+    }
+    transaction
+        .execute(&format!("UPDATE {} SET value = ?1 WHERE name = 'version'", names.meta), [top])?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", latest())?;
+    transaction.pragma_update(None, "user_version", top)?;
     transaction.commit()?;
     Ok(())
+}
+
+/// What [`ensure`] would do.
+pub(super) fn migration(conn: &Connection, names: &Names) -> Result<Migration> {
+    let found = u32::try_from(version(conn, names)?).ok().filter(|found| *found > 0);
+    let steps = STEPS.iter().zip(1..).map(|(step, version)| MigrationStep {
+        version,
+        what: step.what.to_owned(),
+        is_online: step.is_online,
+    });
+    Ok(Migration::between(found, steps.collect()))
+}
+
+/// What the schema has and this database lacks.
+pub(super) fn missing(conn: &Connection, names: &Names) -> Result<Vec<Part>> {
+    let whole = Connection::open_in_memory()?;
+    for step in STEPS {
+        whole.execute_batch(&(step.sql)(names))?;
+    }
+    let there: HashSet<String> = parts(conn)?.into_iter().map(|part| part.name).collect();
+    let mut wanted = parts(&whole)?;
+    wanted.retain(|part| !there.contains(&part.name));
+    Ok(wanted)
+}
+
+fn parts(conn: &Connection) -> Result<Vec<Part>> {
+    // What has no text of its own belongs to a table.
+    let mut all =
+        conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")?;
+    let part = |row: &rusqlite::Row<'_>| {
+        Ok(Part { kind: row.get(0)?, name: row.get(1)?, sql: row.get(2)? })
+    };
+    let parts = all.query_map([], part)?;
+    Ok(parts.collect::<rusqlite::Result<_>>()?)
 }
 
 fn latest() -> i64 {
@@ -302,4 +371,83 @@ fn readable(names: &Names) -> String {
 FROM {letters} t;
 "
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refuse(found: i64, known: i64) -> Option<Fault> {
+        Some(super::super::migrate::refused(found, known, Some("dlq.db".as_ref())))
+    }
+
+    fn version_is(conn: &Connection, names: &Names, wanted: i64) {
+        assert_eq!(version(conn, names).unwrap(), wanted);
+        let user: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        assert_eq!(user, wanted);
+    }
+
+    #[test]
+    fn every_step_says_what_it_does() {
+        assert!(STEPS.iter().all(|step| !step.what.is_empty()));
+    }
+
+    const fn step(sql: fn(&Names) -> String) -> Step {
+        Step { what: "a step of tomorrow", is_online: true, sql }
+    }
+
+    fn present() -> (Connection, Names) {
+        let names = Names::new("dlq_events").unwrap();
+        let mut conn = Connection::open_in_memory().unwrap();
+        ensure(&mut conn, &names, refuse).unwrap();
+        (conn, names)
+    }
+
+    /// The steps, and one more.
+    fn tomorrow(sql: fn(&Names) -> String) -> Vec<Step> {
+        let steps = STEPS.iter().map(|Step { what, is_online, sql }| Step {
+            what,
+            is_online: *is_online,
+            sql: *sql,
+        });
+        steps.chain([step(sql)]).collect()
+    }
+
+    #[test]
+    fn an_older_version_is_refused_where_nobody_may_migrate() {
+        let (mut conn, names) = present();
+        let today = latest();
+        let steps = tomorrow(|names| format!("ALTER TABLE {} ADD COLUMN x", names.letters));
+        let refused = climb(&mut conn, &names, &steps, refuse).unwrap_err();
+        let text = refused.during("open the store").to_string();
+        assert!(text.contains("dlq migrate --apply --from sqlite://dlq.db"), "{text}");
+        version_is(&conn, &names, today);
+        climb(&mut conn, &names, &steps, |_, _| None).unwrap();
+        version_is(&conn, &names, today + 1);
+        conn.prepare("SELECT x FROM dlq_events").unwrap();
+    }
+
+    #[test]
+    fn a_step_that_fails_half_way_leaves_the_old_version_and_can_be_run_again() {
+        let (mut conn, names) = present();
+        let today = latest();
+        let broken = tomorrow(|_| "CREATE TABLE half (x); CREATE TABLE half (x)".to_owned());
+        climb(&mut conn, &names, &broken, |_, _| None).unwrap_err();
+        version_is(&conn, &names, today);
+        conn.prepare("SELECT x FROM half").unwrap_err();
+        let whole = tomorrow(|_| "CREATE TABLE half (x)".to_owned());
+        climb(&mut conn, &names, &whole, |_, _| None).unwrap();
+        version_is(&conn, &names, today + 1);
+    }
+
+    #[test]
+    fn what_was_dropped_is_missing() {
+        let (conn, names) = present();
+        assert_eq!(missing(&conn, &names).unwrap(), []);
+        conn.execute_batch("DROP INDEX dlq_events_by_age; DROP VIEW dlq_events_readable").unwrap();
+        let missing = missing(&conn, &names).unwrap();
+        let names: Vec<_> = missing.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["dlq_events_by_age", "dlq_events_readable"]);
+        conn.execute_batch(&missing[0].sql).unwrap();
+    }
 }

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use dlq_core::store::{
-    Actor, AuditEntry, Cleanup, ItemOutcome, Mark, Marked, ProcessedEvent, Selection, Upkeep, rules,
+    Actor, AuditEntry, CheckLimits, Cleanup, ItemOutcome, Mark, Marked, ProcessedEvent, Selection,
+    Upkeep, rules,
 };
-use dlq_core::{Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp};
+use dlq_core::{Filter, Finding, LetterId, OperationId, Resolution, Status, StoreError, Timestamp};
 use rusqlite::Connection;
 
 use super::SqliteStore;
@@ -110,6 +111,10 @@ impl Upkeep for SqliteStore {
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
         let now = self.now();
         self.write(move |unit| unit.deduplicate(force, now)).await.during("deduplicate")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
+        self.examine(limits).await
     }
 }
 
