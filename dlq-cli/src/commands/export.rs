@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use dlq_core::store::Letters as _;
 use dlq_core::{Order, PageRequest};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use indicatif::ProgressBar;
 
 use super::Context;
 use crate::cli::ExportArgs;
 use crate::error::CliError;
+use crate::output::Progress;
 
 /// How many letters are asked for at once.
 const AT_ONCE: usize = 32;
@@ -26,7 +26,8 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
         }
         None => None,
     };
-    let bar = if file.is_some() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    let is_at_terminal = file.is_none() && context.out.is_terminal();
+    let bar = Progress::of(total, "letters").hidden_if(is_at_terminal);
     let mut exported: u64 = 0;
     let mut after = None;
     loop {
@@ -47,7 +48,7 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
                 None => context.out.json_line(&letter)?,
             }
             exported += 1;
-            bar.inc(1);
+            bar.advance(1);
         }
         after = page.next;
         if after.is_none() {
@@ -58,7 +59,7 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
         let file = file.into_inner().map_err(|error| CliError::from(error.into_error()))?;
         file.sync_all()?;
     }
-    bar.finish_and_clear();
+    bar.end();
     eprintln!("exported {exported} letters");
     Ok(ExitCode::SUCCESS)
 }
