@@ -6,7 +6,6 @@ use crate::cli::ContextCommand;
 use crate::contexts::{File, Named};
 use crate::error::CliError;
 use crate::output::{Column, Output, Table, escape};
-use crate::secret::without_password;
 
 pub(super) fn run(
     out: &mut Output,
@@ -50,12 +49,7 @@ fn list(out: &mut Output, file: &File) -> Result<(), CliError> {
     ]);
     for (name, named) in &file.contexts {
         let mark = if is_default(file, name) { "*" } else { "" };
-        table.row([
-            mark.to_owned(),
-            name.clone(),
-            without_password(&named.from),
-            named.password().to_owned(),
-        ]);
+        table.row([mark.to_owned(), name.clone(), named.shown(), named.password().to_owned()]);
     }
     out.table(&table)
 }
@@ -67,7 +61,7 @@ fn show(out: &mut Output, file: &File, name: &str) -> Result<(), CliError> {
     }
     let default = if is_default(file, name) { " (the default)" } else { "" };
     out.line(format_args!("context   {}{default}", escape(name)))?;
-    out.line(format_args!("from      {}", escape(&without_password(&named.from))))?;
+    out.line(format_args!("from      {}", escape(&named.shown())))?;
     out.line(format_args!("password  {}", named.password()))?;
     out.line(format_args!("file      {}", escape(&file.path.display().to_string())))
 }
@@ -75,7 +69,7 @@ fn show(out: &mut Output, file: &File, name: &str) -> Result<(), CliError> {
 fn document(file: &File, name: &str, named: &Named) -> Value {
     json!({
         "name": name,
-        "from": without_password(&named.from),
+        "from": named.shown(),
         "password": named.password(),
         "default": is_default(file, name),
     })

@@ -36,8 +36,7 @@ pub(crate) struct Named {
 /// Without what may be secret.
 impl std::fmt::Debug for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let from = secret::without_password(&self.from);
-        f.debug_struct("Named").field("from", &from).finish_non_exhaustive()
+        f.debug_struct("Named").field("from", &self.shown()).finish_non_exhaustive()
     }
 }
 
@@ -91,7 +90,7 @@ impl File {
 
     /// Warns of passwords that others can read.
     pub(crate) fn warn(&self) {
-        let holds = self.contexts.values().any(|named| secret::has_password(&literal(&named.from)));
+        let holds = self.contexts.values().any(Named::holds_password);
         if holds && is_readable_by_others(&self.path) {
             eprintln!(
                 "dlq: warning: {} holds a password and others can read it; chmod 600 it, or use password_command",
@@ -154,7 +153,7 @@ fn unquoted(message: &str) -> String {
 }
 
 /// A URL without what comes from the environment.
-fn literal(from: &str) -> String {
+pub(super) fn literal(from: &str) -> String {
     let mut pieces = from.split("${");
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |text, piece| text + piece.split_once('}').map_or(piece, |(_, rest)| rest))

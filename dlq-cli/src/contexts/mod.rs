@@ -90,6 +90,25 @@ impl File {
 }
 
 impl Named {
+    /// The URL, fit to be shown.
+    pub(crate) fn shown(&self) -> String {
+        // Without a password of its own, what stands before `@` is the user and no token.
+        let with_user = self.is_given().then(|| with_password(&self.from, "x").ok()).flatten();
+        secret::without_password(with_user.as_ref().unwrap_or(&self.from))
+    }
+
+    /// Whether the password comes from elsewhere.
+    fn is_given(&self) -> bool {
+        self.password_command.is_some() || self.password_file.is_some()
+    }
+
+    /// Whether the password stands in the file.
+    fn holds_password(&self) -> bool {
+        let from = file::literal(&self.from);
+        let is_user = self.is_given() && with_password(&from, "x").is_ok();
+        !is_user && secret::has_password(&from)
+    }
+
     /// How the password comes, in words.
     pub(crate) fn password(&self) -> &'static str {
         match (&self.password_command, &self.password_file) {
@@ -144,22 +163,26 @@ fn expand(from: &str) -> Result<String, CliError> {
     Ok(url)
 }
 
+/// Gives a password to the user whom the URL names.
 fn with_password(url: &str, password: &str) -> Result<String, CliError> {
-    let shown = secret::without_password(url);
-    if secret::has_password(url) {
-        return Err(CliError::refused(format!(
-            "{shown} has a password already; leave it out of `from`, or leave out password_command or password_file"
-        )));
-    }
     let login = url.split_once("://").and_then(|(scheme, rest)| {
-        let (user, host) = rest.split_once('@')?;
-        Some((scheme, user.trim_end_matches(':'), host)).filter(|(_, user, _)| !user.is_empty())
+        let (login, host) = rest.split_once('@')?;
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        Some((scheme, user, password, host)).filter(|_| !user.is_empty())
     });
-    let Some((scheme, user, host)) = login else {
+    let Some((scheme, user, former, host)) = login else {
         return Err(CliError::refused(format!(
-            "{shown} has no user to whom the password belongs; write SCHEME://USER@HOST/…"
+            "{} has no user to whom the password belongs; write SCHEME://USER@HOST/…",
+            secret::without_password(url)
         )));
     };
+    let shown = || secret::without_password(&format!("{scheme}://{user}:x@{host}"));
+    if !former.is_empty() || secret::has_password(&format!("{scheme}://{host}")) {
+        return Err(CliError::refused(format!(
+            "{} has a password already; leave it out of `from`, or leave out password_command or password_file",
+            shown()
+        )));
+    }
     Ok(format!("{scheme}://{user}:{}@{host}", encode(password)))
 }
 
@@ -229,7 +252,9 @@ mod tests {
             with("postgres://ops@h/db?a=b").unwrap(),
             "postgres://ops:s%40c%2Fr%20et@h/db?a=b"
         );
+        assert_eq!(with("nats://ops@h,g/DLQ").unwrap(), "nats://ops:s%40c%2Fr%20et@h,g/DLQ");
         assert!(refused(with("postgres://h/db")).contains("no user"));
+        assert!(refused(with("postgres://ops@h/db?password=x")).contains("already"));
         let text = refused(with("postgres://ops:t1ger@h/db"));
         assert!(text.contains("has a password already") && !text.contains("t1ger"), "{text}");
     }
