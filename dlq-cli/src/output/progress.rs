@@ -32,6 +32,7 @@ impl Progress {
     }
 
     /// Nobody knows how many `units` there are.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn endless(units: &str) -> Self {
         let style = format!("{{spinner}} {{pos}} {units}  {{per_sec}}  {{elapsed}}  {{msg}}");
         Self::new(ProgressBar::no_length(), &style)
@@ -63,6 +64,7 @@ impl Progress {
     }
 
     /// There are this many in all.
+    #[cfg(feature = "kafka")]
     pub(crate) fn set_total(&self, total: u64) {
         self.0.set_length(total);
     }

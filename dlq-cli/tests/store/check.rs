@@ -34,6 +34,7 @@ async fn what_is_wrong_is_said_with_exit_code_3() {
     assert_eq!((ran.code, &ran.json()["findings"][0]["severity"]), (3, &"error".into()));
 }
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 #[tokio::test]
 async fn what_is_asked_of_brokers_is_refused() {
     let bench = Bench::with(Vec::new()).await;

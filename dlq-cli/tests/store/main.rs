@@ -1,5 +1,6 @@
 //! The command at a store: what makes it comfortable, and what keeps passwords off the screen.
 
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bench;
@@ -10,6 +11,8 @@ mod completions;
 mod contexts;
 mod migrate;
 mod op;
+#[cfg(feature = "nats")]
+mod passwords;
 #[path = "../common/process.rs"]
 mod process;
 mod terminal;

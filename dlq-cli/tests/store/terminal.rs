@@ -1,9 +1,11 @@
 //! What is seen at a terminal, which `script` plays here.
 
 use std::process::Command;
+use std::time::Duration;
 
-use dlq_core::DeadLetter;
-use dlq_testkit::fixtures::{failed, letter};
+use dlq_core::store::{ClaimRequest, Claims as _, Finish};
+use dlq_core::{DeadLetter, Resolution};
+use dlq_testkit::fixtures::{CONSUMER, failed, letter};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::bench::Bench;
@@ -80,4 +82,20 @@ async fn progress_is_shown_at_a_terminal_only() {
     let out = shown(&bench, 100, &["export", "--quiet", "--file", &file("quiet")]).unwrap();
     assert!(!out.contains("/200"), "{out:?}");
     assert!(out.contains("exported 200 letters"), "{out:?}");
+}
+
+/// A watched operation says how far it has come and how letters ended.
+#[tokio::test]
+async fn a_watched_operation_shows_its_outcomes() {
+    let bench = Bench::with((0..2).map(letter).collect()).await;
+    let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+    let request = ClaimRequest::due([CONSUMER], 2, Duration::from_secs(60));
+    for claim in bench.store.claim(request).await.unwrap() {
+        let done = vec![(claim.token, Finish::Resolved(Resolution::Succeeded))];
+        bench.store.finish(done).await.unwrap();
+    }
+    let Some(out) = shown(&bench, 100, &["op", "watch", &id]) else { return };
+    assert!(out.contains("2/2 letters") && out.contains("completed, 2 succeeded"), "{out:?}");
+    let out = shown(&bench, 100, &["op", "watch", &id, "--quiet"]).unwrap();
+    assert!(!out.contains("2/2 letters"), "{out:?}");
 }

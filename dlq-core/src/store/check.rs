@@ -134,7 +134,7 @@ impl Vitals {
         findings
             .extend(self.operations.iter().filter_map(|operation| self.stuck(operation, limits)));
         findings.extend(self.too_old(limits));
-        findings.extend(self.from_the_future(limits));
+        findings.extend(self.in_the_future(limits));
         findings.extend(self.long_audit(limits));
         findings
     }
@@ -223,7 +223,7 @@ impl Vitals {
         })
     }
 
-    fn from_the_future(&self, limits: &CheckLimits) -> Option<Finding> {
+    fn in_the_future(&self, limits: &CheckLimits) -> Option<Finding> {
         let newest = self.newest?;
         (newest > self.now.after(limits.skew)).then(|| {
             Finding::new(Severity::Warning, "clock", "latest letter")

@@ -1,5 +1,7 @@
 //! What only a file can have wrong.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::path::PathBuf;
 
 use dlq_core::store::{CheckLimits, Sink as _, Upkeep};

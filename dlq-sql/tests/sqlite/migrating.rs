@@ -1,5 +1,7 @@
 //! The version of the schema: looked at, migrated, refused.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::path::{Path, PathBuf};
 
 use dlq_core::Filter;
