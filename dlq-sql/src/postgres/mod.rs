@@ -58,6 +58,7 @@
 
 mod batch;
 mod call;
+mod check;
 mod claims;
 mod codec;
 mod collapse;
@@ -71,8 +72,10 @@ mod idempotency;
 mod items;
 mod letters;
 mod marks;
+mod migrate;
 mod names;
 mod operations;
+mod parts;
 mod plan;
 mod query;
 mod release;
@@ -82,6 +85,7 @@ mod sink;
 mod tables;
 mod unit;
 mod upkeep;
+mod vitals;
 
 pub use config::PostgresBuilder;
 pub use idempotency::PostgresIdempotency;
