@@ -16,7 +16,7 @@ mod kafka;
 mod nats;
 mod open;
 mod output;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+mod serve;
 mod signals;
 
 use std::ffi::OsString;

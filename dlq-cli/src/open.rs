@@ -21,9 +21,7 @@ pub(crate) enum Place {
 
 /// Opens what `--from` names. Never creates a store.
 pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
-    let url = cli.from.as_deref().ok_or_else(|| {
-        CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
-    })?;
+    let url = named(cli.from.as_deref())?;
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
@@ -38,6 +36,13 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
         }
         _ => store(url, false).await.map(Place::Store),
     }
+}
+
+/// What `--from` says, which must be said.
+pub(crate) fn named(from: Option<&str>) -> Result<&str, CliError> {
+    from.ok_or_else(|| {
+        CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
+    })
 }
 
 /// Opens a store.

@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
+mod serve;
 
 #[cfg(feature = "nats")]
 pub(crate) use broker::RouteArgs;
@@ -9,6 +10,7 @@ pub(crate) use broker::RouteArgs;
 pub(crate) use broker::{AlertArgs, BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
+pub(crate) use serve::ServeArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
@@ -106,6 +108,8 @@ pub(crate) enum Command {
     #[cfg(any(feature = "kafka", feature = "nats"))]
     /// Look for settings at a broker by which messages or letters would be lost
     Check(CheckArgs),
+    /// Count the letters of a store for Prometheus (/metrics) and for probes (/health), until it is told to end
+    Serve(ServeArgs),
 }
 
 impl Command {
@@ -129,6 +133,7 @@ impl Command {
             Self::Route(_) => "route",
             #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Check(_) => "check",
+            Self::Serve(_) => "serve",
         }
     }
 }

@@ -38,6 +38,10 @@ pub(crate) const PARTIAL: u8 = 3;
 
 /// Opens what is asked for and runs the verb.
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
+    if let Command::Serve(args) = cli.command {
+        // It waits for a store that does not answer yet.
+        return crate::serve::run(open::named(cli.from.as_deref())?, args).await;
+    }
     let place = open::open(&cli).await?;
     let Cli { from, output, command, .. } = cli;
     let target = open::without_password(from.as_deref().unwrap_or_default());
