@@ -26,6 +26,7 @@ mod names;
 mod render;
 mod written;
 
+use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::cli::ServeArgs;
 use crate::error::CliError;
 use crate::open::{store, without_password};
-use crate::signals::Signals;
+use crate::signals::until_asked;
 use look::{Looker, Page, Place};
 
 /// The shortest pause between two looks.
@@ -55,13 +56,21 @@ pub(crate) async fn run(url: &str, args: ServeArgs) -> Result<ExitCode, CliError
             dlq_core::policy::duration::format(args.every)
         )));
     }
-    let mut signals = Signals::new()?;
+    until_asked(|stop| serve(url, &shown, args, stop)).await
+}
+
+async fn serve(
+    url: &str,
+    shown: &str,
+    args: ServeArgs,
+    mut stop: impl Future<Output = ()> + Unpin,
+) -> Result<ExitCode, CliError> {
     let thresholds =
         HealthThresholds::default().with_backlog(args.max_backlog).with_age(args.max_age);
     let mut looker = Looker::new(Url(url.to_owned()), thresholds, SystemClock::shared());
     tokio::select! {
         begun = looker.begin() => begun?,
-        () = signals.next() => return Ok(ExitCode::SUCCESS),
+        () = &mut stop => return Ok(ExitCode::SUCCESS),
     }
     let listener = listen(&args.metrics).await?;
     let address = listener
@@ -72,7 +81,7 @@ pub(crate) async fn run(url: &str, args: ServeArgs) -> Result<ExitCode, CliError
     tokio::select! {
         () = look(looker, args.every, &pages) => {}
         () = http::answer(listener, seen) => {}
-        () = signals.next() => eprintln!("dlq: ending"),
+        () = stop => {}
     }
     Ok(ExitCode::SUCCESS)
 }
