@@ -3,6 +3,7 @@ use std::rc::Rc;
 
 use dlq_core::SystemClock;
 use dlq_core::store::memory::MemoryStore;
+use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
 
 use super::*;
@@ -28,7 +29,10 @@ enum State {
 
 impl Scripted {
     async fn with(letters: u64) -> Self {
-        let store = DeadLetters::new(MemoryStore::new());
+        Self::of(DeadLetters::new(MemoryStore::new()), letters).await
+    }
+
+    async fn of(store: DeadLetters, letters: u64) -> Self {
         store.put((0..letters).map(letter).collect()).await.unwrap();
         let (state, identity, opened) = (Cell::new(State::There), Cell::new(0), Cell::new(0));
         Self(Rc::new(Script { store, state, identity, opened }))
@@ -119,4 +123,26 @@ async fn what_is_no_store_is_refused_at_the_start() {
     let place = Scripted::with(1).await;
     place.0.state.set(State::Wrong);
     assert!(matches!(place.looker().begin().await, Err(CliError::Refused(_))));
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_opened_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dlq.db");
+    let store = DeadLetters::new(SqliteStore::open(&path).await.unwrap());
+    let place = Scripted::of(store, 1).await;
+    let mut looker = place.looker();
+    assert_eq!(value(&looker.look().await, "dlq_store_up"), Some(1.0));
+    let rename = |from: &str, to: &str| {
+        let other = rusqlite::Connection::open(&path).unwrap();
+        other.execute_batch(&format!("ALTER TABLE {from} RENAME TO {to}")).unwrap();
+    };
+    rename("dlq_operations", "gone");
+    let page = looker.look().await;
+    assert_eq!(value(&page, "dlq_store_up"), Some(0.0));
+    assert!(page.health.findings[0].contains("no such table"), "{:?}", page.health);
+    assert!(!page.metrics.contains("dlq_letters"), "half of it is not shown: {}", page.metrics);
+    rename("gone", "dlq_operations");
+    assert_eq!(value(&looker.look().await, "dlq_store_up"), Some(1.0));
+    assert_eq!(place.0.opened.get(), 2);
 }

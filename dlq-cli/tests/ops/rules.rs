@@ -153,3 +153,24 @@ fn check_with_promtool(expressions: &[&str]) {
     let output = Command::new(promtool).args(["check", "rules"]).arg(file.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn every_command_in_the_runbook_is_one() {
+    let (id, runbook) = ("0".repeat(32), read("ops/README.md"));
+    let commands: Vec<_> = runbook
+        .lines()
+        .filter_map(|line| line.trim_start_matches("time ").strip_prefix("dlq "))
+        .collect();
+    assert!(commands.len() > alerts().len(), "{commands:?}");
+    for command in commands {
+        // What comes behind is not looked at once help is asked for; what stands before is.
+        let typed =
+            command.replace("FINGERPRINT", "v1:0123456789abcdef").replace(" ID", &format!(" {id}"));
+        let words = typed.split('"').enumerate().flat_map(|(index, part)| {
+            if index % 2 == 0 { part.split_whitespace().collect() } else { vec![part] }
+        });
+        let args: Vec<_> = words.chain(["--help"]).collect();
+        let ran = crate::common::Ran::from(crate::common::dlq(&args).output().unwrap());
+        assert_eq!(ran.code, 0, "dlq {command}: {}", ran.err);
+    }
+}

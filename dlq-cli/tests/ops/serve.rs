@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use dlq_core::store::{
     Actor, Mark, OperationSpec, Operations as _, Selection, Sink as _, Upkeep as _,
 };
-use dlq_core::{Filter, Message};
+use dlq_core::{Clock as _, Filter, Message, SystemClock, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{letter, letter_of};
 
@@ -47,7 +47,7 @@ async fn what_is_exported_is_what_the_table_says() {
         let series = format!("dlq_letters{{status=\"{status}\"}}");
         assert_eq!(page.value(&series), count.as_f64(), "{statuses}: {}", page.0);
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = SystemClock.now().since(Timestamp::EPOCH);
     let answered = page.value("dlq_store_last_answer_seconds").unwrap();
     assert!((now.as_secs_f64() - answered).abs() < 60.0, "{answered}");
     assert!(page.value("dlq_oldest_unresolved_age_seconds").unwrap() < 60.0);
