@@ -1,5 +1,6 @@
 use dlq_core::store::Health;
 use tokio::io::duplex;
+use tokio::net::TcpStream;
 
 use super::*;
 
@@ -102,4 +103,31 @@ async fn the_first_look_is_waited_for() {
     };
     tokio::join!(one(server, seen), looking);
     assert!(answer.ends_with("dlq_store_up 1\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn who_comes_when_all_places_are_taken_waits_for_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_pages, seen) = watch::channel(Some(page(HealthState::Healthy)));
+    let asking = async {
+        let mut silent = Vec::new();
+        for _ in 0..MOST {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(GET.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let early = timeout(PAUSE, client.read_to_string(&mut answer)).await;
+        assert!(early.is_err(), "it has no place: {answer}");
+        // Well before those who say nothing are sent away.
+        silent.pop();
+        let read = timeout(ARRIVAL / 2, client.read_to_string(&mut answer));
+        read.await.unwrap().unwrap();
+        assert!(answer.ends_with("dlq_store_up 1\n"), "{answer}");
+    };
+    tokio::select! {
+        () = answer(listener, seen) => unreachable!("it answers until it is dropped"),
+        () = asking => {}
+    }
 }
