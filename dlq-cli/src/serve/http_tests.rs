@@ -76,7 +76,8 @@ async fn one_who_says_nothing_is_sent_away() {
     let began = tokio::time::Instant::now();
     let answer = answer_to(b"GET /metrics HTTP/1.1\r\nHost", false, HealthState::Healthy).await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-    assert!(began.elapsed() < ARRIVAL + 2 * REST.1);
+    // Waited for are the request, and then the rest of it.
+    assert!(began.elapsed() <= Duration::from_secs(7));
     assert_eq!(answer_to(b"GET /me", true, HealthState::Healthy).await, "", "he left");
 }
 
