@@ -187,8 +187,9 @@ async fn a_store_that_goes_away_is_shown_and_found_again() {
     let store = SqliteStore::open(served.path()).await.unwrap();
     store.put((0..7).map(letter).collect()).await.unwrap();
     drop(store);
-    let page = served.until("another store", is_up);
-    assert_eq!(page.value("dlq_letters{status=\"pending\"}"), Some(7.0), "{}", page.0);
+    served.until("another store", |page| {
+        is_up(page) && page.value("dlq_letters{status=\"pending\"}") == Some(7.0)
+    });
     served.process.says("it is not reached");
     served.process.says("it answers again");
     served.process.signal("-TERM");
