@@ -21,7 +21,7 @@ pub(crate) enum Place {
 
 /// Opens what `--from` names. Never creates a store.
 pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
-    let url = named(cli.from.as_deref())?;
+    let url = url(&cli.from)?;
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
@@ -39,8 +39,8 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
 }
 
 /// What `--from` says, which must be said.
-pub(crate) fn named(from: Option<&str>) -> Result<&str, CliError> {
-    from.ok_or_else(|| {
+pub(crate) fn url(from: &Option<String>) -> Result<&str, CliError> {
+    from.as_deref().ok_or_else(|| {
         CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
     })
 }

@@ -40,7 +40,7 @@ pub(crate) const PARTIAL: u8 = 3;
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
     if let Command::Serve(args) = cli.command {
         // It waits for a store that does not answer yet.
-        return crate::serve::run(open::named(cli.from.as_deref())?, args).await;
+        return crate::serve::run(open::url(&cli.from)?, args).await;
     }
     let place = open::open(&cli).await?;
     let Cli { from, output, command, .. } = cli;
