@@ -95,3 +95,93 @@ fn each(family: &Family, label: &'static str, counts: &BTreeMap<String, u64>) {
         family.gauge(vec![Label::new(label, value.to_owned())]).set(count as f64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use dlq_core::store::{Actor, HealthThresholds, Operation, OperationSpec, Progress};
+    use dlq_core::{Filter, OperationId};
+
+    use super::*;
+    use crate::serve::written::Written;
+
+    fn operation(state: OperationState, changed: u64, next_release: u64) -> Operation {
+        let at = |seconds| Timestamp::EPOCH.after(Duration::from_secs(seconds));
+        Operation {
+            id: OperationId::from_bytes([7; 16]),
+            spec: OperationSpec::replay(Filter::new()),
+            state,
+            by: Actor::new("ana"),
+            created_at: Timestamp::EPOCH,
+            updated_at: at(changed),
+            next_release: at(next_release),
+            progress: Progress { total: 3, by_outcome: [(ItemOutcome::Queued, 3)].into() },
+        }
+    }
+
+    /// The page at second 1000.
+    fn page(operations: Vec<Operation>, next_due: Option<u64>) -> String {
+        let at = |seconds| Timestamp::EPOCH.after(Duration::from_secs(seconds));
+        let stats = Stats { oldest_unresolved: Some(at(400)), ..Stats::default() };
+        let found = Found {
+            stats,
+            waiting: Stats::default(),
+            quarantined: Stats::default(),
+            next_due: next_due.map(at),
+            operations,
+        };
+        let memory = Memory {
+            written: Written::default(),
+            looks: [2, 1],
+            answered: None,
+            took: Duration::from_millis(250),
+            thresholds: HealthThresholds::default(),
+        };
+        render(Some(&found), &memory, at(1000))
+    }
+
+    #[track_caller]
+    fn has(page: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(page.lines().any(|found| found == *line), "{line} is not in {page}");
+        }
+    }
+
+    #[test]
+    fn what_stands_still_and_what_waits_is_shown() {
+        use OperationState::{Canary, Paused, Running, Stopped};
+        let operations = vec![
+            operation(Running, 900, 0),
+            operation(Canary, 700, 0),
+            // It waits for its rate.
+            operation(Running, 100, 990),
+            // These stand still because somebody wants it.
+            operation(Paused, 5, 0),
+            operation(Stopped, 5, 0),
+        ];
+        has(
+            &page(operations, Some(880)),
+            &[
+                "dlq_operation_idle_seconds 300",
+                "dlq_operations{state=\"running\"} 2",
+                "dlq_operations{state=\"stopped\"} 1",
+                "dlq_operation_letters{outcome=\"queued\"} 15",
+                "dlq_operation_letters{outcome=\"sent\"} 0",
+                "dlq_overdue_seconds 120",
+                "dlq_oldest_unresolved_age_seconds 600",
+                "dlq_store_look_seconds 0.25",
+                "dlq_store_looks_total{outcome=\"answered\"} 2",
+                "dlq_store_looks_total{outcome=\"failed\"} 1",
+            ],
+        );
+        has(
+            &page(Vec::new(), Some(2000)),
+            &["dlq_overdue_seconds 0", "dlq_operation_idle_seconds 0"],
+        );
+        has(
+            &page(Vec::new(), None),
+            &["dlq_overdue_seconds 0", "dlq_operations{state=\"canary\"} 0"],
+        );
+    }
+}
