@@ -49,6 +49,14 @@ impl CliError {
         }
     }
 
+    /// What it says, without passwords.
+    pub(crate) fn into_message(self) -> String {
+        match self {
+            Self::Failed(message) | Self::Refused(message) => crate::secret::hide(&message),
+            Self::Closed => "the output is closed".to_owned(),
+        }
+    }
+
     /// Says it on standard error and yields the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (message, code) = match self {

@@ -20,6 +20,7 @@ mod nats;
 mod open;
 mod output;
 mod secret;
+mod serve;
 mod signals;
 
 use std::ffi::OsString;

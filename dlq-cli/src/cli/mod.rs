@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
+mod serve;
 mod upkeep;
 
 #[cfg(feature = "nats")]
@@ -10,7 +11,7 @@ pub(crate) use broker::RouteArgs;
 pub(crate) use broker::{AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
-
+pub(crate) use serve::ServeArgs;
 pub(crate) use upkeep::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
@@ -177,6 +178,8 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Count the letters of a store for Prometheus (/metrics) and for probes (/health), until it is told to end
+    Serve(ServeArgs),
 }
 
 impl Command {
@@ -205,6 +208,7 @@ impl Command {
             Self::Migrate(_) => "migrate",
             Self::Context { .. } => "context",
             Self::Completions { .. } => "completions",
+            Self::Serve(_) => "serve",
         }
     }
 }

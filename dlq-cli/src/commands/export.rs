@@ -19,9 +19,16 @@ const AT_ONCE: usize = 32;
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
     let Some(path) = &args.to else {
-        let out = |context: &mut Context, letter: &DeadLetter| context.out.json_line(letter);
+        let total = context.letters.count(filter.clone()).await?;
+        let bar = Progress::of(total, "letters").hidden_if(context.out.is_terminal());
+        let out = |context: &mut Context, letter: &DeadLetter| {
+            bar.advance(1);
+            context.out.json_line(letter)
+        };
         let never = std::future::pending();
-        let exported = export(context, &filter, None, &mut Box::pin(never), out).await?;
+        let exported = export(context, &filter, None, &mut Box::pin(never), out).await;
+        bar.end();
+        let exported = exported?;
         eprintln!("{}", said(exported.letters));
         return Ok(ExitCode::SUCCESS);
     };

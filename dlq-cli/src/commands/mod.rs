@@ -63,8 +63,11 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         args.into = contexts::url(&args.into).await?;
         secret::keep(&args.into);
     }
-    if let Command::Migrate(args) = cli.command {
-        return migrate::run(open::url(&cli.from)?, out, args).await;
+    match cli.command {
+        Command::Migrate(args) => return migrate::run(open::url(&cli.from)?, out, args).await,
+        // It waits for a store that does not answer yet.
+        Command::Serve(args) => return crate::serve::run(open::url(&cli.from)?, args).await,
+        _ => {}
     }
     let place = open::open(&cli).await?;
     let Cli { from, command, .. } = cli;
