@@ -52,7 +52,7 @@ fn log() {
     // A program that runs the command may log in its own way.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| secret::HidingStderr)
+        .with_writer(|| secret::Hiding(std::io::stderr()))
         .with_ansi(false)
         .try_init();
 }

@@ -50,17 +50,17 @@ pub(crate) fn hide(text: &str) -> String {
     meant.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
 }
 
-/// Standard error without passwords.
-pub(crate) struct HidingStderr;
+/// What is written here goes on without passwords.
+pub(crate) struct Hiding<W>(pub(crate) W);
 
-impl Write for HidingStderr {
+impl<W: Write> Write for Hiding<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stderr().write_all(hide(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        self.0.write_all(hide(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        self.0.flush()
     }
 }
 
@@ -190,5 +190,8 @@ mod tests {
         keep("postgres://ana:p%40ssw0rd@h/db?sslpassword=t1ger");
         let text = "p@ssw0rd, p%40ssw0rd and t1ger are wrong at h";
         assert_eq!(hide(text), "***, *** and *** are wrong at h");
+        let mut written = Vec::new();
+        Hiding(&mut written).write_all(text.as_bytes()).unwrap();
+        assert_eq!(written, hide(text).as_bytes());
     }
 }

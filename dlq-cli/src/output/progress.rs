@@ -1,12 +1,13 @@
 //! How far long work has come, on standard error: at a terminal only, and not when told to be quiet.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// Whether this process shows no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -27,7 +28,7 @@ impl Progress {
     /// Of this many `units` nothing is done yet.
     pub(crate) fn of(total: u64, units: &str) -> Self {
         let style =
-            format!("{{wide_bar}} {{pos}}/{{len}} {units}  {{per_sec}}  {{eta}} left  {{msg}}");
+            format!("{{wide_bar}} {{pos}}/{{len}} {units}  {{rate}}  {{eta}} left  {{msg}}");
         Self::new(ProgressBar::new(total), &style)
     }
 
@@ -40,7 +41,7 @@ impl Progress {
     /// Nobody knows how many `units` there are.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn endless(units: &str) -> Self {
-        let style = format!("{{spinner}} {{pos}} {units}  {{per_sec}}  {{elapsed}}  {{msg}}");
+        let style = format!("{{spinner}} {{pos}} {units}  {{rate}}  {{elapsed}}  {{msg}}");
         Self::new(ProgressBar::no_length(), &style)
     }
 
@@ -49,7 +50,7 @@ impl Progress {
             return Self(ProgressBar::hidden());
         }
         if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("rate", rate));
         }
         Self(bar)
     }
@@ -117,4 +118,10 @@ impl Progress {
         }
         work.await
     }
+}
+
+fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+    let digits = if state.per_sec() < 10.0 { 1 } else { 0 };
+    // A bar that cannot be written is not seen.
+    let _ = write!(out, "{:.digits$}/s", state.per_sec());
 }

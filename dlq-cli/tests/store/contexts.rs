@@ -75,6 +75,8 @@ fn a_password_is_in_no_error() {
         "s3cret@h",
         "kafka://ana:%s3cret@h:1/t",
         "nats://s3cret@127.0.0.1:1/DLQ",
+        // Where the same word stands in what is shown, it is struck out.
+        "nats://ana:s3cret@127.0.0.1:1/s3cret",
     ] {
         let ran = Ran::from(dlq(&["list", "--from", url]).output().unwrap());
         assert_ne!(ran.code, 0);

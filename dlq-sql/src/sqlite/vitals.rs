@@ -101,14 +101,32 @@ fn nearly_full(used: u64, most: u64) -> Option<Finding> {
 
 fn lacks(part: &schema::Part) -> Finding {
     let schema::Part { kind, name, sql } = part;
-    let (severity, harm) = match kind.as_str() {
-        "index" => (Severity::Error, "what it serves reads every letter, or is not kept unique"),
-        "view" => (Severity::Warning, "queries by people fail"),
-        _ => (Severity::Error, "the store does not work"),
+    // On one line, so that it can be typed.
+    let again = || sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (severity, advice) = match kind.as_str() {
+        "index" => (
+            Severity::Error,
+            format!(
+                "whatever it serves reads every letter; somebody has dropped it, create it again: {}",
+                again()
+            ),
+        ),
+        "view" => (
+            Severity::Warning,
+            format!(
+                "what people query is gone; somebody has dropped it, create it again: {}",
+                again()
+            ),
+        ),
+        _ => (
+            Severity::Error,
+            "the store does not work without it; stop what writes to the file and restore a backup"
+                .to_owned(),
+        ),
     };
     Finding::new(severity, &format!("{kind} `{name}`"), "existence")
         .found("missing", "there")
-        .advice(format!("{harm}; somebody has dropped it, create it again: {sql}"))
+        .advice(advice)
 }
 
 fn damaged(damage: &str) -> Finding {
