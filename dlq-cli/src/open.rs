@@ -1,6 +1,8 @@
 //! From a URL to a store or a broker.
 
 use dlq_core::DeadLetters;
+#[cfg(feature = "postgres")]
+use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
 use dlq_sql::sqlite::SqliteStore;
 
 use crate::cli::{Cli, Command};
@@ -12,8 +14,7 @@ use crate::nats;
 use crate::secret::without_password;
 
 /// What one may well ask for, and is no store here.
-const NO_STORES: &[&str] =
-    &["postgres", "postgresql", "redis", "mongodb", "nats", "tls", "kafka"];
+const NO_STORES: &[&str] = &["postgres", "postgresql", "redis", "mongodb", "nats", "tls", "kafka"];
 
 /// What `--from` names.
 pub(crate) enum Place {
@@ -50,7 +51,7 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
 pub(crate) fn url(from: &Option<String>) -> Result<&str, CliError> {
     from.as_deref().ok_or_else(|| {
         CliError::refused(
-            "where are the dead letters? say --from sqlite://dlq.db, set DLQ_FROM, or name a context (dlq context --help)",
+            "where are the dead letters? say --from sqlite://dlq.db or postgres://HOST/DATABASE, set DLQ_FROM, or name a context (dlq context --help)",
         )
     })
 }
@@ -66,7 +67,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
-            let opened = postgres(url, create)?.open().await;
+            let opened = postgres(url).migrate(create).open().await;
             let store =
                 opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
@@ -85,15 +86,14 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
 
 /// How the store at this URL is opened: `schema` and `table` in its query are ours, the rest is the driver's.
 #[cfg(feature = "postgres")]
-fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilder, CliError> {
-    use dlq_sql::postgres::PostgresStore;
+pub(crate) fn postgres(url: &str) -> PostgresBuilder {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let parts = query.split('&').filter(|part| !part.is_empty());
     let (ours, theirs): (Vec<_>, Vec<_>) =
         parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
     let url =
         if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
-    let mut builder = PostgresStore::builder(url).migrate(create).max_connections(4);
+    let mut builder = PostgresStore::builder(url).max_connections(4);
     for part in ours {
         builder = match part.split_once('=') {
             Some(("schema", name)) => builder.schema(name),
@@ -101,5 +101,5 @@ fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilde
             None => builder,
         };
     }
-    Ok(builder)
+    builder
 }

@@ -91,7 +91,7 @@ impl FromStr for ConsumerOf {
 
 #[derive(Debug, Args)]
 pub(crate) struct IngestArgs {
-    /// The store, which is created when it is not there, e.g. sqlite://dlq.db
+    /// The store, which is created when it is not there, e.g. sqlite://dlq.db or postgres://HOST/DATABASE
     #[arg(long, value_name = "URL", env = "DLQ_INTO", hide_env_values = true)]
     pub(crate) into: String,
     /// End when every letter is in the store, instead of waiting for more

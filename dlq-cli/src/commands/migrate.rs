@@ -8,12 +8,16 @@ use super::PARTIAL;
 use crate::ask;
 use crate::cli::MigrateArgs;
 use crate::error::CliError;
+#[cfg(feature = "postgres")]
+use crate::open;
 use crate::output::{Column, Output, SCHEMA_VERSION, Table};
 use crate::secret::without_password;
 
 /// A database whose tables can be migrated.
 enum Database {
     Sqlite(SqliteBuilder),
+    #[cfg(feature = "postgres")]
+    Postgres(dlq_sql::postgres::PostgresBuilder),
 }
 
 impl Database {
@@ -22,9 +26,12 @@ impl Database {
             Some(("sqlite", path)) if !path.is_empty() => {
                 Ok(Self::Sqlite(SqliteStore::builder().path(path).create(false)))
             }
+            #[cfg(feature = "postgres")]
+            Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(open::postgres(url))),
             _ => Err(CliError::refused(format!(
-                "{} has no tables to migrate; say --from sqlite://PATH",
-                without_password(url)
+                "{} has no tables to migrate; say --from sqlite://PATH{}",
+                without_password(url),
+                if cfg!(feature = "postgres") { " or postgres://HOST/DATABASE" } else { "" }
             ))),
         }
     }
@@ -32,12 +39,16 @@ impl Database {
     async fn look(&self) -> Result<Migration, StoreError> {
         match self {
             Self::Sqlite(builder) => builder.migration().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(builder) => builder.migration().await,
         }
     }
 
     async fn apply(self) -> Result<Migration, StoreError> {
         match self {
             Self::Sqlite(builder) => builder.apply_migration().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(builder) => builder.apply_migration().await,
         }
     }
 }

@@ -43,6 +43,11 @@ pub(super) const STEPS: &[Step] = &[
     },
 ];
 
+/// The lock of whoever migrates, for as long as its process lives.
+const MIGRATES: i64 = 0;
+/// The lock of whoever builds indexes, for as long as the server does so.
+const BUILDS: i64 = 1;
+
 /// How often it is asked whether the one who migrates has done.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -139,10 +144,7 @@ async fn advance(
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     transaction.execute("SET LOCAL statement_timeout = 0").await?;
     // Waiting for the lock would hold a snapshot, for which an index that is being built waits in turn.
-    let lock = Query::new("SELECT pg_try_advisory_xact_lock(hashtextextended(")
-        .bind(names.meta.as_str())
-        .push(", 0))");
-    if lock.first(&mut transaction, |row| Fields::of(row).flag()).await? != Some(true) {
+    if !lock(&mut transaction, "pg_try_advisory_xact_lock", names, MIGRATES).await? {
         transaction.rollback().await?;
         return Ok(false);
     }
@@ -190,33 +192,34 @@ async fn build(pool: &PgPool, names: &Names, indexes: Vec<(String, String)>) -> 
     // Its own, since all of the pool may be in use.
     let mut conn = PgConnection::connect_with(&pool.connect_options()).await?;
     conn.execute("SET statement_timeout = 0").await?;
+    // A process that died may have left the server building; one that waited for that index would be waited for in turn.
+    while !lock(&mut conn, "pg_try_advisory_lock", names, BUILDS).await? {
+        tokio::time::sleep(PAUSE).await;
+    }
     for (name, on) in indexes {
         let full = format!("\"{}\".\"{name}\"", names.schema);
-        // What is there may be half-built: by one who died, or by one who dies while this one waits for him.
-        loop {
-            match is_valid(&mut conn, &full).await? {
-                Some(true) => break,
-                Some(false) => {
-                    conn.execute(AssertSqlSafe(format!(
-                        "DROP INDEX CONCURRENTLY IF EXISTS {full}"
-                    )))
-                    .await?;
-                }
-                None => {
-                    let sql = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{name}\" {on}");
-                    conn.execute(AssertSqlSafe(sql)).await?;
-                }
-            }
+        let is_valid =
+            Query::new("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(")
+                .bind(full.as_str())
+                .push(")");
+        let is_valid = is_valid.first(&mut conn, |row| Fields::of(row).flag()).await?;
+        if is_valid == Some(false) {
+            conn.execute(AssertSqlSafe(format!("DROP INDEX CONCURRENTLY {full}"))).await?;
+        }
+        if is_valid != Some(true) {
+            let sql = format!("CREATE INDEX CONCURRENTLY \"{name}\" {on}");
+            conn.execute(AssertSqlSafe(sql)).await?;
         }
     }
     Ok(conn.close().await?)
 }
 
-/// Whether an index can be used; `None` when there is none.
-async fn is_valid(conn: &mut PgConnection, full: &str) -> Result<Option<bool>> {
-    Query::new("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(")
-        .bind(full)
-        .push(")")
-        .first(conn, |row| Fields::of(row).flag())
-        .await
+/// Takes a lock of this store, unless another has it.
+async fn lock(conn: &mut PgConnection, how: &str, names: &Names, which: i64) -> Result<bool> {
+    let lock = Query::new(format!("SELECT {how}(hashtextextended("))
+        .bind(names.meta.as_str())
+        .push(", ")
+        .bind(which)
+        .push("))");
+    Ok(lock.first(conn, |row| Fields::of(row).flag()).await? == Some(true))
 }

@@ -167,37 +167,69 @@ async fn dead(conn: &mut PgConnection, names: &Names) -> Result<Vec<Finding>> {
 }
 
 fn lacks((part, amiss): &(Part, Amiss), names: &Names) -> Finding {
+    let Names { schema, letters, idempotency, fences, .. } = names;
     let Part { kind, name, sql } = part;
-    let (severity, harm) = match kind.as_str() {
-        "index" => (Severity::Error, "what it serves reads every letter, or is not kept unique"),
-        "view" => (Severity::Warning, "queries by people fail"),
-        "trigger" => (Severity::Error, "letters are no longer counted, and counts are wrong"),
-        _ => (Severity::Error, "the store does not work"),
-    };
-    let full = format!("\"{}\".\"{name}\"", names.schema);
-    let (found, want, help) = match (amiss, kind.as_str()) {
-        (Amiss::Missing, "trigger") => (
-            "missing",
-            "there",
-            format!("create it again: {sql} Then count anew: {}", tables::recount(names)),
+    // On one line, so that it can be typed.
+    let again = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    let recount = tables::recount(names);
+    let is_missing = *amiss == Amiss::Missing;
+    let (severity, state, advice) = match kind.as_str() {
+        "index" if is_missing => (
+            Severity::Error,
+            ("missing", "there"),
+            format!("whatever it serves reads every letter; somebody has dropped it, create it again: {again}"),
         ),
-        (Amiss::Missing, _) => ("missing", "there", format!("create it again: {sql}")),
-        (Amiss::Idle, "trigger") => (
-            "disabled",
-            "enabled",
+        "index" => (
+            Severity::Error,
+            ("half-built", "valid"),
             format!(
-                "ALTER TABLE {} ENABLE TRIGGER \"{name}\"; Then count anew: {}",
-                names.letters,
-                tables::recount(names)
+                "whatever it serves reads every letter; build it again: REINDEX INDEX CONCURRENTLY \"{schema}\".\"{name}\";"
             ),
         ),
-        (Amiss::Idle, _) => {
-            ("half-built", "valid", format!("build it again: REINDEX INDEX CONCURRENTLY {full};"))
-        }
+        "trigger" if is_missing => (
+            Severity::Error,
+            ("missing", "there"),
+            format!(
+                "letters are no longer counted; somebody has dropped it, create it again: {again} \
+                 Then count anew: {recount}"
+            ),
+        ),
+        "trigger" => (
+            Severity::Error,
+            ("disabled", "enabled"),
+            format!(
+                "letters are no longer counted; enable it: ALTER TABLE {letters} ENABLE TRIGGER \"{name}\"; \
+                 Then count anew: {recount}"
+            ),
+        ),
+        "view" => (
+            Severity::Warning,
+            ("missing", "there"),
+            format!("what people query is gone; somebody has dropped it, create it again: {again}"),
+        ),
+        // What it gave out must not be given out again.
+        "sequence" => (
+            Severity::Error,
+            ("missing", "there"),
+            format!(
+                "nothing can be claimed; somebody has dropped it, create it again: {again} SELECT setval('{fences}', \
+                 1000000 + greatest((SELECT max(claim_fence) FROM {letters}), (SELECT max(fence) FROM {idempotency}), 0));"
+            ),
+        ),
+        "function" => (
+            Severity::Error,
+            ("missing", "there"),
+            format!("what calls it fails; somebody has dropped it, create it again: {again}"),
+        ),
+        _ => (
+            Severity::Error,
+            ("missing", "there"),
+            "the store does not work without it; stop what writes to the store and restore a backup".to_owned(),
+        ),
     };
     Finding::new(severity, &format!("{kind} `{name}`"), "existence")
-        .found(found, want)
-        .advice(format!("{harm}; {help}"))
+        .found(state.0, state.1)
+        .advice(advice)
 }
 
 fn damaged(damage: &str) -> Finding {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod check;
 mod fixture;
+mod migrating;
 mod opening;
 mod tables;
 
