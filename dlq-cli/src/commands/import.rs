@@ -12,7 +12,7 @@ use super::{Context, PARTIAL};
 use crate::cli::ImportArgs;
 use crate::error::CliError;
 use crate::lines::{Batch, read_batches};
-use crate::output::{SCHEMA_VERSION, bar_of_bytes, escape};
+use crate::output::{Progress, SCHEMA_VERSION, escape};
 use crate::signals;
 
 /// How many bad lines are said in words; all are counted.
@@ -31,7 +31,7 @@ pub(super) async fn run(
         return Err(CliError::refused("no file was given"));
     };
     let (mut batches, length) = open(&path, args.batch as usize)?;
-    let bar = bar_of_bytes(length);
+    let bar = Progress::of_bytes(length);
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
@@ -45,7 +45,7 @@ pub(super) async fn run(
                 let (path, line) = (path.display(), imported.lines);
                 CliError::failed(format!("cannot read {path} after line {line}: {error}"))
             })?;
-            bar.suspend(|| imported.say_bad(&batch));
+            bar.aside(|| imported.say_bad(&batch));
             let receipts = store.restore(batch.letters).await.map_err(|error| {
                 let line = imported.lines;
                 CliError::from(error).hinting(&format!(
@@ -53,12 +53,12 @@ pub(super) async fn run(
                 ))
             })?;
             imported.count(&receipts, batch.bad.len() as u64, batch.line);
-            bar.inc(batch.bytes);
-            bar.set_message(format!("{} letters", imported.letters()));
+            bar.advance(batch.bytes);
+            bar.say(format!("{} letters", imported.letters()));
         }
     });
     let is_cut_short = is_cut_short.await?;
-    bar.finish_and_clear();
+    bar.end();
     imported.show(context)?;
     if is_cut_short {
         eprintln!("ended after line {}; the same command goes on from there", imported.lines);

@@ -8,8 +8,8 @@ use dlq_sql::postgres::foreign::{BadRow, Field, ForeignTable, Meaning};
 use super::{Context, PARTIAL};
 use crate::cli::TableArgs;
 use crate::error::CliError;
-use crate::output::{SCHEMA_VERSION, Table, bar, escape};
-use crate::{open, signals};
+use crate::output::{Column, Progress, SCHEMA_VERSION, Table, escape};
+use crate::{open, secret, signals};
 
 /// How many bad rows are said in words; all are counted.
 const SAID: u64 = 20;
@@ -30,7 +30,8 @@ pub(super) async fn run(
             "which database has `{table}`? say --database postgres://USER@HOST/DATABASE, or set DLQ_DATABASE"
         ))
     })?;
-    let shown = open::without_password(&url);
+    secret::keep(&url);
+    let shown = secret::without_password(&url);
     let mut table = open_table(url, table, &args)
         .await
         .map_err(|error| error.about(&format!("table `{table}` of {shown}")))?;
@@ -41,7 +42,7 @@ pub(super) async fn run(
         eprintln!("dry run: nothing was imported");
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = bar(rows);
+    let bar = Progress::of(rows, "rows");
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
@@ -52,14 +53,14 @@ pub(super) async fn run(
             };
             let Some(page) = page.map_err(|error| again(error.into()))? else { return Ok(false) };
             let rows = page.len() as u64;
-            let letters = bar.suspend(|| imported.sort_out(page));
+            let letters = bar.aside(|| imported.sort_out(page));
             let receipts = store.restore(letters).await.map_err(|error| again(error.into()))?;
             imported.count(&receipts);
-            bar.inc(rows);
+            bar.advance(rows);
         }
     });
     let is_cut_short = is_cut_short.await?;
-    bar.finish_and_clear();
+    bar.end();
     imported.show(context)?;
     if is_cut_short {
         eprintln!("ended before all {rows} rows were read; the same command imports the rest");
@@ -126,11 +127,15 @@ fn show_columns(context: &mut Context, table: &ForeignTable, rows: u64) -> Resul
         _ => "attribute",
     };
     if context.out.is_table() {
-        let mut shown = Table::new(&["COLUMN", "TYPE", "MEANING"]);
+        let mut shown = Table::new(&[
+            Column::whole("COLUMN", 0),
+            Column::whole("TYPE", 1),
+            Column::whole("MEANING", 0),
+        ]);
         for column in table.columns() {
             shown.row([column.name, column.type_name, meaning(column.meaning).to_owned()]);
         }
-        return context.out.line(shown);
+        return context.out.table(&shown);
     }
     let columns = table.columns().into_iter().map(|column| {
         serde_json::json!({

@@ -44,7 +44,7 @@ async fn what_was_exported_comes_back_byte_for_byte() {
     );
     assert!(run(&bench, "new.db", &["export"]).ok().out == exported);
     let store = SqliteStore::open(bench.path("new.db")).await.unwrap();
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
     // The message of the edited letter is handed out by its broker once more.
     assert_eq!(store.put(vec![letter(0)]).await.unwrap(), [Receipt::Unchanged]);
 }
@@ -63,7 +63,7 @@ async fn what_was_being_run_is_pending() {
     let store = SqliteStore::open(bench.path("new.db")).await.unwrap();
     let pending = Filter::new().with_status(Status::Pending);
     assert_eq!(store.count(pending).await.unwrap(), 2);
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn an_import_that_is_killed_goes_on() {
     let ran = bench.run(&["import", &bench.file("out.jsonl", &exported)]).ok();
     assert_eq!(ran.out, "imported: 60 letters, 40 stored, 20 unchanged\n");
     assert!(bench.run(&["export"]).ok().out == exported);
-    assert_eq!(bench.store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(bench.store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,6 +58,7 @@
 
 mod batch;
 mod call;
+mod check;
 mod claims;
 mod codec;
 mod collapse;
@@ -72,8 +73,10 @@ mod idempotency;
 mod items;
 mod letters;
 mod marks;
+mod migrate;
 mod names;
 mod operations;
+mod parts;
 mod plan;
 mod query;
 mod release;
@@ -83,6 +86,7 @@ mod sink;
 mod tables;
 mod unit;
 mod upkeep;
+mod vitals;
 mod wake;
 
 pub use config::PostgresBuilder;
