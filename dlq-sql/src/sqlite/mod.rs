@@ -50,7 +50,7 @@
 //! ```
 //!
 //! `dlq_operations` and `dlq_operation_items` hold bulk replays, `dlq_audit` what operators did, `audit_log` the
-//! processing audit. Write only through the store: it keeps counts and claims consistent.
+//! processing audit. A file of an earlier version is migrated when it is opened. Write only through the store: it keeps counts and claims consistent.
 //!
 //! # Cost
 //!

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit,
     Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations,
     Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
 };
@@ -136,6 +136,8 @@ delegate! {
         fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
         fn delete(selection: Selection, by: Actor) -> Marked;
         fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
+        fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
+        fn restore(letters: Vec<DeadLetter>) -> Vec<Receipt>;
         fn audit(limit: u32) -> Vec<AuditEntry>;
         fn record_processed(events: Vec<ProcessedEvent>) -> ();
         fn processed(limit: u32) -> Vec<ProcessedEvent>;
