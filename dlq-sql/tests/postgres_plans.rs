@@ -92,7 +92,7 @@ async fn work(store: &PostgresStore, first: u64) {
     for filter in filters {
         for order in [Order::NewestFirst, Order::OldestFirst] {
             let page = PageRequest::new().with_order(order).with_limit(20);
-            let first = store.list(filter.clone(), page.clone()).await.unwrap();
+            let first = store.list(filter.clone(), page).await.unwrap();
             store.list(filter.clone(), page.with_after(first.next)).await.unwrap();
         }
     }

@@ -238,8 +238,8 @@ impl Paging {
     }
 
     fn adapt(&mut self, rows: usize, bytes: usize) {
-        if rows > 0 {
-            let fitting = Self::BYTES / (bytes / rows).max(1);
+        if let Some(each) = bytes.checked_div(rows) {
+            let fitting = Self::BYTES / each.max(1);
             self.rows = fitting.clamp(1, (self.rows * 4).min(Self::MOST));
         }
     }
