@@ -5,8 +5,10 @@
 mod check;
 mod claiming;
 mod fixture;
+mod foreign;
 mod migrating;
 mod opening;
+mod plans;
 mod tables;
 mod waking;
 
