@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit,
-    Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations,
-    Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
 };
 use crate::{
     DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest, RetryLane,

@@ -3,9 +3,9 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit,
-    Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations,
-    Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
