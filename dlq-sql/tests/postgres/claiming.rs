@@ -90,6 +90,28 @@ async fn claimers_at_once_are_given_different_letters() {
     assert_eq!(store.claim(request(200)).await.unwrap().len(), 100);
 }
 
+/// Who releases letters of an operation passes over those that somebody is at, and comes back to them.
+#[tokio::test]
+async fn a_letter_that_somebody_is_at_is_released_later() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    store.put((0..10).map(letter).collect()).await.unwrap();
+    let canary = OperationSpec::replay(Filter::new()).with_canary(8);
+    let operation = replay(&store, canary).await;
+    let mut other = schema.connect().await;
+    let mut other = other.begin().await.unwrap();
+    let locked = "SELECT FROM dlq_events WHERE item < 3 FOR UPDATE";
+    assert_eq!(other.fetch_all(locked).await.unwrap().len(), 3);
+    assert_eq!(store.claim(request(10)).await.unwrap().len(), 7);
+    other.rollback().await.unwrap();
+    assert_eq!(store.claim(request(10)).await.unwrap().len(), 1, "the canary is eight");
+    let operation = store.operation(operation).await.unwrap().unwrap();
+    assert_eq!(operation.progress.with_outcome(ItemOutcome::Queued), 2);
+}
+
 /// Cancelled when ten were run, it has sent ten and what was in flight, says so, and the others are untouched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_cancelled_operation_has_sent_what_it_says() {
