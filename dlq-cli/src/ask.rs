@@ -28,11 +28,28 @@ pub(crate) fn agree(is_agreed: bool, verb: &str, count: u64) -> Result<(), CliEr
     }
     let expected = if count > MANY { count.to_string() } else { "y".to_owned() };
     let hint = if count > MANY { "type the number to go on" } else { "y to go on" };
-    eprint!("{verb} {count} {letters}? [{hint}] ");
+    expect(&format!("{verb} {count} {letters}"), &expected, hint)
+}
+
+/// Asks whether to do something that is not about letters, unless `--yes` was given.
+pub(crate) fn go_on(yes: bool, what: &str) -> Result<(), CliError> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::refused(format!(
+            "about to {what}, and there is no terminal to ask at; say --yes"
+        )));
+    }
+    expect(what, "y", "y to go on")
+}
+
+fn expect(what: &str, expected: &str, hint: &str) -> Result<(), CliError> {
+    eprint!("{what}? [{hint}] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    if answer.trim().eq_ignore_ascii_case(&expected) {
+    if answer.trim().eq_ignore_ascii_case(expected) {
         Ok(())
     } else {
         Err(CliError::refused("nothing was changed"))

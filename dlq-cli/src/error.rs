@@ -49,6 +49,14 @@ impl CliError {
         }
     }
 
+    /// What it says, without passwords.
+    pub(crate) fn into_message(self) -> String {
+        match self {
+            Self::Failed(message) | Self::Refused(message) => crate::secret::hide(&message),
+            Self::Closed => "the output is closed".to_owned(),
+        }
+    }
+
     /// Says it on standard error and yields the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (message, code) = match self {
@@ -56,7 +64,7 @@ impl CliError {
             Self::Refused(message) => (message, 2),
             Self::Closed => return ExitCode::SUCCESS,
         };
-        eprintln!("dlq: {}", crate::output::escape(&message));
+        eprintln!("dlq: {}", crate::output::escape(&crate::secret::hide(&message)));
         ExitCode::from(code)
     }
 }

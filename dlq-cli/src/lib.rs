@@ -8,6 +8,7 @@ mod ask;
 mod broker;
 mod cli;
 mod commands;
+mod contexts;
 mod editor;
 mod error;
 mod filter;
@@ -18,17 +19,18 @@ mod lines;
 mod nats;
 mod open;
 mod output;
+mod secret;
+mod serve;
 mod signals;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
 /// Runs the command with these arguments (the program's name first) and returns its exit code.
 pub async fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match cli::Cli::try_parse_from(args) {
+    let cli = match cli::Cli::read(args) {
         Ok(cli) => cli,
         Err(error) => {
             // A closed pipe behind `dlq --help | head` is nobody's error.
@@ -50,7 +52,7 @@ fn log() {
     // A program that runs the command may log in its own way.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| secret::Hiding(std::io::stderr()))
         .with_ansi(false)
         .try_init();
 }

@@ -1,6 +1,8 @@
 //! From a URL to a store or a broker.
 
 use dlq_core::DeadLetters;
+#[cfg(feature = "postgres")]
+use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
 use dlq_sql::sqlite::SqliteStore;
 
 use crate::cli::{Cli, Command};
@@ -9,6 +11,10 @@ use crate::error::CliError;
 use crate::kafka;
 #[cfg(feature = "nats")]
 use crate::nats;
+use crate::secret::without_password;
+
+/// What one may well ask for, and is no store here.
+const NO_STORES: &[&str] = &["postgres", "postgresql", "redis", "mongodb", "nats", "tls", "kafka"];
 
 /// What `--from` names.
 pub(crate) enum Place {
@@ -21,9 +27,7 @@ pub(crate) enum Place {
 
 /// Opens what `--from` names. Creates a store only where that is asked for.
 pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
-    let url = cli.from.as_deref().ok_or_else(|| {
-        CliError::refused("where are the dead letters? say --from sqlite://dlq.db, or set DLQ_FROM")
-    })?;
+    let url = url(&cli.from)?;
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
@@ -43,30 +47,38 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
     }
 }
 
+/// The URL, which has to be said.
+pub(crate) fn url(from: &Option<String>) -> Result<&str, CliError> {
+    from.as_deref().ok_or_else(|| {
+        CliError::refused(
+            "where are the dead letters? say --from sqlite://dlq.db or postgres://HOST/DATABASE, set DLQ_FROM, or name a context (dlq context --help)",
+        )
+    })
+}
+
 /// Opens a store.
 pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliError> {
     match url.split_once("://") {
         Some(("sqlite", path)) if !path.is_empty() => {
             let opened = SqliteStore::builder().path(path).create(create).open().await;
-            let store = opened.map_err(|error| CliError::from(error).about(url))?;
-            Ok(DeadLetters::new(store))
-        }
-        #[cfg(feature = "postgres")]
-        Some(("postgres" | "postgresql", _)) => {
-            let opened = postgres(url, create)?.open().await;
             let store =
                 opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
         }
-        Some((
-            scheme @ ("postgres" | "postgresql" | "redis" | "mongodb" | "nats" | "tls" | "kafka"),
-            _,
-        )) => Err(CliError::refused(format!(
-            "this build of dlq has no store at `{scheme}://`; it has sqlite://PATH and postgres://HOST/DATABASE"
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            let opened = postgres(url).migrate(create).open().await;
+            let store =
+                opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
+            Ok(DeadLetters::new(store))
+        }
+        Some((scheme, _)) if NO_STORES.contains(&scheme) => Err(CliError::refused(format!(
+            "this build of dlq has no store at `{scheme}://`; it has sqlite://PATH{}",
+            if cfg!(feature = "postgres") { " and postgres://HOST/DATABASE" } else { "" }
         ))),
         _ => Err(CliError::refused(format!(
-            "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, or \
-             nats://HOST/STREAM, or kafka://HOST:PORT/TOPIC",
+            "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, \
+             postgres://HOST/DATABASE, nats://HOST/STREAM or kafka://HOST:PORT/TOPIC",
             without_password(url)
         ))),
     }
@@ -74,15 +86,9 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
 
 /// How the store at this URL is opened: `schema` and `table` in its query are ours, the rest is the driver's.
 #[cfg(feature = "postgres")]
-fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilder, CliError> {
-    use dlq_sql::postgres::PostgresStore;
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    let parts = query.split('&').filter(|part| !part.is_empty());
-    let (ours, theirs): (Vec<_>, Vec<_>) =
-        parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
-    let url =
-        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
-    let mut builder = PostgresStore::builder(url).migrate(create).max_connections(4);
+pub(crate) fn postgres(url: &str) -> PostgresBuilder {
+    let (url, ours) = without_ours(url);
+    let mut builder = PostgresStore::builder(url).max_connections(4);
     for part in ours {
         builder = match part.split_once('=') {
             Some(("schema", name)) => builder.schema(name),
@@ -90,37 +96,24 @@ fn postgres(url: &str, create: bool) -> Result<dlq_sql::postgres::PostgresBuilde
             None => builder,
         };
     }
-    Ok(builder)
+    builder
 }
 
-/// A URL fit to be shown.
-pub(crate) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let authority_end = rest.find('/').unwrap_or(rest.len());
-    match rest[..authority_end].rsplit_once('@') {
-        // It may be a token.
-        Some((secret, _)) if !secret.contains(':') && matches!(scheme, "nats" | "tls") => {
-            format!("{scheme}://{}", &rest[secret.len() + 1..])
-        }
-        Some((user, _)) => {
-            let user_name = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user_name}@{}", &rest[user.len() + 1..])
-        }
-        None => url.to_owned(),
-    }
+/// The driver's part of a URL of Postgres, and what is ours in its query.
+#[cfg(feature = "postgres")]
+fn without_ours(url: &str) -> (String, Vec<&str>) {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let parts = query.split('&').filter(|part| !part.is_empty());
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
+    let url =
+        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
+    (url, ours)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::without_password;
-
-    #[test]
-    fn a_password_is_never_shown() {
-        assert_eq!(without_password("postgres://ana:s3cret@h/db"), "postgres://ana@h/db");
-        assert_eq!(without_password("postgres://ana:s@cret@h/db"), "postgres://ana@h/db");
-        assert_eq!(without_password("nats://t0ken@h,g/DLQ"), "nats://h,g/DLQ");
-        assert_eq!(without_password("nats://ana:s3cret@h,g/DLQ"), "nats://ana@h,g/DLQ");
-        assert_eq!(without_password("sqlite://a@b/dlq.db"), "sqlite://a@b/dlq.db");
-        assert_eq!(without_password("dlq.db"), "dlq.db");
-    }
+/// The database that a store's URL names, where it is one of Postgres.
+#[cfg(feature = "postgres")]
+pub(crate) fn database(url: &str) -> Option<String> {
+    let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    is_postgres.then(|| without_ours(url).0)
 }

@@ -231,8 +231,8 @@ impl KafkaConsumer {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when a topic is missing, a retry topic has settings that will not do, or a setting of the client is
-    /// wrong; `Unavailable` when the brokers do not answer.
+    /// `InvalidConfig` when a topic is missing, also two seconds later, a retry topic has settings that will not do, or a
+    /// setting of the client is wrong; `Unavailable` when the brokers do not answer.
     pub async fn source(&self) -> Result<KafkaSource, TransportError> {
         let stages = self.stages()?;
         let wanted = self.wanted(&stages);

@@ -8,6 +8,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
 
 /// Whether the same call may be made again at once.
+#[cfg(feature = "postgres")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
     No,
@@ -21,6 +22,7 @@ pub(crate) enum Again {
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     kind: StoreErrorKind,
+    #[cfg(feature = "postgres")]
     again: Again,
     detail: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
@@ -28,7 +30,13 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(kind: StoreErrorKind, detail: impl Into<String>) -> Self {
-        Self { kind, again: Again::No, detail: detail.into(), source: None }
+        Self {
+            kind,
+            #[cfg(feature = "postgres")]
+            again: Again::No,
+            detail: detail.into(),
+            source: None,
+        }
     }
 
     /// What is stored cannot be read: `what` names it.

@@ -20,9 +20,14 @@
 mod columns;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod error;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod migration;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use migration::{Migration, MigrationStep};

@@ -7,7 +7,8 @@ use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Times
 /// A letter and what only the store knows of it. Read with or without the message's bytes and the history.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// The database's own number of the row, where it has one; 0 before it is written.
+    /// SQLite's own number of the row; 0 before it is written.
+    #[cfg(feature = "sqlite")]
     pub(crate) seq: i64,
     pub(crate) letter: DeadLetter,
     /// The last fencing token that was given out for it.
@@ -57,6 +58,7 @@ pub(crate) struct Lease<'a> {
 impl Row {
     pub(crate) fn new(letter: DeadLetter) -> Self {
         Self {
+            #[cfg(feature = "sqlite")]
             seq: 0,
             letter,
             fence: 0,

@@ -149,10 +149,10 @@ async fn parent() {
     let found = Found::read(&directory.path().join("journal"));
     let clock = clock_of(kills + 1);
     let store = open(directory.path(), &clock).await;
-    assert_eq!(store.check().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(store.verify().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");
     let extra = found.verify(&store, kills).await;
     let rest = finish_the_rest(&store, &clock).await;
-    assert_eq!(store.check().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(store.verify().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");
     println!(
         "test {NAME} ... ok: {kills} kills, {} letters confirmed, {} runs, {extra} of them repeated, \
          {} operations, {rest} letters finished afterwards; none lost (seed {seed})",

@@ -1,11 +1,15 @@
 //! What the store on SQLite has to pass: the conformance suites, and what is its own.
 
+#[path = "sqlite/checkup.rs"]
+mod checkup;
 #[path = "sqlite/failing.rs"]
 mod failing;
 #[path = "sqlite/file.rs"]
 mod file;
 #[path = "sqlite/fixture.rs"]
 mod fixture;
+#[path = "sqlite/migrating.rs"]
+mod migrating;
 #[path = "sqlite/opening.rs"]
 mod opening;
 

@@ -1,6 +1,7 @@
 use std::io::Write;
+use std::path::PathBuf;
 
-use crate::{Cluster, Error, Running, Service, start, start_cluster};
+use crate::{Cluster, Error, Running, Service, start, start_cluster, tools};
 
 /// The environment variable that lists the servers without which tests must fail.
 const VARIABLE: &str = "DLQ_TEST_REQUIRE";
@@ -10,6 +11,9 @@ const VARIABLE: &str = "DLQ_TEST_REQUIRE";
 #[error("skipped: {0}")]
 #[must_use = "the test must end here"]
 pub struct Skip(#[source] Error);
+
+/// The name of [`tools::promtool`] in that list.
+const PROMTOOL: &str = "promtool";
 
 /// Starts a server for a test, which is skipped if there is none to be had:
 ///
@@ -56,23 +60,37 @@ pub fn require_cluster(service: Service) -> Result<Cluster, Skip> {
 pub fn or_skip<T>(service: Service, outcome: Result<T, Error>) -> Result<T, Skip> {
     let list = std::env::var(VARIABLE).unwrap_or_default();
     // Not `eprintln!`, which the test runner swallows when a test passes.
-    judge(&list, service, outcome, &mut std::io::stderr())
+    judge(&list, service.name(), outcome, &mut std::io::stderr())
+}
+
+/// The program `promtool` for a test, as [`require`] gives a server; its name in `DLQ_TEST_REQUIRE` is `promtool`.
+///
+/// # Errors
+///
+/// As [`require`].
+///
+/// # Panics
+///
+/// As [`require`].
+pub fn require_promtool() -> Result<PathBuf, Skip> {
+    let list = std::env::var(VARIABLE).unwrap_or_default();
+    judge(&list, PROMTOOL, tools::promtool(), &mut std::io::stderr())
 }
 
 fn judge<T>(
     list: &str,
-    service: Service,
+    subject: &str,
     outcome: Result<T, Error>,
     aloud: &mut impl Write,
 ) -> Result<T, Skip> {
-    let required = match is_listed(list, service) {
+    let required = match is_listed(list, subject) {
         Ok(required) => required,
         Err(wrong) => panic!("{VARIABLE}: {wrong}"),
     };
     match outcome {
         Ok(value) => Ok(value),
         Err(error) if required => {
-            panic!("{VARIABLE} lists {service}, which cannot be had: {error}")
+            panic!("{VARIABLE} lists {subject}, which cannot be had: {error}")
         }
         Err(error) => {
             let thread = std::thread::current();
@@ -84,30 +102,37 @@ fn judge<T>(
     }
 }
 
-fn is_listed(list: &str, service: Service) -> Result<bool, String> {
-    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let listed = names.map(str::parse::<Service>).collect::<Result<Vec<_>, _>>()?;
-    Ok(listed.contains(&service))
+fn is_listed(list: &str, subject: &str) -> Result<bool, String> {
+    let mut is_listed = false;
+    for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        if name != PROMTOOL {
+            name.parse::<Service>()?;
+        }
+        is_listed |= name == subject;
+    }
+    Ok(is_listed)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Skip, is_listed, judge};
+    use super::{PROMTOOL, Skip, is_listed, judge};
     use crate::{Error, ErrorKind, Service};
 
     #[test]
     fn lists_are_read_and_misspellings_found() {
-        assert_eq!(is_listed("", Service::Nats), Ok(false));
-        assert_eq!(is_listed(" postgres, nats ", Service::Nats), Ok(true));
-        assert_eq!(is_listed("postgres", Service::Nats), Ok(false));
-        let wrong = is_listed("nats,postgress", Service::Nats).unwrap_err();
+        assert_eq!(is_listed("", "nats"), Ok(false));
+        assert_eq!(is_listed(" postgres, nats ", "nats"), Ok(true));
+        assert_eq!(is_listed("postgres", "nats"), Ok(false));
+        assert_eq!(is_listed("nats,promtool", PROMTOOL), Ok(true));
+        assert_eq!(is_listed("nats,promtool", "postgres"), Ok(false));
+        let wrong = is_listed("nats,postgress", "nats").unwrap_err();
         assert!(wrong.starts_with("`postgress` is not a server; expected one of: nats, kafka"));
     }
 
     fn missing(list: &str) -> (Result<(), Skip>, String) {
         let error = Error::new(ErrorKind::NotInstalled, Service::Nats, "it is not there");
         let mut said = Vec::new();
-        let outcome = judge(list, Service::Nats, Err(error), &mut said);
+        let outcome = judge(list, "nats", Err(error), &mut said);
         (outcome, String::from_utf8(said).unwrap())
     }
 
@@ -129,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_is_there_is_used() {
-        let outcome = judge("nats", Service::Nats, Ok(7), &mut Vec::new());
+        let outcome = judge("nats", "nats", Ok(7), &mut Vec::new());
         assert_eq!(outcome.unwrap(), 7);
     }
 }

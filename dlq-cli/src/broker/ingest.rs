@@ -12,7 +12,7 @@ use crate::cli::IngestArgs;
 use crate::commands::PARTIAL;
 use crate::error::CliError;
 use crate::open;
-use crate::output::Output;
+use crate::output::{Output, Progress};
 use crate::signals::until_asked;
 
 /// For how long `--once` waits for a store or a server that is not there.
@@ -72,12 +72,14 @@ pub(crate) async fn drain(
     if args.audit {
         ingest = ingest.with_audit(store.store().clone());
     }
+    let bar = Progress::endless("new letters");
     let run = until_asked(|stop| {
-        let (ingest, alerts) = (&mut ingest, &alerts);
+        let (ingest, alerts, bar) = (&mut ingest, &alerts, &bar);
         eprintln!("letters of {shown} go into {name}");
         async move {
             let tell = |new: &[Incident]| {
-                incidents.write(new)?;
+                bar.aside(|| incidents.write(new))?;
+                bar.advance(new.len() as u64);
                 alerts.tell(new);
                 Ok(())
             };
@@ -85,6 +87,7 @@ pub(crate) async fn drain(
         }
     });
     let ran = run.await;
+    bar.end();
     let report = ingest.report().clone();
     // Others get its share at once.
     drop(ingest);

@@ -1,14 +1,14 @@
 //! What the verbs do at any broker; what differs stands in a folder for each.
 
 mod alert;
-mod check;
+mod deployment;
 mod incidents;
 mod ingest;
 mod login;
 mod mark;
 mod replay;
 
-pub(crate) use check::{read_deployment, show_findings};
+pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;

@@ -5,21 +5,20 @@ use std::time::Duration;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
 use dlq_core::store::Pace;
 use dlq_core::{Clock as _, LetterId, OperationId, SystemClock};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::ask;
 use crate::cli::ReplayArgs;
 use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
-use crate::output::{Output, SCHEMA_VERSION, escape};
+use crate::output::{Output, Progress, SCHEMA_VERSION, escape};
 
 /// How many failures are said one by one.
 const SAID: usize = 20;
 
 /// A replay while it is told of.
 pub(crate) struct Replaying {
-    bar: ProgressBar,
+    bar: Progress,
     failures: Vec<Value>,
 }
 
@@ -76,11 +75,7 @@ impl Replaying {
             return Ok(Err(exit_code(&plan.skipped, 0)));
         }
         ask::confirm(&args.change, "replay", plan.letters)?;
-        let bar = ProgressBar::new(plan.letters);
-        let style = "{wide_bar} {pos}/{len} letters  {per_sec}  {eta} left";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
+        let bar = Progress::of(plan.letters, "letters");
         Ok(Ok(Self { bar, failures: Vec::new() }))
     }
 
@@ -91,16 +86,16 @@ impl Replaying {
                 if self.failures.len() < SAID {
                     let id = commands::short(&id);
                     let why = escape(&chain(error));
-                    self.bar.suspend(|| eprintln!("letter {id} cannot be sent: {why}"));
+                    self.bar.aside(|| eprintln!("letter {id} cannot be sent: {why}"));
                 }
                 let mut failure = json!({ "letter": id, "why": chain(error) });
                 if let (Some(failure), Value::Object(place)) = (failure.as_object_mut(), place) {
                     failure.extend(place);
                 }
                 self.failures.push(failure);
-                self.bar.inc(1);
+                self.bar.advance(1);
             }
-            ReplayOutcome::Sent => self.bar.inc(1),
+            ReplayOutcome::Sent => self.bar.advance(1),
             _ => {}
         }
     }
@@ -113,7 +108,7 @@ impl Replaying {
         again: bool,
         report: Result<ReplayReport, CliError>,
     ) -> Result<ExitCode, CliError> {
-        self.bar.finish_and_clear();
+        self.bar.end();
         let report = report?;
         if out.is_table() {
             out.line(&report)?;
@@ -174,7 +169,7 @@ fn explain(plan: &ReplayPlan, to: &str, dry: bool) {
 fn show(out: &mut Output, plan: &ReplayPlan) -> Result<(), CliError> {
     if out.is_table() {
         if !plan.sample.is_empty() {
-            out.line(commands::table(&plan.sample))?;
+            out.table(&commands::table(&plan.sample))?;
         }
         return Ok(());
     }

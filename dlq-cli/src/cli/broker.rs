@@ -91,7 +91,7 @@ impl FromStr for ConsumerOf {
 
 #[derive(Debug, Args)]
 pub(crate) struct IngestArgs {
-    /// The store, which is created when it is not there, e.g. sqlite://dlq.db
+    /// The store, which is created when it is not there, e.g. sqlite://dlq.db or postgres://HOST/DATABASE
     #[arg(long, value_name = "URL", env = "DLQ_INTO", hide_env_values = true)]
     pub(crate) into: String,
     /// End when every letter is in the store, instead of waiting for more
@@ -226,9 +226,11 @@ pub(crate) struct LadderArgs {
     pub(crate) ladder_names: String,
 }
 
+/// What only a check of a broker takes.
 #[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
-    /// Look at this stream and its consumers; may be given several times. Defaults to all streams
+#[command(next_help_heading = "Check of a broker")]
+pub(crate) struct CheckAtBrokerArgs {
+    /// At NATS: look at this stream and its consumers; may be given several times. Defaults to all streams
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM")]
     pub(crate) stream: Vec<String>,
@@ -238,11 +240,22 @@ pub(crate) struct CheckArgs {
     #[cfg(feature = "kafka")]
     #[command(flatten)]
     pub(crate) ladder: LadderArgs,
-    /// The stream of retries
+    /// At NATS: the stream of retries
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
     /// Compare with this deployment, a JSON document
     #[arg(long, value_name = "FILE", conflicts_with = "consumer")]
     pub(crate) deployment: Option<PathBuf>,
+}
+
+impl CheckAtBrokerArgs {
+    /// Whether somebody asked for something that a store cannot be asked.
+    pub(crate) fn is_given(&self) -> bool {
+        #[cfg(feature = "nats")]
+        if !self.stream.is_empty() {
+            return true;
+        }
+        !self.consumer.is_empty() || self.deployment.is_some()
+    }
 }

@@ -2,18 +2,28 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
+#[cfg(feature = "postgres")]
+mod import_table;
+mod serve;
 mod upkeep;
 
 #[cfg(feature = "nats")]
 pub(crate) use broker::RouteArgs;
 #[cfg(any(feature = "kafka", feature = "nats"))]
-pub(crate) use broker::{AlertArgs, BrokerArgs, CheckArgs, IngestArgs, ReplayAtBrokerArgs};
+pub(crate) use broker::{AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
+pub(crate) use serve::ServeArgs;
+pub(crate) use upkeep::{
+    CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
+};
 
-pub(crate) use upkeep::{CleanupArgs, EditArgs, ExportArgs, ImportArgs};
+#[cfg(feature = "postgres")]
+pub(crate) use import_table::TableArgs;
+use std::ffi::OsString;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use dlq_core::store::{Mark, Pace};
 use dlq_core::{Cursor, OperationId};
 
@@ -26,10 +36,19 @@ use crate::filter::FilterArgs;
 #[derive(Debug, Parser)]
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the dead letters are: sqlite://dlq.db, nats://[USER:PASSWORD@]HOST[:PORT]/STREAM, or
-    /// kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC
-    #[arg(long, value_name = "URL", env = "DLQ_FROM", hide_env_values = true, global = true)]
+    /// Where the dead letters are: sqlite://dlq.db, postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE[?schema=NAME],
+    /// nats://[USER:PASSWORD@]HOST[:PORT]/STREAM, or
+    /// kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC, or the name of a context. Others on this machine see the
+    /// arguments of a process: a password is better off in a context, or in the environment
+    #[arg(long, value_name = "URL|NAME", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
+
+    /// The context of the configuration file that says where, unless --from does. Defaults to the file's `default`
+    #[arg(long, value_name = "NAME", env = "DLQ_CONTEXT", global = true)]
+    pub(crate) context: Option<String>,
+
+    #[arg(skip)]
+    pub(crate) typed: Typed,
 
     #[cfg(any(feature = "kafka", feature = "nats"))]
     #[command(flatten)]
@@ -39,8 +58,35 @@ pub(crate) struct Cli {
     #[arg(short, long, value_enum, default_value_t = Format::Table, global = true)]
     pub(crate) output: Format,
 
+    /// Do not cut lines to the width of the terminal, nor leave columns out
+    #[arg(long, visible_alias = "no-trunc", global = true)]
+    pub(crate) wide: bool,
+
+    /// Show no progress
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// What was typed, rather than taken from the environment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Typed {
+    pub(crate) from: bool,
+    pub(crate) context: bool,
+}
+
+impl Cli {
+    /// Reads the arguments, the program's name first.
+    pub(crate) fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(args)?;
+        let is_typed = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let typed = Typed { from: is_typed("from"), context: is_typed("context") };
+        let cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        Ok(Self { typed, ..cli })
+    }
 }
 
 #[cfg(feature = "kafka")]
@@ -113,9 +159,32 @@ pub(crate) enum Command {
     #[cfg(feature = "nats")]
     /// Write dead letters for consumers of NATS JetStream that give messages up themselves
     Route(RouteArgs),
-    #[cfg(any(feature = "kafka", feature = "nats"))]
-    /// Look for settings at a broker by which messages or letters would be lost
+    /// Look for what is wrong: at a broker for settings by which messages would be lost, at a store for letters that
+    /// nobody takes, missing indexes and the like
     Check(CheckArgs),
+    /// Show what is to be done to the tables of a store for this program, or do it
+    Migrate(MigrateArgs),
+    /// Show the named places of the configuration file, or choose one
+    ///
+    /// The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
+    ///
+    ///     default = "prod"
+    ///
+    ///     [contexts.prod]
+    ///     from = "nats://ops@nats.internal/DLQ"   # ${NAME} is a variable of the environment
+    ///     password_command = "pass show nats/ops" # or password_file = "~/.nats-password"
+    #[command(verbatim_doc_comment)]
+    Context {
+        #[command(subcommand)]
+        command: ContextCommand,
+    },
+    /// Print completions for a shell, e.g. `dlq completions bash > ~/.local/share/bash-completion/completions/dlq`
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Count the letters of a store for Prometheus (/metrics) and for probes (/health), until it is told to end
+    Serve(ServeArgs),
 }
 
 impl Command {
@@ -140,8 +209,11 @@ impl Command {
             Self::Ingest(_) => "ingest",
             #[cfg(feature = "nats")]
             Self::Route(_) => "route",
-            #[cfg(any(feature = "kafka", feature = "nats"))]
             Self::Check(_) => "check",
+            Self::Migrate(_) => "migrate",
+            Self::Context { .. } => "context",
+            Self::Completions { .. } => "completions",
+            Self::Serve(_) => "serve",
         }
     }
 }

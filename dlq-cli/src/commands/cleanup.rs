@@ -39,7 +39,7 @@ pub(super) async fn run(
                 let found = serde_json::json!({ "count": count, "sample": sample });
                 context.out.document(&found)?;
             } else if !sample.is_empty() {
-                context.out.line(list::table(&sample))?;
+                context.out.table(&list::table(&sample))?;
             }
             eprintln!("dry run: nothing was changed");
             return Ok(ExitCode::SUCCESS);

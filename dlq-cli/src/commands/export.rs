@@ -8,7 +8,7 @@ use super::{Context, PARTIAL};
 use crate::cli::ExportArgs;
 use crate::error::CliError;
 use crate::lines::LinesFile;
-use crate::output::bar;
+use crate::output::Progress;
 use crate::signals;
 
 /// How many letters are listed at once.
@@ -19,9 +19,16 @@ const AT_ONCE: usize = 32;
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
     let Some(path) = &args.to else {
-        let out = |context: &mut Context, letter: &DeadLetter| context.out.json_line(letter);
+        let total = context.letters.count(filter.clone()).await?;
+        let bar = Progress::of(total, "letters").hidden_if(context.out.is_terminal());
+        let out = |context: &mut Context, letter: &DeadLetter| {
+            bar.advance(1);
+            context.out.json_line(letter)
+        };
         let never = std::future::pending();
-        let exported = export(context, &filter, None, &mut Box::pin(never), out).await?;
+        let exported = export(context, &filter, None, &mut Box::pin(never), out).await;
+        bar.end();
+        let exported = exported?;
         eprintln!("{}", said(exported.letters));
         return Ok(ExitCode::SUCCESS);
     };
@@ -32,14 +39,14 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
         eprintln!("going on after letter {}", after.id);
         rest.since = Some(rest.since.map_or(after.created_at, |since| since.max(after.created_at)));
     }
-    let bar = bar(context.letters.count(rest).await?);
+    let bar = Progress::of(context.letters.count(rest).await?, "letters");
     let ended = signals::until_asked(async |mut stop| {
         let write = |_: &mut Context, letter: &DeadLetter| {
-            bar.inc(1);
+            bar.advance(1);
             file.write(letter)
         };
         let ended = export(context, &filter, after, &mut stop, write).await;
-        bar.finish_and_clear();
+        bar.end();
         // Whole lines stay, whatever happened.
         file.finish()?;
         ended

@@ -12,7 +12,7 @@ use super::{Context, PARTIAL};
 use crate::cli::ImportArgs;
 use crate::error::CliError;
 use crate::lines::{Batch, read_batches};
-use crate::output::{SCHEMA_VERSION, bar_of_bytes, escape};
+use crate::output::{Progress, SCHEMA_VERSION, escape};
 use crate::signals;
 
 /// How many bad lines are said in words; all are counted.
@@ -21,10 +21,17 @@ const SAID: u64 = 20;
 pub(super) async fn run(
     context: &mut Context,
     store: &DeadLetters,
+    #[cfg_attr(not(feature = "postgres"), expect(unused_variables))] from: Option<&str>,
     args: ImportArgs,
 ) -> Result<ExitCode, CliError> {
-    let (mut batches, length) = open(&args.file, args.batch as usize)?;
-    let bar = bar_of_bytes(length);
+    let Some(path) = args.file else {
+        #[cfg(feature = "postgres")]
+        return super::import_table::run(context, store, from, args.table).await;
+        #[cfg(not(feature = "postgres"))]
+        return Err(CliError::refused("no file was given"));
+    };
+    let (mut batches, length) = open(&path, args.batch as usize)?;
+    let bar = Progress::of_bytes(length);
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
@@ -35,10 +42,10 @@ pub(super) async fn run(
             };
             let Some(batch) = batch else { return Ok(false) };
             let batch = batch.map_err(|error| {
-                let (path, line) = (args.file.display(), imported.lines);
+                let (path, line) = (path.display(), imported.lines);
                 CliError::failed(format!("cannot read {path} after line {line}: {error}"))
             })?;
-            bar.suspend(|| imported.say_bad(&batch));
+            bar.aside(|| imported.say_bad(&batch));
             let receipts = store.restore(batch.letters).await.map_err(|error| {
                 let line = imported.lines;
                 CliError::from(error).hinting(&format!(
@@ -46,12 +53,12 @@ pub(super) async fn run(
                 ))
             })?;
             imported.count(&receipts, batch.bad.len() as u64, batch.line);
-            bar.inc(batch.bytes);
-            bar.set_message(format!("{} letters", imported.letters()));
+            bar.advance(batch.bytes);
+            bar.say(format!("{} letters", imported.letters()));
         }
     });
     let is_cut_short = is_cut_short.await?;
-    bar.finish_and_clear();
+    bar.end();
     imported.show(context)?;
     if is_cut_short {
         eprintln!("ended after line {}; the same command goes on from there", imported.lines);

@@ -6,7 +6,7 @@ use dlq_core::{LetterSummary, Order, PageRequest};
 use super::{Context, count};
 use crate::cli::{Format, ListArgs};
 use crate::error::CliError;
-use crate::output::{SCHEMA_VERSION, Table, age, cut};
+use crate::output::{Column, SCHEMA_VERSION, Table, age};
 
 /// How many letters are fetched at a time.
 const PAGE: u64 = 500;
@@ -38,7 +38,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     }
     match context.out.format {
         Format::Table if kept.is_empty() => eprintln!("no letters match"),
-        Format::Table => context.out.line(table(&kept))?,
+        Format::Table => context.out.table(&table(&kept))?,
         Format::Json => context.out.json(&serde_json::json!({
             "schema_version": SCHEMA_VERSION, "letters": kept, "next": after,
         }))?,
@@ -55,19 +55,27 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
 /// The table of letters that `list` and `peek` show.
 pub(crate) fn table(letters: &[LetterSummary]) -> Table {
     let mut table = Table::new(&[
-        "ID", "STATUS", "SUBJECT", "CONSUMER", "REASON", "CAUSE", "ATTEMPTS", "AGE", "ERROR",
+        Column::whole("ID", 0),
+        Column::whole("STATUS", 2),
+        Column::text("SUBJECT", 3, 12),
+        Column::text("CONSUMER", 5, 12),
+        Column::whole("REASON", 4),
+        Column::whole("CAUSE", 6),
+        Column::whole("ATTEMPTS", 7),
+        Column::whole("AGE", 1),
+        Column::text("ERROR", 0, 20),
     ]);
     for letter in letters {
         table.row([
             short(&letter.id),
             letter.state.status.to_string(),
-            cut(&letter.subject, 40),
-            cut(&letter.consumer, 40),
+            letter.subject.clone(),
+            letter.consumer.clone(),
             letter.reason.to_string(),
             letter.cause.map_or_else(|| "-".to_owned(), |cause| cause.to_string()),
             letter.attempts.to_string(),
             age(letter.died_at),
-            cut(&letter.error, 120),
+            letter.error.clone(),
         ]);
     }
     table

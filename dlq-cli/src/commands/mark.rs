@@ -52,7 +52,7 @@ pub(super) async fn select(
         let sample = context.letters.list(filter, PageRequest::new().with_limit(10)).await?.letters;
         if context.out.is_table() {
             if !sample.is_empty() {
-                context.out.line(list::table(&sample))?;
+                context.out.table(&list::table(&sample))?;
             }
         } else {
             context.out.document(&serde_json::json!({ "count": count, "sample": sample }))?;

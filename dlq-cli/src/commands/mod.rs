@@ -1,14 +1,19 @@
 //! One file per verb.
 
+mod check;
 mod cleanup;
+mod context;
 mod count;
 mod delete;
 mod edit;
 mod export;
 mod groups;
 mod import;
+#[cfg(feature = "postgres")]
+mod import_table;
 mod list;
 mod mark;
+mod migrate;
 mod op;
 mod peek;
 mod replay;
@@ -16,17 +21,21 @@ mod show;
 mod stats;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) use check::show_findings;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use list::{short, table};
 
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use dlq_core::DeadLetters;
 use dlq_core::store::BoxLetters;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
 use crate::open::{self, Place};
-use crate::output::Output;
+use crate::output::{Output, Progress};
+use crate::{contexts, secret};
 
 /// What the verbs that look work with.
 pub(crate) struct Context {
@@ -40,13 +49,33 @@ pub(crate) struct Context {
 pub(crate) const PARTIAL: u8 = 3;
 
 /// Opens what is asked for and runs the verb.
-pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
+    if cli.quiet {
+        Progress::be_quiet();
+    }
+    let mut out = Output::new(cli.output, cli.wide);
+    match cli.command {
+        Command::Completions { shell } => return completions(&mut out, shell),
+        Command::Context { command } => return context::run(&mut out, cli.context, command),
+        _ => {}
+    }
+    cli.from = contexts::resolve(&cli).await?;
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    if let Command::Ingest(args) = &mut cli.command {
+        args.into = contexts::url(&args.into).await?;
+        secret::keep(&args.into);
+    }
+    match cli.command {
+        Command::Migrate(args) => return migrate::run(open::url(&cli.from)?, out, args).await,
+        // It waits for a store that does not answer yet.
+        Command::Serve(args) => return crate::serve::run(open::url(&cli.from)?, args).await,
+        _ => {}
+    }
     let place = open::open(&cli).await?;
-    let Cli { from, output, command, .. } = cli;
-    let target = open::without_password(from.as_deref().unwrap_or_default());
-    let out = Output::new(output);
+    let Cli { from, command, .. } = cli;
+    let target = secret::without_password(from.as_deref().unwrap_or_default());
     match place {
-        Place::Store(store) => at_store(store, target, out, command).await,
+        Place::Store(store) => at_store(store, from.as_deref(), target, out, command).await,
         #[cfg(feature = "kafka")]
         Place::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
         #[cfg(feature = "nats")]
@@ -56,6 +85,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
 
 async fn at_store(
     store: DeadLetters,
+    from: Option<&str>,
     target: String,
     out: Output,
     command: Command,
@@ -69,7 +99,8 @@ async fn at_store(
         Command::Delete(args) => delete::run(&mut context, &store, args).await,
         Command::Edit(args) => edit::run(&mut context, &store, args).await,
         Command::Cleanup(args) => cleanup::run(&mut context, &store, args).await,
-        Command::Import(args) => import::run(&mut context, &store, args).await,
+        Command::Import(args) => import::run(&mut context, &store, from, args).await,
+        Command::Check(args) => check::run(&mut context, &store, args).await,
         command => look(&mut context, command).await,
     }?;
     context.out.flush()?;
@@ -92,4 +123,12 @@ pub(crate) async fn look(context: &mut Context, command: Command) -> Result<Exit
             context.target
         ))),
     }
+}
+
+fn completions(out: &mut Output, shell: clap_complete::Shell) -> Result<ExitCode, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "dlq", &mut script);
+    out.raw(&script)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use dlq_core::store::{Control, ItemOutcome, Operation, OperationState};
 use dlq_core::{DeadLetters, OperationId};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Context, list, replay};
 use crate::ask;
 use crate::cli::{Format, OpCommand, SteerArgs};
 use crate::error::CliError;
-use crate::output::{SCHEMA_VERSION, Table, age, cut, escape};
+use crate::output::{Column, Progress, SCHEMA_VERSION, Table, age, escape};
+use crate::signals::Signals;
 
 /// How many items are fetched at a time.
 const PAGE: u32 = 500;
@@ -54,15 +54,15 @@ async fn show_all(
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&[
-        "ID",
-        "STATE",
-        "DONE",
-        "SUCCEEDED",
-        "FAILED AGAIN",
-        "SKIPPED",
-        "AGE",
-        "BY",
-        "NOTE",
+        Column::whole("ID", 0),
+        Column::whole("STATE", 0),
+        Column::whole("DONE", 1),
+        Column::whole("SUCCEEDED", 4),
+        Column::whole("FAILED AGAIN", 3),
+        Column::whole("SKIPPED", 5),
+        Column::whole("AGE", 2),
+        Column::text("BY", 6, 8),
+        Column::text("NOTE", 7, 10),
     ]);
     for operation in &operations {
         let progress = &operation.progress;
@@ -74,11 +74,11 @@ async fn show_all(
             progress.with_outcome(ItemOutcome::FailedAgain).to_string(),
             progress.with_outcome(ItemOutcome::Skipped).to_string(),
             age(operation.created_at),
-            cut(&operation.by.who, 40),
-            cut(operation.by.note.as_deref().unwrap_or("-"), 80),
+            operation.by.who.clone(),
+            operation.by.note.clone().unwrap_or_else(|| "-".to_owned()),
         ]);
     }
-    context.out.line(table)?;
+    context.out.table(&table)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -114,7 +114,14 @@ async fn show(
                 .as_deref()
                 .map_or_else(String::new, |note| format!(": {}", escape(note)));
             context.out.line(format_args!("by {}{note}", escape(&operation.by.who)))?;
-            let mut table = Table::new(&["#", "LETTER", "GENERATION", "OUTCOME", "AGE", "WHY"]);
+            let mut table = Table::new(&[
+                Column::whole("#", 2),
+                Column::whole("LETTER", 0),
+                Column::whole("GENERATION", 4),
+                Column::whole("OUTCOME", 0),
+                Column::whole("AGE", 3),
+                Column::text("WHY", 1, 10),
+            ]);
             for item in &items {
                 table.row([
                     item.index.to_string(),
@@ -125,7 +132,7 @@ async fn show(
                     item.why.clone().unwrap_or_else(|| "-".to_owned()),
                 ]);
             }
-            context.out.line(table)?;
+            context.out.table(&table)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -146,32 +153,41 @@ async fn steer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the operation has ended or stopped, with a bar on standard error.
+/// Waits until the operation has ended or stopped, with a bar on standard error. Asked to end (SIGINT, SIGTERM) it
+/// leaves the operation running.
 pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Operation, CliError> {
-    let first = letters.operation(id).await?;
-    let bar = ProgressBar::new(first.progress.total);
-    if let Ok(style) =
-        ProgressStyle::with_template("{wide_bar} {pos}/{len} letters  {per_sec}  {eta} left  {msg}")
-    {
-        bar.set_style(style);
-    }
+    let mut operation = letters.operation(id).await?;
+    let bar = Progress::of(operation.progress.total, "letters");
+    let mut signals = Signals::new()?;
+    let mut told = None;
     loop {
-        let operation = letters.operation(id).await?;
-        bar.set_position(operation.progress.done());
-        bar.set_message(operation.state.to_string());
+        bar.set(operation.progress.done());
+        bar.say(format!("{}{}", operation.state, outcomes(&operation)));
         if operation.state.is_final() || operation.state == OperationState::Stopped {
-            bar.finish_and_clear();
+            bar.end();
             return Ok(operation);
         }
+        if operation.state == OperationState::Paused && told != Some(operation.state) {
+            bar.aside(|| eprintln!("the operation is paused; to go on: dlq op resume {id}"));
+        }
+        told = Some(operation.state);
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            _ = tokio::signal::ctrl_c() => {
-                bar.abandon();
-                eprintln!("the operation goes on; to end it: dlq op cancel {id}");
+            () = tokio::time::sleep(LOOK) => operation = letters.operation(id).await?,
+            () = signals.next() => {
+                bar.end();
+                eprintln!("the operation goes on; to see it again: dlq op watch {id}, to end it: dlq op cancel {id}");
                 return Ok(operation);
             }
         }
     }
+}
+
+/// How letters ended, as far as they have.
+fn outcomes(operation: &Operation) -> String {
+    let ends = [ItemOutcome::Succeeded, ItemOutcome::FailedAgain, ItemOutcome::Skipped];
+    let counts = ends.map(|outcome| (outcome, operation.progress.with_outcome(outcome)));
+    let counts = counts.iter().filter(|(_, count)| *count > 0);
+    counts.map(|(outcome, count)| format!(", {count} {outcome}")).collect()
 }
 
 fn one_line(operation: &Operation) -> String {

@@ -27,7 +27,7 @@ pub(super) async fn run(context: &mut Context, args: PeekArgs) -> Result<ExitCod
         return Ok(ExitCode::SUCCESS);
     }
     histogram(&mut context.out, &stats)?;
-    context.out.line(list::table(&latest))?;
+    context.out.table(&list::table(&latest))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -35,7 +35,7 @@ fn histogram(out: &mut Output, stats: &Stats) -> Result<(), CliError> {
     let most = stats.by_reason.values().copied().max().unwrap_or(0).max(1);
     for (reason, count) in &stats.by_reason {
         let bar = "█".repeat(usize::try_from((count * WIDTH).div_ceil(most)).unwrap_or(0));
-        out.line(format_args!("{reason:>14} {count:>8} {bar}"))?;
+        out.cut_line(&format!("{reason:>14} {count:>8} {bar}"))?;
     }
     out.line("")
 }

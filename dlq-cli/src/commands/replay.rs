@@ -81,7 +81,7 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
     explain(plan, "would be");
     if context.out.is_table() {
         if !plan.sample.is_empty() {
-            context.out.line(list::table(&plan.sample))?;
+            context.out.table(&list::table(&plan.sample))?;
         }
         eprintln!("dry run: nothing was changed");
     } else {

@@ -61,6 +61,9 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
     )?;
     field(out, "died", format!("{}  ({} ago)", letter.died_at, age(letter.died_at)))?;
     field(out, "stored", format!("{}, changed {}", state.created_at, state.updated_at))?;
+    if !state.edited_from.is_empty() {
+        field(out, "edited", format!("{} times", state.edited_from.len()))?;
+    }
     if !letter.confirmed {
         field(out, "confirmed", "no: the death was heard of, not seen".to_owned())?;
     }

@@ -41,7 +41,7 @@ fn section<K: ToString + Ord>(
     rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     for (index, (value, count)) in rows.into_iter().enumerate() {
         let label = if index == 0 { name } else { "" };
-        out.line(format_args!("  {label:<10} {count:>8}  {}", escape(&value.to_string())))?;
+        out.cut_line(&format!("  {label:<10} {count:>8}  {}", escape(&value.to_string())))?;
     }
     Ok(())
 }

@@ -5,7 +5,8 @@ use dlq_kafka::admin::{ConsumerPlan, Deployment};
 
 use super::{Broker, ladder};
 use crate::broker;
-use crate::cli::CheckArgs;
+use crate::cli::CheckAtBrokerArgs;
+use crate::commands;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -13,7 +14,7 @@ use crate::output::Output;
 pub(super) async fn run(
     at: &Broker,
     out: &mut Output,
-    args: CheckArgs,
+    args: CheckAtBrokerArgs,
 ) -> Result<ExitCode, CliError> {
     let deployment = match &args.deployment {
         Some(file) => broker::read_deployment(file)?,
@@ -21,11 +22,11 @@ pub(super) async fn run(
     };
     at.reach().await?;
     let findings = deployment.check(&at.brokers).await.map_err(|error| at.failed(error))?;
-    broker::show_findings(out, &at.shown, &findings)
+    commands::show_findings(out, &at.shown, &findings)
 }
 
 /// What the arguments say: without consumers, the one whose topic gave the dead letters their name.
-fn given(at: &Broker, args: CheckArgs) -> Result<Deployment, CliError> {
+fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
     deployment.letters = DlqTopic::new().with_name(&*at.topic);
     let ladder = ladder(&args.ladder);

@@ -2,7 +2,6 @@
 
 use dlq_core::{StoreError, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaLetters, ScanRange, find_topic, ingest_marks};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::settings::brokers;
 use super::url::KafkaUrl;
@@ -10,6 +9,7 @@ use crate::broker::Mark;
 use crate::cli::BrokerArgs;
 use crate::error::CliError;
 use crate::filter::{AtKafkaArgs, Attribute};
+use crate::output::Progress;
 
 /// What `kafka://…` names.
 #[derive(Clone, Debug)]
@@ -43,16 +43,13 @@ impl Broker {
         for Attribute(name, value) in header {
             range = range.with_header(name.clone(), value.clone());
         }
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} records read") {
-            bar.set_style(style);
-        }
+        let bar = Progress::of(0, "records read");
         KafkaLetters::new(&self.brokers, &*self.topic).with_range(range).with_progress(
             move |progress| {
-                bar.set_length(progress.total);
-                bar.set_position(progress.read);
+                bar.set_total(progress.total);
+                bar.set(progress.read);
                 if progress.read >= progress.total {
-                    bar.finish_and_clear();
+                    bar.end();
                 }
             },
         )

@@ -6,7 +6,8 @@ use dlq_nats::{DlqStream, RetryStream};
 use super::Broker;
 use super::connect::existing_retries;
 use crate::broker;
-use crate::cli::CheckArgs;
+use crate::cli::CheckAtBrokerArgs;
+use crate::commands;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -14,18 +15,18 @@ use crate::output::Output;
 pub(super) async fn run(
     at: &Broker,
     out: &mut Output,
-    args: CheckArgs,
+    args: CheckAtBrokerArgs,
 ) -> Result<ExitCode, CliError> {
     let deployment = match &args.deployment {
         Some(file) => broker::read_deployment(file)?,
         None => given(at, args).await?,
     };
     let findings = deployment.check(&at.context).await?;
-    broker::show_findings(out, &at.shown, &findings)
+    commands::show_findings(out, &at.shown, &findings)
 }
 
 /// What the arguments say; the stream of dead letters is taken as it is.
-async fn given(broker: &Broker, args: CheckArgs) -> Result<Deployment, CliError> {
+async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
     let there = broker.config(&broker.stream).await.ok().flatten();
     deployment.letters = match there {

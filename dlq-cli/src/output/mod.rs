@@ -1,16 +1,16 @@
 //! Printing: tables for people, JSON for programs.
 
-mod bar;
 mod diff;
+mod progress;
 mod table;
 mod text;
 
-pub(crate) use bar::{bar, bar_of_bytes};
 pub(crate) use diff::diff;
-pub(crate) use table::Table;
-pub(crate) use text::{age, bytes, cut, escape};
+pub(crate) use progress::Progress;
+pub(crate) use table::{Column, Table};
+pub(crate) use text::{age, bytes, escape};
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
 
 use serde::Serialize;
 
@@ -24,11 +24,33 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 pub(crate) struct Output {
     pub(crate) format: Format,
     out: BufWriter<StdoutLock<'static>>,
+    /// The width that lines for people are cut to: the terminal's, or none.
+    width: Option<usize>,
 }
 
 impl Output {
-    pub(crate) fn new(format: Format) -> Self {
-        Self { format, out: BufWriter::new(io::stdout().lock()) }
+    /// `wide` lines are as long as they are, also at a terminal.
+    pub(crate) fn new(format: Format, wide: bool) -> Self {
+        let width = if wide { None } else { width() };
+        Self { format, out: BufWriter::new(io::stdout().lock()), width }
+    }
+
+    /// Whether it goes to a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        io::stdout().is_terminal()
+    }
+
+    /// Writes a table, cut to the terminal.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<(), CliError> {
+        table.lines(self.width).into_iter().try_for_each(|line| self.line(line))
+    }
+
+    /// Writes a line, cut to the terminal.
+    pub(crate) fn cut_line(&mut self, text: &str) -> Result<(), CliError> {
+        match self.width {
+            Some(width) => self.line(text::fit(text, width)),
+            None => self.line(text),
+        }
     }
 
     /// Whether people read it.
@@ -86,4 +108,14 @@ impl Drop for Output {
     fn drop(&mut self) {
         let _ = self.out.flush();
     }
+}
+
+/// The width of the terminal; `None` where there is none, and nothing is cut. `COLUMNS` says better.
+fn width() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let found = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    said.or_else(found).filter(|width| *width > 0)
 }

@@ -6,6 +6,10 @@ use bytes::Bytes;
 use dlq_core::policy::duration;
 use dlq_core::{Clock as _, SystemClock, Timestamp};
 use std::time::Duration;
+use unicode_width::UnicodeWidthStr as _;
+
+/// How many bytes there are to a column at most, with marks upon letters.
+const LARGEST: usize = 16;
 
 /// Text in which nothing can steer a terminal: control characters, and characters that change the direction of text
 /// or are invisible, stand as escapes. Tabs and line breaks too.
@@ -26,15 +30,36 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 fn is_deceptive(char: char) -> bool {
-    matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(
+        char,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
-/// Text cut to a number of characters, with a mark.
-pub(crate) fn cut(text: &str, limit: usize) -> String {
-    if text.chars().count() <= limit {
+/// Text cut to this width at a terminal, with a mark. Wide characters count as two.
+pub(crate) fn fit(text: &str, width: usize) -> String {
+    // Characters of no width are cut too, however many there are.
+    if text.width() <= width && text.len() <= width.saturating_mul(LARGEST) {
         return text.to_owned();
     }
-    text.chars().take(limit.saturating_sub(1)).chain(['…']).collect()
+    let mut cut = String::new();
+    for char in text.chars().take(width.saturating_mul(LARGEST / 4)) {
+        let end = cut.len();
+        cut.push(char);
+        if cut.width() >= width {
+            cut.truncate(end);
+            break;
+        }
+    }
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
 }
 
 /// How long ago, in the largest unit that says something.
@@ -81,8 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn cutting_counts_characters() {
-        assert_eq!(cut("äöü", 3), "äöü");
-        assert_eq!(cut("äöüß", 3), "äö…");
+    fn cutting_counts_columns() {
+        assert_eq!(fit("äöü", 3), "äöü");
+        assert_eq!(fit("äöüß", 3), "äö…");
+        assert_eq!(fit("支払い", 6), "支払い");
+        assert_eq!(fit("支払い", 5), "支払…");
+        assert_eq!(fit("支払い", 4), "支…");
+        assert_eq!(fit("x", 0), "");
+        let marked = format!("e{}", "\u{301}".repeat(10_000));
+        assert!(fit(&marked, 10).len() < 200);
     }
 }

@@ -11,6 +11,8 @@ pub(crate) fn dlq(args: &[&str]) -> Command {
         .args(args)
         .stdin(Stdio::null())
         .env_remove("DLQ_FROM")
+        .env_remove("DLQ_CONTEXT")
+        .env("DLQ_CONFIG", "")
         .env_remove("RUST_LOG")
         .env("USER", "ana")
         .env("HOSTNAME", "ops");

@@ -9,6 +9,7 @@ use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{died_again, letter, varied};
 use serde_json::Value;
 
+use crate::common::{Ran, dlq};
 use crate::fixture::Bench;
 
 fn letters(count: u64) -> Vec<DeadLetter> {
@@ -241,4 +242,24 @@ async fn incidents_go_on_after_half_a_line() {
     let folder = bench.folder.path().display().to_string();
     let refused = bench.run(&["ingest", "--into", &into, "--once", "--incidents", &folder]);
     assert_eq!(refused.code, 1, "{}", refused.err);
+}
+
+/// Contexts name both where letters come from and where they go.
+#[tokio::test(flavor = "multi_thread")]
+async fn contexts_say_from_where_and_into_what() {
+    let Some(bench) = Bench::with("named", letters(3)).await else { return };
+    let config = bench.file("config.toml");
+    let text = format!(
+        "default = \"letters\"\n[contexts.letters]\nfrom = \"{}\"\n[contexts.kept]\nfrom = \"{}\"\n",
+        bench.url(),
+        bench.store_url(),
+    );
+    std::fs::write(&config, text).unwrap();
+    let run = |args: &[&str]| -> Ran {
+        let mut command = dlq(args);
+        command.env("DLQ_CONFIG", &config).output().unwrap().into()
+    };
+    run(&["ingest", "--into", "kept", "--once"]).ok();
+    assert_eq!(run(&["count", "--context", "kept"]).ok().out, "3\n");
+    assert_eq!(run(&["count"]).ok().out, "3\n");
 }

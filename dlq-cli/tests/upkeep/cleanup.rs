@@ -44,7 +44,7 @@ async fn what_is_resolved_and_old_is_deleted() {
     let audit = bench.store.audit(2).await.unwrap();
     assert_eq!((audit[1].action.as_str(), audit[1].affected), ("cleanup", 6));
     assert_eq!(audit[1].by.note.as_deref(), Some("monthly"));
-    assert_eq!(bench.store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(bench.store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]

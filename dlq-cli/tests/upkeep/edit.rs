@@ -25,6 +25,7 @@ async fn an_edited_letter_is_sent_as_it_is_now_and_is_one_letter() {
         assert!(ran.out.lines().any(|found| found == line), "`{line}` is not in\n{}", ran.out);
     }
     assert_eq!(bench.run(&["show", &id, "--payload"]).ok().out, "{\"order\":2}");
+    assert!(bench.run(&["show", &id]).ok().out.contains("edited     1 times"));
     assert_eq!(bench.store.put(vec![letter(1)]).await.unwrap(), [Receipt::Unchanged]);
 
     let audit = bench.store.audit(1).await.unwrap().remove(0);

@@ -1,6 +1,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::process::Command;
+use std::time::Duration;
 
 use dlq_core::store::{Actor, ClaimRequest, Claims as _, Edit, Letters as _, OperationSpec};
 use dlq_core::store::{Operations as _, Receipt, Upkeep as _};
@@ -44,7 +45,7 @@ async fn what_was_exported_comes_back_byte_for_byte() {
     );
     assert!(run(&bench, "new.db", &["export"]).ok().out == exported);
     let store = SqliteStore::open(bench.path("new.db")).await.unwrap();
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
     // The message of the edited letter is handed out by its broker once more.
     assert_eq!(store.put(vec![letter(0)]).await.unwrap(), [Receipt::Unchanged]);
 }
@@ -53,7 +54,7 @@ async fn what_was_exported_comes_back_byte_for_byte() {
 async fn what_was_being_run_is_pending() {
     let bench = Bench::with(vec![letter(1), letter(2)]).await;
     bench.store.start(OperationSpec::replay(Filter::new()), Actor::new("ana")).await.unwrap();
-    let request = ClaimRequest::due([CONSUMER], 1, std::time::Duration::from_secs(60));
+    let request = ClaimRequest::due([CONSUMER], 1, Duration::from_secs(60));
     assert_eq!(bench.store.claim(request).await.unwrap().len(), 1);
     let exported = bench.run(&["export"]).ok().out;
     assert!(exported.contains("\"replaying\""));
@@ -63,7 +64,7 @@ async fn what_was_being_run_is_pending() {
     let store = SqliteStore::open(bench.path("new.db")).await.unwrap();
     let pending = Filter::new().with_status(Status::Pending);
     assert_eq!(store.count(pending).await.unwrap(), 2);
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -127,18 +128,19 @@ async fn another_message_with_the_same_identity_is_kept() {
     assert_eq!(bench.count().await, 2);
 }
 
-/// An import that has read 25 of 60 letters in batches of 10 and waits for more; the file and the pipe it reads.
+/// An import that has read a bad line and 25 of 60 letters in batches of 10 and waits for more; the file and the pipe it reads.
 async fn half_way(bench: &Bench) -> (Process, String, File) {
     let source = Bench::with((0..60).map(letter).collect()).await;
     let exported = source.run(&["export"]).ok().out;
     let pipe = bench.arg("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let process = Process::start(bench.command(&["import", &pipe, "--batch", "10"]));
+    let mut process = Process::start(bench.command(&["import", &pipe, "--batch", "10"]));
     // Opened for both, which waits for nobody.
     let mut writer = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
-    for line in exported.lines().take(25) {
+    for line in ["nonsense"].into_iter().chain(exported.lines().take(25)) {
         writeln!(writer, "{line}").unwrap();
     }
+    process.says("line 1 is not a letter");
     until(async || bench.count().await == 20).await;
     (process, exported, writer)
 }
@@ -152,18 +154,21 @@ async fn an_import_that_is_killed_goes_on() {
     let ran = bench.run(&["import", &bench.file("out.jsonl", &exported)]).ok();
     assert_eq!(ran.out, "imported: 60 letters, 40 stored, 20 unchanged\n");
     assert!(bench.run(&["export"]).ok().out == exported);
-    assert_eq!(bench.store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(bench.store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_import_says_how_to_go_on() {
     let bench = Bench::with(Vec::new()).await;
-    let (mut process, exported, _writer) = half_way(&bench).await;
+    let (process, exported, _writer) = half_way(&bench).await;
     process.signal("-INT");
-    process.says("ended after line 20; the same command goes on from there");
-    let ended = process.end();
+    // It waits for more lines, and ends all the same.
+    let ended = tokio::task::spawn_blocking(|| process.end());
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap().unwrap();
+    let expected = "ended after line 21; the same command goes on from there";
+    assert!(ended.err.contains(expected), "{}", ended.err);
     assert_eq!(ended.code, 3, "{}", ended.err);
-    assert_eq!(ended.out, "imported: 20 letters, 20 stored\n");
+    assert_eq!(ended.out, "imported: 20 letters, 20 stored, 1 bad lines\n");
     let ran = bench.run(&["import", &bench.file("out.jsonl", &exported)]).ok();
     assert_eq!(ran.out, "imported: 60 letters, 40 stored, 20 unchanged\n");
 }

@@ -9,5 +9,7 @@ mod edit;
 mod export;
 mod fixture;
 mod import;
+#[cfg(feature = "postgres")]
+mod import_table;
 #[path = "../common/process.rs"]
 mod process;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit, Finish,
-    Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
-    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
 };
 use crate::{
-    DeadLetter, Escalation, Filter, LetterId, OperationId, Page, PageRequest, RetryLane,
+    DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest, RetryLane,
     StoreError, Timestamp,
 };
 
@@ -85,6 +85,7 @@ mirror!(Upkeep as DynUpkeep for BoxStore {
     fn record_processed(events: Vec<ProcessedEvent>) -> ();
     fn processed(limit: u32) -> Vec<ProcessedEvent>;
     fn deduplicate(force: bool) -> u64;
+    fn check(limits: CheckLimits) -> Vec<Finding>;
 });
 
 mirror!(RetryLane as DynLane for BoxStore {

@@ -15,6 +15,7 @@
 //! nothing.
 
 mod audit;
+mod check;
 mod claim;
 mod edit;
 mod erased;
@@ -30,6 +31,7 @@ mod stats;
 mod upkeep;
 
 pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
+pub use check::{CheckLimits, Vitals, Waiting};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
@@ -48,7 +50,8 @@ use std::fmt;
 use std::future::Future;
 
 use crate::{
-    CrashMarks, DeadLetter, Filter, LetterId, Page, PageRequest, RetryLane, StoreError, Timestamp,
+    CrashMarks, DeadLetter, Filter, Finding, LetterId, Page, PageRequest, RetryLane, StoreError,
+    Timestamp,
 };
 
 /// What became of a letter that was put.
@@ -372,6 +375,16 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
     ///
     /// `Refused` when more than half of all letters would go and `force` is not set; nothing has changed then.
     fn deduplicate(&self, force: bool) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Looks for what is wrong with a deployment: letters that nobody takes, operations that do not move, letters that
+    /// grow old, clocks that differ, and what is wrong with the store itself. Empty when all is well. Changes nothing,
+    /// and reads no letters unless [`CheckLimits::is_deep`] says so.
+    ///
+    /// Stores gather [`Vitals`] and let them say what is wrong, so that all of them judge alike.
+    fn check(
+        &self,
+        limits: CheckLimits,
+    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 }
 
 /// All the powers of a store in one bound. Implemented for everything that has them.

@@ -6,9 +6,10 @@ use std::net::TcpStream;
 use dlq_core::{StoreErrorKind, TransportErrorKind};
 use dlq_kafka::KafkaLag;
 use dlq_kafka::admin::Severity::{Error, Note};
-use dlq_services::{Running, Service};
+use dlq_services::Running;
 use tokio::time::timeout;
 
+use crate::fixture::start_with;
 use crate::fixture_topics::{Operator, PATIENCE, available, is, one, ours};
 
 pub(crate) const TOPIC: i8 = 2;
@@ -22,11 +23,8 @@ const DESCRIBE_CONFIGS: i8 = 10;
 
 /// A broker that allows what no rule is about. Who does not say who they are is `User:ANONYMOUS`.
 pub(crate) fn guarded() -> Running {
-    let builder = Service::Kafka.builder().ours();
     let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-    let builder = builder.setting("authorizer.class.name", authorizer);
-    let builder = builder.setting("allow.everyone.if.no.acl.found", "true");
-    tokio::task::block_in_place(|| builder.start().unwrap())
+    start_with(&[("authorizer.class.name", authorizer), ("allow.everyone.if.no.acl.found", "true")])
 }
 
 fn text(to: &mut Vec<u8>, text: &str) {

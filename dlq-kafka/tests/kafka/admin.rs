@@ -130,8 +130,11 @@ async fn a_right_deployment_has_no_findings() {
     is(stage, Warning, "3", "2 or less");
     assert!(stage.advice.contains("nothing can be written"), "{stage}");
 
-    // A broker that is away takes the leaders of what has one replica only.
-    cluster.kill(2).unwrap();
+    // A broker that is away takes the leaders of what has one replica only, once the others miss it.
+    tokio::task::block_in_place(|| {
+        cluster.kill(2).unwrap();
+        cluster.await_formed().unwrap();
+    });
     let found = tokio::time::timeout(crate::fixture_topics::PATIENCE, async {
         loop {
             let findings = operator.check(&ours("wrong")).await;

@@ -6,14 +6,14 @@ use std::time::Duration;
 use dlq_core::ingest::{Content, Fed, Feed as _};
 use dlq_core::{Position, StoreError, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
-use dlq_services::Service;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
+use crate::fixture::{available, start};
 use crate::fixture_feed::{PATIENCE, Topic};
 
 const STORE: &str = "sqlite:///dlq.db";
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(10);
 
 fn group(topic: &Topic) -> String {
     KafkaFeed::group_of(&topic.name)
@@ -222,7 +222,8 @@ async fn who_hangs_loses_its_partitions() {
     let Some(topic) = Topic::new("feed-hangs", 2).await else { return };
     topic.write(0..20).await;
     let impatient = topic.brokers().with("max.poll.interval.ms", "2000");
-    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, LEASE).await;
+    let lease = Duration::from_secs(2);
+    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, lease).await;
     let mut first = opened.unwrap();
     assert!(!next(&mut first, 20).await.is_empty());
     // It asks for nothing more, and does not end.
@@ -301,17 +302,13 @@ async fn what_is_not_there_is_named_soon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_is_waited_for() {
-    if dlq_services::or_skip(Service::Kafka, dlq_services::ensure_installed(Service::Kafka))
-        .is_err()
-    {
+    if !available() {
         return;
     }
-    let start = || Service::Kafka.builder().ours().start().unwrap();
-    let mut broker = tokio::task::block_in_place(start);
+    let mut broker = start();
     let topic = Topic::at(broker.url(), "feed-killed", 1).await;
     topic.write(0..20).await;
-    let lease = Duration::from_secs(6);
-    let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, lease).await;
+    let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, LEASE).await;
     let mut feed = opened.unwrap();
     let mut seen = numbers(&next(&mut feed, 5).await);
     feed.confirm().await.unwrap();

@@ -56,9 +56,16 @@ pub(crate) fn url() -> String {
 
 /// A broker whose groups may miss a process soon.
 pub(crate) fn start() -> Running {
+    start_with(&[("group.min.session.timeout.ms", "500")])
+}
+
+/// A broker with these settings, which is ready for groups.
+pub(crate) fn start_with(settings: &[(&str, &str)]) -> Running {
     tokio::task::block_in_place(|| {
         let builder = Service::Kafka.builder().ours();
-        let running = builder.setting("group.min.session.timeout.ms", "500").start().unwrap();
+        let builder =
+            settings.iter().fold(builder, |builder, (name, value)| builder.setting(*name, *value));
+        let running = builder.start().unwrap();
         // The first group of a cluster waits seconds for the topic of its offsets to be made.
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", running.url()).set("group.id", "first");

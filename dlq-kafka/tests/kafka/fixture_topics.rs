@@ -12,8 +12,9 @@ use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_services::{Running, Service};
+use dlq_services::Running;
 
+use crate::fixture::start_with;
 pub(crate) use crate::fixture::{PATIENCE, available};
 use crate::topic;
 
@@ -21,12 +22,9 @@ static BROKER: OnceLock<Running> = OnceLock::new();
 
 /// The address of the broker that all share, whose commits have room for little and whose groups forget early.
 pub(crate) fn shared() -> String {
-    let start = || {
-        let builder = Service::Kafka.builder().ours();
-        let builder = builder.setting("offset.metadata.max.bytes", "1024");
-        builder.setting("offsets.retention.minutes", "60").start().unwrap()
-    };
-    tokio::task::block_in_place(|| BROKER.get_or_init(start).url().to_owned())
+    const SETTINGS: [(&str, &str); 2] =
+        [("offset.metadata.max.bytes", "1024"), ("offsets.retention.minutes", "60")];
+    tokio::task::block_in_place(|| BROKER.get_or_init(|| start_with(&SETTINGS)).url().to_owned())
 }
 
 /// One consumer of ours.

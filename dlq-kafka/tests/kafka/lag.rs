@@ -8,11 +8,11 @@ use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLag};
-use dlq_services::Service;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::fixture::start;
 use crate::fixture_topics::{Operator, PATIENCE, available, shared};
 
 /// Less than any time for which a client waits.
@@ -121,8 +121,7 @@ async fn a_broker_that_goes_away_is_told_and_found_again() {
     if !available() {
         return;
     }
-    let builder = Service::Kafka.builder().ours();
-    let mut broker = tokio::task::block_in_place(|| builder.start().unwrap());
+    let mut broker = start();
     let operator = Operator::at(broker.url());
     operator.create("away", 2, &[]).await;
     operator.write("away", 0, None).await;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use dlq_core::StoreErrorKind;
 use dlq_kafka::admin::Deployment;
 use dlq_kafka::{Brokers, DlqTopic, RetryTopics};
-use dlq_services::Service;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
+use crate::fixture::start;
 use crate::fixture_topics::{Operator, PATIENCE, available, of_topics, ours, shared};
 
 async fn refused(deployment: &Deployment, brokers: &Brokers) -> (StoreErrorKind, String) {
@@ -171,8 +171,7 @@ async fn a_broker_that_is_away_at_the_start_is_found_when_it_is_back() {
     if !available() {
         return;
     }
-    let builder = Service::Kafka.builder().ours();
-    let mut broker = tokio::task::block_in_place(|| builder.start().unwrap());
+    let mut broker = start();
     let operator = Operator::at(broker.url());
     operator.create("back", 1, &[]).await;
     broker.kill().unwrap();

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
-use super::{Inner, PostgresStore, schema};
+use super::{Inner, PostgresStore, migrate, schema};
 use crate::columns::Take as _;
 use crate::error::{During, Fault, Result};
 
@@ -157,7 +157,7 @@ impl PostgresBuilder {
             let mut conn = pool.acquire().await?;
             let found = schema::version(&mut conn, &names).await?;
             schema::recognise(found)?;
-            schema::refuse_old(&names, found)?;
+            schema::refuse_old(&names, found, &migrate::place(&pool.connect_options(), &names))?;
         }
         let inner = Inner::new(pool, Arc::new(names));
         let store = PostgresStore { inner: Arc::new(inner), clock: self.clock };

@@ -58,6 +58,7 @@
 
 mod batch;
 mod call;
+mod check;
 mod claims;
 mod codec;
 mod collapse;
@@ -67,12 +68,15 @@ mod edit;
 mod error;
 mod filter;
 mod finish;
+pub mod foreign;
 mod idempotency;
 mod items;
 mod letters;
 mod marks;
+mod migrate;
 mod names;
 mod operations;
+mod parts;
 mod plan;
 mod query;
 mod release;
@@ -82,6 +86,7 @@ mod sink;
 mod tables;
 mod unit;
 mod upkeep;
+mod vitals;
 mod wake;
 
 pub use config::PostgresBuilder;

@@ -16,9 +16,17 @@ use super::query::Query;
 use super::tables;
 use crate::columns::Take as _;
 use crate::error::{Fault, Result};
+use crate::migration::{Migration, MigrationStep};
 
 /// Makes the next version out of the one before. A step that has been released is never edited.
-pub(super) enum Step {
+pub(super) struct Step {
+    what: &'static str,
+    /// Whether programs of the version before go on working, while the step is taken and after it.
+    is_online: bool,
+    pub(super) how: How,
+}
+
+pub(super) enum How {
     /// In one transaction.
     Tables(fn(&Names) -> String),
     /// Names of indexes and what follows them, built while others write.
@@ -26,8 +34,19 @@ pub(super) enum Step {
 }
 
 /// The first makes version 1 out of nothing.
-pub(super) const STEPS: &[Step] =
-    &[Step::Tables(tables::version_1), Step::Indexes(tables::version_2)];
+pub(super) const STEPS: &[Step] = &[
+    Step { what: "create the tables", is_online: true, how: How::Tables(tables::version_1) },
+    Step {
+        what: "index letters by subject and by type of event",
+        is_online: true,
+        how: How::Indexes(tables::version_2),
+    },
+];
+
+/// The lock of whoever migrates, for as long as its process lives.
+const MIGRATES: i64 = 0;
+/// The lock of whoever builds indexes, for as long as the server does so.
+const BUILDS: i64 = 1;
 
 /// How often it is asked whether the one who migrates has done.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -68,18 +87,31 @@ pub(super) fn recognise(found: i64) -> Result<()> {
     ))
 }
 
-/// Refuses tables that would have to be migrated first.
-pub(super) fn refuse_old(names: &Names, found: i64) -> Result<()> {
+/// What [`ensure`] would do to tables of this version.
+pub(super) fn migration(found: i64) -> Migration {
+    let steps = STEPS.iter().zip(1..).map(|(step, version)| MigrationStep {
+        version,
+        what: step.what.to_owned(),
+        is_online: step.is_online,
+    });
+    Migration::between(u32::try_from(found).ok().filter(|found| *found > 0), steps.collect())
+}
+
+/// Refuses tables that would have to be migrated first; `place` is where they are, fit to be shown.
+pub(super) fn refuse_old(names: &Names, found: i64, place: &str) -> Result<()> {
     match found {
         0 => Err(Fault::new(
             StoreErrorKind::NotFound,
-            format!("there is no table {}; run `dlq migrate --apply` to create it", names.letters),
+            format!(
+                "there is no table {}; create it: dlq migrate --apply --from '{place}'",
+                names.letters
+            ),
         )),
         found if found < latest() => Err(Fault::new(
             StoreErrorKind::Incompatible,
             format!(
-                "the tables have version {found} of the schema and this program needs version {}; \
-                 run `dlq migrate --apply`",
+                "the tables have version {found} of the schema and this program works with version {}; \
+                 migrate them: dlq migrate --apply --from '{place}'",
                 latest()
             ),
         )),
@@ -112,10 +144,7 @@ async fn advance(
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     transaction.execute("SET LOCAL statement_timeout = 0").await?;
     // Waiting for the lock would hold a snapshot, for which an index that is being built waits in turn.
-    let lock = Query::new("SELECT pg_try_advisory_xact_lock(hashtextextended(")
-        .bind(names.meta.as_str())
-        .push(", 0))");
-    if lock.first(&mut transaction, |row| Fields::of(row).flag()).await? != Some(true) {
+    if !lock(&mut transaction, "pg_try_advisory_xact_lock", names, MIGRATES).await? {
         transaction.rollback().await?;
         return Ok(false);
     }
@@ -132,22 +161,20 @@ async fn advance(
     }
     let mut reached = found;
     for step in STEPS.iter().take(until as usize).skip(found as usize) {
-        match step {
-            Step::Tables(sql) => {
+        match step.how {
+            How::Tables(sql) => {
                 sqlx::raw_sql(AssertSqlSafe(sql(names))).execute(&mut *transaction).await?;
             }
             // Nobody can write to a table that nobody sees yet.
-            Step::Indexes(indexes) if found == 0 => {
+            How::Indexes(indexes) if found == 0 => {
                 for (name, on) in indexes(names) {
                     let sql = format!("CREATE INDEX \"{name}\" {on}");
                     transaction.execute(AssertSqlSafe(sql)).await?;
                 }
             }
             // The transaction that holds the lock has looked at no letter, so the index does not wait for it.
-            Step::Indexes(indexes) if reached == found => {
-                build(pool, names, indexes(names)).await?
-            }
-            Step::Indexes(_) => break,
+            How::Indexes(indexes) if reached == found => build(pool, names, indexes(names)).await?,
+            How::Indexes(_) => break,
         }
         reached += 1;
     }
@@ -165,17 +192,34 @@ async fn build(pool: &PgPool, names: &Names, indexes: Vec<(String, String)>) -> 
     // Its own, since all of the pool may be in use.
     let mut conn = PgConnection::connect_with(&pool.connect_options()).await?;
     conn.execute("SET statement_timeout = 0").await?;
+    // A process that died may have left the server building; one that waited for that index would be waited for in turn.
+    while !lock(&mut conn, "pg_try_advisory_lock", names, BUILDS).await? {
+        tokio::time::sleep(PAUSE).await;
+    }
     for (name, on) in indexes {
         let full = format!("\"{}\".\"{name}\"", names.schema);
-        let is_broken =
-            Query::new("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(")
+        let is_valid =
+            Query::new("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(")
                 .bind(full.as_str())
                 .push(")");
-        if is_broken.first(&mut conn, |row| Fields::of(row).flag()).await? == Some(true) {
+        let is_valid = is_valid.first(&mut conn, |row| Fields::of(row).flag()).await?;
+        if is_valid == Some(false) {
             conn.execute(AssertSqlSafe(format!("DROP INDEX CONCURRENTLY {full}"))).await?;
         }
-        let sql = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{name}\" {on}");
-        conn.execute(AssertSqlSafe(sql)).await?;
+        if is_valid != Some(true) {
+            let sql = format!("CREATE INDEX CONCURRENTLY \"{name}\" {on}");
+            conn.execute(AssertSqlSafe(sql)).await?;
+        }
     }
     Ok(conn.close().await?)
+}
+
+/// Takes a lock of this store, unless another has it.
+async fn lock(conn: &mut PgConnection, how: &str, names: &Names, which: i64) -> Result<bool> {
+    let lock = Query::new(format!("SELECT {how}(hashtextextended("))
+        .bind(names.meta.as_str())
+        .push(", ")
+        .bind(which)
+        .push("))");
+    Ok(lock.first(conn, |row| Fields::of(row).flag()).await? == Some(true))
 }

@@ -253,6 +253,15 @@ $body$;
     )
 }
 
+/// Puts the counts right after they were not kept.
+pub(super) fn recount(names: &Names) -> String {
+    let Names { letters, counts, .. } = names;
+    format!(
+        "BEGIN; LOCK TABLE {letters} IN SHARE ROW EXCLUSIVE MODE; DELETE FROM {counts}; \
+         INSERT INTO {counts} ({COUNTED}, n) SELECT {COUNTED}, count(*) FROM {letters} GROUP BY {COUNTED}; COMMIT;"
+    )
+}
+
 /// The letters for human eyes: ids as hexadecimal digits, payloads as text and JSON where they are.
 fn readable(names: &Names) -> String {
     let Names { letters, readable, .. } = names;

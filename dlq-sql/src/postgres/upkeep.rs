@@ -1,9 +1,9 @@
 use dlq_core::store::{
-    Actor, AuditEntry, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent, Receipt,
-    Selection, Upkeep, rules,
+    Actor, AuditEntry, CheckLimits, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Receipt, Selection, Upkeep, rules,
 };
 use dlq_core::{
-    DeadLetter, Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
+    DeadLetter, Filter, Finding, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
 };
 use sqlx::postgres::PgRow;
 
@@ -135,6 +135,10 @@ impl Upkeep for PostgresStore {
             .await
         })
         .during("read the processing audit")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
+        self.examine(limits).await
     }
 
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {

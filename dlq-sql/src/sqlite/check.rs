@@ -16,8 +16,8 @@ impl SqliteStore {
     /// # Errors
     ///
     /// When the file cannot be read.
-    pub async fn check(&self) -> std::result::Result<Vec<String>, StoreError> {
-        self.read(check).await.during("check the store")
+    pub async fn verify(&self) -> std::result::Result<Vec<String>, StoreError> {
+        self.read(check).await.during("look for damage")
     }
 }
 

@@ -2,13 +2,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{SharedClock, StoreError, StoreErrorKind, SystemClock};
+use dlq_core::{SharedClock, StoreError, SystemClock};
 
-use super::names::{DEFAULT_TABLE, Names};
+use super::names::DEFAULT_TABLE;
 use super::open::{Place, Tuning};
 use super::worker::{Readers, Writer};
 use super::{Inner, SqliteStore};
-use crate::error::{During, Fault, Result};
+use crate::error::{During, Result};
 
 /// The size of a page where SQLite is not told otherwise; the file is measured in these.
 const PAGE: u64 = 4096;
@@ -28,14 +28,15 @@ const PAGE: u64 = 4096;
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct SqliteBuilder {
-    path: Option<PathBuf>,
+    pub(super) path: Option<PathBuf>,
     create: bool,
-    table: String,
+    pub(super) table: String,
     clock: SharedClock,
     dedup: Option<bool>,
-    busy_timeout: Duration,
+    pub(super) busy_timeout: Duration,
     readers: usize,
     max_size: Option<u64>,
+    pub(super) migrate: bool,
 }
 
 impl Default for SqliteBuilder {
@@ -49,6 +50,7 @@ impl Default for SqliteBuilder {
             busy_timeout: Duration::from_secs(5),
             readers: 2,
             max_size: None,
+            migrate: true,
         }
     }
 }
@@ -126,24 +128,15 @@ impl SqliteBuilder {
     }
 
     async fn start(self) -> Result<SqliteStore> {
-        let names = Names::new(&self.table).ok_or_else(|| {
-            Fault::new(
-                StoreErrorKind::InvalidConfig,
-                format!(
-                    "`{}` is not a table name; use letters, digits and underscores, at most 48, and no leading digit",
-                    self.table.chars().take(80).collect::<String>()
-                ),
-            )
-        })?;
-        let names = Arc::new(names);
+        let names = Arc::new(self.names()?);
         let is_file = self.path.is_some();
         let place = match self.path {
             Some(path) => Place::File { path, create: self.create },
             None => Place::Memory,
         };
         let tuning = Tuning {
-            // The longest that SQLite can be told.
-            busy_timeout: self.busy_timeout.min(Duration::from_secs(86_400)),
+            busy_timeout: bounded(self.busy_timeout),
+            migrate: self.migrate,
             max_pages: self
                 .max_size
                 .map(|bytes| u32::try_from(bytes / PAGE).unwrap_or(u32::MAX - 1).max(1)),
@@ -154,11 +147,16 @@ impl SqliteBuilder {
             count if count > 0 && is_file => Some(Readers::start(count, &place, tuning).await?),
             _ => None,
         };
-        let inner = Inner { readers, writer, names };
+        let inner = Inner { readers, writer, names, max_pages: tuning.max_pages };
         let store = SqliteStore { inner: Arc::new(inner), clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.write(move |unit| unit.set_dedup(dedup)).await?;
         }
         Ok(store)
     }
+}
+
+/// The longest that SQLite can be told.
+pub(super) fn bounded(timeout: Duration) -> Duration {
+    timeout.min(Duration::from_secs(86_400))
 }

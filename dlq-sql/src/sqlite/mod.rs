@@ -36,7 +36,7 @@
 //! | the disk or the quota is full, the file is read-only | `Unavailable` | as before |
 //! | the process dies before a call returned | nothing | all of the call, or nothing of it |
 //! | the thread that writes panics (a bug) | `Unexpected`, also for later calls: open the store again | as before |
-//! | the file is damaged | `Corrupt` | see [`SqliteStore::check`] |
+//! | the file is damaged | `Corrupt` | see [`SqliteStore::verify`] |
 //!
 //! # The tables
 //!
@@ -50,7 +50,7 @@
 //! ```
 //!
 //! `dlq_operations` and `dlq_operation_items` hold bulk replays, `dlq_audit` what operators did, `audit_log` the
-//! processing audit. Write only through the store: it keeps counts and claims consistent.
+//! processing audit. A file of an earlier version is migrated when it is opened. Write only through the store: it keeps counts and claims consistent.
 //!
 //! # Cost
 //!
@@ -70,6 +70,7 @@ mod filter;
 mod idempotency;
 mod letters;
 mod marks;
+mod migrate;
 mod names;
 mod open;
 mod operations;
@@ -80,6 +81,7 @@ mod schema;
 mod sink;
 mod unit;
 mod upkeep;
+mod vitals;
 mod worker;
 
 pub use config::SqliteBuilder;
@@ -109,6 +111,8 @@ struct Inner {
     readers: Option<Readers>,
     writer: Writer,
     names: Arc<Names>,
+    /// A bound on the file's size.
+    max_pages: Option<u32>,
 }
 
 impl SqliteStore {

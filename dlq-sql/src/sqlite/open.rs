@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::filter::SUBJECT_FUNCTION;
 use super::names::Names;
-use super::schema;
+use super::{migrate, schema};
 use crate::error::{Fault, Result};
 
 /// Where the letters are.
@@ -20,12 +20,23 @@ pub(super) enum Place {
     Memory,
 }
 
+impl Place {
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File { path, .. } => Some(path),
+            Self::Memory => None,
+        }
+    }
+}
+
 /// How a connection behaves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
     pub(super) busy_timeout: Duration,
     /// A bound on the file's size, in pages.
     pub(super) max_pages: Option<u32>,
+    /// Whether tables of an older version are migrated.
+    pub(super) migrate: bool,
 }
 
 /// Opens the connection that writes, and brings the schema up to date.
@@ -55,7 +66,9 @@ pub(super) fn writer(place: &Place, tuning: Tuning, names: &Names) -> Result<Con
     if let Some(pages) = tuning.max_pages {
         conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
     }
-    schema::ensure(&mut conn, names)?;
+    schema::ensure(&mut conn, names, |found, known| {
+        (!tuning.migrate).then(|| migrate::refused(found, known, place.path()))
+    })?;
     Ok(conn)
 }
 

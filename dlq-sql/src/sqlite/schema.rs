@@ -1,17 +1,42 @@
 //! The tables, and the steps by which an older file becomes a present one.
 
+use std::collections::HashSet;
+
 use dlq_core::StoreErrorKind;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::names::Names;
 use crate::error::{Fault, Result};
+use crate::migration::{Migration, MigrationStep};
 
 /// Marks a file as ours in SQLite's header: `dlq1` in ASCII.
 const APPLICATION_ID: i64 = 0x646c_7131;
 
-/// Each step makes the next version out of the one before; the first makes version 1 out of nothing. A step that has
-/// been released is never edited.
-const STEPS: &[fn(&Names) -> String] = &[version_1, version_2];
+/// Makes the next version out of the one before.
+struct Step {
+    what: &'static str,
+    /// Whether programs of the version before go on working.
+    is_online: bool,
+    sql: fn(&Names) -> String,
+}
+
+/// The first step makes version 1 out of nothing. A step that has been released is never edited.
+const STEPS: &[Step] = &[
+    Step { what: "create the tables", is_online: true, sql: version_1 },
+    Step {
+        what: "keep what letters were before they were edited",
+        is_online: true,
+        sql: version_2,
+    },
+];
+
+/// What a schema is made of: a table, an index or a view.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) sql: String,
+}
 
 /// Refuses a file that is not ours or of a later version, without changing it.
 pub(super) fn recognise(conn: &Connection) -> Result<()> {
@@ -43,27 +68,78 @@ pub(super) fn recognise(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Creates what is missing and migrates what is old. Does nothing when there is nothing to do; safe when many do it at
-/// once.
-pub(super) fn ensure(conn: &mut Connection, names: &Names) -> Result<()> {
-    if version(conn, names)? == latest() {
+/// Creates what is missing and migrates what is old, unless `refuse` gives a reason not to. Does nothing when there is
+/// nothing to do; safe when many do it at once.
+pub(super) fn ensure(
+    conn: &mut Connection,
+    names: &Names,
+    refuse: impl Fn(i64, i64) -> Option<Fault>,
+) -> Result<()> {
+    climb(conn, names, STEPS, refuse)
+}
+
+fn climb(
+    conn: &mut Connection,
+    names: &Names,
+    steps: &[Step],
+    refuse: impl Fn(i64, i64) -> Option<Fault>,
+) -> Result<()> {
+    let top = steps.len() as i64;
+    if version(conn, names)? == top {
         return Ok(());
     }
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another may have been first, and may have been of a later version.
     recognise(&transaction)?;
     let found = version(&transaction, names)?;
-    for step in STEPS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
-        transaction.execute_batch(&step(names))?;
+    if (1..top).contains(&found)
+        && let Some(fault) = refuse(found, top)
+    {
+        return Err(fault);
     }
-    transaction.execute(
-        &format!("UPDATE {} SET value = ?1 WHERE name = 'version'", names.meta),
-        [latest()],
-    )?;
+    for step in steps.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
+        transaction.execute_batch(&(step.sql)(names))?;
+    }
+    transaction
+        .execute(&format!("UPDATE {} SET value = ?1 WHERE name = 'version'", names.meta), [top])?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", latest())?;
+    transaction.pragma_update(None, "user_version", top)?;
     transaction.commit()?;
     Ok(())
+}
+
+/// What [`ensure`] would do.
+pub(super) fn migration(conn: &Connection, names: &Names) -> Result<Migration> {
+    let found = u32::try_from(version(conn, names)?).ok().filter(|found| *found > 0);
+    let steps = STEPS.iter().zip(1..).map(|(step, version)| MigrationStep {
+        version,
+        what: step.what.to_owned(),
+        is_online: step.is_online,
+    });
+    Ok(Migration::between(found, steps.collect()))
+}
+
+/// What the schema has and this database lacks.
+pub(super) fn missing(conn: &Connection, names: &Names) -> Result<Vec<Part>> {
+    let whole = Connection::open_in_memory()?;
+    for step in STEPS {
+        whole.execute_batch(&(step.sql)(names))?;
+    }
+    let there: HashSet<String> = parts(conn)?.into_iter().map(|part| part.name).collect();
+    let mut wanted = parts(&whole)?;
+    wanted.retain(|part| !there.contains(&part.name));
+    Ok(wanted)
+}
+
+fn parts(conn: &Connection) -> Result<Vec<Part>> {
+    // What has no text of its own belongs to a table.
+    let mut all =
+        conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")?;
+    let part = |row: &rusqlite::Row<'_>| {
+        Ok(Part { kind: row.get(0)?, name: row.get(1)?, sql: row.get(2)? })
+    };
+    let parts = all.query_map([], part)?;
+    Ok(parts.collect::<rusqlite::Result<_>>()?)
 }
 
 fn latest() -> i64 {
@@ -310,102 +386,4 @@ FROM {letters} t;
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use dlq_core::store::{Actor, Edit, Letters, OperationSpec, Operations, Receipt, Sink, Upkeep};
-    use dlq_core::{DeadLetter, Filter, PageRequest};
-    use dlq_testkit::fixtures::{letter, varied};
-
-    use super::*;
-    use crate::sqlite::SqliteStore;
-
-    /// A file as the program of version 1 left it, with what is in the file `from`.
-    fn of_version_1(path: &Path, from: &Path) {
-        let names = Names::new("dlq_events").unwrap();
-        let conn = Connection::open(path).unwrap();
-        conn.pragma_update(None, "journal_mode", "WAL").unwrap();
-        conn.execute_batch(&version_1(&names)).unwrap();
-        conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
-        conn.pragma_update(None, "user_version", 1).unwrap();
-        conn.execute("ATTACH ?1 AS present", [from.to_str().unwrap()]).unwrap();
-        let texts = |sql: &str| -> Vec<String> {
-            let mut statement = conn.prepare(sql).unwrap();
-            let rows = statement.query_map([], |row| row.get(0)).unwrap();
-            rows.map(|row| row.unwrap()).collect()
-        };
-        for table in texts("SELECT name FROM main.sqlite_schema WHERE type = 'table'") {
-            if table == names.meta {
-                continue;
-            }
-            let columns = texts(&format!("SELECT name FROM pragma_table_info('{table}', 'main')"));
-            let columns = columns.join(", ");
-            conn.execute_batch(&format!(
-                "INSERT INTO main.{table} ({columns}) SELECT {columns} FROM present.{table}"
-            ))
-            .unwrap();
-        }
-    }
-
-    async fn everything(store: &SqliteStore) -> Vec<DeadLetter> {
-        let page = PageRequest::new().with_limit(1_000);
-        let mut all = Vec::new();
-        for summary in store.list(Filter::new(), page).await.unwrap().letters {
-            all.push(store.get(summary.id).await.unwrap().unwrap());
-        }
-        all
-    }
-
-    #[tokio::test]
-    async fn a_file_of_version_1_is_migrated_with_its_letters() {
-        let folder = tempfile::tempdir().unwrap();
-        let (present, old) = (folder.path().join("present.db"), folder.path().join("old.db"));
-        let store = SqliteStore::open(&present).await.unwrap();
-        store.put((0..40).map(varied).collect()).await.unwrap();
-        let spec = OperationSpec::replay(Filter::new()).with_limit(5);
-        let operation = store.start(spec, Actor::new("ana")).await.unwrap();
-        let before = everything(&store).await;
-        drop(store);
-        of_version_1(&old, &present);
-
-        let store = SqliteStore::open(&old).await.unwrap();
-        assert_eq!(everything(&store).await, before);
-        assert_eq!(store.operation(operation.id).await.unwrap(), Some(operation));
-        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
-        let original = &before[0];
-        let edit = Edit::new().payload("{}").allow_invalid();
-        let edited = store.edit(original.id, edit, Actor::new("ana")).await.unwrap();
-        assert_eq!(store.put(vec![original.clone()]).await.unwrap(), [Receipt::Unchanged]);
-        store.put(vec![letter(1_000)]).await.unwrap();
-        drop(store);
-
-        let store = SqliteStore::open(&old).await.unwrap();
-        assert_eq!(store.get(edited.id).await.unwrap(), Some(edited));
-        let conn = Connection::open(&old).unwrap();
-        let found: i64 = conn
-            .query_row("SELECT user_version FROM pragma_user_version", [], |r| r.get(0))
-            .unwrap();
-        assert_eq!(found, latest());
-    }
-
-    #[tokio::test]
-    async fn a_migration_that_died_half_way_is_run_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let (present, old) = (folder.path().join("present.db"), folder.path().join("old.db"));
-        let store = SqliteStore::open(&present).await.unwrap();
-        store.put((0..40).map(varied).collect()).await.unwrap();
-        let before = everything(&store).await;
-        drop(store);
-        of_version_1(&old, &present);
-        let names = Names::new("dlq_events").unwrap();
-        {
-            // What a process leaves that dies before its transaction is committed.
-            let mut conn = Connection::open(&old).unwrap();
-            let transaction = conn.transaction().unwrap();
-            transaction.execute_batch(&version_2(&names)).unwrap();
-        }
-        let store = SqliteStore::open(&old).await.unwrap();
-        assert_eq!(everything(&store).await, before);
-        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
-    }
-}
+mod tests;

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use dlq_core::store::{
-    Actor, AuditEntry, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent, Receipt,
-    Selection, Upkeep, rules,
+    Actor, AuditEntry, CheckLimits, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Receipt, Selection, Upkeep, rules,
 };
 use dlq_core::{
-    DeadLetter, Filter, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
+    DeadLetter, Filter, Finding, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
 };
 use rusqlite::Connection;
 
@@ -137,6 +137,10 @@ impl Upkeep for SqliteStore {
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
         let now = self.now();
         self.write(move |unit| unit.deduplicate(force, now)).await.during("deduplicate")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
+        self.examine(limits).await
     }
 }
 

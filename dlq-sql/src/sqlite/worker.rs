@@ -73,6 +73,16 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     })
 }
 
+/// Runs `work` on a thread of its own.
+pub(super) async fn once<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (reply, answer) = oneshot::channel();
+    // It ends by itself; whoever asked may have gone.
+    spawn("dlq-sqlite-look", move || drop(reply.send(work())))?;
+    answer.await.unwrap_or_else(|_| Err(gone(None)))
+}
+
 /// The thread that writes. Dropping it waits until what was asked for is done.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -313,7 +323,11 @@ mod tests {
     use super::*;
 
     fn place() -> (Place, Tuning, Arc<Names>) {
-        let tuning = Tuning { busy_timeout: std::time::Duration::from_secs(1), max_pages: None };
+        let tuning = Tuning {
+            busy_timeout: std::time::Duration::from_secs(1),
+            max_pages: None,
+            migrate: true,
+        };
         (Place::Memory, tuning, Arc::new(Names::new("dlq_events").unwrap()))
     }
 

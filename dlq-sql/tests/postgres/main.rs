@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod check;
 mod claiming;
 mod fixture;
+mod migrating;
 mod opening;
 mod tables;
 mod waking;

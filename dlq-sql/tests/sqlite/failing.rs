@@ -70,7 +70,7 @@ async fn a_full_disk_loses_nothing_that_was_confirmed() {
     for id in confirmed {
         assert!(store.get(id).await.unwrap().is_some());
     }
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
     drop(store);
     // With more room it goes on.
     let store = SqliteStore::open(&path).await.unwrap();
@@ -87,7 +87,7 @@ async fn a_write_that_does_not_fit_does_not_fail_those_that_do() {
     assert_eq!(huge.unwrap_err().kind(), StoreErrorKind::Unavailable);
     assert_eq!(two.unwrap(), [Receipt::Stored]);
     assert_eq!(store.count(Filter::new()).await.unwrap(), 2);
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[cfg(unix)]

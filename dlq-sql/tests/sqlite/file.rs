@@ -72,9 +72,9 @@ async fn tampering_is_found() {
         store.start(spec, Actor::new("test")).await.unwrap();
         let request = ClaimRequest::due([CONSUMER], 2, Duration::from_secs(9));
         assert_eq!(store.claim(request).await.unwrap().len(), 2);
-        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+        assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
         Connection::open(&path).unwrap().execute_batch(sql).unwrap();
-        assert!(!store.check().await.unwrap().is_empty(), "{sql}");
+        assert!(!store.verify().await.unwrap().is_empty(), "{sql}");
     }
 }
 
@@ -147,7 +147,7 @@ fn nothing_done_to_it_breaks_it() {
             let store = fixture.open(dedup).await;
             let clock = fixture.clock().expect("the fixture has one");
             agrees_with_model(&store, clock, dedup, &steps).await;
-            assert_eq!(store.check().await.expect("check answers"), Vec::<String>::new());
+            assert_eq!(store.verify().await.expect("check answers"), Vec::<String>::new());
         });
         Ok(())
     });
@@ -190,5 +190,5 @@ async fn a_letter_is_claimed_through_one_handle_only() {
     assert_eq!(claimed, expected);
     let operation = store.operation(operation.id).await.unwrap().unwrap();
     assert_eq!(operation.state, OperationState::Completed);
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
 }

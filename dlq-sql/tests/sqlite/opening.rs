@@ -83,7 +83,7 @@ async fn a_damaged_file_is_reported() {
     bytes[from..from + 16 * 4096].fill(0x5a);
     std::fs::write(&path, bytes).unwrap();
     let store = SqliteStore::open(&path).await.unwrap();
-    match store.check().await {
+    match store.verify().await {
         Ok(findings) => assert!(!findings.is_empty()),
         Err(error) => assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}"),
     }
@@ -107,7 +107,7 @@ async fn stores_of_different_tables_share_a_file_and_nothing_else() {
     other.put(vec![letter(1), letter(2)]).await.unwrap();
     assert_eq!(one.count(Filter::new()).await.unwrap(), 1);
     assert_eq!(other.count(Filter::new()).await.unwrap(), 2);
-    assert_eq!(one.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(one.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -128,7 +128,7 @@ async fn many_may_create_the_file_at_once() {
         }
         let store = SqliteStore::open(&path).await.unwrap();
         assert_eq!(store.count(Filter::new()).await.unwrap(), 16);
-        assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+        assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
     }
 }
 

@@ -3,12 +3,12 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit, Finish,
-    Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
-    ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, LetterId, OperationId, Page, PageRequest,
+    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
     RetryLane, Sink, StoreError, Timestamp,
 };
 
@@ -192,4 +192,5 @@ passed_on! { Upkeep:
     record_processed(events: Vec<ProcessedEvent>) -> ();
     processed(limit: u32) -> Vec<ProcessedEvent>;
     deduplicate(force: bool) -> u64;
+    check(limits: CheckLimits) -> Vec<Finding>;
 }

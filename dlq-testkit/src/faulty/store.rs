@@ -3,12 +3,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Edit, Finish,
-    Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
-    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, LetterId, OperationId, Page, PageRequest,
+    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
     RetryLane, Store, StoreError, StoreErrorKind, Timestamp,
 };
 
@@ -280,6 +280,10 @@ impl<S: Store> Upkeep for FaultyStore<S> {
 
     async fn deduplicate(&self, force: bool) -> Result<u64, StoreError> {
         self.inner.deduplicate(force).await
+    }
+
+    async fn check(&self, limits: CheckLimits) -> Result<Vec<Finding>, StoreError> {
+        self.inner.check(limits).await
     }
 }
 

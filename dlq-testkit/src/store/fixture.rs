@@ -12,6 +12,7 @@ pub trait StoreFixture: Send + Sync + 'static {
 
     /// Whether there is a server to be had on this machine. Where there is none the checks prove nothing; the fixture
     /// says so aloud. Defaults to yes.
+    #[must_use]
     fn is_available() -> bool {
         true
     }

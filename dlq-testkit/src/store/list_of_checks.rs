@@ -231,6 +231,15 @@ macro_rules! store_conformance {
                 a_writer_restores_nothing,
                 a_restored_letter_is_a_letter,
                 restored_copies_are_merged;
+            checkups:
+                a_store_that_works_is_well,
+                a_claim_never_finished_is_found,
+                an_overdue_retry_is_found,
+                an_old_letter_is_found,
+                an_operation_without_takers_is_found,
+                a_long_audit_is_found,
+                a_clock_that_differs_is_found,
+                a_long_line_is_not_counted_to_its_end;
             hostile:
                 any_message_comes_back,
                 any_message_can_be_replayed,

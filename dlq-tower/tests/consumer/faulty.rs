@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Finish, Finished,
-    Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec, Operations, Plan,
-    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, LetterId, OperationId, Page, PageRequest, Position,
-    RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
+    Position, RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
 };
 
 use crate::support::clock;
@@ -136,10 +136,13 @@ delegate! {
         fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
         fn delete(selection: Selection, by: Actor) -> Marked;
         fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
+        fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
+        fn restore(letters: Vec<DeadLetter>) -> Vec<Receipt>;
         fn audit(limit: u32) -> Vec<AuditEntry>;
         fn record_processed(events: Vec<ProcessedEvent>) -> ();
         fn processed(limit: u32) -> Vec<ProcessedEvent>;
         fn deduplicate(force: bool) -> u64;
+        fn check(limits: CheckLimits) -> Vec<Finding>;
     }
     RetryLane { fn escalate(escalation: Escalation) -> (); }
     CrashMarks {

@@ -1,7 +1,6 @@
-//! The quickstart's feed, published to a stream, and when it is consumed.
+//! The quickstart's feed, published to a stream.
 
 use std::error::Error;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -49,22 +48,4 @@ pub(crate) async fn publish(client: &Client) -> Result<u64, Box<dyn Error>> {
         count += 1;
     }
     Ok(count)
-}
-
-/// Waits until every message is settled, and every record of the retry lane.
-pub(crate) async fn until_idle(client: &Client) {
-    let context = jetstream::new(client.clone());
-    loop {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let left = async {
-            let stream = context.get_stream_no_info(STREAM).await.ok()?;
-            let main = stream.consumer_info("payments=2Echarge").await.ok()?;
-            let retries = context.get_stream("DLQ_RETRY").await.ok()?;
-            let records = retries.cached_info().state.messages;
-            Some(main.num_pending + main.num_ack_pending as u64 + records)
-        };
-        if left.await == Some(0) {
-            return;
-        }
-    }
 }

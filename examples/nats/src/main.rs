@@ -7,6 +7,7 @@
 //! not be decoded, are sent back to the handler and to nobody else.
 
 mod feed;
+mod idle;
 #[path = "../../quickstart/src/payment.rs"]
 mod payment;
 #[path = "../../quickstart/src/provider.rs"]
@@ -88,7 +89,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .shutdown_deadline(Duration::from_secs(10))
         .build()?;
     // It runs until there is nothing left to do.
-    let report = consumer.run(feed::until_idle(&client)).await;
+    let report = consumer.run(idle::until_idle(&client)).await;
 
     let charged = provider.charged();
     if repaired {

@@ -180,7 +180,7 @@ async fn hand_everything_out_again(path: &Path, store: &SqliteStore, random: &mu
 }
 
 async fn check(store: &SqliteStore) {
-    assert_eq!(store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod operations;
 mod row;
 mod sink;
 mod upkeep;
+mod vitals;
 mod world;
 
 use std::collections::HashMap;

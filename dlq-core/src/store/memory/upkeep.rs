@@ -1,13 +1,13 @@
 use super::super::{
-    Actor, AuditEntry, Cleanup, Edit, EditError, Hands, ItemOutcome, Mark, Marked, ProcessedEvent,
-    Receipt, Selection, Upkeep,
+    Actor, AuditEntry, CheckLimits, Cleanup, Edit, EditError, Hands, ItemOutcome, Mark, Marked,
+    ProcessedEvent, Receipt, Selection, Upkeep,
 };
 use super::MemoryStore;
 use super::operations::json;
 use super::row::Row;
 use super::world::World;
 use crate::store::rules;
-use crate::{DeadLetter, Filter, LetterId, Resolution, Status, StoreError, Timestamp};
+use crate::{DeadLetter, Filter, Finding, LetterId, Resolution, Status, StoreError, Timestamp};
 
 /// How many letters are deleted under one lock.
 const BATCH: usize = 1000;
@@ -90,6 +90,11 @@ impl Upkeep for MemoryStore {
     async fn deduplicate(&self, force: bool) -> Result<u64, StoreError> {
         let now = self.now();
         self.world().deduplicate(force, now)
+    }
+
+    async fn check(&self, limits: CheckLimits) -> Result<Vec<Finding>, StoreError> {
+        let now = self.now();
+        Ok(self.world().vitals(now).findings(&limits))
     }
 }
 

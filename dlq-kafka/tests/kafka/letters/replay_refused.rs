@@ -8,8 +8,8 @@ use std::time::Instant;
 use dlq_core::StoreErrorKind;
 use dlq_kafka::ReplayOutcome;
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_services::Service;
 
+use crate::access::guarded;
 use crate::fixture_replay::{PATIENCE, Shop, broker, run, to_origin};
 
 const TOPIC: u8 = 2;
@@ -52,10 +52,7 @@ async fn what_may_not_be_written_is_said_of_the_letters_that_it_is_about() {
     if broker().is_none() {
         return;
     }
-    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-    let builder = Service::Kafka.builder().ours().setting("authorizer.class.name", authorizer);
-    let builder = builder.setting("allow.everyone.if.no.acl.found", "true");
-    let guarded = tokio::task::block_in_place(|| builder.start().unwrap());
+    let guarded = guarded();
     let shop = Shop::at(guarded.url().to_owned(), "refused");
     for topic in [&shop.topic, &shop.dlq, "closed", "hidden"] {
         shop.create(topic, 3, &[]).await;

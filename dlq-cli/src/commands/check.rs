@@ -1,14 +1,35 @@
-use std::fs::File;
-use std::io::BufReader;
-use std::path::Path;
 use std::process::ExitCode;
 
-use dlq_core::{Finding, Severity};
-use serde::de::DeserializeOwned;
+use dlq_core::store::{CheckLimits, Upkeep as _};
+use dlq_core::{DeadLetters, Finding, Severity};
 
-use crate::commands::PARTIAL;
+use super::{Context, PARTIAL};
+use crate::cli::CheckArgs;
 use crate::error::CliError;
 use crate::output::{Output, escape};
+
+pub(super) async fn run(
+    context: &mut Context,
+    store: &DeadLetters,
+    args: CheckArgs,
+) -> Result<ExitCode, CliError> {
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    if args.at_broker.is_given() {
+        return Err(CliError::refused(format!(
+            "--stream, --consumer and --deployment are of brokers, and {} is a store; leave them out",
+            context.target
+        )));
+    }
+    let limits = CheckLimits::default()
+        .with_overdue(args.at_store.overdue)
+        .with_age(args.at_store.older_than)
+        .with_idle(args.at_store.idle)
+        .with_processed(args.at_store.audit_rows)
+        .with_skew(args.at_store.skew)
+        .with_deep(args.at_store.deep);
+    let findings = store.store().check(limits).await?;
+    show_findings(&mut context.out, &context.target, &findings)
+}
 
 /// Says what is set wrongly: exit code 3 when something is, other than what is merely worth knowing.
 pub(crate) fn show_findings(
@@ -34,13 +55,4 @@ pub(crate) fn show_findings(
     }
     eprintln!("{shown} is as it should be");
     Ok(ExitCode::SUCCESS)
-}
-
-/// A deployment from a file.
-pub(crate) fn read_deployment<T: DeserializeOwned>(path: &Path) -> Result<T, CliError> {
-    let file = File::open(path)
-        .map_err(|error| CliError::refused(format!("cannot read {}: {error}", path.display())))?;
-    serde_json::from_reader(BufReader::new(file)).map_err(|error| {
-        CliError::refused(format!("{} describes no deployment: {error}", path.display()))
-    })
 }

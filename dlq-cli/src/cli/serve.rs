@@ -1,0 +1,26 @@
+use std::time::Duration;
+
+use clap::Args;
+use dlq_core::policy::duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen, as HOST:PORT; a port alone is that of 127.0.0.1. Whoever reaches it may read it
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:9400",
+        default_missing_value = "127.0.0.1:9400",
+        num_args = 0..=1
+    )]
+    pub(crate) metrics: String,
+    /// How often the store is looked at, however many ask
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration::parse)]
+    pub(crate) every: Duration,
+    /// Degraded from this many waiting letters on
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) max_backlog: u64,
+    /// Degraded once the oldest unresolved letter is this old: how long letters are kept, or may wait
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration::parse)]
+    pub(crate) max_age: Duration,
+}

@@ -1,0 +1,125 @@
+use std::process::ExitCode;
+
+use dlq_core::{StoreError, StoreErrorKind};
+use dlq_sql::Migration;
+use dlq_sql::sqlite::{SqliteBuilder, SqliteStore};
+
+use super::PARTIAL;
+use crate::ask;
+use crate::cli::MigrateArgs;
+use crate::error::CliError;
+#[cfg(feature = "postgres")]
+use crate::open;
+use crate::output::{Column, Output, SCHEMA_VERSION, Table};
+use crate::secret::without_password;
+
+/// A database whose tables can be migrated.
+enum Database {
+    Sqlite(SqliteBuilder),
+    #[cfg(feature = "postgres")]
+    Postgres(dlq_sql::postgres::PostgresBuilder),
+}
+
+impl Database {
+    fn at(url: &str) -> Result<Self, CliError> {
+        match url.split_once("://") {
+            Some(("sqlite", path)) if !path.is_empty() => {
+                Ok(Self::Sqlite(SqliteStore::builder().path(path).create(false)))
+            }
+            #[cfg(feature = "postgres")]
+            Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(open::postgres(url))),
+            _ => Err(CliError::refused(format!(
+                "{} has no tables to migrate; say --from sqlite://PATH{}",
+                without_password(url),
+                if cfg!(feature = "postgres") { " or postgres://HOST/DATABASE" } else { "" }
+            ))),
+        }
+    }
+
+    async fn look(&self) -> Result<Migration, StoreError> {
+        match self {
+            Self::Sqlite(builder) => builder.migration().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(builder) => builder.migration().await,
+        }
+    }
+
+    async fn apply(self) -> Result<Migration, StoreError> {
+        match self {
+            Self::Sqlite(builder) => builder.apply_migration().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(builder) => builder.apply_migration().await,
+        }
+    }
+}
+
+pub(super) async fn run(
+    url: &str,
+    mut out: Output,
+    args: MigrateArgs,
+) -> Result<ExitCode, CliError> {
+    let shown = without_password(url);
+    let failed = |error: StoreError| {
+        let kind = error.kind();
+        match (kind, CliError::from(error).about(&shown)) {
+            // A program that knows less than the tables leaves them alone.
+            (StoreErrorKind::Incompatible, CliError::Failed(why)) => CliError::Refused(why),
+            (_, error) => error,
+        }
+    };
+    let database = Database::at(url)?;
+    let mut migration = database.look().await.map_err(failed)?;
+    let wanted = args.apply && !migration.is_up_to_date();
+    if wanted {
+        explain(&migration, &shown);
+        ask::go_on(args.yes, &format!("migrate {shown} to version {}", migration.known))?;
+        migration = database.apply().await.map_err(failed)?;
+    }
+    if out.is_table() {
+        show(&mut out, &migration)?;
+    } else {
+        out.document(&serde_json::json!({
+            "schema_version": SCHEMA_VERSION, "migration": migration, "applied": wanted,
+        }))?;
+    }
+    out.flush()?;
+    let (known, left) = (migration.known, migration.steps.len());
+    if wanted {
+        eprintln!("{shown} has version {known} now");
+    } else if left == 0 {
+        eprintln!("{shown} has version {known}, as this program has");
+    } else {
+        explain(&migration, &shown);
+        eprintln!("to do it: dlq migrate --apply --from {shown}");
+    }
+    let is_left = args.check && left > 0;
+    Ok(if is_left { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
+}
+
+fn explain(migration: &Migration, shown: &str) {
+    match migration.found {
+        Some(found) => {
+            eprintln!("{shown} has version {found}, and this program has {}", migration.known);
+        }
+        None => eprintln!("{shown} has no tables yet"),
+    }
+    if !migration.is_online() {
+        eprintln!("not every step can run while consumers work; stop them first");
+    }
+}
+
+fn show(out: &mut Output, migration: &Migration) -> Result<(), CliError> {
+    if migration.steps.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        Column::whole("VERSION", 0),
+        Column::whole("WHILE CONSUMERS WORK", 1),
+        Column::text("WHAT", 0, 20),
+    ]);
+    for step in &migration.steps {
+        let online = if step.is_online { "yes" } else { "no" };
+        table.row([step.version.to_string(), online.to_owned(), step.what.clone()]);
+    }
+    out.table(&table)
+}

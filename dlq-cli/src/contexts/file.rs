@@ -1,0 +1,242 @@
+//! The configuration file.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::CliError;
+use crate::secret;
+
+/// What the file says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// The context that is meant when none is named.
+    pub(crate) default: Option<String>,
+    #[serde(default)]
+    pub(crate) contexts: BTreeMap<String, Named>,
+    #[serde(skip)]
+    pub(crate) path: PathBuf,
+}
+
+/// Where dead letters are, by a name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Named {
+    /// The URL; `${NAME}` stands for a variable of the environment.
+    pub(crate) from: String,
+    /// A command that prints the password.
+    pub(crate) password_command: Option<String>,
+    /// A file that holds the password.
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+/// Without what may be secret.
+impl std::fmt::Debug for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Named").field("from", &self.shown()).finish_non_exhaustive()
+    }
+}
+
+impl File {
+    /// Reads the file; one that is not there, unless somebody named it, has no contexts.
+    pub(crate) fn read() -> Result<Self, CliError> {
+        let Some(Place { path, is_named }) = place() else { return Ok(Self::default()) };
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_named => {
+                String::new()
+            }
+            Err(error) => {
+                return Err(CliError::refused(format!("cannot read {}: {error}", path.display())));
+            }
+        };
+        Self::parse(&text, path)
+    }
+
+    fn parse(text: &str, path: PathBuf) -> Result<Self, CliError> {
+        let file: Self = toml::from_str(text).map_err(|error| {
+            let place = error.span().map_or_else(String::new, |span| place_of(text, span.start));
+            CliError::refused(format!("{}{place}: {}", path.display(), unquoted(error.message())))
+        })?;
+        Ok(Self { path, ..file })
+    }
+
+    /// The context of this name.
+    pub(crate) fn get(&self, name: &str) -> Result<&Named, CliError> {
+        self.contexts.get(name).ok_or_else(|| self.unknown(name))
+    }
+
+    pub(crate) fn unknown(&self, name: &str) -> CliError {
+        let shown = secret::without_password(name);
+        if self.contexts.is_empty() {
+            let path = match self.path.as_os_str().is_empty() {
+                true => "~/.config/dlq/config.toml".to_owned(),
+                false => self.path.display().to_string(),
+            };
+            return CliError::refused(format!(
+                "there is no context `{shown}`, and {path} has none; write one there: [contexts.NAME] and from = \"URL\""
+            ));
+        }
+        let known: Vec<_> = self.contexts.keys().map(String::as_str).collect();
+        CliError::refused(format!(
+            "there is no context `{shown}`; {} has: {}",
+            self.path.display(),
+            known.join(", ")
+        ))
+    }
+
+    /// Warns of passwords that others can read.
+    pub(crate) fn warn(&self) {
+        let holds = self.contexts.values().any(Named::holds_password);
+        if holds && is_readable_by_others(&self.path) {
+            eprintln!(
+                "dlq: warning: {} holds a password and others can read it; chmod 600 it, or use password_command",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Makes another context the default one. The file changes in one step or not at all; what else stands in it stays.
+    pub(crate) fn set_default(&self, name: &str) -> Result<(), CliError> {
+        self.get(name)?;
+        let failed = |error: &dyn std::fmt::Display| {
+            CliError::failed(format!("cannot change {}: {error}", self.path.display()))
+        };
+        // Where the file is a link, what it leads to is changed.
+        let path = self.path.canonicalize().map_err(|error| failed(&error))?;
+        let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
+        let text = with_default(&text, name);
+        let is_so = Self::parse(&text, path.clone()).is_ok_and(|file| {
+            file.default.as_deref() == Some(name) && file.contexts.contains_key(name)
+        });
+        if !is_so {
+            return Err(failed(&format!(
+                "write default = \"{name}\" into its first line yourself"
+            )));
+        }
+        replace(&path, &text).map_err(|error| failed(&error))
+    }
+}
+
+struct Place {
+    path: PathBuf,
+    /// It must be there.
+    is_named: bool,
+}
+
+/// Where the file is; an empty `DLQ_CONFIG` is none.
+fn place() -> Option<Place> {
+    if let Some(path) = std::env::var_os("DLQ_CONFIG") {
+        return (!path.is_empty()).then(|| Place { path: path.into(), is_named: true });
+    }
+    let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = if cfg!(windows) { folder("APPDATA") } else { folder("XDG_CONFIG_HOME") };
+    let base = base.or_else(|| Some(folder("HOME")?.join(".config")))?;
+    Some(Place { path: base.join("dlq").join("config.toml"), is_named: false })
+}
+
+/// `:LINE:COLUMN`, counted from one.
+fn place_of(text: &str, offset: usize) -> String {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!(":{line}:{column}")
+}
+
+/// A message without what it quotes of the file, which may be a URL with its password.
+fn unquoted(message: &str) -> String {
+    let pieces = message.split('"').enumerate();
+    pieces.map(|(index, piece)| if index % 2 == 0 { piece } else { "\"…\"" }).collect()
+}
+
+/// A URL without what comes from the environment.
+pub(super) fn literal(from: &str) -> String {
+    let mut pieces = from.split("${");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + piece.split_once('}').map_or(piece, |(_, rest)| rest))
+}
+
+/// The text with this default: in the place of the former, or before everything.
+fn with_default(text: &str, name: &str) -> String {
+    let line = format!("default = {}", toml::Value::from(name));
+    let is_default = |line: &str| {
+        line.split_once('=').is_some_and(|(key, _)| matches!(key.trim(), "default" | "\"default\""))
+    };
+    // What stands below a heading belongs to it.
+    let top = text.lines().take_while(|line| !line.trim_start().starts_with('['));
+    let Some(index) = top.into_iter().position(is_default) else {
+        return format!("{line}\n{text}");
+    };
+    let lines = text.split_inclusive('\n').enumerate();
+    lines.map(|(at, old)| if at == index { format!("{line}\n") } else { old.to_owned() }).collect()
+}
+
+/// Puts a new file in the place of the old one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let write = || {
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
+        file.set_permissions(std::fs::metadata(path)?.permissions())?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(unix)]
+pub(super) fn is_readable_by_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+pub(super) fn is_readable_by_others(_path: &Path) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        match File::parse(text, "c.toml".into()) {
+            Err(CliError::Refused(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_says_where_and_no_password() {
+        assert!(refused("default = \"a\"\nx y\n").starts_with("c.toml:2:3: "));
+        let text = refused("[contexts]\nprod = \"postgres://ana:s3cret@h/db\"\n");
+        assert!(text.starts_with("c.toml:2:8: ") && !text.contains("s3cret"), "{text}");
+        let text = refused("[contexts.prod]\nfrom = \"x\"\npasswd = \"s3cret\"\n");
+        assert!(text.starts_with("c.toml:3:1: ") && text.contains("`password_file`"), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+
+    #[test]
+    fn a_default_is_set_and_the_rest_stays() {
+        let rest = "[contexts.a]\nfrom = \"x\" # default = 1\n";
+        assert_eq!(with_default(rest, "a"), format!("default = \"a\"\n{rest}"));
+        let text = format!("# mine\n default=\"b\"\n\n{rest}");
+        assert_eq!(with_default(&text, "a"), format!("# mine\ndefault = \"a\"\n\n{rest}"));
+        assert_eq!(with_default("default = \"b\"", "a\"b"), "default = 'a\"b'\n");
+    }
+
+    #[test]
+    fn what_comes_from_the_environment_is_no_password_in_the_file() {
+        assert!(!secret::has_password(&literal("postgres://ana:${PW}@h/db")));
+        assert!(secret::has_password(&literal("postgres://ana:x${PW}@h/db")));
+    }
+}

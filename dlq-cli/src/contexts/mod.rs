@@ -1,0 +1,277 @@
+//! Named contexts: where dead letters are, by a name, from a configuration file that need not hold a password.
+//!
+//! ```toml
+//! default = "prod"
+//!
+//! [contexts.prod]
+//! from = "postgres://ops@db.internal/orders"
+//! password_command = "pass show db/orders"
+//!
+//! [contexts.here]
+//! from = "sqlite://${HOME}/dlq.db"
+//! ```
+//!
+//! The file is `DLQ_CONFIG`, or `dlq/config.toml` below `XDG_CONFIG_HOME`, `~/.config` or (on Windows) `APPDATA`. What is
+//! meant is, in this order: `--from` (a URL, or the name of a context), `--context`, `DLQ_FROM`, `DLQ_CONTEXT`, the file's
+//! `default`.
+//!
+//! Nothing is written except by `dlq context use`, which puts a whole new file in the place of the old one: a process
+//! that dies before the last step leaves the old file, and perhaps a new one beside it whose name ends in `.new`.
+
+mod file;
+
+pub(crate) use file::{File, Named};
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+use crate::cli::Cli;
+use crate::error::CliError;
+use crate::secret;
+
+/// The URL that is meant, with its password; `None` when nothing says.
+pub(crate) async fn resolve(cli: &Cli) -> Result<Option<String>, CliError> {
+    let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let (from, context) = (said(&cli.from), said(&cli.context));
+    let url = match (from, context) {
+        (Some(from), _) if cli.typed.from => Some(url(&from).await?),
+        (_, Some(context)) if cli.typed.context => Some(named(&context).await?),
+        (Some(from), _) => Some(url(&from).await?),
+        (None, Some(context)) => Some(named(&context).await?),
+        (None, None) => {
+            let file = File::read()?;
+            match &file.default {
+                Some(name) => Some(file.open(name).await?),
+                None => None,
+            }
+        }
+    };
+    if let Some(url) = &url {
+        secret::keep(url);
+    }
+    Ok(url)
+}
+
+/// The URL that a text is, or that the context of this name has.
+pub(crate) async fn url(text: &str) -> Result<String, CliError> {
+    if text.contains("://") {
+        return Ok(text.to_owned());
+    }
+    let file = File::read()?;
+    if !file.contexts.contains_key(text) {
+        let shown = secret::without_password(text);
+        let hint = format!(
+            "`{shown}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, or nats://HOST/STREAM, or \
+             kafka://HOST:PORT/TOPIC, or the name of a context"
+        );
+        return Err(match file.unknown(text) {
+            CliError::Refused(why) => CliError::refused(format!("{hint}; {why}")),
+            other => other,
+        });
+    }
+    file.open(text).await
+}
+
+async fn named(name: &str) -> Result<String, CliError> {
+    File::read()?.open(name).await
+}
+
+impl File {
+    /// The URL of a context, with its password.
+    async fn open(&self, name: &str) -> Result<String, CliError> {
+        let named = self.get(name)?;
+        self.warn();
+        let about = |error: CliError| error.about(&format!("context `{name}`"));
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        named.url(folder).await.map_err(about)
+    }
+}
+
+impl Named {
+    /// The URL, fit to be shown.
+    pub(crate) fn shown(&self) -> String {
+        // Without a password of its own, what stands before `@` is the user and no token.
+        let with_user = self.is_given().then(|| with_password(&self.from, "x").ok()).flatten();
+        secret::without_password(with_user.as_ref().unwrap_or(&self.from))
+    }
+
+    /// Whether the password comes from elsewhere.
+    fn is_given(&self) -> bool {
+        self.password_command.is_some() || self.password_file.is_some()
+    }
+
+    /// Whether the password stands in the file.
+    fn holds_password(&self) -> bool {
+        let from = file::literal(&self.from);
+        let is_user = self.is_given() && with_password(&from, "x").is_ok();
+        !is_user && secret::has_password(&from)
+    }
+
+    /// How the password comes, in words.
+    pub(crate) fn password(&self) -> &'static str {
+        match (&self.password_command, &self.password_file) {
+            (Some(_), _) => "command",
+            (None, Some(_)) => "file",
+            (None, None) if secret::has_password(&self.from) => "in the URL",
+            (None, None) => "none",
+        }
+    }
+
+    async fn url(&self, folder: &Path) -> Result<String, CliError> {
+        let url = expand(&self.from)?;
+        let password = match (&self.password_command, &self.password_file) {
+            (Some(_), Some(_)) => {
+                return Err(CliError::refused(
+                    "password_command and password_file are both given; leave one of them out",
+                ));
+            }
+            (Some(command), None) => run(command).await?,
+            (None, Some(path)) => read(path, folder)?,
+            (None, None) => return Ok(url),
+        };
+        with_password(&url, &password)
+    }
+}
+
+/// Puts in variables of the environment; in the user and password of the URL percent-encoded.
+fn expand(from: &str) -> Result<String, CliError> {
+    let login = from.find("://").and_then(|start| {
+        let start = start + 3;
+        let end = from[start..].find('/').map_or(from.len(), |end| start + end);
+        Some(start..start + from[start..end].rfind('@')?)
+    });
+    let mut url = String::new();
+    let mut rest = from;
+    while let Some((before, after)) = rest.split_once("${") {
+        url.push_str(before);
+        let Some((name, behind)) = after.split_once('}') else {
+            return Err(CliError::refused("`from` has a `${` without a `}`"));
+        };
+        let value = std::env::var(name).map_err(|_| {
+            CliError::refused(format!(
+                "the variable {name} is not set in the environment, or no text"
+            ))
+        })?;
+        let place = from.len() - after.len();
+        let is_login = login.as_ref().is_some_and(|login| login.contains(&place));
+        url.push_str(&if is_login { encode(&value) } else { value });
+        rest = behind;
+    }
+    url.push_str(rest);
+    Ok(url)
+}
+
+/// Gives a password to the user whom the URL names.
+fn with_password(url: &str, password: &str) -> Result<String, CliError> {
+    let login = url.split_once("://").and_then(|(scheme, rest)| {
+        let (login, host) = rest.split_once('@')?;
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        Some((scheme, user, password, host)).filter(|_| !user.is_empty())
+    });
+    let Some((scheme, user, former, host)) = login else {
+        return Err(CliError::refused(format!(
+            "{} has no user to whom the password belongs; write SCHEME://USER@HOST/…",
+            secret::without_password(url)
+        )));
+    };
+    let shown = || secret::without_password(&format!("{scheme}://{user}:x@{host}"));
+    if !former.is_empty() || secret::has_password(&format!("{scheme}://{host}")) {
+        return Err(CliError::refused(format!(
+            "{} has a password already; leave it out of `from`, or leave out password_command or password_file",
+            shown()
+        )));
+    }
+    Ok(format!("{scheme}://{user}:{}@{host}", encode(password)))
+}
+
+/// What a command prints, without the end of its line.
+async fn run(command: &str) -> Result<String, CliError> {
+    let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
+    let ran = Command::new(shell).args([flag, command]).stderr(Stdio::inherit()).output().await;
+    let output =
+        ran.map_err(|error| CliError::failed(format!("cannot run password_command: {error}")))?;
+    if !output.status.success() {
+        return Err(CliError::failed(format!("password_command failed ({})", output.status)));
+    }
+    password(String::from_utf8(output.stdout).ok(), "password_command")
+}
+
+/// What a file holds, without the end of its line; `~/` is the home folder, other names are beside the configuration.
+fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let path = match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => folder.join(path),
+    };
+    let text = std::fs::read(&path).map_err(|error| {
+        CliError::failed(format!("cannot read password_file {}: {error}", path.display()))
+    })?;
+    if file::is_readable_by_others(&path) {
+        eprintln!("dlq: warning: others can read the password in {}; chmod 600 it", path.display());
+    }
+    password(String::from_utf8(text).ok(), "password_file")
+}
+
+fn password(text: Option<String>, of: &str) -> Result<String, CliError> {
+    let text = text.ok_or_else(|| CliError::failed(format!("{of} gave no UTF-8 text")))?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() || text.contains(['\r', '\n']) {
+        return Err(CliError::failed(format!(
+            "{of} gave {} lines; expected one",
+            text.lines().count()
+        )));
+    }
+    Ok(text.to_owned())
+}
+
+/// Percent-encodes everything but letters, digits and `-._~`.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(result: Result<String, CliError>) -> String {
+        match result {
+            Err(CliError::Refused(text) | CliError::Failed(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_password_is_put_after_the_user() {
+        let with = |url| with_password(url, "s@c/r et");
+        assert_eq!(
+            with("postgres://ops@h/db?a=b").unwrap(),
+            "postgres://ops:s%40c%2Fr%20et@h/db?a=b"
+        );
+        assert_eq!(with("nats://ops@h,g/DLQ").unwrap(), "nats://ops:s%40c%2Fr%20et@h,g/DLQ");
+        assert!(refused(with("postgres://h/db")).contains("no user"));
+        assert!(refused(with("postgres://ops@h/db?password=x")).contains("already"));
+        let text = refused(with("postgres://ops:t1ger@h/db"));
+        assert!(text.contains("has a password already") && !text.contains("t1ger"), "{text}");
+    }
+
+    #[test]
+    fn a_password_is_one_line() {
+        let given = |text: &str| password(Some(text.to_owned()), "password_file");
+        assert_eq!(given(" s3 cret\r\n").unwrap(), " s3 cret");
+        assert!(refused(given("\n")).contains("expected one"));
+        assert!(refused(given("s3cret\nuser: ana\n")).contains("2 lines"));
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_is_named() {
+        assert!(
+            refused(expand("sqlite://${DLQ_NOT_SET_ANYWHERE}")).contains("DLQ_NOT_SET_ANYWHERE")
+        );
+        assert!(refused(expand("sqlite://${x")).contains("without a `}`"));
+    }
+}

@@ -1,0 +1,187 @@
+//! From what was found to the text that Prometheus reads. Made anew for each look, so that what is gone is gone.
+
+use std::collections::BTreeMap;
+
+use dlq_core::store::{ItemOutcome, OperationState, Stats};
+use dlq_core::{Reason, Status, Timestamp};
+use metrics::{Label, with_local_recorder};
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+use super::label::largest;
+use super::look::{Found, Memory};
+use super::names::{self, Family};
+
+pub(super) fn render(found: Option<&Found>, memory: &Memory, now: Timestamp) -> String {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    with_local_recorder(&recorder, || {
+        set(&names::STORE_UP, f64::from(u8::from(found.is_some())));
+        set(&names::LOOK_SECONDS, memory.took.as_secs_f64());
+        set(&names::MAX_AGE, memory.thresholds.age.as_secs_f64());
+        for (outcome, count) in ["answered", "failed"].into_iter().zip(memory.looks) {
+            names::LOOKS.counter(vec![Label::new("outcome", outcome)]).absolute(count);
+        }
+        if let Some(answered) = memory.answered {
+            set(&names::ANSWERED, answered.since(Timestamp::EPOCH).as_secs_f64());
+        }
+        for (topic, class, count) in memory.written.counts() {
+            let labels =
+                vec![Label::new("topic", topic.to_owned()), Label::new("class", class.as_str())];
+            names::WRITTEN.counter(labels).absolute(count);
+        }
+        // What is not known is left out, rather than shown as it was.
+        if let Some(found) = found {
+            letters(&found.stats, now);
+            consumers(found);
+            operations(found, now);
+        }
+    });
+    recorder.handle().render()
+}
+
+fn letters(stats: &Stats, now: Timestamp) {
+    for status in Status::ALL {
+        one(&names::LETTERS, "status", status.as_str(), stats.with_status(*status));
+    }
+    for reason in Reason::ALL {
+        let count = stats.by_reason.get(reason).copied().unwrap_or(0);
+        one(&names::BY_REASON, "reason", reason.as_str(), count);
+    }
+    each(&names::BY_TOPIC, "topic", &stats.by_subject);
+    let age = stats.oldest_unresolved.map(|oldest| now.since(oldest)).unwrap_or_default();
+    set(&names::OLDEST, age.as_secs_f64());
+}
+
+fn consumers(found: &Found) {
+    for (family, stats) in
+        [(&names::WAITING, &found.waiting), (&names::QUARANTINED, &found.quarantined)]
+    {
+        // Consumers of whose letters none is such have a zero, as long as they have any unresolved ones.
+        let mut counts: BTreeMap<String, u64> = stats.by_consumer.clone();
+        for consumer in found.stats.by_consumer.keys() {
+            counts.entry(consumer.clone()).or_default();
+        }
+        each(family, "consumer", &counts);
+    }
+}
+
+fn operations(found: &Found, now: Timestamp) {
+    let overdue = found.next_due.map(|due| now.since(due)).unwrap_or_default();
+    set(&names::OVERDUE, overdue.as_secs_f64());
+    for state in OperationState::ALL.iter().filter(|state| !state.is_final()) {
+        let count = found.operations.iter().filter(|operation| operation.state == *state).count();
+        one(&names::OPERATIONS, "state", state.as_str(), count as u64);
+    }
+    for outcome in ItemOutcome::ALL {
+        let letters = found.operations.iter().map(|it| it.progress.with_outcome(*outcome)).sum();
+        one(&names::OPERATION_LETTERS, "outcome", outcome.as_str(), letters);
+    }
+    let running = |state| matches!(state, OperationState::Canary | OperationState::Running);
+    let idle = found.operations.iter().filter(|operation| running(operation.state));
+    // By its own rate the next letter may not go before this.
+    let idle = idle.map(|operation| now.since(operation.updated_at.max(operation.next_release)));
+    set(&names::OPERATION_IDLE, idle.max().unwrap_or_default().as_secs_f64());
+}
+
+fn set(family: &Family, value: f64) {
+    family.gauge(Vec::new()).set(value);
+}
+
+fn one(family: &Family, label: &'static str, value: &'static str, count: u64) {
+    family.gauge(vec![Label::new(label, value)]).set(count as f64);
+}
+
+fn each(family: &Family, label: &'static str, counts: &BTreeMap<String, u64>) {
+    for (value, count) in largest(counts) {
+        family.gauge(vec![Label::new(label, value.to_owned())]).set(count as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use dlq_core::store::{Actor, HealthThresholds, Operation, OperationSpec, Progress};
+    use dlq_core::{Filter, OperationId};
+
+    use super::*;
+    use crate::serve::written::Written;
+
+    fn operation(state: OperationState, changed: u64, next_release: u64) -> Operation {
+        let at = |seconds| Timestamp::EPOCH.after(Duration::from_secs(seconds));
+        Operation {
+            id: OperationId::from_bytes([7; 16]),
+            spec: OperationSpec::replay(Filter::new()),
+            state,
+            by: Actor::new("ana"),
+            created_at: Timestamp::EPOCH,
+            updated_at: at(changed),
+            next_release: at(next_release),
+            progress: Progress { total: 3, by_outcome: [(ItemOutcome::Queued, 3)].into() },
+        }
+    }
+
+    /// The page at second 1000.
+    fn page(operations: Vec<Operation>, next_due: Option<u64>) -> String {
+        let at = |seconds| Timestamp::EPOCH.after(Duration::from_secs(seconds));
+        let stats = Stats { oldest_unresolved: Some(at(400)), ..Stats::default() };
+        let found = Found {
+            stats,
+            waiting: Stats::default(),
+            quarantined: Stats::default(),
+            next_due: next_due.map(at),
+            operations,
+        };
+        let memory = Memory {
+            written: Written::default(),
+            looks: [2, 1],
+            answered: None,
+            took: Duration::from_millis(250),
+            thresholds: HealthThresholds::default(),
+        };
+        render(Some(&found), &memory, at(1000))
+    }
+
+    #[track_caller]
+    fn has(page: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(page.lines().any(|found| found == *line), "{line} is not in {page}");
+        }
+    }
+
+    #[test]
+    fn what_stands_still_and_what_waits_is_shown() {
+        use OperationState::{Canary, Paused, Running, Stopped};
+        let operations = vec![
+            operation(Running, 900, 0),
+            operation(Canary, 700, 0),
+            // It waits for its rate.
+            operation(Running, 100, 990),
+            // These stand still because somebody wants it.
+            operation(Paused, 5, 0),
+            operation(Stopped, 5, 0),
+        ];
+        has(
+            &page(operations, Some(880)),
+            &[
+                "dlq_operation_idle_seconds 300",
+                "dlq_operations{state=\"running\"} 2",
+                "dlq_operations{state=\"stopped\"} 1",
+                "dlq_operation_letters{outcome=\"queued\"} 15",
+                "dlq_operation_letters{outcome=\"sent\"} 0",
+                "dlq_overdue_seconds 120",
+                "dlq_oldest_unresolved_age_seconds 600",
+                "dlq_store_look_seconds 0.25",
+                "dlq_store_looks_total{outcome=\"answered\"} 2",
+                "dlq_store_looks_total{outcome=\"failed\"} 1",
+            ],
+        );
+        has(
+            &page(Vec::new(), Some(2000)),
+            &["dlq_overdue_seconds 0", "dlq_operation_idle_seconds 0"],
+        );
+        has(
+            &page(Vec::new(), None),
+            &["dlq_overdue_seconds 0", "dlq_operations{state=\"canary\"} 0"],
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! How many letters came into the store, for rates: a store keeps what is there, not what has ever come.
+//!
+//! Counted are the letters whose time of storing lies between two marks, both times of the store. The upper mark is the
+//! newest letter of the look before, so that writers which were stamped and not yet committed then have had a pause to
+//! do so. Letters that were resolved or deleted in that pause, and those that died again, are not counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use dlq_core::store::Stats;
+use dlq_core::{DeadLetters, ErrorClass, Filter, StoreError, Timestamp};
+
+use super::label::{MOST, OTHER, label, largest};
+
+/// The finest time that every store keeps.
+const STEP: Duration = Duration::from_micros(1);
+
+/// Letters that came since the first look, by topic and class.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Up to where letters are counted, and where the next look shall count to; `None` before the first.
+    marks: Option<(Timestamp, Timestamp)>,
+    counts: BTreeMap<(String, ErrorClass), u64>,
+    topics: BTreeSet<String>,
+}
+
+impl Written {
+    /// Counts on; a look that fails half-way has counted nothing.
+    pub(super) async fn look(
+        &mut self,
+        store: &DeadLetters,
+        stats: &Stats,
+    ) -> Result<(), StoreError> {
+        let newest = stats.newest.unwrap_or(Timestamp::EPOCH);
+        let Some((counted, upto)) = self.marks else {
+            largest(&stats.by_subject).into_keys().for_each(|topic| self.learn(topic));
+            self.marks = Some((newest, newest));
+            return Ok(());
+        };
+        let mut found = Vec::new();
+        if upto > counted {
+            for class in ErrorClass::ALL {
+                let came =
+                    Filter::new().with_since(counted.after(STEP)).with_until(upto.after(STEP));
+                found.push((class, store.stats(came.with_class(*class)).await?.by_subject));
+            }
+        }
+        for (class, topics) in found {
+            for (topic, count) in topics {
+                self.learn(&topic);
+                let topic = label(&topic);
+                let topic = if self.topics.contains(topic) { topic } else { OTHER };
+                *self.counts.entry((topic.to_owned(), *class)).or_default() += count;
+            }
+        }
+        self.marks = Some((upto, newest.max(upto)));
+        Ok(())
+    }
+
+    /// Gives the topic a label, unless there are too many. Counters begin at zero, or the first letter is no rise.
+    fn learn(&mut self, topic: &str) {
+        let topic = label(topic);
+        if self.topics.len() < MOST && self.topics.insert(topic.to_owned()) {
+            for class in ErrorClass::ALL {
+                self.counts.entry((topic.to_owned(), *class)).or_default();
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&str, ErrorClass, u64)> {
+        self.counts.iter().map(|((topic, class), count)| (&**topic, *class, *count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::Message;
+    use dlq_core::store::memory::MemoryStore;
+    use dlq_testkit::fixtures::{letter, letter_of};
+
+    use super::*;
+
+    async fn look(written: &mut Written, store: &DeadLetters) -> u64 {
+        let stats = store.stats(Filter::new()).await.unwrap();
+        written.look(store, &stats).await.unwrap();
+        written.counts().map(|(_, _, count)| count).sum()
+    }
+
+    #[tokio::test]
+    async fn what_came_is_counted_once() {
+        let store = DeadLetters::new(MemoryStore::new());
+        store.put((0..3).map(letter).collect()).await.unwrap();
+        let mut written = Written::default();
+        assert_eq!(look(&mut written, &store).await, 0, "what was there did not come");
+        assert_eq!(written.counts().count(), ErrorClass::ALL.len(), "but has its series");
+        store.put((3..10).map(letter).collect()).await.unwrap();
+        assert_eq!(look(&mut written, &store).await, 0, "writers may not have committed");
+        for _ in 0..3 {
+            assert_eq!(look(&mut written, &store).await, 7);
+        }
+        store.put(vec![letter(10)]).await.unwrap();
+        look(&mut written, &store).await;
+        assert_eq!(look(&mut written, &store).await, 8);
+    }
+
+    #[tokio::test]
+    async fn its_labels_are_bounded() {
+        let store = DeadLetters::new(MemoryStore::new());
+        let mut written = Written::default();
+        look(&mut written, &store).await;
+        let letters = (0..150).map(|n| letter_of(Message::new(format!("orders.{n}"), "{}"), n));
+        store.put(letters.collect()).await.unwrap();
+        look(&mut written, &store).await;
+        assert_eq!(look(&mut written, &store).await, 150);
+        let topics: BTreeSet<_> = written.counts().map(|(topic, _, _)| topic.to_owned()).collect();
+        assert_eq!((topics.len(), topics.contains(OTHER)), (MOST + 1, true));
+    }
+}

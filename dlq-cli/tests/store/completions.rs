@@ -1,0 +1,49 @@
+use std::process::Command;
+
+use crate::common::{Ran, dlq};
+
+fn script(shell: &str) -> String {
+    Ran::from(dlq(&["completions", shell]).output().unwrap()).ok().out
+}
+
+#[test]
+fn every_shell_has_its_script() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = script(shell);
+        // Fish writes long flags without the dashes.
+        for word in ["completions", "fingerprint", "no-trunc"] {
+            assert!(script.contains(word), "{word} is not in the script of {shell}");
+        }
+    }
+    let unknown = Ran::from(dlq(&["completions", "tcsh"]).output().unwrap());
+    assert_eq!(unknown.code, 2, "{}", unknown.err);
+}
+
+/// What bash proposes for these words, the last of which is being typed.
+fn proposed(words: &[&str]) -> Vec<String> {
+    let (index, last) = (words.len() - 1, words[words.len() - 1]);
+    let before = words[index - 1];
+    let line = format!(
+        "{}\nCOMP_WORDS=({})\nCOMP_CWORD={index}\n_dlq dlq '{last}' '{before}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        script("bash"),
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+    );
+    let ran = Command::new("bash").args(["--norc", "-c", &line]).output().unwrap();
+    let ran = Ran::from(ran).ok();
+    assert_eq!(ran.err, "");
+    ran.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_verbs_and_flags() {
+    if Command::new("bash").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: there is no bash here to try the completions in");
+        return;
+    }
+    assert_eq!(proposed(&["dlq", "mig"]), ["migrate"]);
+    assert_eq!(proposed(&["dlq", "op", "res"]), ["resume"]);
+    assert_eq!(proposed(&["dlq", "list", "--subj"]), ["--subject"]);
+    assert_eq!(proposed(&["dlq", "context", "use", "--conte"]), ["--context"]);
+    let formats = proposed(&["dlq", "list", "--output", ""]);
+    assert_eq!(formats, ["table", "json", "jsonl"]);
+}

@@ -1,0 +1,68 @@
+use dlq_core::store::Letters as _;
+use dlq_testkit::fixtures::letter;
+
+use crate::bench::{Bench, url};
+use crate::common::{Ran, dlq};
+
+#[tokio::test]
+async fn present_tables_need_nothing() {
+    let bench = Bench::with(vec![letter(1)]).await;
+    for args in [&["migrate"] as &[&str], &["migrate", "--check"], &["migrate", "--apply"]] {
+        let ran = bench.run(args).ok();
+        assert!(ran.err.contains("as this program has"), "{}", ran.err);
+        assert_eq!(ran.out, "");
+    }
+    let shown = bench.run(&["migrate", "-o", "json"]).ok().json();
+    assert_eq!(shown["migration"]["found"], shown["migration"]["known"]);
+    assert_eq!(
+        (&shown["applied"], &shown["migration"]["steps"]),
+        (&false.into(), &serde_json::json!([]))
+    );
+}
+
+/// Shown, checked, refused without a yes, done, and then nothing is left to do.
+#[tokio::test]
+async fn missing_tables_are_shown_checked_and_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dlq.db");
+    std::fs::write(&path, "").unwrap();
+    let run =
+        |args: &[&str]| -> Ran { dlq(args).env("DLQ_FROM", url(&path)).output().unwrap().into() };
+    let shown = run(&["migrate"]).ok();
+    assert!(shown.out.contains("create the tables") && shown.out.contains("yes"), "{}", shown.out);
+    assert!(shown.err.contains("dlq migrate --apply --from sqlite://"), "{}", shown.err);
+    assert_eq!(run(&["migrate", "--check"]).code, 3);
+    let unasked = run(&["migrate", "--apply"]);
+    assert_eq!(unasked.code, 2, "{}", unasked.err);
+    assert!(unasked.err.contains("say --yes"), "{}", unasked.err);
+    assert_eq!(std::fs::read(&path).unwrap(), b"", "nothing was changed");
+    let done = run(&["migrate", "--apply", "--yes"]).ok();
+    assert!(done.err.contains("now"), "{}", done.err);
+    run(&["migrate", "--check"]).ok();
+    assert_eq!(run(&["count"]).ok().out, "0\n");
+}
+
+#[tokio::test]
+async fn a_newer_store_is_refused() {
+    let bench = Bench::with(vec![letter(1)]).await;
+    bench.tamper("PRAGMA user_version = 99");
+    for args in [&["migrate"] as &[&str], &["migrate", "--check"], &["migrate", "--apply", "--yes"]]
+    {
+        let ran = bench.run(args);
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(ran.err.contains("version 99") && ran.err.contains("newer program"), "{}", ran.err);
+    }
+    assert_eq!(bench.store.count(dlq_core::Filter::new()).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn what_has_no_tables_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = url(&folder.path().join("no.db"));
+    let ran = Ran::from(dlq(&["migrate", "--from", &missing]).output().unwrap());
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("there is no file"), "{}", ran.err);
+    let ran = Ran::from(dlq(&["migrate", "--from", "nats://t0ken@h/DLQ"]).output().unwrap());
+    assert_eq!((ran.code, ran.err.contains("t0ken")), (2, false), "{}", ran.err);
+    assert_eq!(Ran::from(dlq(&["migrate"]).output().unwrap()).code, 2);
+}

@@ -1,0 +1,49 @@
+use dlq_core::OperationId;
+use dlq_core::store::{ClaimRequest, Claims as _, Finish, OperationState, Operations as _};
+use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
+
+use crate::bench::Bench;
+use crate::process::Process;
+
+/// Whoever stops watching does not stop the operation.
+#[tokio::test(flavor = "multi_thread")]
+async fn watching_can_be_ended_and_the_operation_goes_on() {
+    for signal in [Some("-INT"), Some("-TERM"), None] {
+        let bench = Bench::with((0..3).map(letter).collect()).await;
+        let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+        bench.run(&["op", "pause", &id]).ok();
+        let mut watch = Process::start(bench.command(&["op", "watch", &id]));
+        watch.says(&format!("dlq op resume {id}"));
+        if let Some(signal) = signal {
+            watch.signal(signal);
+            let ran = watch.end();
+            assert_eq!(ran.code, 0, "{}", ran.err);
+            assert!(ran.err.contains("the operation goes on"), "{}", ran.err);
+            assert!(ran.out.contains("paused: 0 of 3"), "{}", ran.out);
+        } else {
+            watch.kill();
+        }
+        bench.run(&["op", "resume", &id]).ok();
+        let id: OperationId = id.parse().unwrap();
+        let operation = bench.store.operation(id).await.unwrap().unwrap();
+        assert_eq!(operation.state, OperationState::Running);
+    }
+}
+
+/// One that runs to its end is followed to it; letters that failed again are said by the exit code.
+#[tokio::test(flavor = "multi_thread")]
+async fn watching_says_by_its_exit_code_that_letters_failed() {
+    let bench = Bench::with(vec![letter(1)]).await;
+    let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+    bench.run(&["op", "pause", &id]).ok();
+    let mut watch = Process::start(bench.command(&["op", "watch", &id]));
+    watch.says("the operation is paused");
+    bench.run(&["op", "resume", &id]).ok();
+    let request = ClaimRequest::due([CONSUMER], 1, std::time::Duration::from_secs(60));
+    let claim = bench.store.claim(request).await.unwrap().remove(0);
+    let died = died_again(&claim.letter);
+    bench.store.finish(vec![(claim.token, Finish::Dead(Box::new(died)))]).await.unwrap();
+    let ran = watch.end();
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.out.contains("completed: 1 of 1 letters done, 1 failed"), "{}", ran.out);
+}

@@ -1,0 +1,101 @@
+//! What is seen at a terminal, which `script` plays here.
+
+use std::process::Command;
+use std::time::Duration;
+
+use dlq_core::store::{ClaimRequest, Claims as _, Finish};
+use dlq_core::{DeadLetter, Resolution};
+use dlq_testkit::fixtures::{CONSUMER, failed, letter};
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::bench::Bench;
+use crate::common::Ran;
+
+const HOSTILE: &str = "\u{1b}]0;title\u{7}支払いに失敗しました\u{202e}\r\n\u{9b}2J it failed at the very end of a long line";
+
+fn hostile() -> Vec<DeadLetter> {
+    (0..3).map(|n| failed(letter(n), HOSTILE)).collect()
+}
+
+/// What the command shows at a terminal so wide; `None` where nobody can play one.
+fn shown(bench: &Bench, columns: usize, args: &[&str]) -> Option<String> {
+    let line = [&[env!("CARGO_BIN_EXE_dlq")], args].concat().join(" ");
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("COLUMNS", columns.to_string());
+    command.env("DLQ_FROM", bench.url()).env("DLQ_CONFIG", "").env("TERM", "xterm");
+    let Ok(output) = command.output() else {
+        eprintln!("SKIPPED: there is no `script` here to play a terminal");
+        return None;
+    };
+    Some(Ran::from(output).ok().out)
+}
+
+#[tokio::test]
+async fn tables_fit_the_terminal() {
+    let bench = Bench::with(hostile()).await;
+    bench
+        .run(&[
+            "replay",
+            "--all",
+            "--yes",
+            "--note",
+            "a note that is longer than most terminals are wide",
+        ])
+        .ok();
+    for columns in [20, 40, 80, 120] {
+        for args in [&["list"] as &[&str], &["groups"], &["stats"], &["peek"], &["op", "list"]] {
+            let Some(out) = shown(&bench, columns, args) else { return };
+            let lines: Vec<_> = out.lines().collect();
+            assert!(lines.len() > 1, "{out}");
+            for line in lines {
+                let line = line.trim_end_matches('\r');
+                assert!(!line.chars().any(char::is_control), "{args:?}: {line:?}");
+                let is_fixed = line.contains("oldest") || line.contains("newest");
+                assert!(is_fixed || line.width() <= columns, "{args:?} at {columns}: {line}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_cut_can_be_seen_whole() {
+    let bench = Bench::with(hostile()).await;
+    let Some(out) = shown(&bench, 60, &["list"]) else { return };
+    assert!(out.contains('…') && !out.contains("CONSUMER"), "{out}");
+    for wide in ["--wide", "--no-trunc"] {
+        let out = shown(&bench, 60, &["list", wide]).unwrap();
+        assert!(out.contains("the very end of a long line") && out.contains("CONSUMER"), "{out}");
+    }
+    let piped = bench.command(&["list"]).env("COLUMNS", "60").output().unwrap();
+    let piped = Ran::from(piped).ok().out;
+    assert!(piped.contains("the very end of a long line") && !piped.contains('…'), "{piped}");
+}
+
+#[tokio::test]
+async fn progress_is_shown_at_a_terminal_only() {
+    let bench = Bench::with((0..200).map(letter).collect()).await;
+    let file = |name: &str| bench.folder.path().join(name).display().to_string();
+    let ran = bench.run(&["export", "--file", &file("piped")]).ok();
+    assert_eq!(ran.err, "exported 200 letters\n");
+    let Some(out) = shown(&bench, 100, &["export", "--file", &file("seen")]) else { return };
+    assert!(out.contains("/200 letters") && out.contains(" left"), "{out:?}");
+    let out = shown(&bench, 100, &["export", "--quiet", "--file", &file("quiet")]).unwrap();
+    assert!(!out.contains("/200"), "{out:?}");
+    assert!(out.contains("exported 200 letters"), "{out:?}");
+}
+
+/// A watched operation says how far it has come and how letters ended.
+#[tokio::test]
+async fn a_watched_operation_shows_its_outcomes() {
+    let bench = Bench::with((0..2).map(letter).collect()).await;
+    let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+    let request = ClaimRequest::due([CONSUMER], 2, Duration::from_secs(60));
+    for claim in bench.store.claim(request).await.unwrap() {
+        let done = vec![(claim.token, Finish::Resolved(Resolution::Succeeded))];
+        bench.store.finish(done).await.unwrap();
+    }
+    let Some(out) = shown(&bench, 100, &["op", "watch", &id]) else { return };
+    assert!(out.contains("2/2 letters") && out.contains("completed, 2 succeeded"), "{out:?}");
+    let out = shown(&bench, 100, &["op", "watch", &id, "--quiet"]).unwrap();
+    assert!(!out.contains("2/2 letters"), "{out:?}");
+}

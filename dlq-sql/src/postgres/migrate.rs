@@ -1,0 +1,81 @@
+//! Looking at the version of the schema, and migrating it as a step of its own.
+//!
+//! Whoever migrates holds a lock of the database for as long as it lives. A process that dies leaves
+//!
+//! - the old version, when it dies in a step that changes tables: such a step is one transaction;
+//! - the old version, indexes that are done and perhaps one that is half-built, when it dies in a step that adds indexes:
+//!   consumers do not use that one, and whoever comes next drops it and builds it again.
+//!
+//! Opening a store migrates too, unless [`PostgresBuilder::migrate`] says otherwise.
+
+use dlq_core::StoreError;
+use sqlx::postgres::{PgConnectOptions, PgPool};
+
+use super::PostgresBuilder;
+use super::names::{DEFAULT_TABLE, Names};
+use super::schema;
+use crate::error::{During, Result};
+use crate::migration::{Migration, escaped};
+
+impl PostgresBuilder {
+    /// What opening would migrate. Only looks: nothing is created or changed.
+    ///
+    /// # Errors
+    ///
+    /// - `Incompatible`: the tables are of a newer version of the schema, or not of dlq.
+    /// - `NotFound`, `InvalidConfig`, `Unavailable`: as for [`PostgresBuilder::open`].
+    pub async fn migration(&self) -> std::result::Result<Migration, StoreError> {
+        let look = async {
+            let (pool, names) = self.connect().await?;
+            look(&pool, &names).await
+        };
+        look.await.during("look at the schema")
+    }
+
+    /// Creates or migrates the tables. Returns what it did. Safe when many do it at once, and while others work, when
+    /// [`Migration::is_online`] said so. Needs the right `CREATE` on the schema, and for an older version the tables'
+    /// owner.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PostgresBuilder::migration`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves behind what was migrated so far; migrating again goes on from there.
+    pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
+        let apply = async {
+            let (pool, names) = self.connect().await?;
+            let migration = look(&pool, &names).await?;
+            schema::ensure(&pool, &names, schema::latest()).await?;
+            Ok(migration)
+        };
+        apply.await.during("migrate the schema")
+    }
+}
+
+async fn look(pool: &PgPool, names: &Names) -> Result<Migration> {
+    let mut conn = pool.acquire().await?;
+    let found = schema::version(&mut conn, names).await?;
+    schema::recognise(found)?;
+    Ok(schema::migration(found))
+}
+
+/// Where the tables are, as a URL without password.
+pub(super) fn place(options: &PgConnectOptions, names: &Names) -> String {
+    let text = |text: &str| escaped(text.as_bytes());
+    let user = text(options.get_username());
+    let database = text(options.get_database().unwrap_or(options.get_username()));
+    let mut parameters = vec![format!("schema={}", names.schema)];
+    if names.table != DEFAULT_TABLE {
+        parameters.push(format!("table={}", names.table));
+    }
+    let host = match options.get_socket() {
+        Some(socket) => {
+            parameters.push(format!("host={}", escaped(socket.as_os_str().as_encoded_bytes())));
+            String::new()
+        }
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    };
+    format!("postgres://{user}@{host}/{database}?{}", parameters.join("&"))
+}

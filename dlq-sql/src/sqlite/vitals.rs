@@ -1,0 +1,155 @@
+//! What the store finds out about itself.
+
+use dlq_core::store::{CheckLimits, Letters as _, Vitals, Waiting};
+use dlq_core::{Filter, Finding, Severity, StoreError};
+use rusqlite::Connection;
+
+use super::SqliteStore;
+use super::codec::Fields;
+use super::names::Names;
+use super::query::Query;
+use super::{operations, schema};
+use crate::columns::Take as _;
+use crate::error::{During, Result};
+
+/// From which part of the largest size on a file is nearly full, in hundredths.
+const NEARLY_FULL: u64 = 90;
+
+impl SqliteStore {
+    pub(super) async fn examine(
+        &self,
+        limits: CheckLimits,
+    ) -> std::result::Result<Vec<Finding>, StoreError> {
+        let missing = self.read(schema::missing).await.during("check the store")?;
+        let mut findings: Vec<_> = missing.iter().map(lacks).collect();
+        // Without a table there is no more to ask.
+        if missing.iter().any(|part| part.kind == "table") {
+            return Ok(findings);
+        }
+        let stats = self.stats(Filter::new()).await?;
+        let now = self.now();
+        let vitals = self.read(move |conn, names| {
+            let mut vitals = Vitals::new(now);
+            vitals.waiting = waiting(conn, names, now.as_nanos())?;
+            vitals.operations = operations::active(conn, names)?;
+            vitals.processed = rows(conn, &names.processed)?;
+            Ok(vitals)
+        });
+        let mut vitals = vitals.await.during("check the store")?;
+        vitals.oldest_unresolved = stats.oldest_unresolved;
+        vitals.newest = stats.newest;
+        findings.extend(vitals.findings(&limits));
+        if let Some(most) = self.inner.max_pages {
+            let used = self.read(|conn, _| used_pages(conn)).await.during("check the store")?;
+            findings.extend(nearly_full(used, most.into()));
+        }
+        if limits.is_deep {
+            findings.extend(self.verify().await?.iter().map(|damage| damaged(damage)));
+        }
+        Ok(findings)
+    }
+}
+
+/// The letters that have waited longest, by the index of what can be claimed.
+fn waiting(conn: &Connection, names: &Names, now: i64) -> Result<Vec<Waiting>> {
+    line("", names, now).all(conn, |record| {
+        let mut fields = Fields::after(record, 0);
+        Ok(Waiting {
+            status: fields.word("status")?,
+            consumer: fields.next()?,
+            since: fields.time()?,
+        })
+    })
+}
+
+fn line(explain: &str, names: &Names, now: i64) -> Query {
+    let sql = format!(
+        "{explain}SELECT t.status, t.consumer, t.available_at FROM {} t \
+         WHERE t.available_at IS NOT NULL AND t.available_at <= ",
+        names.letters
+    );
+    Query::new(sql)
+        .bind(now)
+        .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
+        .bind(Vitals::MOST)
+}
+
+/// About how many rows a table has whose rows are numbered one after the other.
+fn rows(conn: &Connection, table: &str) -> Result<u64> {
+    let sql = format!(
+        "SELECT coalesce((SELECT max(seq) FROM {table}) - (SELECT min(seq) FROM {table}) + 1, 0)"
+    );
+    Ok(conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
+}
+
+fn used_pages(conn: &Connection) -> Result<u64> {
+    let page = |pragma: &str| conn.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0));
+    let (all, free): (i64, i64) = (page("page_count")?, page("freelist_count")?);
+    Ok((all - free).cast_unsigned())
+}
+
+fn nearly_full(used: u64, most: u64) -> Option<Finding> {
+    (used * 100 >= most * NEARLY_FULL).then(|| {
+        Finding::new(Severity::Warning, "file", "used pages")
+            .found(format!("{used} of {most}"), format!("less than {NEARLY_FULL} in 100"))
+            .advice(
+                "a full file takes no letters, and consumers stop; delete what is resolved: dlq delete --status resolved --until \
+                 7d; or raise the largest size",
+            )
+    })
+}
+
+fn lacks(part: &schema::Part) -> Finding {
+    let schema::Part { kind, name, sql } = part;
+    // On one line, so that it can be typed.
+    let again = || sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (severity, advice) = match kind.as_str() {
+        "index" => (
+            Severity::Error,
+            format!(
+                "whatever it serves reads every letter; somebody has dropped it, create it again: {}",
+                again()
+            ),
+        ),
+        "view" => (
+            Severity::Warning,
+            format!(
+                "what people query is gone; somebody has dropped it, create it again: {}",
+                again()
+            ),
+        ),
+        _ => (
+            Severity::Error,
+            "the store does not work without it; stop what writes to the file and restore a backup"
+                .to_owned(),
+        ),
+    };
+    Finding::new(severity, &format!("{kind} `{name}`"), "existence")
+        .found("missing", "there")
+        .advice(advice)
+}
+
+fn damaged(damage: &str) -> Finding {
+    Finding::new(Severity::Error, "file", "integrity").found(damage, "whole").advice(
+        "stop what writes to the file, keep a copy of it, and restore a backup or take over what can be read: dlq export",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As quick at many letters as at few.
+    #[test]
+    fn letters_that_wait_are_found_by_their_index() {
+        let names = Names::new("dlq_events").unwrap();
+        let mut conn = Connection::open_in_memory().unwrap();
+        schema::ensure(&mut conn, &names, |_, _| None).unwrap();
+        let plan = line("EXPLAIN QUERY PLAN ", &names, 1).all(&conn, |row| Ok(row.get(3)?));
+        let plan: Vec<String> = plan.unwrap();
+        assert_eq!(
+            plan,
+            ["SEARCH t USING INDEX dlq_events_available (available_at>? AND available_at<?)"]
+        );
+    }
+}

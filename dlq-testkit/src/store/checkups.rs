@@ -1,0 +1,145 @@
+//! What a store finds wrong with itself.
+
+use std::time::Duration;
+
+use dlq_core::store::{CheckLimits, Control, Mark, Processed, ProcessedEvent, Vitals};
+use dlq_core::{Clock as _, Finding, Severity, Timestamp};
+
+use super::check::by;
+use super::check::powers::*;
+use super::{Check, StoreFixture};
+use crate::fixtures::{CONSUMER, escalation, letter};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Limits that nothing reaches.
+fn none() -> CheckLimits {
+    let ever = Duration::from_secs(100 * 365 * 24 * 3600);
+    CheckLimits::default()
+        .with_overdue(ever)
+        .with_age(ever)
+        .with_idle(ever)
+        .with_skew(ever)
+        .with_processed(u64::MAX)
+        .with_deep(true)
+}
+
+impl<F: StoreFixture> Check<F> {
+    async fn found(&self, limits: CheckLimits) -> Vec<Finding> {
+        self.store.check(limits).await.expect("check answers")
+    }
+
+    /// What is wrong by these limits; nothing else is.
+    async fn only(&self, limits: CheckLimits) -> Finding {
+        assert_eq!(self.found(none()).await, []);
+        let mut findings = self.found(limits).await;
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        let finding = findings.remove(0);
+        assert_eq!(finding.severity, Severity::Warning);
+        for text in
+            [&finding.subject, &finding.setting, &finding.found, &finding.want, &finding.advice]
+        {
+            assert!(!text.is_empty(), "{finding:?}");
+        }
+        finding
+    }
+}
+
+/// A store without letters is well, and so is one that works; the default limits say nothing about either.
+pub async fn a_store_that_works_is_well<F: StoreFixture>(check: Check<F>) {
+    assert_eq!(check.found(CheckLimits::default().with_deep(true)).await, []);
+    check.bury(3).await;
+    check.replay().await;
+    check.claim_one().await;
+    assert_eq!(check.found(CheckLimits::default().with_deep(true)).await, []);
+}
+
+/// A claim whose lease ended, and that nobody took, is found; one that lasts is not.
+pub async fn a_claim_never_finished_is_found<F: StoreFixture>(check: Check<F>) {
+    check.bury(1).await;
+    check.replay().await;
+    check.claim_one().await;
+    assert_eq!(check.found(none().with_overdue(Duration::ZERO)).await, []);
+    check.outlast_leases().await;
+    let finding = check.only(none().with_overdue(Duration::ZERO)).await;
+    assert_eq!(finding.setting, "unfinished claims");
+    assert!(finding.subject.contains(CONSUMER) && finding.found.starts_with("1,"), "{finding}");
+    assert_eq!(check.found(none().with_overdue(LONG)).await, []);
+}
+
+/// A retry record that is due, and that nobody takes, is found.
+pub async fn an_overdue_retry_is_found<F: StoreFixture>(check: Check<F>) {
+    let record = escalation(&letter(1), 1, check.now().after(check.lease()));
+    check.escalate(record).await;
+    assert_eq!(check.found(none().with_overdue(Duration::ZERO)).await, []);
+    check.outlast_leases().await;
+    let finding = check.only(none().with_overdue(Duration::ZERO)).await;
+    assert_eq!(finding.setting, "overdue retries");
+    assert!(finding.subject.contains(CONSUMER), "{finding}");
+}
+
+/// A letter of the age that is given is found, unless it is resolved.
+pub async fn an_old_letter_is_found<F: StoreFixture>(check: Check<F>) {
+    let id = check.bury(1).await[0].id;
+    check.tick().await;
+    let finding = check.only(none().with_age(Duration::from_millis(1))).await;
+    assert_eq!(finding.setting, "oldest unresolved");
+    assert_eq!(finding.found, check.state(id).await.created_at.to_string());
+    check.mark(id, Mark::Resolved).await;
+    assert_eq!(check.found(none().with_age(Duration::from_millis(1))).await, []);
+}
+
+/// An operation that has letters and nobody who takes them is found, until it is paused or somebody comes.
+pub async fn an_operation_without_takers_is_found<F: StoreFixture>(check: Check<F>) {
+    check.bury(2).await;
+    let operation = check.replay().await;
+    check.tick().await;
+    let idle = none().with_idle(Duration::from_millis(1));
+    let finding = check.only(idle).await;
+    assert!(finding.subject.contains(&operation.id.to_string()), "{finding}");
+    assert!(finding.found.starts_with("2,"), "{finding}");
+    assert_eq!(check.found(none().with_idle(LONG)).await, []);
+    let pause = check.store.control(operation.id, Control::Pause, by());
+    pause.await.expect("control answers");
+    assert_eq!(check.found(idle).await, []);
+}
+
+/// A processing audit that has grown long is found.
+pub async fn a_long_audit_is_found<F: StoreFixture>(check: Check<F>) {
+    let event = |n: u32| ProcessedEvent {
+        event_id: format!("evt-{n}"),
+        subject: "orders.created".to_owned(),
+        consumer: CONSUMER.to_owned(),
+        status: Processed::Success,
+        attempt: 1,
+        duration: Duration::from_millis(3),
+        at: Timestamp::from_millis(1_763_683_200_000),
+        error: None,
+    };
+    check.store.record_processed((0..5).map(event).collect()).await.expect("rows are written");
+    assert_eq!(check.found(none().with_processed(6)).await, []);
+    let finding = check.only(none().with_processed(5)).await;
+    assert_eq!(finding.subject, "processing audit");
+}
+
+/// A letter that was stored in the future is found: clocks differ. Where the store has a time of its own they cannot.
+pub async fn a_clock_that_differs_is_found<F: StoreFixture>(check: Check<F>) {
+    let Some(clock) = check.fixture.clock() else { return };
+    clock.advance(LONG);
+    check.bury(1).await;
+    clock.set(clock.now().before(LONG));
+    let finding = check.only(none().with_skew(LONG / 2)).await;
+    assert_eq!(finding.subject, "clock");
+    assert_eq!(check.found(none().with_skew(2 * LONG)).await, []);
+}
+
+/// However many letters wait, the answer is bounded and says so.
+pub async fn a_long_line_is_not_counted_to_its_end<F: StoreFixture>(check: Check<F>) {
+    let most = u64::from(Vitals::MOST);
+    check.bury_at_once(most + 1).await;
+    check.replay().await;
+    assert_eq!(check.claim(Vitals::MOST + 1).await.len() as u64, most + 1);
+    check.outlast_leases().await;
+    let finding = check.only(none().with_overdue(Duration::ZERO)).await;
+    assert!(finding.found.starts_with(&format!("at least {most},")), "{finding}");
+}

@@ -1,0 +1,121 @@
+//! A payments consumer through an outage, with its letters in PostgreSQL.
+//!
+//! `cargo run -p dlq-services -- up postgres` starts a server and prints where it is. Then
+//! `POSTGRES_URL=postgres://… cargo run -p postgres-example`. The bank is away for the first seconds: payments become
+//! letters, and the automatic schedule brings them back until it succeeds. What the schedule does here every two seconds
+//! it does by default every six hours.
+//!
+//! Messages come from memory, or from NATS JetStream where `NATS_URL` is set. The handler, the letters and the command are
+//! the same. See the README beside this for what to type while it runs, and afterwards.
+
+mod bank;
+#[path = "../../quickstart/src/feed.rs"]
+mod memory;
+#[path = "../../nats/src/feed.rs"]
+mod nats;
+#[path = "../../quickstart/src/payment.rs"]
+mod payment;
+
+use std::error::Error;
+use std::time::Duration;
+
+use dlq_nats::{NatsConsumer, async_nats};
+use dlq_sql::postgres::PostgresStore;
+use dlq_tower::consumer::Consumer;
+use dlq_tower::core::memory::MemoryBroker;
+use dlq_tower::core::store::{Letters as _, Schedule};
+use dlq_tower::core::{ErrorClass, Filter, Source, Status};
+use dlq_tower::dlq_handler;
+use dlq_tower::extract::{Json, State};
+
+use bank::{Bank, ChargeError};
+use payment::Payment;
+
+const OUTAGE: Duration = Duration::from_secs(5);
+
+#[dlq_handler(
+    name = "payments.charge",
+    max_attempts = 2,
+    backoff = constant("20ms"),
+    timeout = "5s",
+    idempotency_key = |payment: &Payment| payment.id.clone(),
+)]
+async fn charge(Json(payment): Json<Payment>, State(bank): State<Bank>) -> Result<(), ChargeError> {
+    bank.charge(&payment.card, payment.amount_cents).await
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    payment::accept_amounts_as_text(true);
+    let url = std::env::var("POSTGRES_URL")
+        .map_err(|_| "say where the letters go: POSTGRES_URL=postgres://USER@HOST/DATABASE")?;
+    let store = PostgresStore::connect(url).await?;
+    match std::env::var("NATS_URL") {
+        Ok(url) => {
+            let client = async_nats::connect(url).await?;
+            let messages = nats::publish(&client).await?;
+            println!("{messages} messages on NATS JetStream");
+            let payments = NatsConsumer::new(nats::STREAM, "payments.charge")
+                .with_filter("payments.>")
+                .with_key_header(nats::KEY);
+            consume(payments.source(&client).await?, store).await
+        }
+        Err(_) => {
+            let broker = MemoryBroker::new().with_stream("payments");
+            println!("{} messages in memory", memory::publish(&broker)?);
+            consume(broker.source("payments"), store).await
+        }
+    }
+}
+
+/// Consumes until what can succeed has succeeded.
+async fn consume<S: Source>(source: S, store: PostgresStore) -> Result<(), Box<dyn Error>> {
+    let bank = Bank::away_for(OUTAGE);
+    let charge =
+        charge::handler().with_state(bank.clone()).idempotency(store.idempotency()).build()?;
+    let schedule = Schedule::enabled().with_every(Duration::from_secs(2)).with_batch(200);
+    let consumer = Consumer::builder(source)
+        .handler(charge)
+        .dead_letters(store.clone())
+        .schedule(schedule)
+        .processing_audit()
+        .shutdown_deadline(Duration::from_secs(10))
+        .build()?;
+    let report = consumer.run(until_brought_back(&bank, &store)).await;
+    let stats = store.stats(Filter::new()).await?;
+    println!(
+        "{} payments charged; {} letters resolved, {} wait for somebody",
+        bank.charged(),
+        stats.with_status(Status::Resolved),
+        stats.backlog()
+    );
+    if report.unsettled > 0 {
+        return Err(format!("{report}").into());
+    }
+    Ok(())
+}
+
+/// Tells every second how it stands, until the bank is back and no letter waits whose error can pass.
+async fn until_brought_back(bank: &Bank, store: &PostgresStore) {
+    let mut seconds = 0;
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        seconds += 1;
+        let transient = Filter::new().with_class(ErrorClass::Transient);
+        let waiting = [Status::Pending, Status::Replaying, Status::Retrying];
+        let waiting = waiting.into_iter().fold(transient, Filter::with_status);
+        // A store that does not answer has letters left, as far as we know.
+        let waiting = store.count(waiting).await;
+        let is = if bank.is_away() { "away" } else { "back" };
+        match &waiting {
+            Ok(letters) => println!(
+                "{seconds:>3} s  the bank is {is}: {} charged, {letters} letters wait for it",
+                bank.charged()
+            ),
+            Err(error) => println!("{seconds:>3} s  the bank is {is}: {error}"),
+        }
+        if !bank.is_away() && bank.charged() > 0 && matches!(waiting, Ok(0)) {
+            return;
+        }
+    }
+}
