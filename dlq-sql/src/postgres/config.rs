@@ -112,7 +112,7 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets how many connections are open at most. Does nothing to a pool that was handed over. Defaults to 10.
+    /// Sets how many connections are open at most, beside the one that [listens](super). Does nothing to a pool that was handed over. Defaults to 10.
     pub fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections.max(1);
         self

@@ -24,6 +24,15 @@
 //! transaction that locks the letters it is about, decides by the rules that all stores share, and writes all changes
 //! at once. A transaction that loses against another is run again.
 //!
+//! Letters that operations release are claimed in the same transaction, with the operation locked: rate and canary hold
+//! for all processes together.
+//!
+//! Whoever makes letters due says so (`NOTIFY`) when the transaction is committed, and lanes that wait in other processes
+//! ask at once. For this each store listens, on one connection more than
+//! [`max_connections`](PostgresBuilder::max_connections), from when somebody first waits until its last clone is dropped.
+//! Where listening does not work, behind a pooler that shares connections between transactions for example, lanes find
+//! letters at their next poll.
+//!
 //! # On failure
 //!
 //! | what happens | what the caller sees | what is stored |
@@ -33,6 +42,8 @@
 //! | the disk is full, the database is a read-only replica | `Unavailable` | as before |
 //! | a right is missing, the login is refused | `InvalidConfig`, with the right to grant | as before |
 //! | the process dies before a call returned | nothing | all of the call, or nothing of it |
+//! | the process dies after it claimed | nothing | the claim: its lease ends, the next claim counts a crash |
+//! | the connection that listens is cut | nothing, one line in the log | as before: it is made anew, and every lane asks once |
 //!
 //! A put of more than some thousand letters is several transactions; written again, it changes nothing.
 //!

@@ -92,7 +92,7 @@ impl Unit<'_> {
         let query = each_consumer(Query::new("SELECT q.idx, q.letter_id FROM "), &consumers);
         let query = query.push(&format!(
             "(SELECT i.idx, i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
-             WHERE {}t.operation = i.operation AND i.outcome = 'queued' AND i.operation = ",
+             WHERE {}t.item = i.idx AND i.outcome = 'queued' AND i.operation = ",
             of_consumer("i", &consumers)
         ));
         let query = query.bind(id).push(" AND i.idx >= ").bind(columns::signed(from));

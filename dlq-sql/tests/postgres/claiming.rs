@@ -12,6 +12,7 @@ use dlq_core::{Filter, LetterId, OperationId, Resolution, Status};
 use dlq_sql::postgres::PostgresStore;
 use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
 use futures_util::future::join_all;
+use sqlx::{Connection as _, Executor as _};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -47,6 +48,68 @@ async fn work(store: PostgresStore, operation: OperationId) -> Vec<LetterId> {
             sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Many who claim the same due letters at once are given each once, and nobody waits for another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn claimers_at_once_are_given_different_letters() {
+    if !available() {
+        return;
+    }
+    const LETTERS: u32 = 800;
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    store.put((0..u64::from(LETTERS)).map(letter).collect()).await.unwrap();
+    let schedule = Schedule::enabled().with_batch(LETTERS).with_all_classes();
+    let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
+    assert_eq!(store.run_schedule(run).await.unwrap().0, u64::from(LETTERS));
+    // Somebody has begun to claim some, and does not go on.
+    let mut slow = schema.connect().await;
+    let mut slow = slow.begin().await.unwrap();
+    let locked =
+        "SELECT FROM dlq_events ORDER BY available_at, created_at, letter_id LIMIT 100 FOR UPDATE";
+    assert_eq!(slow.fetch_all(locked).await.unwrap().len(), 100);
+    let mut claimers = JoinSet::new();
+    for _ in 0..8 {
+        let store = schema.store().await;
+        claimers.spawn(async move {
+            let mut given = Vec::new();
+            loop {
+                let claims = store.claim(request(10)).await.unwrap();
+                given.extend(claims.iter().map(|claim| claim.letter.id));
+                if claims.is_empty() {
+                    return given;
+                }
+            }
+        });
+    }
+    let given: Vec<_> = claimers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(given.len(), 700);
+    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 700, "none was given to two");
+    slow.rollback().await.unwrap();
+    assert_eq!(store.claim(request(200)).await.unwrap().len(), 100);
+}
+
+/// Who releases letters of an operation passes over those that somebody is at, and comes back to them.
+#[tokio::test]
+async fn a_letter_that_somebody_is_at_is_released_later() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    store.put((0..10).map(letter).collect()).await.unwrap();
+    let canary = OperationSpec::replay(Filter::new()).with_canary(8);
+    let operation = replay(&store, canary).await;
+    let mut other = schema.connect().await;
+    let mut other = other.begin().await.unwrap();
+    let locked = "SELECT FROM dlq_events WHERE item < 3 FOR UPDATE";
+    assert_eq!(other.fetch_all(locked).await.unwrap().len(), 3);
+    assert_eq!(store.claim(request(10)).await.unwrap().len(), 7);
+    other.rollback().await.unwrap();
+    assert_eq!(store.claim(request(10)).await.unwrap().len(), 1, "the canary is eight");
+    let operation = store.operation(operation).await.unwrap().unwrap();
+    assert_eq!(operation.progress.with_outcome(ItemOutcome::Queued), 2);
 }
 
 /// Cancelled when ten were run, it has sent ten and what was in flight, says so, and the others are untouched.
