@@ -1,16 +1,13 @@
 //! Ending what runs until it is told to end.
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
 use std::future::Future;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
 use tokio::sync::oneshot;
 
 use crate::error::CliError;
 
 /// Runs `work`, once signals are listened for, and gives it a future that is ready when the process is asked to end
 /// (SIGINT, SIGTERM). Asked again, it ends at once.
-#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) async fn until_asked<T, W>(
     work: impl FnOnce(Box<dyn Future<Output = ()> + Send + Unpin>) -> W,
 ) -> Result<T, CliError>
