@@ -1,5 +1,8 @@
 //! From a URL to a store or a broker.
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use std::path::Path;
+
 use dlq_core::DeadLetters;
 #[cfg(feature = "postgres")]
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
@@ -82,6 +85,36 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             without_password(url)
         ))),
     }
+}
+
+/// Whether there is a store at this URL.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
+    match url.split_once("://") {
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            let migration = postgres(url).migration().await;
+            let migration =
+                migration.map_err(|error| CliError::from(error).about(&without_password(url)))?;
+            Ok(migration.found.is_some())
+        }
+        Some((_, path)) => Ok(Path::new(path).exists()),
+        None => Ok(true),
+    }
+}
+
+/// The store at this URL by a name that is the same from everywhere, without a login.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) async fn name(url: &str) -> Result<String, CliError> {
+    let (scheme, path) = url.split_once("://").unwrap_or(("sqlite", url));
+    #[cfg(feature = "postgres")]
+    if matches!(scheme, "postgres" | "postgresql") {
+        return Ok(postgres(url).place().await?);
+    }
+    let path = Path::new(path).canonicalize().map_err(|error| {
+        CliError::failed(format!("{url}: the file cannot be found again: {error}"))
+    })?;
+    Ok(format!("{scheme}://{}", path.display()))
 }
 
 /// How the store at this URL is opened: `schema` and `table` in its query are ours, the rest is the driver's.

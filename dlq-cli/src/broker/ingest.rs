@@ -1,4 +1,3 @@
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::commands::PARTIAL;
 use crate::error::CliError;
 use crate::open;
 use crate::output::{Output, Progress};
+use crate::secret::without_password;
 use crate::signals::until_asked;
 
 /// For how long `--once` waits for a store or a server that is not there.
@@ -46,12 +46,11 @@ pub(crate) async fn store(
     shown: &str,
     by: &str,
 ) -> Result<Kept, CliError> {
-    let path = args.into.split_once("://").map(|(_, path)| Path::new(path));
-    if path.is_some_and(|path| !path.exists()) {
-        Mark::refuse_a_lost_store(marks, shown, by, &args.into)?;
+    if !open::is_there(&args.into).await? {
+        Mark::refuse_a_lost_store(marks, shown, by, &without_password(&args.into))?;
     }
     let store = open::store(&args.into, true).await?;
-    Ok(Kept { store, name: store_name(&args.into)? })
+    Ok(Kept { store, name: open::name(&args.into).await? })
 }
 
 /// Drains a feed into a store, and says what was done.
@@ -105,12 +104,4 @@ pub(crate) async fn drain(
         );
     }
     Ok(if is_aside || !are_told { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
-}
-
-fn store_name(url: &str) -> Result<String, CliError> {
-    let (scheme, path) = url.split_once("://").unwrap_or(("sqlite", url));
-    let path = Path::new(path).canonicalize().map_err(|error| {
-        CliError::failed(format!("{url}: the file cannot be found again: {error}"))
-    })?;
-    Ok(format!("{scheme}://{}", path.display()))
 }

@@ -90,7 +90,7 @@ pub(super) async fn run(
         eprintln!("{shown} has version {known}, as this program has");
     } else {
         explain(&migration, &shown);
-        eprintln!("to do it: dlq migrate --apply --from {shown}");
+        eprintln!("to do it: dlq migrate --apply --from '{shown}'");
     }
     let is_left = args.check && left > 0;
     Ok(if is_left { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })

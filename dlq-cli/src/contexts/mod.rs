@@ -63,8 +63,8 @@ pub(crate) async fn url(text: &str) -> Result<String, CliError> {
     if !file.contexts.contains_key(text) {
         let shown = secret::without_password(text);
         let hint = format!(
-            "`{shown}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, or nats://HOST/STREAM, or \
-             kafka://HOST:PORT/TOPIC, or the name of a context"
+            "`{shown}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, \
+             postgres://HOST/DATABASE, nats://HOST/STREAM, kafka://HOST:PORT/TOPIC, or the name of a context"
         );
         return Err(match file.unknown(text) {
             CliError::Refused(why) => CliError::refused(format!("{hint}; {why}")),

@@ -13,4 +13,7 @@ mod ingest;
 #[path = "../common/process.rs"]
 mod process;
 mod replay;
+#[cfg(feature = "postgres")]
+#[path = "../common/postgres.rs"]
+mod schema;
 mod verbs;

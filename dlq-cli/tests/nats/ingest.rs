@@ -11,6 +11,8 @@ use serde_json::Value;
 
 use crate::common::{Ran, dlq};
 use crate::fixture::Bench;
+#[cfg(feature = "postgres")]
+use crate::schema::Schema;
 
 fn letters(count: u64) -> Vec<DeadLetter> {
     (0..count).map(letter).collect()
@@ -262,4 +264,47 @@ async fn contexts_say_from_where_and_into_what() {
     run(&["ingest", "--into", "kept", "--once"]).ok();
     assert_eq!(run(&["count", "--context", "kept"]).ok().out, "3\n");
     assert_eq!(run(&["count"]).ok().out, "3\n");
+}
+
+/// At every moment it is killed at, a letter is at its broker or in the store.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_on_the_way_to_postgres_it_loses_no_letter() {
+    const COUNT: u64 = 300;
+    let Some(schema) = tokio::task::block_in_place(|| Schema::new("drained")) else { return };
+    let written = letters(COUNT);
+    let Some(bench) = Bench::with("to-postgres", written.clone()).await else { return };
+    let into = schema.url_of("postgres:s3cret");
+    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", "1s"];
+    let mut said = String::new();
+    for round in 0..4 {
+        let mut process = bench.start(&args);
+        process.says("go into");
+        for _ in 0..round * 11 {
+            process.line();
+        }
+        said.push_str(&process.kill());
+        // It may have died in the middle of a line.
+        said.push('\n');
+        assert!((told(&said).len() as u64) < COUNT, "it was killed before its end");
+    }
+    let last = bench.run(&args).ok();
+    said.push_str(&last.err);
+    let store = schema.store().await;
+    assert_eq!(store.count(Filter::new()).await.unwrap(), COUNT, "{}", last.out);
+    assert_eq!(told(&said), ids(&written), "every incident was told");
+    for letter in &written {
+        let kept = store.get(letter.id).await.unwrap().unwrap();
+        assert_eq!((&kept.message, kept.reason), (&letter.message, letter.reason));
+    }
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
+    // The broker knows where they went, and no password of it.
+    let elsewhere = bench.run(&["ingest", "--into", &bench.store_url(), "--once"]);
+    assert_ne!(elsewhere.code, 0, "{}", elsewhere.out);
+    let place = schema.url().replacen("postgres@", "", 1);
+    assert!(elsewhere.err.contains(&place), "{place} is not in {}", elsewhere.err);
+    schema.clear();
+    let lost = bench.run(&args);
+    assert_ne!(lost.code, 0, "{}", lost.out);
+    assert!(lost.err.contains("is not there") && lost.err.contains(&place), "{}", lost.err);
 }

@@ -13,4 +13,7 @@ mod ingest;
 mod process;
 mod replay;
 mod route;
+#[cfg(feature = "postgres")]
+#[path = "../common/postgres.rs"]
+mod schema;
 mod verbs;

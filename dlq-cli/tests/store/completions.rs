@@ -28,7 +28,10 @@ fn proposed(words: &[&str]) -> Vec<String> {
         script("bash"),
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
     );
-    let ran = Command::new("bash").args(["--norc", "-c", &line]).output().unwrap();
+    // It is too long for an argument.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), line).unwrap();
+    let ran = Command::new("bash").arg("--norc").arg(file.path()).output().unwrap();
     let ran = Ran::from(ran).ok();
     assert_eq!(ran.err, "");
     ran.out.lines().map(str::to_owned).collect()

@@ -30,7 +30,7 @@ async fn missing_tables_are_shown_checked_and_made() {
         |args: &[&str]| -> Ran { dlq(args).env("DLQ_FROM", url(&path)).output().unwrap().into() };
     let shown = run(&["migrate"]).ok();
     assert!(shown.out.contains("create the tables") && shown.out.contains("yes"), "{}", shown.out);
-    assert!(shown.err.contains("dlq migrate --apply --from sqlite://"), "{}", shown.err);
+    assert!(shown.err.contains("dlq migrate --apply --from 'sqlite://"), "{}", shown.err);
     assert_eq!(run(&["migrate", "--check"]).code, 3);
     let unasked = run(&["migrate", "--apply"]);
     assert_eq!(unasked.code, 2, "{}", unasked.err);

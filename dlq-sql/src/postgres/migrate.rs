@@ -32,6 +32,17 @@ impl PostgresBuilder {
         look.await.during("look at the schema")
     }
 
+    /// Where the tables are, as a URL without user and password: server, database, schema, and the table where it is not
+    /// the default one. The same for all who name the server alike.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PostgresBuilder::open`], but for what concerns the tables, which need not be there.
+    pub async fn place(&self) -> std::result::Result<String, StoreError> {
+        let (pool, names) = self.connect().await.during("find the store")?;
+        Ok(at("", &pool.connect_options(), &names))
+    }
+
     /// Creates or migrates the tables. Returns what it did. Safe when many do it at once, and while others work, when
     /// [`Migration::is_online`] said so. Needs the right `CREATE` on the schema, and for an older version the tables'
     /// owner.
@@ -61,10 +72,13 @@ async fn look(pool: &PgPool, names: &Names) -> Result<Migration> {
     Ok(schema::migration(found))
 }
 
-/// Where the tables are, as a URL without password.
+/// Where the tables are and who asks, as a URL without password.
 pub(super) fn place(options: &PgConnectOptions, names: &Names) -> String {
+    at(&format!("{}@", escaped(options.get_username().as_bytes())), options, names)
+}
+
+fn at(login: &str, options: &PgConnectOptions, names: &Names) -> String {
     let text = |text: &str| escaped(text.as_bytes());
-    let user = text(options.get_username());
     let database = text(options.get_database().unwrap_or(options.get_username()));
     let mut parameters = vec![format!("schema={}", names.schema)];
     if names.table != DEFAULT_TABLE {
@@ -77,5 +91,5 @@ pub(super) fn place(options: &PgConnectOptions, names: &Names) -> String {
         }
         None => format!("{}:{}", options.get_host(), options.get_port()),
     };
-    format!("postgres://{user}@{host}/{database}?{}", parameters.join("&"))
+    format!("postgres://{login}{host}/{database}?{}", parameters.join("&"))
 }

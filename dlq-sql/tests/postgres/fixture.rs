@@ -147,26 +147,6 @@ impl IdempotencyFixture for PostgresFixture {
 #[derive(Debug)]
 pub(crate) struct OwnTimeFixture(Schema);
 
-impl StoreFixture for OwnTimeFixture {
-    type Store = PostgresStore;
-
-    fn is_available() -> bool {
-        available()
-    }
-
-    async fn fresh(_check: &'static str) -> Self {
-        Self(Schema::fresh())
-    }
-
-    async fn open(&self, dedup: bool) -> PostgresStore {
-        self.0.builder().dedup(dedup).open().await.unwrap()
-    }
-
-    fn clock(&self) -> Option<&ManualClock> {
-        None
-    }
-}
-
 impl IdempotencyFixture for OwnTimeFixture {
     type Store = PostgresIdempotency;
 

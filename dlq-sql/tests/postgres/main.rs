@@ -5,8 +5,11 @@
 mod check;
 mod claiming;
 mod fixture;
+mod foreign;
 mod migrating;
 mod opening;
+mod own_time;
+mod plans;
 mod tables;
 mod waking;
 
@@ -18,10 +21,6 @@ mod idempotency {
 }
 
 /// The same by the clock of the database.
-mod own_time {
-    dlq_testkit::store_conformance!(crate::fixture::OwnTimeFixture);
-
-    mod idempotency {
-        dlq_testkit::idempotency_conformance!(crate::fixture::OwnTimeFixture);
-    }
+mod idempotency_by_its_own_time {
+    dlq_testkit::idempotency_conformance!(crate::fixture::OwnTimeFixture);
 }

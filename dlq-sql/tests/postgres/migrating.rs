@@ -198,7 +198,7 @@ async fn an_older_schema_is_refused_where_nobody_may_migrate() {
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
     let command = "dlq migrate --apply --from 'postgres://postgres@127.0.0.1:";
     let (text, of_schema) = (error.to_string(), format!("?schema={}'", schema.name));
-    assert!(text.contains(&command) && text.contains(&of_schema), "{text}");
+    assert!(text.contains(command) && text.contains(&of_schema), "{text}");
     assert!(!text.contains("s3cret"), "{text}");
     assert_eq!((version(&schema).await, indexes(&schema).await), (1, vec![]));
 }

@@ -168,9 +168,15 @@ pub async fn a_cleanup_may_delete_everything_old<F: StoreFixture>(check: Check<F
 pub async fn a_cleanup_looks_at_the_last_change<F: StoreFixture>(check: Check<F>) {
     let ids = resolved(&check, 3).await;
     check.pass(Duration::from_millis(300)).await;
+    let marked = std::time::Instant::now();
     check.mark(ids[0], Mark::Resolved).await;
-    assert_eq!(clean(&check, Cleanup::older_than(Duration::from_millis(200))).await, 2);
-    assert_eq!(check.status(ids[0]).await, Status::Resolved);
+    let age = Duration::from_millis(200);
+    let cleaned = clean(&check, Cleanup::older_than(age)).await;
+    // Where real time passes it may have become old as well.
+    if check.controls_time() || marked.elapsed() < age {
+        assert_eq!(cleaned, 2);
+        assert_eq!(check.status(ids[0]).await, Status::Resolved);
+    }
     assert_eq!(clean(&check, Cleanup::older_than(Duration::from_secs(86_400))).await, 0);
 }
 

@@ -1,9 +1,6 @@
 //! No query of the store reads the whole table of letters: the server logs the plan of every statement that a day's work
 //! sends, and none scans it. A query that is new is looked at without being listed here.
 
-#![cfg(feature = "postgres")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

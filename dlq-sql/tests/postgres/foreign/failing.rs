@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use dlq_core::StoreErrorKind;
 use dlq_sql::postgres::foreign::ForeignTable;
 
-use crate::fixture::{Schema, letters, read_rest};
+use super::fixture::{Schema, letters, read_rest};
 
 const TABLE: &str =
     "CREATE TABLE t (event_id INT PRIMARY KEY, subject TEXT, data TEXT, error TEXT);

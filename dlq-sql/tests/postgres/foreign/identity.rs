@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dlq_core::{DeadLetter, ErrorClass, LetterId};
 
-use crate::fixture::{Schema, letters};
+use super::fixture::{Schema, letters};
 
 fn ids(letters: &[DeadLetter]) -> Vec<LetterId> {
     letters.iter().map(|letter| letter.id).collect()

@@ -3,7 +3,7 @@
 use dlq_core::{ErrorClass, Reason, Status};
 use dlq_sql::postgres::foreign::{Field, Meaning};
 
-use crate::fixture::{Schema, letters, read};
+use super::fixture::{Schema, letters, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_mean_what_is_said() {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use dlq_core::{DeadLetter, ErrorClass, Reason, Resolution, Status};
 use sqlx::AssertSqlSafe;
 
-use crate::fixture::Shown::{self, Bytes, Local, Text, Time};
-use crate::fixture::{Schema, Shape, hex, hostile, hostile_bytes, letters, shown};
+use super::fixture::Shown::{self, Bytes, Local, Text, Time};
+use super::fixture::{Schema, Shape, hex, hostile, hostile_bytes, letters, shown};
 
 const ROWS: usize = 2_500;
 

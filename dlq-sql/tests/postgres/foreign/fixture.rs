@@ -1,20 +1,13 @@
-//! One server for all tests, a schema for each.
+//! Tables that others made, each in a schema of its own.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use dlq_core::{DeadLetter, Timestamp};
-use dlq_services::{Running, Service, or_skip};
 use dlq_sql::postgres::foreign::{BadRow, ForeignBuilder, ForeignTable};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
-fn server() -> Option<&'static str> {
-    static SERVER: OnceLock<Option<Running>> = OnceLock::new();
-    let server =
-        SERVER.get_or_init(|| or_skip(Service::Postgres, Service::Postgres.builder().start()).ok());
-    server.as_ref().map(Running::url)
-}
+use crate::fixture::{available, url};
 
 /// A schema, and a connection whose path it is.
 pub(crate) struct Schema {
@@ -26,7 +19,7 @@ pub(crate) struct Schema {
 impl Schema {
     /// Of this name; `None` when there is no server to be had, which is said.
     pub(crate) async fn create(name: &str) -> Option<Self> {
-        let url = tokio::task::block_in_place(server)?.to_owned();
+        let url = available().then(url)?.to_owned();
         let mut conn = PgConnection::connect(&url).await.unwrap();
         let sql = format!(
             "DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path = {name}"

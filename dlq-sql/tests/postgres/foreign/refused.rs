@@ -6,7 +6,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 use dlq_sql::postgres::PostgresStore;
 use dlq_sql::postgres::foreign::{Field, ForeignBuilder, ForeignTable};
 
-use crate::fixture::Schema;
+use super::fixture::Schema;
 
 /// With the sources, as users read it.
 fn text(error: &StoreError) -> String {
