@@ -29,6 +29,9 @@ use crate::error::Result;
 /// Between two attempts to listen: from the first to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
+/// How long the database may take to let it connect.
+const CONNECTING: Duration = Duration::from_secs(10);
+
 /// How long nothing may be heard before the connection is tried.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -99,8 +102,8 @@ impl Wakes {
         // One whose runtime ended has ended with it.
         while task.try_join_next().is_some() {}
         if task.is_empty() {
-            let options = PgPoolOptions::new().max_connections(1).idle_timeout(None);
-            let options = options.max_lifetime(None);
+            let options = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
+            let options = options.idle_timeout(None).max_lifetime(None);
             let pool = options.connect_lazy_with((*store.pool().connect_options()).clone());
             let (heard, channel) = (self.heard.clone(), store.names().channel.clone());
             task.spawn(listen_for_ever(pool, channel, heard));

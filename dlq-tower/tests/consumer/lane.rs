@@ -16,7 +16,7 @@ use crate::faulty::Store;
 use crate::support::{SECOND, soon};
 
 /// A store in which so many retry records are due.
-async fn due(count: u64) -> Store {
+pub(crate) async fn due(count: u64) -> Store {
     let store = Store::new();
     for position in 0..count {
         let origin = Origin::new("script", "orders", Position::Offset(position));

@@ -8,6 +8,7 @@ mod config;
 mod faulty;
 mod flow;
 mod health;
+mod hearing;
 mod lane;
 mod observe;
 mod order;
