@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod bytes;
 mod claiming;
+mod counting;
+mod faults;
 mod fixture;
 mod opening;
+mod racing;
 mod tables;
 mod waking;
 
