@@ -11,18 +11,19 @@ const TRIES: u32 = 20;
 /// A call that is made until it succeeds or fails for good.
 pub(super) struct Call<'p> {
     pool: &'p PgPool,
-    conn: PoolConnection<Postgres>,
+    /// There is none only once the call has failed.
+    conn: Option<PoolConnection<Postgres>>,
     tries: u32,
     was_broken: bool,
 }
 
 impl<'p> Call<'p> {
     pub(super) async fn begin(pool: &'p PgPool) -> Result<Self> {
-        Ok(Self { pool, conn: pool.acquire().await?, tries: 1, was_broken: false })
+        Ok(Self { pool, conn: Some(pool.acquire().await?), tries: 1, was_broken: false })
     }
 
     pub(super) fn conn(&mut self) -> &mut PgConnection {
-        &mut self.conn
+        self.conn.as_deref_mut().expect("no connection was taken only where the call failed")
     }
 
     /// What a try came to; `None` when it is to be made again.
@@ -33,7 +34,12 @@ impl<'p> Call<'p> {
         };
         match fault.again() {
             Again::Collided if self.tries < TRIES => self.tries += 1,
-            Again::Broken if !self.was_broken => {
+            Again::Broken => {
+                // Given up first: all of the pool may be in the hands of calls that wait for another.
+                drop(self.conn.take().map(PoolConnection::detach));
+                if self.was_broken {
+                    return Err(fault);
+                }
                 self.was_broken = true;
                 self.reconnect().await?;
             }
@@ -45,11 +51,12 @@ impl<'p> Call<'p> {
     /// Takes a connection that answers: all that waited in the pool may be broken.
     async fn reconnect(&mut self) -> Result<()> {
         loop {
-            self.conn.close_on_drop();
-            self.conn = self.pool.acquire().await?;
-            if self.conn.ping().await.is_ok() {
+            let mut conn = self.pool.acquire().await?;
+            if conn.ping().await.is_ok() {
+                self.conn = Some(conn);
                 return Ok(());
             }
+            drop(conn.detach());
         }
     }
 }
@@ -75,17 +82,22 @@ macro_rules! attempt {
 /// run more than once.
 macro_rules! transact {
     ($store:expr, $unit:ident => $work:expr) => {
-        $crate::postgres::call::attempt!($store, conn => async {
-            let mut begun =
-                $crate::postgres::unit::Unit::begin(conn, $store.names(), $store.given_time()).await?;
-            let done: $crate::error::Result<_> = {
-                let $unit = &mut begun;
-                $work.await
-            };
-            let done = done?;
-            begun.commit().await?;
-            Ok(done)
-        })
+        async {
+            let done = $crate::postgres::call::attempt!($store, conn => async {
+                let mut begun =
+                    $crate::postgres::unit::Unit::begin(conn, $store.names(), $store.given_time()).await?;
+                let done: $crate::error::Result<_> = {
+                    let $unit = &mut begun;
+                    $work.await
+                };
+                let done = done?;
+                begun.commit().await?;
+                Ok(done)
+            })?;
+            $store.wrote(1).await;
+            Ok::<_, $crate::error::Fault>(done)
+        }
+        .await
     };
 }
 

@@ -22,6 +22,7 @@ use super::PostgresStore;
 use super::batch::Batch;
 use super::call::{attempt, transact};
 use super::codec::Fields;
+use super::filter::{is_cut, same, start};
 use super::names::Names;
 use super::operations::{ACTIVE, next_release};
 use super::query::Query;
@@ -84,6 +85,7 @@ impl PostgresStore {
         let (names, given) = (self.names(), self.given_time());
         let first = attempt!(self, conn => claim(conn, names, request, request.limit, given));
         let (mut claims, is_active) = first?;
+        self.wrote(claims.len()).await;
         let room = request.limit.saturating_sub(u32::try_from(claims.len()).unwrap_or(u32::MAX));
         if room > 0 && is_active {
             let released: Result<_> = transact!(self, unit => async {
@@ -241,7 +243,13 @@ pub(super) fn each_consumer(query: Query, consumers: &[String]) -> Query {
 
 /// The condition that goes with it.
 pub(super) fn of_consumer(table: &str, consumers: &[String]) -> String {
-    if consumers.is_empty() { String::new() } else { format!("{table}.consumer = c.name AND ") }
+    if consumers.is_empty() {
+        String::new()
+    } else if consumers.iter().any(|name| is_cut(name)) {
+        format!("{} AND ", same(&format!("{table}.consumer"), "c.name"))
+    } else {
+        format!("{} = c.name AND ", start(&format!("{table}.consumer")))
+    }
 }
 
 async fn next_due(

@@ -33,7 +33,7 @@ pub(super) struct Originals {
 impl PostgresStore {
     pub(super) async fn set_dedup(&self, is_dedup: bool) -> Result<()> {
         transact!(self, unit => async {
-            if unit.is_dedup().await? == is_dedup {
+            if unit.dedup_flag().await? == is_dedup {
                 return Ok(());
             }
             unit.switch_dedup(is_dedup).await
@@ -103,13 +103,15 @@ impl Unit<'_> {
         if !keys.is_empty() {
             self.originals.owners.extend(keys.iter().map(|key| (key.clone(), None)));
             let sql = format!(
-                "SELECT dedup_key, letter_id FROM {} WHERE dedup_key = ANY(",
+                "SELECT dedup_key, letter_id FROM {} WHERE dedup_key IS NOT NULL \
+                 AND sha256(dedup_key) = ANY(ARRAY(SELECT sha256(k) FROM unnest(",
                 self.names().letters
             );
-            let found = Query::new(sql).bind(keys).push(")").all(self.conn(), |record| {
-                let mut fields = Fields::of(record);
-                Ok((fields.bytes_or_none()?.unwrap_or_default(), Some(fields.letter()?)))
-            });
+            let found =
+                Query::new(sql).bind(keys).push("::bytea[]) AS k))").all(self.conn(), |record| {
+                    let mut fields = Fields::of(record);
+                    Ok((fields.bytes_or_none()?.unwrap_or_default(), Some(fields.letter()?)))
+                });
             let found = found.await?;
             self.originals.owners.extend(found);
         }

@@ -9,10 +9,12 @@ fn again(error: &sqlx::Error) -> Again {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Again::Broken,
         sqlx::Error::Database(database) => match database.code().as_deref() {
-            // Serialization failure, deadlock, and a key that another has just taken.
-            Some("40001" | "40P01" | "23505") => Again::Collided,
+            // Serialization failure, deadlock, a key that another has just taken, and a letter that has just gone.
+            Some("40001" | "40P01" | "23505" | "23503") => Again::Collided,
             // The server shut down, or somebody ended the connection.
             Some("57P01" | "57P02") => Again::Broken,
+            // Another connection may lead to a server that takes writes, or this one was told so when it began.
+            Some("25006") => Again::Broken,
             _ => Again::No,
         },
         _ => Again::No,
@@ -71,7 +73,9 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
             Unavailable,
             "the database has too many connections; allow it more, or this program fewer",
         ),
-        "40001" | "40P01" => (Unavailable, "others change the same letters; try again"),
+        "40001" | "40P01" | "23505" | "23503" => {
+            (Unavailable, "others change the same letters; try again")
+        }
         "42501" => return (InvalidConfig, right(error)),
         "28000" | "28P01" => {
             (InvalidConfig, "the database refused the login; see user and password")

@@ -2,6 +2,7 @@
 
 use dlq_core::{Filter, SubjectPattern, searchable};
 
+use super::codec::escape;
 use super::query::{Bind, Query};
 
 impl Query {
@@ -12,8 +13,8 @@ impl Query {
         any(&mut self, "letter_id", filter.ids.len(), || filter.ids.clone());
         any(&mut self, "event_id", filter.message_ids.len(), || &filter.message_ids[..]);
         subjects(&mut self, &filter.subjects);
-        any(&mut self, "event_type", filter.events.len(), || &filter.events[..]);
-        any(&mut self, "consumer", filter.consumers.len(), || &filter.consumers[..]);
+        texts(&mut self, "t.event_type", &filter.events);
+        texts(&mut self, "t.consumer", &filter.consumers);
         any(&mut self, "service", filter.services.len(), || &filter.services[..]);
         words(&mut self, "status", filter.statuses.iter().map(|word| word.as_str()));
         words(&mut self, "reason", filter.reasons.iter().map(|word| word.as_str()));
@@ -84,6 +85,40 @@ fn any<T: Bind>(query: &mut Query, column: &str, count: usize, values: impl FnOn
     }
 }
 
+/// How many characters of a name stand in the indexes, whose rows have at most 2,704 bytes.
+const INDEXED: usize = 400;
+
+/// What stands in the indexes of a name.
+pub(super) fn start(column: &str) -> String {
+    format!("left({column}, {INDEXED})")
+}
+
+/// Whether the indexes may have less than all of it.
+pub(super) fn is_cut(name: &str) -> bool {
+    escape(name.into()).len() >= INDEXED
+}
+
+/// That two names are the same, in a way that an index of the first answers.
+pub(super) fn same(one: &str, other: &str) -> String {
+    format!("{} = {} AND {one} = {other}", start(one), start(other))
+}
+
+/// That a name is one of these. Shorter ones are what the index has of them.
+fn texts<T: AsRef<str>>(query: &mut Query, column: &str, names: &[T]) {
+    if names.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    query.add(&format!(" AND {} = ANY(", start(column)));
+    if names.iter().any(|name| is_cut(name)) {
+        query.add(&format!("ARRAY(SELECT {} FROM unnest(", start("n")));
+        query.add_bind(names.clone());
+        query.add(&format!("::text[]) AS n)) AND {column} = ANY("));
+    }
+    query.add_bind(names);
+    query.add(")");
+}
+
 /// Words of a closed vocabulary stand in the text itself, so that partial indexes can be used.
 fn words<'a>(query: &mut Query, column: &str, values: impl ExactSizeIterator<Item = &'a str>) {
     if values.len() > 0 {
@@ -100,16 +135,18 @@ fn subjects(query: &mut Query, patterns: &[SubjectPattern]) {
     let literal = patterns.iter().filter(|pattern| pattern.is_literal());
     let literal: Vec<_> = literal.map(SubjectPattern::as_str).collect();
     if !literal.is_empty() {
-        query.add(" OR t.subject = ANY(");
-        query.add_bind(literal);
+        query.add(" OR (true");
+        texts(query, "t.subject", &literal);
         query.add(")");
     }
     for pattern in patterns.iter().filter(|pattern| !pattern.is_literal()) {
-        query.add(" OR (t.subject >= ");
-        query.add_bind(pattern.literal_prefix());
+        let prefix = pattern.literal_prefix();
+        let compared = if is_cut(prefix) { "t.subject".to_owned() } else { start("t.subject") };
+        query.add(&format!(" OR ({compared} >= "));
+        query.add_bind(prefix);
         // A literal prefix is empty or ends with a dot, after which comes the slash.
-        if let Some(stem) = pattern.literal_prefix().strip_suffix('.') {
-            query.add(" AND t.subject < ");
+        if let Some(stem) = prefix.strip_suffix('.') {
+            query.add(&format!(" AND {compared} < "));
             query.add_bind(format!("{stem}/").as_str());
         }
         query.add(" AND t.subject ~ ");

@@ -38,6 +38,7 @@ impl PostgresStore {
             let done: Result<Vec<_>> =
                 attempt!(self, conn => end_plainly(conn, names, &plain, given));
             ended.extend(done?);
+            self.wrote(ended.len()).await;
         }
         let others = finishes.iter().filter(|(token, _)| !ended.contains(token));
         let others: Vec<_> = others.collect();

@@ -50,13 +50,20 @@ impl PostgresIdempotency {
 /// Narrows a statement to the entry of `token`, if the token was the last that was given out for its key.
 fn of(query: Query, token: &IdempotencyToken, phases: &str) -> Query {
     query
-        .push(" WHERE consumer = ")
-        .bind(&*token.consumer)
-        .push(" AND key = ")
-        .bind(&token.key[..])
+        .push(" WHERE ")
+        .entry(&token.consumer, &token.key)
         .push(" AND fence = ")
         .bind(signed(token.fence))
         .push(&format!(" AND phase IN ({phases})"))
+}
+
+impl Query {
+    /// Adds the condition that a row is that of this key.
+    fn entry(self, consumer: &str, key: &[u8]) -> Self {
+        let query = self.push("sha256(key) = sha256(").bind(key).push(") AND key = ").bind(key);
+        let query = query.push(" AND md5(consumer) = md5(").bind(consumer);
+        query.push(") AND consumer = ").bind(consumer)
+    }
 }
 
 impl Idempotency for PostgresIdempotency {
@@ -140,10 +147,10 @@ impl Idempotency for PostgresIdempotency {
         attempt!(store, conn => async {
             let now = store.given_time();
             let purge = Query::new(format!(
-                "DELETE FROM {table} WHERE (consumer, key) IN (SELECT consumer, key FROM {table} WHERE until <= "
+                "DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE until <= "
             ));
             let purge = purge.now(now).push(" AND (phase = 'done' OR until <= ").before(now, KEEP_FREE);
-            purge.push(") LIMIT ").bind(limit).push(" FOR UPDATE SKIP LOCKED)").run(conn).await
+            purge.push(") LIMIT ").bind(limit).push(" FOR UPDATE SKIP LOCKED))").run(conn).await
         })
         .during("purge keys")
     }
@@ -171,7 +178,7 @@ async fn try_claim(
     .push(", ")
     .after(now, lease)
     .push(&format!(
-        ") ON CONFLICT (consumer, key) DO UPDATE SET fence = {fence}, \
+        ") ON CONFLICT (sha256(key), md5(consumer)) DO UPDATE SET fence = {fence}, \
          attempts = CASE k.phase WHEN 'done' THEN 0 ELSE k.attempts END, \
          crashes = CASE k.phase WHEN 'held' THEN least(k.crashes + 1, 4294967295) WHEN 'done' THEN 0 ELSE k.crashes END, \
          phase = 'held', since = excluded.since, until = excluded.until WHERE k.phase = 'free' OR k.until <= "
@@ -187,8 +194,8 @@ async fn try_claim(
         return Ok(Some(IdempotencyClaim::New { token, attempts, crashes }));
     }
     let look = Query::new("SELECT phase = 'done', since, until, ").now(now);
-    let look = look.push(&format!(" FROM {} WHERE consumer = ", names.idempotency));
-    let look = look.bind(&**consumer).push(" AND key = ").bind(&key[..]);
+    let look = look.push(&format!(" FROM {} WHERE ", names.idempotency));
+    let look = look.entry(consumer, key);
     let found = look.first(conn, |row| {
         let mut fields = Fields::of(row);
         Ok((fields.flag()?, fields.time()?, fields.time()?, fields.time()?))

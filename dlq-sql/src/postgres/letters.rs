@@ -8,7 +8,8 @@ use sqlx::PgConnection;
 use super::PostgresStore;
 use super::call::attempt;
 use super::codec::{Fields, read_summary, read_whole};
-use super::filter::is_counted;
+use super::counts::MANY;
+use super::filter::{is_counted, same};
 use super::names::Names;
 use super::query::Query;
 use crate::columns::Take as _;
@@ -80,7 +81,12 @@ impl Letters for PostgresStore {
     }
 
     async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
-        attempt!(self, conn => stats(conn, self.names(), &filter)).during("count letters by kind")
+        let counted = attempt!(self, conn => stats(conn, self.names(), &filter));
+        let (stats, differences) = counted.during("count letters by kind")?;
+        if differences > MANY {
+            self.fold().await;
+        }
+        Ok(stats)
     }
 }
 
@@ -142,8 +148,9 @@ async fn groups(
     let edge = |query: Query, select: &str, direction: &str| {
         let lateral = format!(
             " CROSS JOIN LATERAL (SELECT {select} FROM {} t \
-             WHERE t.fingerprint = largest.fingerprint AND t.consumer = largest.consumer AND ",
-            names.letters
+             WHERE t.fingerprint = largest.fingerprint AND {} AND ",
+            names.letters,
+            same("t.consumer", "largest.consumer")
         );
         let order = format!(" ORDER BY t.created_at{direction}, t.letter_id{direction} LIMIT 1)");
         query.push(&lateral).filter(filter).push(&order)
@@ -210,14 +217,15 @@ struct Kind {
     subject: String,
 }
 
-async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Result<Stats> {
+/// Also how many differences are to be added up that could be fewer.
+async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Result<(Stats, u64)> {
     const BY: &str = "t.status, t.reason, t.cause, t.class, t.consumer, t.subject";
     let is_counted = is_counted(filter);
     let query = if is_counted {
-        let none = "NULL::timestamptz, NULL::timestamptz";
+        let none = "NULL::timestamptz, NULL::timestamptz, count(*) - 1";
         Query::new(format!("SELECT {BY}, sum(t.n)::bigint, {none} FROM {} t WHERE ", names.counts))
     } else {
-        let edges = "min(t.created_at), max(t.created_at)";
+        let edges = "min(t.created_at), max(t.created_at), 0::bigint";
         Query::new(format!("SELECT {BY}, count(*), {edges} FROM {} t WHERE ", names.letters))
     };
     let query = query.filter(filter).push(&format!(" GROUP BY {BY}"));
@@ -231,10 +239,12 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
             consumer: fields.text()?,
             subject: fields.text()?,
         };
-        Ok((kind, fields.int()?, fields.time_or_none()?, fields.time_or_none()?))
+        let (n, oldest, newest) = (fields.int()?, fields.time_or_none()?, fields.time_or_none()?);
+        Ok((kind, n, oldest, newest, fields.unsigned()?))
     });
-    let mut stats = Stats::default();
-    for (kind, n, oldest, newest) in kinds.await? {
+    let (mut stats, mut differences) = (Stats::default(), 0);
+    for (kind, n, oldest, newest, more) in kinds.await? {
+        differences += more;
         let status = kind.status;
         // Differences of a kind may cancel out.
         if n > 0 {
@@ -249,7 +259,7 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
             span(&mut stats, status, oldest, newest);
         }
     }
-    Ok(stats)
+    Ok((stats, differences))
 }
 
 fn span(stats: &mut Stats, status: Status, oldest: Option<Timestamp>, newest: Option<Timestamp>) {

@@ -59,7 +59,11 @@
 //! ```
 //!
 //! `dlq_operations` and `dlq_operation_items` hold bulk replays, `dlq_audit` what operators did, `audit_log` the
-//! processing audit, `dlq_counts` what there is of each kind: triggers keep it right, also when rows are changed by hand.
+//! processing audit, `dlq_counts` what there is of each kind, as differences to add up: triggers keep it right, also when
+//! rows are changed by hand.
+//!
+//! Names of any length are stored and found. Indexes hold the first 400 characters of subjects, event types and consumers,
+//! so SQL of one's own is answered from them by `left(consumer, 400) = 'orders.handle'`.
 //!
 //! # Rights
 //!
@@ -74,6 +78,7 @@ mod claims;
 mod codec;
 mod collapse;
 mod config;
+mod counts;
 mod dedup;
 mod edit;
 mod error;
@@ -108,6 +113,7 @@ use std::sync::Arc;
 use dlq_core::{SharedClock, StoreError, Timestamp};
 use sqlx::PgPool;
 
+use counts::Folding;
 use names::Names;
 use wake::Wakes;
 
@@ -125,11 +131,12 @@ struct Inner {
     pool: PgPool,
     names: Arc<Names>,
     wakes: Wakes,
+    folding: Folding,
 }
 
 impl Inner {
     fn new(pool: PgPool, names: Arc<Names>) -> Self {
-        Self { pool, names, wakes: Wakes::default() }
+        Self { pool, names, wakes: Wakes::default(), folding: Folding::default() }
     }
 }
 

@@ -4,6 +4,7 @@ use dlq_core::store::{ScheduleRun, rules};
 use dlq_core::{ErrorClass, LetterId, Timestamp};
 
 use super::codec::Fields;
+use super::filter::same;
 use super::query::Query;
 use super::unit::Unit;
 use crate::columns::Take as _;
@@ -24,7 +25,7 @@ impl Unit<'_> {
             self.names().schedules
         ));
         let taken = taken.bind(run.consumer.as_str()).push(", ").bind(now).push(
-            ") ON CONFLICT (consumer) DO UPDATE SET last_run = excluded.last_run WHERE s.last_run <= ",
+            ") ON CONFLICT (md5(consumer)) DO UPDATE SET last_run = excluded.last_run WHERE s.last_run <= ",
         );
         if taken.bind(now.before(every)).run(self.conn()).await? == 0 {
             let last = self.last_run(run).await?.unwrap_or(now);
@@ -45,19 +46,19 @@ impl Unit<'_> {
     }
 
     async fn last_run(&mut self, run: &ScheduleRun) -> Result<Option<Timestamp>> {
-        let sql = format!("SELECT last_run FROM {} WHERE consumer = ", self.names().schedules);
-        let query = Query::new(sql).bind(run.consumer.as_str());
+        let sql =
+            format!("SELECT last_run FROM {} WHERE md5(consumer) = md5(", self.names().schedules);
+        let query = Query::new(sql).bind(run.consumer.as_str()).push(")");
         query.first(self.conn(), |record| Fields::of(record).time()).await
     }
 
     /// The oldest that a run may send back. What exactly is eligible, the schedule itself says once they are locked.
     async fn eligible(&mut self, run: &ScheduleRun) -> Result<Vec<LetterId>> {
-        let query = Query::new(format!(
-            "SELECT t.letter_id FROM {} t WHERE t.consumer = ",
-            self.names().letters
-        ));
+        let query =
+            Query::new(format!("SELECT t.letter_id FROM {} t, (SELECT ", self.names().letters));
         let mut query = query
             .bind(run.consumer.as_str())
+            .push(&format!(" AS name) c WHERE {}", same("t.consumer", "c.name")))
             .push(" AND t.status = 'pending' AND t.confirmed AND t.retry_after IS NULL")
             .push(" AND t.operation IS NULL AND t.retry_count < ")
             .bind(run.schedule.max_retries);

@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use bytes::Bytes;
 use dlq_core::store::rules::{self, Arrival};
 use dlq_core::store::{Receipt, Sink};
 use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, Status, StoreError};
@@ -80,6 +81,7 @@ impl PostgresStore {
             query.push(&fast).all(conn, |row| Fields::of(row).letter()).await
         });
         let mut stored: HashSet<LetterId> = inserted?.into_iter().collect();
+        self.wrote(stored.len()).await;
         let is_stored: Vec<_> = rows.iter().map(|row| stored.remove(&row.letter.id)).collect();
         let others = || rows.iter().zip(&is_stored).filter(|(_, stored)| !**stored);
         let others: Vec<_> = others().map(|(row, _)| &row.letter).collect();
@@ -98,7 +100,11 @@ fn portion(rows: &[Row]) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row| {
         let message = &row.letter.message;
-        bytes += message.payload().map_or(0, |payload| payload.len()) + 1_000;
+        let headers = message.headers().iter();
+        let headers =
+            headers.map(|header| header.name.len() + header.value.as_ref().map_or(0, Bytes::len));
+        bytes += message.payload().map_or(0, Bytes::len) + headers.sum::<usize>();
+        bytes += row.letter.error().len() + 1_000;
         bytes <= BYTES
     };
     rows.iter().take(LETTERS).take_while(fits).count().max(1)

@@ -1,4 +1,7 @@
 //! The tables of the first version, in SQL.
+//!
+//! A row of a btree index has at most 2,704 bytes, and names and keys that come with messages may have more. Their indexes
+//! hold the beginning or a hash of them.
 
 use super::names::Names;
 
@@ -15,8 +18,11 @@ pub(super) fn version_2(names: &Names) -> Vec<(String, String)> {
         (format!("{}_{name}", names.table), format!("ON {} {columns}", names.letters))
     };
     vec![
-        index("by_subject", "(subject, created_at, letter_id)"),
-        index("by_type", "(event_type, created_at, letter_id) WHERE event_type IS NOT NULL"),
+        index("by_subject", "(left(subject, 400), created_at, letter_id)"),
+        index(
+            "by_type",
+            "(left(event_type, 400), created_at, letter_id) WHERE event_type IS NOT NULL",
+        ),
     ]
 }
 
@@ -84,16 +90,16 @@ CREATE TABLE {letters} (
     autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX "{table}_by_age" ON {letters} (created_at, letter_id);
 CREATE INDEX "{table}_by_status" ON {letters} (status, created_at, letter_id);
-CREATE INDEX "{table}_by_consumer" ON {letters} (consumer, created_at, letter_id);
-CREATE INDEX "{table}_by_fingerprint" ON {letters} (fingerprint, consumer, created_at, letter_id);
-CREATE INDEX "{table}_by_event" ON {letters} (event_id) WHERE event_id IS NOT NULL;
+CREATE INDEX "{table}_by_consumer" ON {letters} (left(consumer, 400), created_at, letter_id);
+CREATE INDEX "{table}_by_fingerprint" ON {letters} (fingerprint, left(consumer, 400), created_at, letter_id);
+CREATE INDEX "{table}_by_event" ON {letters} USING hash (event_id) WHERE event_id IS NOT NULL;
 CREATE INDEX "{table}_available" ON {letters} (available_at, created_at, letter_id)
     WHERE available_at IS NOT NULL;
-CREATE INDEX "{table}_available_to" ON {letters} (consumer, available_at, created_at, letter_id)
+CREATE INDEX "{table}_available_to" ON {letters} (left(consumer, 400), available_at, created_at, letter_id)
     WHERE available_at IS NOT NULL;
 CREATE INDEX "{table}_resolved" ON {letters} (updated_at) WHERE status = 'resolved';
 CREATE INDEX "{table}_by_operation" ON {letters} (operation) WHERE operation IS NOT NULL;
-CREATE UNIQUE INDEX "{table}_by_key" ON {letters} (dedup_key) WHERE dedup_key IS NOT NULL;
+CREATE UNIQUE INDEX "{table}_by_key" ON {letters} (sha256(dedup_key)) WHERE dedup_key IS NOT NULL;
 CREATE SEQUENCE {fences};
 "#
     )
@@ -150,7 +156,7 @@ CREATE TABLE {items} (
     at timestamptz NOT NULL,
     PRIMARY KEY (operation, idx)
 );
-CREATE INDEX "{table}_items_queued" ON {items} (operation, consumer, idx) WHERE outcome = 'queued';
+CREATE INDEX "{table}_items_queued" ON {items} (operation, left(consumer, 400), idx) WHERE outcome = 'queued';
 
 -- What operators did.
 CREATE TABLE {audit} (
@@ -188,13 +194,14 @@ CREATE TABLE {idempotency} (
     phase text COLLATE "C" NOT NULL,
     -- When the phase began, and when it ends.
     since timestamptz NOT NULL,
-    until timestamptz NOT NULL,
-    PRIMARY KEY (consumer, key)
+    until timestamptz NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
+CREATE UNIQUE INDEX "{table}_idempotency_by_key" ON {idempotency} (sha256(key), md5(consumer));
 CREATE INDEX "{table}_idempotency_until" ON {idempotency} (until);
 
 CREATE TABLE {marks} (letter_id bytea PRIMARY KEY, begun bigint NOT NULL);
-CREATE TABLE {schedules} (consumer text COLLATE "C" PRIMARY KEY, last_run timestamptz NOT NULL);
+CREATE TABLE {schedules} (consumer text COLLATE "C" NOT NULL, last_run timestamptz NOT NULL);
+CREATE UNIQUE INDEX "{table}_schedules_by_consumer" ON {schedules} (md5(consumer));
 CREATE TABLE {meta} (name text COLLATE "C" PRIMARY KEY, value bigint NOT NULL);
 INSERT INTO {meta} (name, value) VALUES ('version', 1), ('dedup', 0);
 "#

@@ -310,11 +310,19 @@ impl<'c> Unit<'c> {
         if let Some(is_dedup) = self.is_dedup {
             return Ok(is_dedup);
         }
-        let sql = format!("SELECT value <> 0 FROM {} WHERE name = 'dedup'", self.names.meta);
-        let found = Query::new(sql).first(self.conn(), |row| Fields::of(row).flag()).await?;
-        let is_dedup = found == Some(true);
+        // Who switches it holds off all who write. This one waits here, and not after it has looked.
+        let lock = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", self.names.letters);
+        Query::new(lock).run(self.conn()).await?;
+        let is_dedup = self.dedup_flag().await?;
         self.is_dedup = Some(is_dedup);
         Ok(is_dedup)
+    }
+
+    /// The same for who writes no letters: it may be switched at any moment.
+    pub(super) async fn dedup_flag(&mut self) -> Result<bool> {
+        let sql = format!("SELECT value <> 0 FROM {} WHERE name = 'dedup'", self.names.meta);
+        let found = Query::new(sql).first(self.conn(), |row| Fields::of(row).flag()).await?;
+        Ok(found == Some(true))
     }
 
     pub(super) async fn set_dedup_flag(&mut self, is_dedup: bool) -> Result<()> {

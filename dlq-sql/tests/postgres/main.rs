@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod bytes;
 mod check;
 mod claiming;
+mod counting;
+mod faults;
 mod fixture;
 mod foreign;
 mod migrating;
 mod opening;
 mod own_time;
 mod plans;
+mod racing;
 mod tables;
 mod waking;
 
