@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use dlq_core::Filter;
 use dlq_core::store::{ClaimRequest, Claims as _, Letters as _, Sink as _};
-use dlq_core::{Filter, PageRequest};
 use dlq_testkit::fixtures::{CONSUMER, letter, varied};
 use sqlx::{Executor as _, Row as _};
 use tokio::time::{Instant, sleep};
@@ -56,7 +56,7 @@ async fn names_are_looked_up_in_indexes() {
         return;
     }
     let schema = Schema::fresh();
-    let url = format!("{}?options=-c%20enable_seqscan%3Doff%20-c%20enable_sort%3Doff", schema.url);
+    let url = format!("{}?options=-c%20enable_seqscan%3Doff", schema.url);
     let schema = Schema { url, name: schema.name.clone() };
     let store = schema.builder().dedup(true).max_connections(1).open().await.unwrap();
     store.put((1..200).map(varied).collect()).await.unwrap();
@@ -70,8 +70,8 @@ async fn names_are_looked_up_in_indexes() {
         Filter::new().with_message_id("evt-7".to_owned()),
     ];
     for filter in filters {
-        let page = store.list(filter.clone(), PageRequest::default()).await.unwrap();
-        assert!(!page.letters.is_empty(), "{filter:?}");
+        // Counted one by one.
+        assert!(store.count(filter.clone().with_error("")).await.unwrap() > 0, "{filter:?}");
     }
     let wanted = ["available_to", "by_consumer", "by_subject", "by_type", "by_event", "by_key"];
     let began = Instant::now();
