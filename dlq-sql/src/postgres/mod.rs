@@ -40,6 +40,7 @@
 //! | the database stops or restarts, a connection is cut | the call is made once more, then `Unavailable` | all of the call, or nothing of it |
 //! | no connection is free in time, a statement takes too long | `Unavailable` | as before |
 //! | the disk is full, the database is a read-only replica | `Unavailable` | as before |
+//! | a letter has more than about a gigabyte | `Refused`, with its id | the other letters of the call |
 //! | a right is missing, the login is refused | `InvalidConfig`, with the right to grant | as before |
 //! | the process dies before a call returned | nothing | all of the call, or nothing of it |
 //! | the process dies after it claimed | nothing | the claim: its lease ends, the next claim counts a crash |

@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use dlq_core::store::rules::{self, Arrival};
 use dlq_core::store::{Receipt, Sink};
-use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, Status, StoreError};
+use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, Status, StoreError, StoreErrorKind};
 
 use super::PostgresStore;
 use super::batch::Batch;
@@ -12,12 +12,15 @@ use super::codec::Fields;
 use super::query::Query;
 use super::unit::Unit;
 use crate::columns::{self, BODY, Put as _, RUN, Take as _};
-use crate::error::{During, Result};
+use crate::error::{During, Fault, Result};
 use crate::row::{Changed, Row};
 
 /// How many letters, and about how many bytes of them, one statement writes.
 const LETTERS: usize = 1_000;
 const BYTES: usize = 8 * 1024 * 1024;
+
+/// How many bytes one letter may have. Postgres takes less than 2^30 at once, and some of these are not the letter's.
+const LARGEST: usize = 1_000_000_000;
 
 impl Sink for PostgresStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> std::result::Result<Vec<Receipt>, StoreError> {
@@ -40,13 +43,17 @@ impl PostgresStore {
     async fn bury(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>> {
         let rows: Vec<_> = letters.into_iter().map(Row::new).collect();
         let mut receipts = Vec::with_capacity(rows.len());
-        let mut rest = &rows[..];
+        let (mut rest, mut refused) = (&rows[..], None);
         while !rest.is_empty() {
             let (some, after) = rest.split_at(portion(rest));
             rest = after;
-            receipts.extend(self.bury_some(some).await?);
+            match some.iter().find(|row| size(row) > LARGEST) {
+                // The others are stored first, or one of them would hold them up for ever.
+                Some(large) => refused = Some(too_large(large)),
+                None => receipts.extend(self.bury_some(some).await?),
+            }
         }
-        Ok(receipts)
+        refused.map_or(Ok(receipts), Err)
     }
 
     async fn bury_some(&self, rows: &[Row]) -> Result<Vec<Receipt>> {
@@ -99,15 +106,31 @@ impl PostgresStore {
 fn portion(rows: &[Row]) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row| {
-        let message = &row.letter.message;
-        let headers = message.headers().iter();
-        let headers =
-            headers.map(|header| header.name.len() + header.value.as_ref().map_or(0, Bytes::len));
-        bytes += message.payload().map_or(0, Bytes::len) + headers.sum::<usize>();
-        bytes += row.letter.error().len() + 1_000;
+        bytes += size(row);
         bytes <= BYTES
     };
     rows.iter().take(LETTERS).take_while(fits).count().max(1)
+}
+
+/// About how many bytes a row takes.
+fn size(row: &Row) -> usize {
+    let message = &row.letter.message;
+    let length = |bytes: Option<&Bytes>| bytes.map_or(0, Bytes::len);
+    let headers = message.headers().iter();
+    let headers = headers.map(|header| header.name.len() + length(header.value.as_ref()));
+    let rest = length(message.payload()) + length(message.key()) + row.letter.error().len();
+    headers.sum::<usize>() + rest + 1_000
+}
+
+fn too_large(row: &Row) -> Fault {
+    Fault::new(
+        StoreErrorKind::Refused,
+        format!(
+            "the letter {} has {} bytes, and PostgreSQL takes at most {LARGEST}; keep it in another store",
+            row.letter.id,
+            size(row)
+        ),
+    )
 }
 
 impl Unit<'_> {

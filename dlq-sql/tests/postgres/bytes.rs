@@ -7,7 +7,7 @@ use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Finish, ItemOutcome, Letters as _, OperationSpec,
     Operations as _, Receipt, Schedule, ScheduleRun, Sink as _,
 };
-use dlq_core::{DeadLetter, Filter, LetterId, Message, PageRequest, Resolution};
+use dlq_core::{DeadLetter, Filter, LetterId, Message, PageRequest, Resolution, StoreErrorKind};
 use dlq_testkit::fixtures::{died_again, failed, letter_of};
 
 use crate::fixture::{Schema, available};
@@ -147,6 +147,23 @@ async fn g8_every_text_may_hold_what_postgres_does_not() {
         let started = store.start(spec, who.clone()).await.unwrap();
         assert_eq!((started.progress.total, started.by), (1, who));
     }
+}
+
+/// More than Postgres takes is said at once, and holds up nobody else.
+#[tokio::test]
+async fn g8_what_postgres_cannot_take_is_refused_by_name() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    let large = letter_of(Message::new("large", vec![0_u8; 1_100_000_000]), 1);
+    let (before, after) =
+        (letter_of(Message::new("small", "x"), 2), letter_of(Message::new("small", "x"), 3));
+    let refused = store.put(vec![before, large.clone(), after]).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused:?}");
+    assert!(format!("{refused}").contains(&large.id.to_string()), "{refused}");
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 2);
 }
 
 /// 100 MB go in one piece; they come back byte for byte.

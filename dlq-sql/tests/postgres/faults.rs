@@ -189,8 +189,10 @@ async fn g1_the_database_refuses_for_a_while() {
         let world = World::start(store);
         world.until(900).await;
         strike(&schema, fault, &pool).await;
+        let began = Instant::now();
         let errors = world.ends_well(&schema, fault).await;
         assert!(errors > 0, "{fault} struck nobody");
+        assert!(began.elapsed() < Duration::from_secs(10), "{fault} goes on after its end");
     }
 }
 

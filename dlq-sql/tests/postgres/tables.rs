@@ -1,11 +1,14 @@
 //! What everybody with `psql` sees.
 
-use dlq_core::Filter;
-use dlq_core::store::{Letters as _, Sink as _};
-use dlq_testkit::fixtures::letter;
-use sqlx::{Executor as _, Row as _};
+use std::time::Duration;
 
-use crate::fixture::{Schema, available};
+use dlq_core::Filter;
+use dlq_core::store::{ClaimRequest, Claims as _, Letters as _, Sink as _};
+use dlq_testkit::fixtures::{CONSUMER, letter, varied};
+use sqlx::{Executor as _, Row as _};
+use tokio::time::{Instant, sleep};
+
+use crate::fixture::{PATIENCE, Schema, available};
 
 #[tokio::test]
 async fn plain_sql_finds_what_it_always_found() {
@@ -44,4 +47,46 @@ async fn plain_sql_finds_what_it_always_found() {
     assert_eq!((stats.total, stats.by_status.len()), (2, 1), "{stats:?}");
     conn.execute("TRUNCATE dlq_events CASCADE").await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), 0);
+}
+
+/// What stands in an index only in part is looked up there all the same.
+#[tokio::test]
+async fn names_are_looked_up_in_indexes() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let url = format!("{}?options=-c%20enable_seqscan%3Doff", schema.url);
+    let schema = Schema { url, name: schema.name.clone() };
+    let store = schema.builder().dedup(true).max_connections(1).open().await.unwrap();
+    store.put((1..200).map(varied).collect()).await.unwrap();
+    store.put((200..210).map(letter).collect()).await.unwrap();
+    store.claim(ClaimRequest::due([CONSUMER], 3, Duration::from_secs(60))).await.unwrap();
+    let filters = [
+        Filter::new().with_consumer(CONSUMER.to_owned()),
+        Filter::new().with_subject("orders.created".parse().unwrap()),
+        Filter::new().with_subject("orders.eu.>".parse().unwrap()),
+        Filter::new().with_event("charge".to_owned()),
+        Filter::new().with_message_id("evt-7".to_owned()),
+    ];
+    for filter in filters {
+        // Counted one by one.
+        assert!(store.count(filter.clone().with_error("")).await.unwrap() > 0, "{filter:?}");
+    }
+    let wanted = ["available_to", "by_consumer", "by_subject", "by_type", "by_event", "by_key"];
+    let began = Instant::now();
+    // What a connection has done is told a second later.
+    loop {
+        let mut conn = schema.connect().await;
+        let sql = "SELECT indexrelname FROM pg_stat_user_indexes \
+                   WHERE schemaname = $1 AND idx_scan > 0 ORDER BY 1";
+        let used: Vec<String> =
+            sqlx::query_scalar(sql).bind(&schema.name).fetch_all(&mut conn).await.unwrap();
+        if wanted.iter().all(|name| used.contains(&format!("dlq_events_{name}"))) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE / 6, "only {used:?} are used");
+        sleep(Duration::from_millis(200)).await;
+        store.count(Filter::new()).await.unwrap();
+    }
 }
