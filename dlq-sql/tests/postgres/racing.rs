@@ -297,7 +297,7 @@ async fn change(store: &PostgresStore, kind: u64, n: u64, letters: u64) {
         0 => {
             let spec = OperationSpec::replay(Filter::new()).with_max_replays(0);
             let operation = store.start(spec, by()).await.unwrap();
-            if n % 5 == 0 {
+            if n.is_multiple_of(5) {
                 let control = store.control(operation.id, Control::Cancel, by()).await;
                 assert!(
                     control.as_ref().is_ok_and(|_| true)
@@ -324,10 +324,10 @@ async fn change(store: &PostgresStore, kind: u64, n: u64, letters: u64) {
         3 => {
             let mark = [Mark::Pending, Mark::Resolved, Mark::Quarantined][(n / 12 % 3) as usize];
             store.mark(one(n / 12), mark, by()).await.unwrap();
-            if n / 12 % 7 == 0 {
+            if (n / 12).is_multiple_of(7) {
                 store.delete(one(n / 5), by()).await.unwrap();
             }
-            if n / 12 % 11 == 0 {
+            if (n / 12).is_multiple_of(11) {
                 store.cleanup(Cleanup::older_than(Duration::ZERO), by()).await.unwrap();
             }
         }
@@ -352,7 +352,7 @@ async fn change(store: &PostgresStore, kind: u64, n: u64, letters: u64) {
                 .restore((0..3).map(|at| letter((number + at) % letters)).collect())
                 .await
                 .unwrap();
-            if n / 12 % 20 == 0 {
+            if (n / 12).is_multiple_of(20) {
                 store.deduplicate(true).await.unwrap();
             }
         }
