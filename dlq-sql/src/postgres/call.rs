@@ -8,18 +8,22 @@ use crate::error::{Again, Result};
 /// How often a transaction is run that loses against others.
 const TRIES: u32 = 20;
 
+/// How often a call is made again because its connection broke. More than once, since one of another runtime that has
+/// ended may answer a ping and then no more.
+const BREAKS: u32 = 3;
+
 /// A call that is made until it succeeds or fails for good.
 pub(super) struct Call<'p> {
     pool: &'p PgPool,
     /// There is none only once the call has failed.
     conn: Option<PoolConnection<Postgres>>,
     tries: u32,
-    was_broken: bool,
+    breaks: u32,
 }
 
 impl<'p> Call<'p> {
     pub(super) async fn begin(pool: &'p PgPool) -> Result<Self> {
-        Ok(Self { pool, conn: Some(pool.acquire().await?), tries: 1, was_broken: false })
+        Ok(Self { pool, conn: Some(pool.acquire().await?), tries: 1, breaks: 0 })
     }
 
     pub(super) fn conn(&mut self) -> &mut PgConnection {
@@ -37,10 +41,10 @@ impl<'p> Call<'p> {
             Again::Broken => {
                 // Given up first: all of the pool may be in the hands of calls that wait for another.
                 drop(self.conn.take().map(PoolConnection::detach));
-                if self.was_broken {
+                if self.breaks == BREAKS {
                     return Err(fault);
                 }
-                self.was_broken = true;
+                self.breaks += 1;
                 self.reconnect().await?;
             }
             _ => return Err(fault),

@@ -37,7 +37,7 @@
 //!
 //! | what happens | what the caller sees | what is stored |
 //! |---|---|---|
-//! | the database stops or restarts, a connection is cut | the call is made once more, then `Unavailable` | all of the call, or nothing of it |
+//! | the database stops or restarts, a connection is cut | the call is made again a few times, then `Unavailable` | all of the call, or nothing of it |
 //! | no connection is free in time, a statement takes too long | `Unavailable` | as before |
 //! | the disk is full, the database is a read-only replica | `Unavailable` | as before |
 //! | a letter has more than about a gigabyte | `Refused`, with its id | the other letters of the call |

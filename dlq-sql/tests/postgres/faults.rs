@@ -49,7 +49,7 @@ impl World {
             async move {
                 sleep(Duration::from_millis(20)).await;
                 let id = delivery.message().id().unwrap_or_default().to_owned();
-                if id.parse::<u64>().is_ok_and(|n| n % DIES == 0) {
+                if id.parse::<u64>().is_ok_and(|n| n.is_multiple_of(DIES)) {
                     return Err(HandlerError::msg("this one dies").permanent());
                 }
                 *runs.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_default() += 1;
