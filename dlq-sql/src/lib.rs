@@ -21,6 +21,8 @@ mod columns;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod error;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod kinds;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod migration;
 #[cfg(feature = "postgres")]
 pub mod postgres;

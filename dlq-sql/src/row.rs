@@ -1,7 +1,7 @@
 //! [`Row`]: a letter and what only the store knows of it.
 
 use dlq_core::store::rules::{self, DedupKey, Standing};
-use dlq_core::store::{Claim, ClaimToken, Finish};
+use dlq_core::store::{Claim, ClaimToken, Finish, Mark};
 use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Timestamp};
 
 /// A letter and what only the store knows of it. Read with or without the message's bytes and the history.
@@ -101,6 +101,21 @@ impl Row {
 
     pub(crate) fn is_held(&self, now: Timestamp) -> bool {
         self.claim.as_ref().is_some_and(|held| held.until > now)
+    }
+
+    /// Whether marking it would change nothing.
+    pub(crate) fn is_so(&self, mark: Mark) -> bool {
+        let state = &self.letter.state;
+        match mark {
+            Mark::Resolved => state.status == Status::Resolved,
+            Mark::Pending => {
+                state.status == Status::Pending
+                    && state.due.is_none()
+                    && state.operation.is_none()
+                    && state.replays == 0
+            }
+            _ => state.status == Status::Quarantined,
+        }
     }
 
     /// Whoever holds it holds it no longer, and what was counted for them is forgotten.

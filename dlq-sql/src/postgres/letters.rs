@@ -1,7 +1,7 @@
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
-    Cause, Cursor, DeadLetter, ErrorClass, Filter, Fingerprint, LetterId, LetterSummary, Order,
-    Page, PageRequest, Reason, Status, StoreError, Timestamp,
+    Cursor, DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest,
+    Status, StoreError, Timestamp,
 };
 use sqlx::PgConnection;
 
@@ -14,6 +14,7 @@ use super::names::Names;
 use super::query::Query;
 use crate::columns::Take as _;
 use crate::error::{During, Result};
+use crate::kinds::{Kind, span, with_prefix};
 
 impl Letters for PostgresStore {
     async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {
@@ -30,13 +31,7 @@ impl Letters for PostgresStore {
         digits: String,
         limit: u32,
     ) -> std::result::Result<Vec<LetterId>, StoreError> {
-        let bound = |fill: char| -> Option<LetterId> {
-            let is_prefix =
-                digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-            let rest = 32_usize.checked_sub(digits.len()).filter(|_| is_prefix)?;
-            format!("{digits}{}", fill.to_string().repeat(rest)).parse().ok()
-        };
-        let (Some(first), Some(last)) = (bound('0'), bound('f')) else { return Ok(Vec::new()) };
+        let Some((first, last)) = with_prefix(&digits) else { return Ok(Vec::new()) };
         attempt!(self, conn => async {
             let sql =
                 format!("SELECT letter_id FROM {} WHERE letter_id BETWEEN ", self.names().letters);
@@ -193,31 +188,6 @@ async fn groups(
     Ok(all.into_iter().filter_map(group).collect())
 }
 
-/// Adds `n` letters of one kind, as [`Stats::add`] adds one.
-fn add(stats: &mut Stats, kind: Kind, n: u64) {
-    stats.total += n;
-    *stats.by_status.entry(kind.status).or_default() += n;
-    if kind.status.is_unresolved() {
-        *stats.by_subject.entry(kind.subject).or_default() += n;
-        *stats.by_reason.entry(kind.reason).or_default() += n;
-        *stats.by_class.entry(kind.class).or_default() += n;
-        *stats.by_consumer.entry(kind.consumer).or_default() += n;
-        if let Some(cause) = kind.cause {
-            *stats.by_cause.entry(cause).or_default() += n;
-        }
-    }
-}
-
-struct Kind {
-    status: Status,
-    reason: Reason,
-    cause: Option<Cause>,
-    class: ErrorClass,
-    consumer: String,
-    subject: String,
-}
-
-/// Also how many differences are to be added up that could be fewer.
 async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Result<(Stats, u64)> {
     const BY: &str = "t.status, t.reason, t.cause, t.class, t.consumer, t.subject";
     let is_counted = is_counted(filter);
@@ -231,14 +201,7 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
     let query = query.filter(filter).push(&format!(" GROUP BY {BY}"));
     let kinds = query.all(conn, |record| {
         let mut fields = Fields::of(record);
-        let kind = Kind {
-            status: fields.word("status")?,
-            reason: fields.word("reason")?,
-            cause: fields.word_or_none("cause")?,
-            class: fields.word("class")?,
-            consumer: fields.text()?,
-            subject: fields.text()?,
-        };
+        let kind = Kind::read(&mut fields)?;
         let (n, oldest, newest) = (fields.int()?, fields.time_or_none()?, fields.time_or_none()?);
         Ok((kind, n, oldest, newest, fields.unsigned()?))
     });
@@ -248,7 +211,7 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
         let status = kind.status;
         // Differences of a kind may cancel out.
         if n > 0 {
-            add(&mut stats, kind, n.cast_unsigned());
+            kind.add_to(&mut stats, n.cast_unsigned());
             span(&mut stats, status, oldest, newest);
         }
     }
@@ -260,14 +223,6 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
         }
     }
     Ok((stats, differences))
-}
-
-fn span(stats: &mut Stats, status: Status, oldest: Option<Timestamp>, newest: Option<Timestamp>) {
-    stats.oldest = stats.oldest.into_iter().chain(oldest).min();
-    stats.newest = stats.newest.into_iter().chain(newest).max();
-    if status.is_unresolved() {
-        stats.oldest_unresolved = stats.oldest_unresolved.into_iter().chain(oldest).min();
-    }
 }
 
 /// When the first letter of this status that matches was stored, in ascending or descending order.

@@ -224,7 +224,7 @@ impl Unit<'_> {
         for row in rows {
             if row.is_held(self.now()) {
                 marked.skipped += 1;
-            } else if !is_so(&row, mark) {
+            } else if !row.is_so(mark) {
                 marked.changed += 1;
                 self.mark_one(row, mark).await?;
             }
@@ -277,20 +277,6 @@ fn processed(events: &[ProcessedEvent]) -> Result<Batch<'_>> {
         row.text(event.error.as_deref().map(Into::into))?;
     }
     Ok(batch)
-}
-
-fn is_so(row: &Row, mark: Mark) -> bool {
-    let state = &row.letter.state;
-    match mark {
-        Mark::Resolved => state.status == Status::Resolved,
-        Mark::Pending => {
-            state.status == Status::Pending
-                && state.due.is_none()
-                && state.operation.is_none()
-                && state.replays == 0
-        }
-        _ => state.status == Status::Quarantined,
-    }
 }
 
 fn read_entry(record: &PgRow) -> Result<AuditEntry> {

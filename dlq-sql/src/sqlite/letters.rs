@@ -2,8 +2,8 @@ use std::collections::HashMap;
 
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
-    Cause, Cursor, DeadLetter, ErrorClass, Filter, Fingerprint, LetterId, LetterSummary, Order,
-    Page, PageRequest, Reason, Status, StoreError, Timestamp,
+    Cursor, DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest,
+    Status, StoreError, Timestamp,
 };
 use rusqlite::Connection;
 
@@ -15,6 +15,7 @@ use super::names::Names;
 use super::query::Query;
 use crate::columns::Take as _;
 use crate::error::{During, Result};
+use crate::kinds::{Kind, span, with_prefix};
 
 impl Letters for SqliteStore {
     async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {
@@ -30,13 +31,7 @@ impl Letters for SqliteStore {
         digits: String,
         limit: u32,
     ) -> std::result::Result<Vec<LetterId>, StoreError> {
-        let bound = |fill: char| -> Option<LetterId> {
-            let is_prefix =
-                digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-            let rest = 32_usize.checked_sub(digits.len()).filter(|_| is_prefix)?;
-            format!("{digits}{}", fill.to_string().repeat(rest)).parse().ok()
-        };
-        let (Some(first), Some(last)) = (bound('0'), bound('f')) else { return Ok(Vec::new()) };
+        let Some((first, last)) = with_prefix(&digits) else { return Ok(Vec::new()) };
         let find = move |conn: &Connection, names: &Names| {
             Query::new(format!("SELECT letter_id FROM {} WHERE letter_id BETWEEN ", names.letters))
                 .bind(first)
@@ -178,30 +173,6 @@ fn groups(conn: &Connection, names: &Names, filter: &Filter, limit: u32) -> Resu
     Ok(groups)
 }
 
-/// Adds `n` letters of one kind, as [`Stats::add`] adds one.
-fn add(stats: &mut Stats, kind: Kind, n: u64) {
-    stats.total += n;
-    *stats.by_status.entry(kind.status).or_default() += n;
-    if kind.status.is_unresolved() {
-        *stats.by_subject.entry(kind.subject).or_default() += n;
-        *stats.by_reason.entry(kind.reason).or_default() += n;
-        *stats.by_class.entry(kind.class).or_default() += n;
-        *stats.by_consumer.entry(kind.consumer).or_default() += n;
-        if let Some(cause) = kind.cause {
-            *stats.by_cause.entry(cause).or_default() += n;
-        }
-    }
-}
-
-struct Kind {
-    status: Status,
-    reason: Reason,
-    cause: Option<Cause>,
-    class: ErrorClass,
-    consumer: String,
-    subject: String,
-}
-
 fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
     let columns = "t.status, t.reason, nullif(t.cause, ''), t.class, t.consumer, t.subject";
     let is_counted = is_counted(filter);
@@ -221,18 +192,11 @@ fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next()? {
         let mut fields = Fields::after(row, 0);
-        let kind = Kind {
-            status: fields.word("status")?,
-            reason: fields.word("reason")?,
-            cause: fields.word_or_none("cause")?,
-            class: fields.word("class")?,
-            consumer: fields.next()?,
-            subject: fields.next()?,
-        };
+        let kind = Kind::read(&mut fields)?;
         let n = i64::cast_unsigned(fields.next()?);
         let status = kind.status;
         if n > 0 {
-            add(&mut stats, kind, n);
+            kind.add_to(&mut stats, n);
             span(&mut stats, status, fields.time_or_none()?, fields.time_or_none()?);
         }
     }
@@ -245,14 +209,6 @@ fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
         }
     }
     Ok(stats)
-}
-
-fn span(stats: &mut Stats, status: Status, oldest: Option<Timestamp>, newest: Option<Timestamp>) {
-    stats.oldest = stats.oldest.into_iter().chain(oldest).min();
-    stats.newest = stats.newest.into_iter().chain(newest).max();
-    if status.is_unresolved() {
-        stats.oldest_unresolved = stats.oldest_unresolved.into_iter().chain(oldest).min();
-    }
 }
 
 /// When the first letter of this status that matches was stored, in ascending or descending order.

@@ -243,7 +243,7 @@ impl Unit<'_> {
             let Some(mut row) = self.head(id)? else { continue };
             if row.is_held(now) {
                 marked.skipped += 1;
-            } else if !is_so(&row, mark) {
+            } else if !row.is_so(mark) {
                 marked.changed += 1;
                 self.mark_one(&mut row, mark, now)?;
             }
@@ -298,20 +298,6 @@ impl Unit<'_> {
             statement.raw_execute()?;
         }
         Ok(())
-    }
-}
-
-fn is_so(row: &Row, mark: Mark) -> bool {
-    let state = &row.letter.state;
-    match mark {
-        Mark::Resolved => state.status == Status::Resolved,
-        Mark::Pending => {
-            state.status == Status::Pending
-                && state.due.is_none()
-                && state.operation.is_none()
-                && state.replays == 0
-        }
-        _ => state.status == Status::Quarantined,
     }
 }
 

@@ -10,6 +10,7 @@ mod faults;
 mod fixture;
 mod foreign;
 mod migrating;
+mod model;
 mod opening;
 mod own_time;
 mod plans;
