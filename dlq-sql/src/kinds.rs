@@ -3,8 +3,8 @@
 use dlq_core::store::Stats;
 use dlq_core::{Cause, ErrorClass, LetterId, Reason, Status, Timestamp};
 
-use crate::columns::Take;
 use crate::error::Result;
+use crate::values::Take;
 
 /// The dimensions by which statistics count letters.
 pub(crate) struct Kind {

@@ -30,6 +30,8 @@ pub mod postgres;
 mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod values;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use migration::{Migration, MigrationStep};

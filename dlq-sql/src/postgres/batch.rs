@@ -7,8 +7,8 @@ use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 
 use super::codec::{Blob, Time, escape};
-use crate::columns::Put;
 use crate::error::{Fault, Result};
+use crate::values::Put;
 
 enum Column<'v> {
     Text(Vec<Option<Cow<'v, str>>>),

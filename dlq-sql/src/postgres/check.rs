@@ -9,8 +9,8 @@ use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
 use super::tables::COUNTED;
-use crate::columns::Take as _;
 use crate::error::{During, Result};
+use crate::values::Take as _;
 
 impl PostgresStore {
     /// Looks for damage: counts that do not fit the letters, claims that contradict themselves, and operations whose

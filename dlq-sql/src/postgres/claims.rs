@@ -26,8 +26,9 @@ use super::filter::{is_cut, same, start};
 use super::names::Names;
 use super::operations::{ACTIVE, next_release};
 use super::query::Query;
-use crate::columns::{self, Put as _, Take as _};
+use crate::columns;
 use crate::error::{During, Result};
+use crate::values::{self, Put as _, Take as _};
 
 impl Claims for PostgresStore {
     async fn claim(&self, request: ClaimRequest) -> std::result::Result<Vec<Claim>, StoreError> {
@@ -139,7 +140,7 @@ pub(super) const HELD: &str = "t.letter_id = u.letter_id AND t.generation = u.ge
 pub(super) fn put_token<'v>(row: &mut Batch<'v>, token: &'v ClaimToken) -> Result<()> {
     row.bytes(Some(token.letter.as_bytes()))?;
     row.count(token.generation)?;
-    row.int(Some(columns::signed(token.fence)))
+    row.int(Some(values::signed(token.fence)))
 }
 
 pub(super) fn read_token(record: &PgRow) -> Result<ClaimToken> {

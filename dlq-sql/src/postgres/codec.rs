@@ -15,9 +15,10 @@ use sqlx::postgres::{
 };
 use sqlx::{Decode, Encode, Postgres, Row as _, Type};
 
-use crate::columns::{self, Take};
+use crate::columns;
 use crate::error::{Fault, Result};
 use crate::row::Row;
+use crate::values::Take;
 
 const NUL: &str = "\u{FDD0}\u{FDD1}";
 const MARK: char = '\u{FDD0}';

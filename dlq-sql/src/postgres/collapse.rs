@@ -7,9 +7,9 @@ use super::batch::Batch;
 use super::codec::Fields;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{Put as _, Take as _};
 use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
+use crate::values::{Put as _, Take as _};
 
 /// How many originals are collapsed before what changed is written.
 const ORIGINALS: usize = 500;

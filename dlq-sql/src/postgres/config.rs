@@ -10,8 +10,8 @@ use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
 use super::{Inner, PostgresStore, migrate, schema};
-use crate::columns::Take as _;
 use crate::error::{During, Fault, Result};
+use crate::values::Take as _;
 
 /// How a [`PostgresStore`] is opened.
 ///

@@ -12,9 +12,9 @@ use super::call::transact;
 use super::codec::{Fields, read_head};
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{Put as _, Take as _};
 use crate::error::Result;
 use crate::row::{Changed, Row, dedup_key};
+use crate::values::{Put as _, Take as _};
 
 /// How many letters are given keys at a time.
 const PAGE: u32 = 5_000;
@@ -42,6 +42,36 @@ impl PostgresStore {
 }
 
 impl Unit<'_> {
+    /// Whether letters of the same original message are kept as one.
+    pub(super) async fn is_dedup(&mut self) -> Result<bool> {
+        if let Some(is_dedup) = self.is_dedup {
+            return Ok(is_dedup);
+        }
+        // Who switches it holds off all who write. This one waits here, and not after it has looked.
+        let lock = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", self.names().letters);
+        Query::new(lock).run(self.conn()).await?;
+        let is_dedup = self.dedup_flag().await?;
+        self.is_dedup = Some(is_dedup);
+        Ok(is_dedup)
+    }
+
+    /// The same for who writes no letters: it may be switched at any moment.
+    pub(super) async fn dedup_flag(&mut self) -> Result<bool> {
+        let sql = format!("SELECT value <> 0 FROM {} WHERE name = 'dedup'", self.names().meta);
+        let found = Query::new(sql).first(self.conn(), |row| Fields::of(row).flag()).await?;
+        Ok(found == Some(true))
+    }
+
+    pub(super) async fn set_dedup_flag(&mut self, is_dedup: bool) -> Result<()> {
+        Query::new(format!("UPDATE {} SET value = ", self.names().meta))
+            .bind(i64::from(is_dedup))
+            .push(" WHERE name = 'dedup'")
+            .run(self.conn())
+            .await?;
+        self.is_dedup = Some(is_dedup);
+        Ok(())
+    }
+
     /// Nobody writes letters until the call is done: each write looks at the switch.
     pub(super) async fn switch_dedup(&mut self, is_dedup: bool) -> Result<()> {
         let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", self.names().letters);

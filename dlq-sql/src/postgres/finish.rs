@@ -17,9 +17,9 @@ use super::names::Names;
 use super::query::Query;
 use super::unit::Unit;
 use super::wake::saying;
-use crate::columns::Put as _;
 use crate::error::Result;
 use crate::row::{Changed, Row};
+use crate::values::Put as _;
 
 type Ending = (ClaimToken, Finish);
 

@@ -10,8 +10,8 @@ use super::PostgresStore;
 use super::call::attempt;
 use super::codec::Fields;
 use super::query::Query;
-use crate::columns::{Take as _, signed};
 use crate::error::{During, Result};
+use crate::values::{Take as _, signed};
 
 /// Idempotency that many machines share, in the database of a [`PostgresStore`]. Cheap to clone.
 ///

@@ -10,9 +10,9 @@ use super::codec::Fields;
 use super::operations;
 use super::query::Query;
 use super::unit::{Item, Unit};
-use crate::columns::{self, Put as _, Take as _};
 use crate::error::Result;
 use crate::row::Row;
+use crate::values::{self, Put as _, Take as _};
 
 impl Unit<'_> {
     /// The operation as this call has left it, locked; it is written when the call is done.
@@ -35,9 +35,9 @@ impl Unit<'_> {
             .push(", next_release = ")
             .bind(operation.next_release)
             .push(", progress = ")
-            .bind(columns::json(&operation.progress.by_outcome).as_str())
+            .bind(values::json(&operation.progress.by_outcome).as_str())
             .push(", total = ")
-            .bind(columns::signed(operation.progress.total))
+            .bind(values::signed(operation.progress.total))
             .push(" WHERE id = ")
             .bind(operation.id)
             .run(self.conn())
@@ -71,7 +71,7 @@ impl Unit<'_> {
         for (operation, index) in &missing {
             let row = batch.row();
             row.bytes(Some(operation.as_bytes()))?;
-            row.int(Some(columns::signed(*index)))?;
+            row.int(Some(values::signed(*index)))?;
         }
         let sql =
             format!("SELECT i.operation, i.idx, i.outcome FROM {} i JOIN ", self.names().items);
@@ -140,5 +140,35 @@ impl Unit<'_> {
             return self.end_item(row, ItemOutcome::Skipped, why).await;
         }
         self.end_item(row, ItemOutcome::FailedAgain, None).await
+    }
+
+    /// Writes the outcomes that have changed.
+    pub(super) async fn write_items(&mut self) -> Result<()> {
+        let (mut batch, mut is_empty) = (Batch::default(), true);
+        let now = self.now();
+        let mut items = std::mem::take(&mut self.items);
+        for ((operation, index), item) in items.iter().filter(|(_, item)| item.is_changed) {
+            is_empty = false;
+            let row = batch.row();
+            row.bytes(Some(operation.as_bytes()))?;
+            row.int(Some(values::signed(*index)))?;
+            row.word(item.outcome.as_str())?;
+            row.text(item.why.as_deref().map(Into::into))?;
+        }
+        if !is_empty {
+            let sql = format!(
+                "UPDATE {} i SET outcome = u.outcome, why = u.why, at = ",
+                self.names().items
+            );
+            let update = Query::new(sql).bind(now).push(" FROM ").batch(batch)?.push(
+                " AS u (operation, idx, outcome, why) WHERE i.operation = u.operation AND i.idx = u.idx",
+            );
+            update.run(self.conn()).await?;
+        }
+        for item in items.values_mut() {
+            item.is_changed = false;
+        }
+        self.items = items;
+        Ok(())
     }
 }

@@ -12,9 +12,9 @@ use super::counts::MANY;
 use super::filter::{is_counted, same};
 use super::names::Names;
 use super::query::Query;
-use crate::columns::Take as _;
 use crate::error::{During, Result};
 use crate::kinds::{Kind, span, with_prefix};
+use crate::values::Take as _;
 
 impl Letters for PostgresStore {
     async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {

@@ -4,8 +4,8 @@ use super::PostgresStore;
 use super::call::attempt;
 use super::codec::Fields;
 use super::query::Query;
-use crate::columns::Take as _;
 use crate::error::During;
+use crate::values::Take as _;
 
 impl CrashMarks for PostgresStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {

@@ -8,8 +8,8 @@ use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
 use super::schema::{How, STEPS};
-use crate::columns::Take as _;
 use crate::error::Result;
+use crate::values::Take as _;
 
 /// A table, an index, a sequence, a view, a function or a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ mod tests {
         let all = all(&names);
         let of = |kind: &str| all.iter().filter(|part| part.kind == kind).count();
         let found = ["table", "index", "sequence", "view", "function", "trigger"].map(of);
-        assert_eq!(found, [11, 16, 1, 1, 3, 4]);
+        assert_eq!(found, [11, 18, 1, 1, 3, 4]);
         assert_eq!(found.iter().sum::<usize>(), all.len());
         assert!(all.iter().all(|part| part.sql.ends_with(';')));
         let key = all.iter().find(|part| part.name == "dlq_events_by_key").unwrap();

@@ -17,8 +17,8 @@ use super::codec::{Fields, read_summary};
 use super::names::Names;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, Put as _, Take as _};
 use crate::error::Result;
+use crate::values::{self, Put as _, Take as _};
 
 /// `ORDER BY` in the order of the operation.
 fn order(spec: &OperationSpec) -> &'static str {
@@ -102,7 +102,7 @@ impl Unit<'_> {
             at: now,
             by: by.clone(),
             action: "replay".to_owned(),
-            subject: columns::json(spec),
+            subject: values::json(spec),
             affected: total,
             operation: Some(id),
         });
@@ -138,15 +138,15 @@ impl Unit<'_> {
         let mut batch = Batch::default();
         let row = batch.row();
         row.bytes(Some(operation.id.as_bytes()))?;
-        row.json(columns::json(&operation.spec))?;
+        row.json(values::json(&operation.spec))?;
         row.word(operation.state.as_str())?;
         row.word(&operation.by.who)?;
         row.text(operation.by.note.as_deref().map(Into::into))?;
         row.time(Some(operation.created_at))?;
         row.time(Some(operation.updated_at))?;
         row.time(Some(operation.next_release))?;
-        row.int(Some(columns::signed(operation.progress.total)))?;
-        row.json(columns::json(&operation.progress.by_outcome))?;
+        row.int(Some(values::signed(operation.progress.total)))?;
+        row.json(values::json(&operation.progress.by_outcome))?;
         let sql = format!(
             "INSERT INTO {} (id, spec, state, who, note, created_at, updated_at, next_release, total, progress) \
              SELECT * FROM ",

@@ -13,9 +13,9 @@ use super::names::Names;
 use super::operations::{active, load, unknown};
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, Take as _};
 use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
+use crate::values::{self, Take as _};
 
 impl Unit<'_> {
     /// Lets running operations release letters that match, `room` at most.
@@ -95,7 +95,7 @@ impl Unit<'_> {
              WHERE {}t.item = i.idx AND i.outcome = 'queued' AND i.operation = ",
             of_consumer("i", &consumers)
         ));
-        let query = query.bind(id).push(" AND i.idx >= ").bind(columns::signed(from));
+        let query = query.bind(id).push(" AND i.idx >= ").bind(values::signed(from));
         let query = query.push(" AND ").filter(&rest).push(" ORDER BY i.idx LIMIT ").bind(limit);
         let query = query.push(" FOR UPDATE OF t SKIP LOCKED) q ORDER BY q.idx LIMIT ").bind(limit);
         query

@@ -7,9 +7,9 @@ use super::codec::Fields;
 use super::filter::same;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::Take as _;
 use crate::error::Result;
 use crate::row::Changed;
+use crate::values::Take as _;
 
 impl Unit<'_> {
     pub(super) async fn run_schedule(&mut self, run: &ScheduleRun) -> Result<(u64, Timestamp)> {

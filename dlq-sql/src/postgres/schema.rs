@@ -14,9 +14,9 @@ use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
 use super::tables;
-use crate::columns::Take as _;
 use crate::error::{Fault, Result};
 use crate::migration::{Migration, MigrationStep};
+use crate::values::Take as _;
 
 /// Makes the next version out of the one before. A step that has been released is never edited.
 pub(super) struct Step {

@@ -11,9 +11,10 @@ use super::call::{attempt, transact};
 use super::codec::Fields;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, BODY, Put as _, RUN, Take as _};
+use crate::columns::{self, BODY, RUN};
 use crate::error::{During, Fault, Result};
 use crate::row::{Changed, Row};
+use crate::values::{Put as _, Take as _};
 
 /// How many letters, and about how many bytes of them, one statement writes.
 const LETTERS: usize = 1_000;

@@ -3,18 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dlq_core::store::{Actor, AuditEntry, ItemOutcome, Operation};
+use dlq_core::store::{AuditEntry, ItemOutcome, Operation};
 use dlq_core::{LetterId, OperationId, Timestamp};
 use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 
-use super::batch::Batch;
 use super::codec::{Fields, read_head, read_whole};
 use super::dedup::Originals;
 use super::names::Names;
 use super::query::Query;
-use crate::columns::{self, BODY, KEPT, Put as _, RUN, STATE, Take as _};
+use super::rows;
 use crate::error::{Again, Fault, Result};
 use crate::row::{Changed, Row};
+use crate::values::Take as _;
 
 /// One call within a transaction.
 pub(super) struct Unit<'c> {
@@ -27,10 +27,10 @@ pub(super) struct Unit<'c> {
     /// The operations it has touched.
     pub(super) operations: BTreeMap<OperationId, Operation>,
     pub(super) originals: Originals,
-    notes: Vec<AuditEntry>,
+    pub(super) notes: Vec<AuditEntry>,
     /// Whose letters became due; an empty name is everybody.
     pub(super) wakes: BTreeSet<String>,
-    is_dedup: Option<bool>,
+    pub(super) is_dedup: Option<bool>,
 }
 
 /// What is known of a letter.
@@ -262,7 +262,7 @@ impl<'c> Unit<'c> {
         let new: Vec<_> = of(Pending::Insert).collect();
         if !new.is_empty() {
             let count = new.len() as u64;
-            let insert = insert(self.names, new.into_iter())?;
+            let insert = rows::insert(self.names, new.into_iter())?;
             if insert.push(" ON CONFLICT (letter_id) DO NOTHING").run(self.conn()).await? < count {
                 return Err(collided());
             }
@@ -270,102 +270,9 @@ impl<'c> Unit<'c> {
         for changed in [Changed::State, Changed::Run, Changed::All] {
             let changes: Vec<_> = of(Pending::Update(changed)).collect();
             if !changes.is_empty() {
-                update(self.names, &changes, changed)?.run(self.conn()).await?;
+                rows::update(self.names, &changes, changed)?.run(self.conn()).await?;
             }
         }
-        Ok(())
-    }
-
-    async fn write_items(&mut self) -> Result<()> {
-        let (mut batch, mut is_empty) = (Batch::default(), true);
-        let now = self.now;
-        let mut items = std::mem::take(&mut self.items);
-        for ((operation, index), item) in items.iter().filter(|(_, item)| item.is_changed) {
-            is_empty = false;
-            let row = batch.row();
-            row.bytes(Some(operation.as_bytes()))?;
-            row.int(Some(columns::signed(*index)))?;
-            row.word(item.outcome.as_str())?;
-            row.text(item.why.as_deref().map(Into::into))?;
-        }
-        if !is_empty {
-            let sql = format!(
-                "UPDATE {} i SET outcome = u.outcome, why = u.why, at = ",
-                self.names.items
-            );
-            let update = Query::new(sql).bind(now).push(" FROM ").batch(batch)?.push(
-                " AS u (operation, idx, outcome, why) WHERE i.operation = u.operation AND i.idx = u.idx",
-            );
-            update.run(&mut self.transaction).await?;
-        }
-        for item in items.values_mut() {
-            item.is_changed = false;
-        }
-        self.items = items;
-        Ok(())
-    }
-
-    /// Whether letters of the same original message are kept as one.
-    pub(super) async fn is_dedup(&mut self) -> Result<bool> {
-        if let Some(is_dedup) = self.is_dedup {
-            return Ok(is_dedup);
-        }
-        // Who switches it holds off all who write. This one waits here, and not after it has looked.
-        let lock = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", self.names.letters);
-        Query::new(lock).run(self.conn()).await?;
-        let is_dedup = self.dedup_flag().await?;
-        self.is_dedup = Some(is_dedup);
-        Ok(is_dedup)
-    }
-
-    /// The same for who writes no letters: it may be switched at any moment.
-    pub(super) async fn dedup_flag(&mut self) -> Result<bool> {
-        let sql = format!("SELECT value <> 0 FROM {} WHERE name = 'dedup'", self.names.meta);
-        let found = Query::new(sql).first(self.conn(), |row| Fields::of(row).flag()).await?;
-        Ok(found == Some(true))
-    }
-
-    pub(super) async fn set_dedup_flag(&mut self, is_dedup: bool) -> Result<()> {
-        Query::new(format!("UPDATE {} SET value = ", self.names.meta))
-            .bind(i64::from(is_dedup))
-            .push(" WHERE name = 'dedup'")
-            .run(self.conn())
-            .await?;
-        self.is_dedup = Some(is_dedup);
-        Ok(())
-    }
-
-    /// Appends to the record of what operators did.
-    pub(super) fn note(&mut self, entry: AuditEntry) {
-        self.notes.push(entry);
-    }
-
-    /// The same for what is not about an operation.
-    pub(super) fn note_action(&mut self, by: &Actor, action: &str, subject: String, affected: u64) {
-        let (by, action, at) = (by.clone(), action.to_owned(), self.now);
-        self.note(AuditEntry { at, by, action, subject, affected, operation: None });
-    }
-
-    async fn write_notes(&mut self, notes: &[AuditEntry]) -> Result<()> {
-        if notes.is_empty() {
-            return Ok(());
-        }
-        let mut batch = Batch::default();
-        for note in notes {
-            let row = batch.row();
-            row.time(Some(note.at))?;
-            row.word(&note.by.who)?;
-            row.text(note.by.note.as_deref().map(Into::into))?;
-            row.word(&note.action)?;
-            row.word(&note.subject)?;
-            row.int(Some(columns::signed(note.affected)))?;
-            row.bytes(note.operation.as_ref().map(|id| &id.as_bytes()[..]))?;
-        }
-        let sql = format!(
-            "INSERT INTO {} (at, who, note, action, subject, affected, operation) SELECT * FROM ",
-            self.names.audit
-        );
-        Query::new(sql).batch(batch)?.run(self.conn()).await?;
         Ok(())
     }
 }
@@ -374,45 +281,4 @@ impl<'c> Unit<'c> {
 fn collided() -> Fault {
     Fault::new(dlq_core::StoreErrorKind::Unavailable, "others change the same letters; try again")
         .with_again(Again::Collided)
-}
-
-/// `INSERT … SELECT …` of whole rows.
-pub(super) fn insert<'r>(names: &Names, rows: impl Iterator<Item = &'r Row>) -> Result<Query> {
-    let mut batch = Batch::default();
-    for row in rows {
-        let to = batch.row();
-        columns::put_kept(row, to)?;
-        columns::put_state(row, to)?;
-        columns::put_run(row, to)?;
-        columns::put_body(&row.letter, to)?;
-    }
-    let columns = [KEPT, STATE, RUN, BODY].concat().join(", ");
-    Query::new(format!("INSERT INTO {} ({columns}) SELECT u.* FROM ", names.letters))
-        .batch(batch)
-        .map(|query| query.push(" AS u"))
-}
-
-fn update(names: &Names, rows: &[&Row], changed: Changed) -> Result<Query> {
-    let mut batch = Batch::default();
-    for row in rows {
-        let to = batch.row();
-        to.bytes(Some(row.letter.id.as_bytes()))?;
-        columns::put_state(row, to)?;
-        if changed != Changed::State {
-            columns::put_run(row, to)?;
-        }
-        if changed == Changed::All {
-            columns::put_body(&row.letter, to)?;
-        }
-    }
-    let columns = match changed {
-        Changed::State => STATE.to_vec(),
-        Changed::Run => [STATE, RUN].concat(),
-        Changed::All => [STATE, RUN, BODY].concat(),
-    };
-    let set: Vec<_> = columns.iter().map(|column| format!("{column} = u.{column}")).collect();
-    let sql = format!("UPDATE {} t SET {} FROM ", names.letters, set.join(", "));
-    let named =
-        format!(" AS u (letter_id, {}) WHERE t.letter_id = u.letter_id", columns.join(", "));
-    Ok(Query::new(sql).batch(batch)?.push(&named))
 }

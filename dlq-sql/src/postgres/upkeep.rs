@@ -13,9 +13,9 @@ use super::call::{attempt, transact};
 use super::codec::Fields;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, Put as _, Take as _};
 use crate::error::{During, Result};
 use crate::row::{Changed, Row};
+use crate::values::{self, Put as _, Take as _};
 
 /// How many letters are deleted in one transaction.
 const BATCH: usize = 1_000;
@@ -35,7 +35,7 @@ impl Upkeep for PostgresStore {
         selection: Selection,
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
-        let subject = columns::json(selection.filter());
+        let subject = values::json(selection.filter());
         let meant = Meant { filter: selection.filter().clone(), old: None };
         let delete = async {
             let marked = self.delete_in_batches(&meant, BATCH, "deleted by an operator").await?;
@@ -234,7 +234,7 @@ impl Unit<'_> {
             Mark::Resolved => "resolve",
             _ => "quarantine",
         };
-        self.note_action(by, action, columns::json(selection), marked.changed);
+        self.note_action(by, action, values::json(selection), marked.changed);
         Ok(marked)
     }
 
@@ -271,7 +271,7 @@ fn processed(events: &[ProcessedEvent]) -> Result<Batch<'_>> {
         row.word(&event.consumer)?;
         row.word(event.status.as_str())?;
         row.count(event.attempt)?;
-        row.int(Some(columns::signed(nanos)))?;
+        row.int(Some(values::signed(nanos)))?;
         row.time(Some(event.at))?;
         row.nanos(Some(event.at))?;
         row.text(event.error.as_deref().map(Into::into))?;

@@ -12,8 +12,8 @@ use super::names::Names;
 use super::parts::{self, Amiss, Part};
 use super::query::Query;
 use super::{operations, tables};
-use crate::columns::Take as _;
 use crate::error::{During, Result};
+use crate::values::Take as _;
 
 /// Fewer dead rows are no matter, however few live ones there are: a busy store makes them between two vacuums.
 const DEAD: i64 = 100_000;

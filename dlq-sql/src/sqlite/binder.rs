@@ -4,8 +4,8 @@ use dlq_core::Timestamp;
 use rusqlite::CachedStatement;
 use rusqlite::types::ToSql;
 
-use crate::columns::Put;
 use crate::error::Result;
+use crate::values::Put;
 
 /// Binds values one after another.
 pub(super) struct Binder<'s, 'c> {

@@ -13,9 +13,9 @@ use super::names::Names;
 use super::operations;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::Take as _;
 use crate::error::{During, Result};
 use crate::row::{Changed, Lease};
+use crate::values::Take as _;
 
 impl Claims for SqliteStore {
     async fn claim(&self, request: ClaimRequest) -> std::result::Result<Vec<Claim>, StoreError> {

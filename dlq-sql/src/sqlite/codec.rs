@@ -4,9 +4,10 @@ use dlq_core::{LetterSummary, Timestamp};
 use rusqlite::Row as Record;
 use rusqlite::types::FromSql;
 
-use crate::columns::{self, Take};
+use crate::columns;
 use crate::error::Result;
 use crate::row::Row;
+use crate::values::Take;
 
 /// Reads the columns of a row one after another.
 pub(super) struct Fields<'r, 's> {

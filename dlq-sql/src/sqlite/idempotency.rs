@@ -11,8 +11,8 @@ use super::binder::Binder;
 use super::codec::Fields;
 use super::query::{Bind, Query};
 use super::unit::Unit;
-use crate::columns::{self, Take as _};
 use crate::error::{During, Fault, Result};
+use crate::values::{self, Take as _};
 
 /// Idempotency that survives the process, in the file of a [`SqliteStore`]. Cheap to clone.
 ///
@@ -261,7 +261,7 @@ impl Unit<'_> {
         Binder::new(&mut statement)
             .put(consumer)?
             .put(key)?
-            .put(columns::signed(entry.fence))?
+            .put(values::signed(entry.fence))?
             .put(entry.attempts)?
             .put(entry.crashes)?
             .put(entry.phase.as_str())?

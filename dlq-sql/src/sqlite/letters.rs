@@ -13,9 +13,9 @@ use super::codec::{read_summary, read_whole};
 use super::filter::is_counted;
 use super::names::Names;
 use super::query::Query;
-use crate::columns::Take as _;
 use crate::error::{During, Result};
 use crate::kinds::{Kind, span, with_prefix};
+use crate::values::Take as _;
 
 impl Letters for SqliteStore {
     async fn get(&self, id: LetterId) -> std::result::Result<Option<DeadLetter>, StoreError> {

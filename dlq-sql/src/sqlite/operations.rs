@@ -9,9 +9,9 @@ use super::codec::Fields;
 use super::names::Names;
 use super::plan::plan;
 use super::query::Query;
-use crate::columns::Take as _;
 use crate::columns::{ITEM, read_item};
 use crate::error::{During, Fault, Result};
+use crate::values::Take as _;
 
 impl Operations for SqliteStore {
     async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {

@@ -14,8 +14,8 @@ use super::codec::read_summary;
 use super::names::Names;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, Take as _};
 use crate::error::Result;
+use crate::values::{self, Take as _};
 
 /// `FROM` the letters that an operation would freeze, in order, at most so many.
 fn frozen(query: Query, names: &Names, spec: &OperationSpec, limit: Option<u64>) -> Query {
@@ -124,7 +124,7 @@ impl Unit<'_> {
         );
         let (mut hold, mut item) = (conn.prepare_cached(&hold)?, conn.prepare_cached(&item)?);
         for (index, (seq, letter, generation, consumer)) in frozen.into_iter().enumerate() {
-            let index = columns::signed(index as u64);
+            let index = values::signed(index as u64);
             hold.execute((id.as_bytes(), index, now.as_nanos(), seq))?;
             item.execute((id.as_bytes(), index, letter, generation, consumer, now.as_nanos()))?;
         }
@@ -132,7 +132,7 @@ impl Unit<'_> {
             at: now,
             by: by.clone(),
             action: "replay".to_owned(),
-            subject: columns::json(spec),
+            subject: values::json(spec),
             affected: total,
             operation: Some(id),
         })?;
@@ -148,15 +148,15 @@ impl Unit<'_> {
         let mut statement = self.conn().prepare_cached(&sql)?;
         Binder::new(&mut statement)
             .put(operation.id.as_bytes())?
-            .put(columns::json(&operation.spec))?
+            .put(values::json(&operation.spec))?
             .put(operation.state.as_str())?
             .put(&operation.by.who)?
             .put(operation.by.note.as_deref())?
             .put(operation.created_at.as_nanos())?
             .put(operation.updated_at.as_nanos())?
             .put(operation.next_release.as_nanos())?
-            .put(columns::signed(operation.progress.total))?
-            .put(columns::json(&operation.progress.by_outcome))?;
+            .put(values::signed(operation.progress.total))?
+            .put(values::json(&operation.progress.by_outcome))?;
         statement.raw_execute()?;
         Ok(())
     }

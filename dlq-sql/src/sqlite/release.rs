@@ -10,9 +10,9 @@ use super::names::Names;
 use super::operations::{active, load, unknown};
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, Take as _};
 use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
+use crate::values::{self, Take as _};
 
 impl Unit<'_> {
     /// Writes what changes of an operation.
@@ -26,7 +26,7 @@ impl Unit<'_> {
             .put(operation.state.as_str())?
             .put(operation.updated_at.as_nanos())?
             .put(operation.next_release.as_nanos())?
-            .put(columns::json(&operation.progress.by_outcome))?
+            .put(values::json(&operation.progress.by_outcome))?
             .put(operation.id.as_bytes())?;
         statement.raw_execute()?;
         Ok(())
@@ -45,7 +45,7 @@ impl Unit<'_> {
         Query::new(format!("SELECT outcome FROM {} WHERE operation = ", self.names().items))
             .bind(id)
             .push(" AND idx = ")
-            .bind(columns::signed(index))
+            .bind(values::signed(index))
             .first(self.conn(), |row| Fields::after(row, 0).word("outcome"))
     }
 
@@ -63,7 +63,7 @@ impl Unit<'_> {
             "UPDATE {} SET outcome = ?1, why = ?2, at = ?3 WHERE operation = ?4 AND idx = ?5",
             self.names().items
         );
-        let binds = (outcome.as_str(), why, now.as_nanos(), id.as_bytes(), columns::signed(index));
+        let binds = (outcome.as_str(), why, now.as_nanos(), id.as_bytes(), values::signed(index));
         self.conn().prepare_cached(&sql)?.execute(binds)?;
         let Some(operation) = self.operation_mut(id)? else { return Ok(()) };
         let counts = &mut operation.progress.by_outcome;
@@ -137,7 +137,7 @@ impl Unit<'_> {
             ))
             .bind(id)
             .push(" AND i.idx >= ")
-            .bind(columns::signed(from));
+            .bind(values::signed(from));
             if let Some(name) = name {
                 query = query.push(" AND i.consumer = ").bind(name);
             }

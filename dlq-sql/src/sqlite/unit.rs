@@ -13,6 +13,7 @@ use super::query::Query;
 use crate::columns;
 use crate::error::Result;
 use crate::row::{Changed, CountKey, Row};
+use crate::values;
 
 /// One call within a transaction.
 pub(super) struct Unit<'c> {
@@ -201,7 +202,7 @@ impl<'c> Unit<'c> {
             .put(entry.by.note.as_deref())?
             .put(&entry.action)?
             .put(&entry.subject)?
-            .put(columns::signed(entry.affected))?
+            .put(values::signed(entry.affected))?
             .put(entry.operation.as_ref().map(OperationId::as_bytes))?;
         statement.raw_execute()?;
         Ok(())

@@ -16,9 +16,9 @@ use super::codec::read_head;
 use super::names::Names;
 use super::query::Query;
 use super::unit::Unit;
-use crate::columns::{self, Take as _};
 use crate::error::{During, Result};
 use crate::row::{Changed, Row};
+use crate::values::{self, Take as _};
 
 /// How many letters are deleted in one transaction.
 const BATCH: usize = 1000;
@@ -41,7 +41,7 @@ impl Upkeep for SqliteStore {
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
         let now = self.now();
-        let subject = columns::json(selection.filter());
+        let subject = values::json(selection.filter());
         let meant = Meant { filter: selection.filter().clone(), old: None };
         let delete = async {
             let marked =
@@ -253,7 +253,7 @@ impl Unit<'_> {
             Mark::Resolved => "resolve",
             _ => "quarantine",
         };
-        self.note_action(by, action, columns::json(selection), marked.changed, now)?;
+        self.note_action(by, action, values::json(selection), marked.changed, now)?;
         Ok(marked)
     }
 
@@ -292,7 +292,7 @@ impl Unit<'_> {
                 .put(&event.consumer)?
                 .put(event.status.as_str())?
                 .put(event.attempt)?
-                .put(columns::signed(nanos))?
+                .put(values::signed(nanos))?
                 .put(event.at.as_nanos())?
                 .put(event.error.as_deref())?;
             statement.raw_execute()?;

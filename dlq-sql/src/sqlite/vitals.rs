@@ -9,8 +9,8 @@ use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
 use super::{operations, schema};
-use crate::columns::Take as _;
 use crate::error::{During, Result};
+use crate::values::Take as _;
 
 /// From which part of the largest size on a file is nearly full, in hundredths.
 const NEARLY_FULL: u64 = 90;

@@ -10,8 +10,8 @@ use super::catalogue::{self, Found, Listed};
 use super::field::Shape;
 use super::letter::{Column, Kind, Reader};
 use super::{Field, ForeignColumn, ForeignTable, Meaning, Paging, select};
-use crate::columns::Take as _;
 use crate::error::{During as _, Fault, Result};
+use crate::values::Take as _;
 
 /// How a [`ForeignTable`] is opened.
 ///

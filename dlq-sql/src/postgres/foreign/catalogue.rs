@@ -5,8 +5,8 @@ use sqlx::PgConnection;
 
 use super::super::codec::Fields;
 use super::super::query::Query;
-use crate::columns::Take as _;
 use crate::error::{Fault, Result};
+use crate::values::Take as _;
 
 /// A table, found.
 pub(super) struct Found {

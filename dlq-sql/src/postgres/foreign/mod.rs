@@ -85,8 +85,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use self::letter::Reader;
 use super::codec::Fields;
 use super::query::Query;
-use crate::columns::Take as _;
 use crate::error::{During as _, Fault, Result};
+use crate::values::Take as _;
 
 /// A table that others made, open for reading. See the [module docs](self).
 #[derive(Debug)]
