@@ -118,7 +118,7 @@ mod tests {
         let key = all.iter().find(|part| part.name == "dlq_events_by_key").unwrap();
         assert_eq!(
             key.sql,
-            "CREATE UNIQUE INDEX \"dlq_events_by_key\" ON \"public\".\"dlq_events\" (dedup_key) \
+            "CREATE UNIQUE INDEX \"dlq_events_by_key\" ON \"public\".\"dlq_events\" (sha256(dedup_key)) \
              WHERE dedup_key IS NOT NULL;"
         );
     }
