@@ -94,9 +94,7 @@ macro_rules! transact {
                     let $unit = &mut begun;
                     $work.await
                 };
-                let done = done?;
-                begun.commit().await?;
-                Ok(done)
+                begun.end(done).await
             })?;
             $store.wrote(1).await;
             Ok::<_, $crate::error::Fault>(done)

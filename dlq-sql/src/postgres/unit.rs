@@ -88,8 +88,27 @@ impl<'c> Unit<'c> {
         })
     }
 
-    /// Writes what was held back, and makes it durable.
-    pub(super) async fn commit(mut self) -> Result<()> {
+    /// Writes what was held back and makes it durable; or, where the call failed, takes back what it did. Its locks are
+    /// gone then: a letter that is still locked would be passed over by whoever claims.
+    pub(super) async fn end<T>(mut self, done: Result<T>) -> Result<T> {
+        let done = match done {
+            Ok(done) => self.write().await.map(|()| done),
+            Err(fault) => Err(fault),
+        };
+        match done {
+            Ok(done) => {
+                self.transaction.commit().await?;
+                Ok(done)
+            }
+            Err(fault) => {
+                // Where this fails too, the connection is broken, and the database takes it back.
+                let _ = self.transaction.rollback().await;
+                Err(fault)
+            }
+        }
+    }
+
+    async fn write(&mut self) -> Result<()> {
         self.flush().await?;
         for operation in std::mem::take(&mut self.operations).into_values() {
             self.write_operation(&operation).await?;
@@ -97,8 +116,7 @@ impl<'c> Unit<'c> {
         let notes = std::mem::take(&mut self.notes);
         self.write_notes(&notes).await?;
         let wakes = std::mem::take(&mut self.wakes);
-        self.say(wakes).await?;
-        Ok(self.transaction.commit().await?)
+        self.say(wakes).await
     }
 
     pub(super) fn conn(&mut self) -> &mut PgConnection {

@@ -9,9 +9,11 @@ use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Cleanup, Control, Edit, Finish, Letters as _, Mark,
     OperationSpec, Operations as _, Receipt, Selection, Sink as _, Upkeep as _,
 };
-use dlq_core::{DeadLetter, Filter, LetterId, Resolution, StoreErrorKind};
+use dlq_core::{
+    DeadLetter, Filter, LetterId, Resolution, RetryLane as _, StoreErrorKind, Timestamp,
+};
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
+use dlq_testkit::fixtures::{CONSUMER, died_again, escalation, letter};
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 use tokio::task::JoinSet;
@@ -356,5 +358,25 @@ async fn change(store: &PostgresStore, kind: u64, n: u64, letters: u64) {
                 store.deduplicate(true).await.unwrap();
             }
         }
+    }
+}
+
+/// A call that is refused holds nothing: who claims at once passes over no letter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_refused_is_not_locked() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    for n in 0..200 {
+        let due = escalation(&letter(n), 1, Timestamp::EPOCH);
+        store.escalate(due).await.unwrap();
+        let edit = Edit::new().payload("edited").allow_invalid();
+        let refused = store.edit(letter(n).id, edit, Actor::new("ana")).await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Conflict);
+        let request = ClaimRequest::due([CONSUMER], 10, Duration::from_secs(3_600));
+        let claims = store.claim(request).await.unwrap();
+        assert_eq!(claims.len(), 1, "letter {n} was passed over");
     }
 }
