@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dlq_core::store::{Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ScheduleRun};
-use dlq_core::{Filter, StoreError, Timestamp};
+use dlq_core::{Filter, LetterId, StoreError, Timestamp};
 use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
@@ -103,7 +103,8 @@ impl PostgresStore {
                 Err(_) => {}
             }
         }
-        Ok(claims)
+        claims.sort_unstable_by_key(|(place, _)| *place);
+        Ok(claims.into_iter().map(|(_, claim)| claim).collect())
     }
 
     async fn extend_held(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<bool>> {
@@ -164,6 +165,9 @@ fn lasting(query: Query, lease: Duration, given: Option<Timestamp>) -> Query {
     query.bind(micros(lease)).push(" * interval '1 microsecond' AS until) x")
 }
 
+/// When a letter was due, when it was stored, and its id: the order in which letters are handed out.
+type Place = (Timestamp, Timestamp, LetterId);
+
 /// Claims due letters, in order; says also whether operations may have more. Letters that others are at are passed over.
 async fn claim(
     conn: &mut PgConnection,
@@ -171,7 +175,7 @@ async fn claim(
     request: &ClaimRequest,
     limit: u32,
     given: Option<Timestamp>,
-) -> Result<(Vec<Claim>, bool)> {
+) -> Result<(Vec<(Place, Claim)>, bool)> {
     let Names { letters, operations, fences, whole, .. } = names;
     let query = due(Query::new("WITH due AS MATERIALIZED ("), names, &request.filter, limit, given);
     let query = query.push(&format!(
@@ -197,9 +201,7 @@ async fn claim(
         let held = row.claim.clone();
         Ok(held.map(|held| (place, row.into_claim(held.former, held.until))))
     });
-    let mut claimed: Vec<_> = claimed.await?.into_iter().flatten().collect();
-    claimed.sort_unstable_by_key(|(place, _)| *place);
-    Ok((claimed.into_iter().map(|(_, claim)| claim).collect(), is_active))
+    Ok((claimed.await?.into_iter().flatten().collect(), is_active))
 }
 
 /// Adds a statement that locks the letters that can be claimed now, first come first, at most `limit`. For named
