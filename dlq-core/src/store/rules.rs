@@ -151,12 +151,14 @@ pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     put_back(letter, Status::Pending, now);
 }
 
-/// A record is news about `letter`: it takes over everything of `record` except id, and waits until that is due.
+/// A record is news about `letter`: it takes over everything of `record` except id, and waits until that is due. It stays
+/// with its operation, which hears of the end; one that died anew has been taken from it before.
 pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) {
-    let due = record.state.due;
+    let (due, operation) = (record.state.due, letter.state.operation);
     take(letter, record);
     put_back(letter, Status::Retrying, now);
     letter.state.due = due;
+    letter.state.operation = operation;
 }
 
 /// Another letter of the same original message died: `letter` takes over everything of `death` except id and state,

@@ -150,6 +150,7 @@ macro_rules! store_conformance {
                 items_come_in_pages,
                 operations_are_listed_newest_first,
                 a_letter_that_changed_is_skipped,
+                a_retry_that_is_escalated_again_stays_in_its_operation,
                 a_failure_during_a_replay_is_not_hidden,
                 a_target_is_served_or_refused;
             pace:

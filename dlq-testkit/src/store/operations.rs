@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::{
-    Control, ItemOutcome, Mark, Operation, OperationSpec, OperationState, Progress, Target,
+    Control, Finish, ItemOutcome, Mark, Operation, OperationSpec, OperationState, Progress, Target,
 };
-use dlq_core::{Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorKind};
+use dlq_core::{DeadLetter, Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorKind};
 
 use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, letter};
+use crate::fixtures::{died_again, escalation, letter};
 
 fn all() -> OperationSpec {
     OperationSpec::replay(Filter::new())
@@ -364,6 +364,32 @@ pub async fn a_letter_that_changed_is_skipped<F: StoreFixture>(check: Check<F>) 
     let claims = check.claim(10).await;
     assert_eq!(claims.iter().map(|claim| claim.letter.id).collect::<Vec<_>>(), [letters[4].id]);
     check.succeed(&claims[0]).await;
+    assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
+}
+
+/// A replay that waits for a retry, and whose retry is escalated once more meanwhile, is the operation's still: it hears
+/// of the end.
+pub async fn a_retry_that_is_escalated_again_stays_in_its_operation<F: StoreFixture>(
+    check: Check<F>,
+) {
+    let letters = check.bury(2).await;
+    let operation = check.replay().await;
+    for claim in check.claim(10).await {
+        let due = check.now();
+        let history = claim.letter.history.clone();
+        check.finish(claim.token, Finish::Retry { due, history, attempts: 1 }).await;
+    }
+    for letter in &letters {
+        let record = DeadLetter { generation: 1, ..letter.clone() };
+        check.escalate(escalation(&record, 5, check.now())).await;
+        let state = check.state(letter.id).await;
+        assert_eq!((state.status, state.operation), (Status::Retrying, Some(operation.id)));
+    }
+    check.delete(letters[0].id).await;
+    let claim = check.claim_one().await;
+    check.succeed(&claim).await;
+    let outcomes = [ItemOutcome::Skipped, ItemOutcome::Succeeded];
+    assert_eq!(check.outcomes(&operation).await, outcomes);
     assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
 }
 
