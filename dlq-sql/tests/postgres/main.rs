@@ -15,6 +15,7 @@ mod opening;
 mod own_time;
 mod plans;
 mod racing;
+mod standby;
 mod tables;
 mod waking;
 
