@@ -162,10 +162,7 @@ async fn g1_connections_are_cut_again_and_again() {
         }
         let began = Instant::now();
         world.ends_well(&schema, &format!("{cuts} cuts of {connections} connections")).await;
-        assert!(
-            began.elapsed() < PATIENCE,
-            "somebody waited for a connection in vain"
-        );
+        assert!(began.elapsed() < PATIENCE, "somebody waited for a connection in vain");
     }
 }
 
