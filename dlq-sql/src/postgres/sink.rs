@@ -3,7 +3,9 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use dlq_core::store::rules::{self, Arrival};
 use dlq_core::store::{Receipt, Sink};
-use dlq_core::{DeadLetter, Escalation, LetterId, RetryLane, Status, StoreError, StoreErrorKind};
+use dlq_core::{
+    DeadLetter, Escalation, LetterId, LetterState, RetryLane, Status, StoreError, StoreErrorKind,
+};
 
 use super::PostgresStore;
 use super::batch::Batch;
@@ -42,7 +44,9 @@ impl RetryLane for PostgresStore {
 impl PostgresStore {
     /// Most letters are new: that is tried first, many at once.
     async fn bury(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>> {
-        let rows: Vec<_> = letters.into_iter().map(Row::new).collect();
+        // What the writer says of the state is nobody's word.
+        let unsaid = |letter| Row::new(DeadLetter { state: LetterState::default(), ..letter });
+        let rows: Vec<_> = letters.into_iter().map(unsaid).collect();
         let mut receipts = Vec::with_capacity(rows.len());
         let (mut rest, mut refused) = (&rows[..], None);
         while !rest.is_empty() {

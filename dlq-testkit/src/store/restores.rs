@@ -215,6 +215,10 @@ pub async fn a_writer_restores_nothing<F: StoreFixture>(check: Check<F>) {
     let second = original.id.conflicting(&edited.message);
     assert_eq!(check.put_one(&edited).await, Receipt::Conflicting(second));
     assert!(check.state(second).await.edited_from.is_empty());
+    // Nor where nothing is there.
+    check.delete(original.id).await;
+    assert_eq!(check.put_one(&edited).await, Receipt::Stored);
+    assert!(check.state(original.id).await.edited_from.is_empty());
 }
 
 /// Restored letters are claimed, listed and counted like any other.
