@@ -97,7 +97,7 @@ impl Timestamp {
             (17..19, seconds % 60),
             (20..29, of_day % 1_000_000_000),
         ] {
-            let mut rest = number.unsigned_abs();
+            let mut rest = number as u32;
             for digit in text[place].iter_mut().rev() {
                 *digit += (rest % 10) as u8;
                 rest /= 10;

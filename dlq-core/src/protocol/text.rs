@@ -8,8 +8,10 @@ pub(super) const MAX: usize = 4 * 1024;
 pub(super) fn escape<'a>(out: &mut Vec<u8>, texts: impl IntoIterator<Item = &'a str>) {
     let end = out.len() + MAX;
     for text in texts {
-        let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'\\';
-        if out.len() + text.len() <= end && text.bytes().all(is_plain) {
+        // All are looked at, many at once.
+        let is_plain = |byte: u8| matches!(byte, b' '..=b'~') & (byte != b'\\');
+        let is_plain = text.bytes().fold(true, |plain, byte| plain & is_plain(byte));
+        if is_plain && out.len() + text.len() <= end {
             out.extend_from_slice(text.as_bytes());
             continue;
         }
