@@ -157,9 +157,8 @@ impl From<BoxError> for Setback {
         match error.downcast::<Self>() {
             Ok(setback) => *setback,
             Err(error) => {
-                let mut failure = Failure::from_error(Classification::transient(), &*error);
-                failure.error_type = "unknown".to_owned();
-                failure.location = None;
+                let judged = Classification::transient();
+                let failure = Failure::of_type(judged, "unknown", &*error);
                 Self::Failed(Box::new(Attempt { number: 1, generation: 0, failure }))
             }
         }
