@@ -22,6 +22,7 @@ use crate::rebalance::Hooks;
 use crate::shared::{Phase, Shared, lock};
 use crate::sink::KafkaSink;
 use crate::source::KafkaSource;
+use crate::tail::Tail;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
@@ -262,6 +263,7 @@ impl KafkaConsumer {
             self.bounds,
             self.start,
             watch,
+            Tail::new(self.brokers.clone()),
             gauges.clone(),
         );
         let ended = Ended(Arc::clone(&shared));

@@ -112,6 +112,7 @@ mod settle;
 mod shared;
 mod sink;
 mod source;
+mod tail;
 mod topics;
 mod tracker;
 mod waiting;

@@ -221,6 +221,25 @@ impl Partition {
         Ok(())
     }
 
+    /// Up to where everything that was received is done, while all of it is.
+    pub(crate) fn rests_at(&self) -> Option<u64> {
+        let state = self.state();
+        let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
+        rests.then(|| state.tracker.position().or(state.start)).flatten()
+    }
+
+    /// No record stands from `from`, where it rests, up to `to`.
+    pub(crate) fn passes(&self, from: u64, to: u64) {
+        if self.rests_at() != Some(from) {
+            return;
+        }
+        let mut state = self.state();
+        state.tracker.passes(to);
+        state.handover.reached(to);
+        state.is_dirty = true;
+        self.measure(&state);
+    }
+
     /// A run of the record at this offset begins alone. How many began before and did not end.
     pub(crate) fn begin(&self, offset: u64) -> Result<u32, Over> {
         let mut state = self.state();
@@ -399,6 +418,25 @@ mod tests {
         assert_eq!(partition.point(false).map(|(position, _)| position), Some(7));
         let passed = [3, 4, 9, 3].map(|offset| partition.passes_over(offset));
         assert_eq!(passed, [Some(Some(7)), Some(None), None, None]);
+    }
+
+    #[test]
+    fn g1_an_end_without_records_is_passed_unless_something_has_come() {
+        let partition = open();
+        assert_eq!(partition.rests_at(), Some(5));
+        partition.passes(5, 7);
+        assert_eq!((partition.news().map(|news| news.0), partition.rests_at()), (Some(7), Some(7)));
+        partition.passes(5, 9);
+        assert_eq!(partition.news(), None, "it rests elsewhere");
+        let received = partition.receive(8);
+        assert_eq!(partition.rests_at(), None);
+        partition.passes(7, 9);
+        assert_eq!(partition.point(false).map(|point| point.0), Some(8));
+        partition.done(received.sequence).unwrap();
+        assert_eq!(partition.rests_at(), Some(9));
+        partition.close(true);
+        partition.passes(9, 10);
+        assert_eq!(partition.point(false), None);
     }
 
     #[test]

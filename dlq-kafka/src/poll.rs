@@ -23,6 +23,7 @@ use crate::partition::{Opening, Partition};
 use crate::rebalance::{Hooks, add, give_up};
 use crate::record::Record;
 use crate::shared::{Phase, Place, Shared, Taken, lock};
+use crate::tail::Tail;
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);
@@ -69,6 +70,7 @@ pub(crate) struct Poller {
     gauges: Gauges,
     /// What was known of the ids of topics when partitions were compared with them last.
     compared: u64,
+    tail: Tail,
 }
 
 impl Poller {
@@ -78,6 +80,7 @@ impl Poller {
         bounds: Bounds,
         start: Start,
         watch: Watch,
+        tail: Tail,
         gauges: Gauges,
     ) -> Self {
         Self {
@@ -95,6 +98,7 @@ impl Poller {
             watch,
             gauges,
             compared: 0,
+            tail,
         }
     }
 
@@ -113,6 +117,7 @@ impl Poller {
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
+            self.tail.watch(&self.consumer, &self.shared);
         }
         self.leave();
     }

@@ -9,7 +9,7 @@ use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{KafkaSource, Start};
+use dlq_kafka::{KafkaLag, KafkaSource, Start};
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
@@ -80,39 +80,60 @@ async fn partitions_that_are_added_are_read_from_their_beginning() {
     }
 }
 
+/// A producer of transactions in a topic of one partition.
+struct Transactions<'a> {
+    place: &'a Place,
+    producer: FutureProducer,
+}
+
+impl<'a> Transactions<'a> {
+    fn of(place: &'a Place) -> Self {
+        let id = format!("{}-producer", place.topic);
+        let producer: FutureProducer = place.config().set("transactional.id", id).create().unwrap();
+        tokio::task::block_in_place(|| producer.init_transactions(PATIENCE)).unwrap();
+        Self { place, producer }
+    }
+
+    async fn begin(&self, numbers: impl IntoIterator<Item = u32>) {
+        self.producer.begin_transaction().unwrap();
+        for number in numbers {
+            let payload = number.to_string();
+            let record = FutureRecord::<[u8], _>::to(&self.place.topic).payload(payload.as_bytes());
+            self.producer.send(record, PATIENCE).await.unwrap();
+        }
+    }
+
+    fn end(&self, is_committed: bool) {
+        tokio::task::block_in_place(|| {
+            let ended = if is_committed {
+                self.producer.commit_transaction(PATIENCE)
+            } else {
+                self.producer.abort_transaction(PATIENCE)
+            };
+            ended.unwrap();
+            topic::settled(self.place.brokers.bootstrap(), &self.place.topic);
+        });
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_transaction_leaves_behind_holds_no_commit_up() {
     if !available() {
         return;
     }
     let place = place("markers").await;
-    let mut config = place.config();
-    let id = format!("{}-producer", place.topic);
-    let producer: FutureProducer = config.set("transactional.id", id).create().unwrap();
-    tokio::task::block_in_place(|| producer.init_transactions(PATIENCE)).unwrap();
+    let transactions = Transactions::of(&place);
     let mut source = place.billing().source().await.unwrap();
     // Offsets 0 and 1, their mark; 3 and 4 that are taken back, their mark; 6, its mark.
     for (numbers, is_committed) in [(1..=2, true), (3..=4, false), (5..=5, true)] {
-        producer.begin_transaction().unwrap();
-        for number in numbers {
-            let payload = number.to_string();
-            let record = FutureRecord::<[u8], _>::to(&place.topic).payload(payload.as_bytes());
-            producer.send(record, PATIENCE).await.unwrap();
-        }
-        tokio::task::block_in_place(|| {
-            let ended = if is_committed {
-                producer.commit_transaction(PATIENCE)
-            } else {
-                producer.abort_transaction(PATIENCE)
-            };
-            ended.unwrap();
-            topic::settled(place.brokers.bootstrap(), &place.topic);
-        });
+        transactions.begin(numbers).await;
+        transactions.end(is_committed);
     }
     for expected in [1, 2, 5] {
         assert_eq!(number(&handle(&mut source).await), expected);
     }
-    until_committed(&place, 0, 7).await;
+    // The last mark too.
+    until_committed(&place, 0, 8).await;
     place.publish([6]).await;
     assert_eq!(number(&handle(&mut source).await), 6);
     until_committed(&place, 0, 9).await;
@@ -121,6 +142,51 @@ async fn what_a_transaction_leaves_behind_holds_no_commit_up() {
     let mut source = place.billing().source().await.unwrap();
     place.publish([7]).await;
     assert_eq!(number(&handle(&mut source).await), 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_has_done_everything_is_not_behind_for_marks_and_what_was_taken_back() {
+    if !available() {
+        return;
+    }
+    let place = place("behind").await;
+    let transactions = Transactions::of(&place);
+    let mut source = place.billing().source().await.unwrap();
+    place.publish([1]).await;
+    assert_eq!(number(&handle(&mut source).await), 1);
+    transactions.begin(2..=4).await;
+    transactions.end(false);
+    until_committed(&place, 0, 5).await;
+    let group = format!("{}-billing", place.topic);
+    let lag = KafkaLag::new(place.brokers.clone(), group, [&*place.topic]);
+    assert_eq!(lag.read().await.unwrap()[0].lag, 0);
+
+    // One that is open has its end at its first record, and what it commits comes.
+    transactions.begin(5..=6).await;
+    let (delivery, settle) = {
+        let other = place.producer();
+        let record = FutureRecord::<[u8], _>::to(&place.topic).payload(b"7");
+        other.send(record, PATIENCE).await.unwrap();
+        transactions.end(true);
+        next(&mut source).await
+    };
+    assert_eq!(number(&delivery), 5);
+    assert_eq!(number(&handle(&mut source).await), 6);
+    assert_eq!(number(&handle(&mut source).await), 7);
+    until_committed(&place, 0, 5).await;
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    until_committed(&place, 0, 9).await;
+    assert_eq!(lag.read().await.unwrap()[0].lag, 0);
+
+    // And with a process that was not there.
+    source.close().await;
+    transactions.begin(8..=9).await;
+    transactions.end(false);
+    assert_eq!(lag.read().await.unwrap()[0].lag, 3);
+    let source = place.billing().source().await.unwrap();
+    until_committed(&place, 0, 12).await;
+    assert_eq!(lag.read().await.unwrap()[0].lag, 0);
+    drop(source);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
