@@ -15,8 +15,7 @@ impl Member {
     pub(super) fn is_at_end(&self) -> Result<bool, SetupError> {
         let failed = |error| self.failed("look for the end", error);
         let heard = &self.consumer.context().heard;
-        let bootstrap = self.brokers.bootstrap();
-        let partitions = reach::partitions(&self.consumer, heard, bootstrap, &self.topic)?;
+        let partitions = reach::partitions(&self.consumer, heard, &self.brokers, &self.topic)?;
         let list = mark::all(&self.topic, &partitions);
         let committed = self.consumer.committed_offsets(list, PATIENCE).map_err(failed)?;
         let mut spans = Vec::new();
