@@ -43,6 +43,8 @@ struct State {
     is_dirty: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
+    /// Its topic is gone: what was fetched is handled, and nothing is committed.
+    is_gone: bool,
     /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
     end: Option<(u64, bool)>,
     hops: Hops,
@@ -56,6 +58,8 @@ pub(crate) enum Opening {
     Unknown,
     /// There is no commit, and so no offset to say it with, until a record comes.
     First,
+    /// Its topic was made anew, and the client is not at the beginning yet.
+    Anew,
     /// It was, and the broker has confirmed.
     Open,
 }
@@ -89,6 +93,35 @@ impl Partition {
             held_bytes: AtomicUsize::new(0),
             has_unreadable: AtomicBool::new(false),
         }
+    }
+
+    /// The same partition of the topic that was made in its place, whose id this is.
+    pub(crate) fn anew(&self, id: &str) -> Self {
+        let mut gone = self.state();
+        gone.is_gone = true;
+        let owner = gone.handover.owner();
+        drop(gone);
+        let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
+        let mut state = new.state();
+        state.opening = Opening::Anew;
+        state.handover.is_of(id);
+        drop(state);
+        new
+    }
+
+    /// Whether its offsets are those of the topic with this id.
+    pub(crate) fn is_of(&self, id: &str) -> bool {
+        self.state().handover.is_of(id)
+    }
+
+    /// Its topic was deleted, and another one has its name.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state().is_gone
+    }
+
+    /// The client is at the beginning.
+    pub(crate) fn begins(&self) {
+        self.state().opening = Opening::First;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -186,6 +219,25 @@ impl Partition {
         }
         self.measure(&state);
         Ok(())
+    }
+
+    /// Up to where everything that was received is done, while all of it is.
+    pub(crate) fn rests_at(&self) -> Option<u64> {
+        let state = self.state();
+        let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
+        rests.then(|| state.tracker.position().or(state.start)).flatten()
+    }
+
+    /// No record stands from `from`, where it rests, up to `to`.
+    pub(crate) fn passes(&self, from: u64, to: u64) {
+        if self.rests_at() != Some(from) {
+            return;
+        }
+        let mut state = self.state();
+        state.tracker.passes(to);
+        state.handover.reached(to);
+        state.is_dirty = true;
+        self.measure(&state);
     }
 
     /// A run of the record at this offset begins alone. How many began before and did not end.
@@ -297,6 +349,9 @@ impl Partition {
 
 impl State {
     fn point(&self, is_clean: bool) -> Option<(u64, String)> {
+        if self.is_gone {
+            return None;
+        }
         let position = self.tracker.position().or(self.start)?;
         Some((position, self.handover.write(is_clean)))
     }
@@ -366,6 +421,25 @@ mod tests {
     }
 
     #[test]
+    fn g1_an_end_without_records_is_passed_unless_something_has_come() {
+        let partition = open();
+        assert_eq!(partition.rests_at(), Some(5));
+        partition.passes(5, 7);
+        assert_eq!((partition.news().map(|news| news.0), partition.rests_at()), (Some(7), Some(7)));
+        partition.passes(5, 9);
+        assert_eq!(partition.news(), None, "it rests elsewhere");
+        let received = partition.receive(8);
+        assert_eq!(partition.rests_at(), None);
+        partition.passes(7, 9);
+        assert_eq!(partition.point(false).map(|point| point.0), Some(8));
+        partition.done(received.sequence).unwrap();
+        assert_eq!(partition.rests_at(), Some(9));
+        partition.close(true);
+        partition.passes(9, 10);
+        assert_eq!(partition.point(false), None);
+    }
+
+    #[test]
     fn only_news_is_committed() {
         let partition = open();
         let records = [5, 6].map(|offset| partition.receive(offset));
@@ -383,6 +457,21 @@ mod tests {
     fn a_partition_that_was_never_ours_by_word_leaves_nothing() {
         let partition = Partition::new(1, "orders".into(), 0, None);
         assert_eq!(partition.close(true), None);
+    }
+
+    #[test]
+    fn g1_what_is_in_hand_of_a_topic_that_is_gone_ends_and_commits_nothing() {
+        let gone = open();
+        assert!(gone.is_of("one") && !gone.is_of("two"));
+        let received = gone.receive(5);
+        let new = gone.anew("two");
+        assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
+        assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
+        assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);
+        new.begins();
+        assert_eq!(new.point(false), None, "nothing is known of it before its first record");
+        new.starts_at(0);
+        assert_eq!(new.point(false).map(|(position, _)| position), Some(0));
     }
 
     #[test]

@@ -18,11 +18,12 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use crate::blocked::{Watch, is_of_a_topic};
 use crate::consumer::Start;
 use crate::error::is_refusal;
-use crate::gauges::Gauges;
+use crate::gauges::{Gauges, anew};
 use crate::partition::{Opening, Partition};
 use crate::rebalance::{Hooks, add, give_up};
 use crate::record::Record;
-use crate::shared::{Phase, Place, Shared, Taken};
+use crate::shared::{Phase, Place, Shared, Taken, lock};
+use crate::tail::Tail;
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);
@@ -67,6 +68,9 @@ pub(crate) struct Poller {
     refused: Option<Instant>,
     watch: Watch,
     gauges: Gauges,
+    /// What was known of the ids of topics when partitions were compared with them last.
+    compared: u64,
+    tail: Tail,
 }
 
 impl Poller {
@@ -76,6 +80,7 @@ impl Poller {
         bounds: Bounds,
         start: Start,
         watch: Watch,
+        tail: Tail,
         gauges: Gauges,
     ) -> Self {
         Self {
@@ -92,6 +97,8 @@ impl Poller {
             refused: None,
             watch,
             gauges,
+            compared: 0,
+            tail,
         }
     }
 
@@ -104,11 +111,13 @@ impl Poller {
                 break;
             }
             self.fetch(phase);
+            self.compare();
             self.take_over();
             self.hand_over();
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
+            self.tail.watch(&self.consumer, &self.shared);
         }
         self.leave();
     }
@@ -150,6 +159,7 @@ impl Poller {
         match partition.opening() {
             Opening::Open => self.take(record, partition),
             Opening::Unknown => self.early.push_back((record, partition)),
+            Opening::Anew => {}
             Opening::First => {
                 partition.starts_at(record.offset);
                 self.early.push_back((record, partition));
@@ -212,6 +222,50 @@ impl Poller {
         self.shared.fail(failed.with_detail(said).with_source(error));
     }
 
+    /// Has partitions begin anew whose topic is another than that of their offsets: of what the client has read of it
+    /// nothing is handed out before.
+    fn compare(&mut self) {
+        let consumer = Arc::clone(&self.consumer);
+        let ids = &consumer.context().ids;
+        let changes = ids.changes();
+        if std::mem::replace(&mut self.compared, changes) == changes {
+            return;
+        }
+        for old in self.shared.all() {
+            let Some(id) = ids.of(&old.topic) else { continue };
+            // Where nothing is known of its offsets yet it is looked at then.
+            let is_open = old.opening() != Opening::Unknown || old.next().is_some();
+            if !is_open || old.is_of(&id) {
+                continue;
+            }
+            let (topic, partition) = (&*old.topic, old.number);
+            tracing::warn!(
+                topic,
+                partition,
+                id,
+                "the topic was deleted and made anew; it is read from its beginning"
+            );
+            anew(topic);
+            let new = Arc::new(old.anew(&id));
+            lock(&self.shared.partitions)
+                .entry(Arc::clone(&old.topic))
+                .or_default()
+                .insert(partition, new);
+            self.last = None;
+            self.batch.retain(|taken| !Arc::ptr_eq(&taken.place.partition, &old));
+            self.early.retain(|(_, partition)| !Arc::ptr_eq(partition, &old));
+        }
+    }
+
+    /// Sends the client to the beginning of partitions whose topic was made anew. What it has read elsewhere is gone then.
+    fn begin(&self, closed: &[Arc<Partition>]) -> Result<(), KafkaError> {
+        for partition in closed.iter().filter(|partition| partition.opening() == Opening::Anew) {
+            self.consumer.seek(&partition.topic, partition.number, Offset::Beginning, ASKING)?;
+            partition.begins();
+        }
+        Ok(())
+    }
+
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
     /// finds that word without an end knows that we died.
     fn take_over(&mut self) {
@@ -221,9 +275,16 @@ impl Poller {
         if closed.is_empty() || self.refused.is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
+        if let Err(error) = self.begin(&closed) {
+            return self.not_opened("read a topic that was made anew from its beginning", error);
+        }
         if let Err(error) = self.find(&closed) {
             return self.not_opened("ask what was committed", error);
         }
+        // Before a word of ours stands in the place of that of the owner before.
+        self.compared = 0;
+        self.compare();
+        closed.retain(|partition| !partition.is_gone());
         let mut list = TopicPartitionList::new();
         closed.retain(|partition| match partition.point(false) {
             Some(point) => {
@@ -288,7 +349,12 @@ impl Poller {
             // The client panics at metadata that is not UTF-8, which any other client can write.
             let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
             let metadata = metadata.unwrap_or_default();
-            if committed.is_none() && self.start == Start::Latest && partition.stage.is_none() {
+            let is_another = self.consumer.context().ids.is_another(&partition.topic);
+            if committed.is_none()
+                && self.start == Start::Latest
+                && partition.stage.is_none()
+                && !is_another
+            {
                 let (topic, number) = (&partition.topic, partition.number);
                 let (_, end) = self.consumer.fetch_watermarks(topic, number, ASKING)?;
                 partition.begins_at(u64::try_from(end).unwrap_or(0));

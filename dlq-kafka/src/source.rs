@@ -30,9 +30,12 @@ const DROPPING: Duration = Duration::from_secs(3);
 ///
 /// # A topic that is made anew
 ///
-/// Brokers do not tell a topic that was deleted and created again from the one before. While it is missing that is told; a
-/// new one that is shorter than what was read is read from its beginning. Of a longer one, what stands before the place
-/// that was come to is passed over: stop the consumers before a topic is made anew.
+/// A topic that was deleted and created again is another, also when it is longer than what was read of the one before: it
+/// is read from its beginning, whatever the [`Start`](crate::Start). What was handed out of the old one is handled still. While
+/// a topic is missing that is told; that it was made anew is logged, and counted by `dlq_kafka_anew_total` (by `topic`).
+/// Brokers forget what a group has committed in a topic that is deleted: where that happens while no process of the
+/// group is there, the group begins as a new one does. Topics are told apart by the ids that brokers give them since
+/// Kafka 2.8; with older ones, stop the consumers before a topic is made anew.
 ///
 /// # Closing
 ///

@@ -16,7 +16,7 @@ use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::timeout;
 
@@ -61,10 +61,13 @@ pub(crate) fn start() -> Running {
 
 /// A broker with these settings, which is ready for groups.
 pub(crate) fn start_with(settings: &[(&str, &str)]) -> Running {
+    let builder = Service::Kafka.builder().ours();
+    start_as(settings.iter().fold(builder, |builder, (name, value)| builder.setting(*name, *value)))
+}
+
+/// A broker as this describes it, which is ready for groups.
+pub(crate) fn start_as(builder: Builder) -> Running {
     tokio::task::block_in_place(|| {
-        let builder = Service::Kafka.builder().ours();
-        let builder =
-            settings.iter().fold(builder, |builder, (name, value)| builder.setting(*name, *value));
         let running = builder.start().unwrap();
         // The first group of a cluster waits seconds for the topic of its offsets to be made.
         let mut config = ClientConfig::new();

@@ -22,7 +22,7 @@ fn group(place: &Place) -> String {
     format!("{}-billing", place.topic)
 }
 
-/// The commit of partition 0: position and metadata, without the number of the source.
+/// The commit of partition 0: position and metadata, without the number of the source and the id of the topic.
 fn committed(place: &Place) -> Option<(i64, String)> {
     tokio::task::block_in_place(|| {
         let asking = asking(place);
@@ -32,7 +32,9 @@ fn committed(place: &Place) -> Option<(i64, String)> {
         let element = &found.elements()[0];
         match element.offset() {
             Offset::Offset(offset) => {
-                let parts = element.metadata().split(';').filter(|part| !part.starts_with("by="));
+                let is_said =
+                    |part: &&str| !["by=", "topic="].iter().any(|of| part.starts_with(of));
+                let parts = element.metadata().split(';').filter(is_said);
                 Some((offset, parts.collect::<Vec<_>>().join(";")))
             }
             _ => None,
