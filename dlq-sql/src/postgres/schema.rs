@@ -74,8 +74,16 @@ pub(super) async fn version(conn: &mut PgConnection, names: &Names) -> Result<i6
     })
 }
 
+/// The version of the tables, which is not later than what is known.
+pub(super) async fn found(pool: &PgPool, names: &Names) -> Result<i64> {
+    let mut conn = pool.acquire().await?;
+    let found = version(&mut conn, names).await?;
+    recognise(found)?;
+    Ok(found)
+}
+
 /// Refuses tables of a later version.
-pub(super) fn recognise(found: i64) -> Result<()> {
+fn recognise(found: i64) -> Result<()> {
     let known = latest();
     if found <= known {
         return Ok(());
