@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use dlq_core::store::{Claims as _, Health, HealthState, HealthThresholds, Operation, Stats};
+use dlq_core::store::{
+    Claims as _, Due, Health, HealthState, HealthThresholds, Operation, Stats, Upkeep as _,
+};
 use dlq_core::{DeadLetters, Filter, SharedClock, Status, Timestamp};
 use tokio::time::{Instant, timeout};
 
@@ -35,6 +37,7 @@ pub(super) struct Found {
     pub(super) waiting: Stats,
     pub(super) quarantined: Stats,
     pub(super) next_due: Option<Timestamp>,
+    pub(super) due: Vec<Due>,
     /// Those that have not ended.
     pub(super) operations: Vec<Operation>,
 }
@@ -47,6 +50,8 @@ pub(super) struct Memory {
     pub(super) answered: Option<Timestamp>,
     pub(super) took: Duration,
     pub(super) thresholds: HealthThresholds,
+    /// From when on a letter has waited for a consumer for too long.
+    pub(super) overdue: Duration,
 }
 
 /// What is answered until the next look.
@@ -65,9 +70,14 @@ pub(super) struct Looker<P: Place> {
 }
 
 impl<P: Place> Looker<P> {
-    pub(super) fn new(place: P, thresholds: HealthThresholds, clock: SharedClock) -> Self {
+    pub(super) fn new(
+        place: P,
+        thresholds: HealthThresholds,
+        overdue: Duration,
+        clock: SharedClock,
+    ) -> Self {
         let (written, took) = (Written::default(), Duration::ZERO);
-        let memory = Memory { written, looks: [0; 2], answered: None, took, thresholds };
+        let memory = Memory { written, looks: [0; 2], answered: None, took, thresholds, overdue };
         Self { place, open: None, memory, clock }
     }
 
@@ -126,10 +136,11 @@ impl<P: Place> Looker<P> {
             let quarantined = Filter::new().with_status(Status::Quarantined);
             let quarantined = store.stats(quarantined).await?;
             let next_due = store.store().next_due(Vec::new()).await?;
+            let due = store.store().due(self.memory.overdue).await?;
             let mut operations = store.operations(OPERATIONS).await?;
             operations.retain(|operation| !operation.state.is_final());
             self.memory.written.look(&store, &stats).await?;
-            Ok(Found { stats, waiting, quarantined, next_due, operations })
+            Ok(Found { stats, waiting, quarantined, next_due, due, operations })
         };
         asked.await.map_err(|error: dlq_core::StoreError| chain(&error))
     }

@@ -39,7 +39,12 @@ impl Scripted {
     }
 
     fn looker(&self) -> Looker<Self> {
-        Looker::new(self.clone(), HealthThresholds::default(), SystemClock::shared())
+        Looker::new(
+            self.clone(),
+            HealthThresholds::default(),
+            Duration::ZERO,
+            SystemClock::shared(),
+        )
     }
 }
 

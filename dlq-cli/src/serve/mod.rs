@@ -68,7 +68,8 @@ async fn serve(
 ) -> Result<ExitCode, CliError> {
     let thresholds =
         HealthThresholds::default().with_backlog(args.max_backlog).with_age(args.max_age);
-    let mut looker = Looker::new(Url(url.to_owned()), thresholds, SystemClock::shared());
+    let mut looker =
+        Looker::new(Url(url.to_owned()), thresholds, args.overdue, SystemClock::shared());
     tokio::select! {
         begun = looker.begin() => begun?,
         () = &mut stop => return Ok(ExitCode::SUCCESS),

@@ -26,6 +26,8 @@ families! {
     OLDEST = "dlq_oldest_unresolved_age_seconds": "age of the oldest unresolved letter, 0 when there is none",
     MAX_AGE = "dlq_max_age_seconds": "how old the oldest unresolved letter may become, as this process was told",
     OVERDUE = "dlq_overdue_seconds": "how long the first letter that is due has waited to be claimed, 0 when none is",
+    DUE = "dlq_due_letters": "letters that wait for a consumer to claim them, by consumer",
+    OVERDUE_LETTERS = "dlq_overdue_letters": "those of them that have waited for too long, by consumer",
     OPERATIONS = "dlq_operations": "operations that have not ended, by state",
     OPERATION_LETTERS = "dlq_operation_letters": "letters of operations that have not ended, by outcome",
     OPERATION_IDLE = "dlq_operation_idle_seconds": "how long the running operation that has stood still longest has, 0 when none runs",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dlq_core::store::{ItemOutcome, OperationState, Stats};
+use dlq_core::store::{Due, ItemOutcome, OperationState, Stats};
 use dlq_core::{Reason, Status, Timestamp};
 use metrics::{Label, with_local_recorder};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -52,11 +52,16 @@ fn letters(stats: &Stats, now: Timestamp) {
 }
 
 fn consumers(found: &Found) {
-    for (family, stats) in
-        [(&names::WAITING, &found.waiting), (&names::QUARANTINED, &found.quarantined)]
-    {
+    let due = |count: fn(&Due) -> u64| {
+        found.due.iter().map(|due| (due.consumer.clone(), count(due))).collect()
+    };
+    for (family, mut counts) in [
+        (&names::WAITING, found.waiting.by_consumer.clone()),
+        (&names::QUARANTINED, found.quarantined.by_consumer.clone()),
+        (&names::DUE, due(|due| due.letters)),
+        (&names::OVERDUE_LETTERS, due(|due| due.overdue)),
+    ] {
         // Consumers of whose letters none is such have a zero, as long as they have any unresolved ones.
-        let mut counts: BTreeMap<String, u64> = stats.by_consumer.clone();
         for consumer in found.stats.by_consumer.keys() {
             counts.entry(consumer.clone()).or_default();
         }
@@ -129,6 +134,7 @@ mod tests {
             waiting: Stats::default(),
             quarantined: Stats::default(),
             next_due: next_due.map(at),
+            due: Vec::new(),
             operations,
         };
         let memory = Memory {
@@ -137,6 +143,7 @@ mod tests {
             answered: None,
             took: Duration::from_millis(250),
             thresholds: HealthThresholds::default(),
+            overdue: Duration::ZERO,
         };
         render(Some(&found), &memory, at(1000))
     }

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use dlq_core::store::{
     Actor, Mark, OperationSpec, Operations as _, Selection, Sink as _, Upkeep as _,
 };
-use dlq_core::{Clock as _, Filter, Message, SystemClock, Timestamp};
+use dlq_core::{Clock as _, Filter, Message, RetryLane as _, SystemClock, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::{letter, letter_of};
+use dlq_testkit::fixtures::{escalation, letter, letter_of};
 
 use crate::common::{Ran, dlq};
 use crate::documented::agree_serve;
@@ -23,9 +23,12 @@ async fn what_is_exported_is_what_the_table_says() {
     store.start(spec, Actor::new("ana")).await.unwrap();
     let one = Selection::matching(Filter::new().with_id(letter(4).id)).unwrap();
     store.mark(one, Mark::Quarantined, Actor::new("ana")).await.unwrap();
+    let retry = escalation(&letter(9), 1, Timestamp::EPOCH);
+    store.escalate(retry).await.unwrap();
     let page = served.until("an operation", |page| {
         page.value("dlq_operations{state=\"running\"}") == Some(1.0)
             && page.value("dlq_letters{status=\"quarantined\"}") == Some(1.0)
+            && page.value("dlq_due_letters{consumer=\"orders.handle\"}") == Some(1.0)
     });
     agree_serve(&page.families());
     for (series, wanted) in [
@@ -36,6 +39,7 @@ async fn what_is_exported_is_what_the_table_says() {
         ("dlq_events_count{consumer=\"orders.handle\"}", 5.0),
         ("dlq_messages_quarantined{consumer=\"orders.handle\"}", 1.0),
         ("messages_in_dlq_total{topic=\"orders.created\",class=\"transient\"}", 0.0),
+        ("dlq_overdue_letters{consumer=\"orders.handle\"}", 1.0),
         ("dlq_max_age_seconds", 604_800.0),
         ("dlq_operation_letters{outcome=\"queued\"}", 2.0),
     ] {
