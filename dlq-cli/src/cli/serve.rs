@@ -26,4 +26,7 @@ pub(crate) struct ServeArgs {
     /// How long a letter may wait for a consumer to claim it; one that waits longer is overdue
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[command(flatten)]
+    pub(crate) at_broker: super::ServeAtBrokerArgs,
 }
