@@ -129,8 +129,9 @@ pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
 pub use letters::{
-    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
-    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+    Extent, ExtentReader, Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
+    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
+    StoredLetter,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
