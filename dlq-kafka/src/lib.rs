@@ -102,6 +102,7 @@ mod letters;
 mod lines;
 mod marks;
 mod partition;
+mod piece;
 mod poll;
 mod produce;
 mod reading;
