@@ -103,6 +103,7 @@ mod letters;
 mod lines;
 mod marks;
 mod partition;
+mod piece;
 mod poll;
 mod produce;
 mod reading;
