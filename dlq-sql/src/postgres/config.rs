@@ -11,6 +11,7 @@ use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
 use super::silence::Patience;
+use super::sink::LARGEST;
 use super::{Inner, PostgresStore, migrate, schema};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
@@ -41,6 +42,7 @@ pub struct PostgresBuilder {
     acquire_timeout: Duration,
     statement_timeout: Duration,
     answer_timeout: Option<Duration>,
+    largest: usize,
 }
 
 #[derive(Clone)]
@@ -80,6 +82,7 @@ impl PostgresBuilder {
             acquire_timeout: Duration::from_secs(10),
             statement_timeout: Duration::from_secs(30),
             answer_timeout: None,
+            largest: LARGEST,
         }
     }
 
@@ -151,6 +154,13 @@ impl PostgresBuilder {
         self
     }
 
+    /// Lowers how many bytes a letter may have, for tests.
+    #[doc(hidden)]
+    pub fn largest(mut self, bytes: usize) -> Self {
+        self.largest = bytes.min(LARGEST);
+        self
+    }
+
     /// Opens the store. Creates the tables where they are missing and migrates older ones, unless
     /// [told otherwise](Self::migrate); safe when many do it at once.
     ///
@@ -177,7 +187,7 @@ impl PostgresBuilder {
         } else if found < schema::latest() {
             patience.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
         }
-        let inner = Arc::new(Inner::new(pool, Arc::new(names)));
+        let inner = Arc::new(Inner::new(pool, Arc::new(names), self.largest));
         let store = PostgresStore { inner, patience, clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.set_dedup(dedup).await?;
@@ -234,11 +244,9 @@ impl PostgresBuilder {
         let timeout = self.statement_timeout.as_millis();
         // Who vanishes in the middle of a call is to leave no locks behind.
         let idle = self.patience()?.0.map_or(0, |answer| answer.as_millis());
-        // What was confirmed has to survive, whatever the database is told for others.
         let settings = format!(
             "SET statement_timeout = {timeout}; SET idle_in_transaction_session_timeout = {idle}; \
-             SET default_transaction_isolation = 'read committed'; \
-             SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+             SET default_transaction_isolation = 'read committed'"
         );
         let settings: Arc<str> = settings.into();
         let pool = PgPoolOptions::new()

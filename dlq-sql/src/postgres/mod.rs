@@ -14,7 +14,7 @@
 //! # What it promises
 //!
 //! The same answers as [`dlq_core::store::memory`], by the clock of the database, to the microsecond, and durability: a
-//! call that writes returns once its transaction is committed (`synchronous_commit` is switched on where it is off). Any
+//! call that writes returns once its transaction is committed (each switches `synchronous_commit` on where it is off, also on connections that were handed over). Any
 //! number of processes may read, write and claim; a letter is claimed by one of them. PostgreSQL 13 or later.
 //!
 //! # How it works
@@ -143,17 +143,20 @@ struct Inner {
     names: Arc<Names>,
     wakes: Wakes,
     folding: Folding,
+    /// How many bytes a letter may have.
+    largest: usize,
     /// Connections on their way back to the pool.
     returns: Mutex<JoinSet<()>>,
 }
 
 impl Inner {
-    fn new(pool: PgPool, names: Arc<Names>) -> Self {
+    fn new(pool: PgPool, names: Arc<Names>, largest: usize) -> Self {
         Self {
             pool,
             names,
             wakes: Wakes::default(),
             folding: Folding::default(),
+            largest,
             returns: Mutex::default(),
         }
     }

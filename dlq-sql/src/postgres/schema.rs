@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use super::codec::Fields;
 use super::names::Names;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use super::tables;
 use crate::error::{Fault, Result};
 use crate::migration::{Migration, MigrationStep};
@@ -153,6 +153,7 @@ async fn advance(
 ) -> Result<bool> {
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     transaction.execute("SET LOCAL statement_timeout = 0").await?;
+    Query::new(format!("SELECT {DURABLE}")).run(&mut transaction).await?;
     // Waiting for the lock would hold a snapshot, for which an index that is being built waits in turn.
     if !lock(&mut transaction, "pg_try_advisory_xact_lock", names, MIGRATES).await? {
         transaction.rollback().await?;

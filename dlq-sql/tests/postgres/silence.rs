@@ -126,7 +126,7 @@ async fn every_call_ends_in_time_and_health_says_so() {
     store.put(vec![letter(0)]).await.unwrap();
     let health = async || DeadLetters::new(store.clone()).health(HealthThresholds::default()).await;
     // Connections that are there, so that it is the calls that hang and not connecting.
-    assert_eq!(idle(&store, 24).await, 24);
+    connected(&store, 24).await;
     block_in_place(|| server.pause().unwrap());
     let (names, calls_at_once): (Vec<_>, Vec<_>) = calls(&store).into_iter().unzip();
     let began = Instant::now();
@@ -246,7 +246,7 @@ async fn one_call_finds_out_for_all() {
     let proxy = Proxy::before(url()).await;
     let schema = Schema::fresh();
     let store = impatient(&proxy.url, &schema).await;
-    assert_eq!(idle(&store, 24).await, 24);
+    connected(&store, 24).await;
     proxy.swallow(true);
     store.put(vec![letter(1)]).await.unwrap_err();
     proxy.swallow(false);
@@ -255,10 +255,12 @@ async fn one_call_finds_out_for_all() {
     }
 }
 
-/// How many calls can be made at once.
-async fn idle(store: &PostgresStore, most: u64) -> usize {
-    let calls = join_all((0..most).map(|n| store.get(letter(n).id)));
-    calls.await.iter().filter(|call| call.is_ok()).count()
+/// Waits until so many calls are made at once, each on a connection of its own.
+async fn connected(store: &PostgresStore, calls: u64) {
+    let began = Instant::now();
+    while join_all((0..calls).map(|n| store.get(letter(n).id))).await.iter().any(Result::is_err) {
+        assert!(began.elapsed() < PATIENCE, "there are never {calls} connections");
+    }
 }
 
 /// Whoever vanishes in the middle of a transaction leaves locks behind, but not for long.
