@@ -21,6 +21,7 @@ pub struct Builder {
     service: Service,
     settings: Vec<(String, String)>,
     keep_in: Option<PathBuf>,
+    program: Option<PathBuf>,
     ours: bool,
 }
 
@@ -61,7 +62,7 @@ impl Plan<'_> {
 
 impl Builder {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, settings: Vec::new(), keep_in: None, ours: false }
+        Self { service, settings: Vec::new(), keep_in: None, program: None, ours: false }
     }
 
     /// A setting in the server's own words, for each node. Later ones and those given here prevail
@@ -75,6 +76,13 @@ impl Builder {
     /// folder that is removed with the server.
     pub fn keep_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.keep_in = Some(folder.into());
+        self
+    }
+
+    /// What is started: what [`ensure_installed`] would return, of another version. Defaults to installing
+    /// and starting the usual one.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
         self
     }
 
@@ -137,7 +145,10 @@ impl Builder {
 
     /// Starts the nodes and waits until each answers or, in a cluster, until none has ended at once.
     fn start_nodes(&self, count: usize) -> Result<Vec<Running>, Error> {
-        let installed = ensure_installed(self.service)?;
+        let installed = match &self.program {
+            Some(program) => program.clone(),
+            None => ensure_installed(self.service)?,
+        };
         let mut attempt = 1;
         loop {
             match self.try_start_nodes(&installed, count) {
