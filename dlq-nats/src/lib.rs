@@ -85,6 +85,7 @@ mod sink;
 mod source;
 mod streams;
 mod subjects;
+mod version;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};

@@ -7,6 +7,7 @@ mod bad_input;
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
+mod creds;
 mod fixture;
 mod ingest;
 #[path = "../common/process.rs"]
