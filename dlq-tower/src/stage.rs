@@ -68,7 +68,7 @@ impl fmt::Display for Setback {
 impl std::error::Error for Setback {}
 
 /// Beyond the life of any process.
-const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+pub(crate) const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// So long from now, or never when no instant is that far.
 pub(crate) fn instant_after(wait: Duration) -> Instant {
