@@ -103,6 +103,7 @@ mod letters;
 mod lines;
 mod marks;
 mod partition;
+mod piece;
 mod poll;
 mod produce;
 mod reading;
@@ -129,8 +130,9 @@ pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
 pub use letters::{
-    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
-    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+    Extent, ExtentReader, Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
+    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
+    StoredLetter,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;

@@ -1,4 +1,5 @@
 use std::collections::{HashSet, VecDeque};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,17 +20,30 @@ pub(crate) struct Partition {
     pub(crate) number: i32,
     /// The delay, of a partition of a retry topic.
     pub(crate) stage: Option<Duration>,
-    state: Mutex<State>,
+    state: Apart<Mutex<State>>,
     /// It is given up: what is not yielded is no longer ours to yield.
     is_leaving: AtomicBool,
-    span: AtomicU64,
+    span: Apart<AtomicU64>,
     limit: AtomicU64,
     /// Deliveries that were yielded and are not settled.
-    in_hand: AtomicUsize,
+    in_hand: Apart<AtomicUsize>,
     /// Records that wait for their time, or for one before them, and about how many bytes they are.
     held: AtomicUsize,
     held_bytes: AtomicUsize,
     has_unreadable: AtomicBool,
+}
+
+/// Written for each record, and so apart in memory from what is only read, and from each other.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Apart<T>(T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +79,7 @@ pub(crate) enum Opening {
 }
 
 /// A record that was received.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) sequence: Sequence,
     /// How often it was handed out to owners that died.
@@ -84,11 +98,11 @@ impl Partition {
             topic,
             number,
             stage,
-            state: Mutex::new(state),
+            state: Apart(Mutex::new(state)),
             is_leaving: AtomicBool::new(false),
-            span: AtomicU64::new(0),
+            span: Apart(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
-            in_hand: AtomicUsize::new(0),
+            in_hand: Apart(AtomicUsize::new(0)),
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
             has_unreadable: AtomicBool::new(false),
@@ -131,7 +145,10 @@ impl Partition {
     /// Notes the bounds where others look without the lock.
     fn measure(&self, state: &State) {
         self.span.store(state.tracker.span(), Ordering::Relaxed);
-        self.limit.store(state.handover.limit().unwrap_or(u64::MAX), Ordering::Relaxed);
+        let limit = state.handover.limit().unwrap_or(u64::MAX);
+        if self.limit.load(Ordering::Relaxed) != limit {
+            self.limit.store(limit, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn opening(&self) -> Opening {
@@ -189,17 +206,18 @@ impl Partition {
         self.state().opening = Opening::Open;
     }
 
-    /// A record was fetched.
-    pub(crate) fn receive(&self, offset: u64) -> Received {
+    /// Records were fetched, of which the offset is given and what is to be known is noted.
+    pub(crate) fn receive<'a>(&self, records: impl Iterator<Item = (u64, &'a mut Received)>) {
         let mut state = self.state();
-        let sequence = state.tracker.receive(offset);
-        // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
-        if sequence < REACH {
-            state.handover.reaches(offset);
+        for (offset, received) in records {
+            let sequence = state.tracker.receive(offset);
+            // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
+            if sequence < REACH {
+                state.handover.reaches(offset);
+            }
+            *received = Received { sequence, deaths: state.handover.deaths_of(offset) };
         }
-        let deaths = state.handover.deaths_of(offset);
         self.measure(&state);
-        Received { sequence, deaths }
     }
 
     /// A record is done.
@@ -383,6 +401,14 @@ impl Hops {
 mod tests {
     use super::*;
 
+    impl Partition {
+        fn receive_one(&self, offset: u64) -> Received {
+            let mut received = Received::default();
+            self.receive([(offset, &mut received)].into_iter());
+            received
+        }
+    }
+
     fn open() -> Partition {
         let partition = Partition::new(1, "orders".into(), 0, None);
         partition.found(Some((5, "")));
@@ -393,8 +419,8 @@ mod tests {
     #[test]
     fn what_ends_after_it_was_given_up_counts_no_more() {
         let partition = open();
-        let one = partition.receive(5);
-        let two = partition.receive(6);
+        let one = partition.receive_one(5);
+        let two = partition.receive_one(6);
         partition.done(one.sequence).unwrap();
         assert_eq!(partition.close(true), Some((6, "dlq1;clean".to_owned())));
         assert!(partition.done(two.sequence).is_err());
@@ -406,9 +432,9 @@ mod tests {
         let partition = Partition::new(1, "orders".into(), 0, None);
         partition.found(Some((500, "dlq1;open;by=9;deaths=1;until=1000")));
         partition.opened();
-        assert_eq!([500, 50_000].map(|offset| partition.receive(offset).deaths), [2, 2]);
+        assert_eq!([500, 50_000].map(|offset| partition.receive_one(offset).deaths), [2, 2]);
         let well = open();
-        assert_eq!([5, 50_000].map(|offset| well.receive(offset).deaths), [0, 0]);
+        assert_eq!([5, 50_000].map(|offset| well.receive_one(offset).deaths), [0, 0]);
     }
 
     #[test]
@@ -428,7 +454,7 @@ mod tests {
         assert_eq!((partition.news().map(|news| news.0), partition.rests_at()), (Some(7), Some(7)));
         partition.passes(5, 9);
         assert_eq!(partition.news(), None, "it rests elsewhere");
-        let received = partition.receive(8);
+        let received = partition.receive_one(8);
         assert_eq!(partition.rests_at(), None);
         partition.passes(7, 9);
         assert_eq!(partition.point(false).map(|point| point.0), Some(8));
@@ -442,7 +468,7 @@ mod tests {
     #[test]
     fn only_news_is_committed() {
         let partition = open();
-        let records = [5, 6].map(|offset| partition.receive(offset));
+        let records = [5, 6].map(|offset| partition.receive_one(offset));
         assert_eq!(partition.news(), None);
         partition.done(records[1].sequence).unwrap();
         assert_eq!(partition.news(), None, "the position has not moved");
@@ -463,7 +489,7 @@ mod tests {
     fn g1_what_is_in_hand_of_a_topic_that_is_gone_ends_and_commits_nothing() {
         let gone = open();
         assert!(gone.is_of("one") && !gone.is_of("two"));
-        let received = gone.receive(5);
+        let received = gone.receive_one(5);
         let new = gone.anew("two");
         assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
         assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));

@@ -20,9 +20,9 @@ use crate::consumer::Start;
 use crate::error::is_refusal;
 use crate::gauges::{Gauges, anew};
 use crate::partition::{Opening, Partition};
+use crate::piece::Piece;
 use crate::rebalance::{Hooks, add, give_up};
-use crate::record::Record;
-use crate::shared::{Phase, Place, Shared, Taken, lock};
+use crate::shared::{Phase, Shared, lock};
 use crate::tail::Tail;
 
 /// How long the client is waited for when it has nothing.
@@ -56,9 +56,13 @@ pub(crate) struct Poller {
     pub(crate) bounds: Bounds,
     start: Start,
     /// Of partitions that are not open yet.
-    early: VecDeque<(Record, Arc<Partition>)>,
-    batch: Vec<Taken>,
+    early: VecDeque<Piece>,
+    batch: Vec<Piece>,
     last: Option<Arc<Partition>>,
+    /// What came last of it.
+    piece: Option<Piece>,
+    /// How large the one before became.
+    like: (usize, usize),
     /// Also of those that are not ours now: a pause outlives the assignment that it was made in.
     paused: HashSet<(Arc<str>, i32)>,
     /// Since when the queue has been full.
@@ -89,8 +93,10 @@ impl Poller {
             bounds,
             start,
             early: VecDeque::new(),
-            batch: Vec::with_capacity(BATCH),
+            batch: Vec::new(),
             last: None,
+            piece: None,
+            like: (0, 0),
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
@@ -128,7 +134,7 @@ impl Poller {
             return;
         }
         let consumer = Arc::clone(&self.consumer);
-        let mut wait = WAIT;
+        let (mut wait, mut fetched) = (WAIT, self.early());
         // At least once, whatever waits for its partition to open: that is how the group is heard.
         loop {
             match consumer.poll(wait) {
@@ -137,11 +143,17 @@ impl Poller {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => self.failed(error),
             }
-            wait = Duration::ZERO;
-            if self.batch.len() + self.early.len() >= BATCH {
+            (wait, fetched) = (Duration::ZERO, fetched + 1);
+            if fetched >= BATCH {
                 break;
             }
         }
+        self.cut();
+    }
+
+    /// How many records wait for their partition to open.
+    fn early(&self) -> usize {
+        self.early.iter().map(Piece::len).sum()
     }
 
     fn received(&mut self, message: &BorrowedMessage<'_>) {
@@ -151,35 +163,55 @@ impl Poller {
         if !self.last.as_ref().is_some_and(is_last)
             || self.last.as_ref().is_some_and(|p| p.is_leaving())
         {
+            self.cut();
             self.last = self.shared.find(message.topic(), message.partition());
         }
+        if self.piece.as_ref().is_some_and(Piece::is_full) {
+            self.cut();
+        }
         // What comes of a partition that was revoked meanwhile is for its new owner.
-        let Some(partition) = self.last.clone() else { return };
-        let record = Record::of(message, Arc::clone(&partition.topic));
+        let Some(partition) = &self.last else { return };
+        let new = || Piece::new(Arc::clone(partition), self.like);
+        self.piece.get_or_insert_with(new).push(message);
+    }
+
+    /// What comes next is of another piece.
+    fn cut(&mut self) {
+        let Some(piece) = self.piece.take() else { return };
+        self.like = piece.size();
+        let partition = &piece.partition;
         match partition.opening() {
-            Opening::Open => self.take(record, partition),
-            Opening::Unknown => self.early.push_back((record, partition)),
+            Opening::Open => self.take(piece),
+            Opening::Unknown => self.early.push_back(piece),
             Opening::Anew => {}
             Opening::First => {
-                partition.starts_at(record.offset);
-                self.early.push_back((record, partition));
+                if let Some(first) = piece.first() {
+                    partition.starts_at(first);
+                }
+                self.early.push_back(piece);
             }
         }
     }
 
-    fn take(&mut self, record: Record, partition: Arc<Partition>) {
-        let offset = record.offset;
-        if self.start == Start::Latest
-            && let Some(seek) = partition.passes_over(offset)
-        {
+    fn take(&mut self, mut piece: Piece) {
+        if self.start == Start::Latest {
+            let partition = Arc::clone(&piece.partition);
+            let mut seek = None;
+            piece.retain(|offset| match partition.passes_over(offset) {
+                None => true,
+                Some(end) => {
+                    seek = seek.or(end);
+                    false
+                }
+            });
             if let Some(end) = seek {
                 self.seek(&partition, end);
             }
-            return;
         }
-        let received = partition.receive(offset);
-        let place = Place { partition, sequence: received.sequence, offset };
-        self.batch.push(Taken { record, place, deaths: received.deaths });
+        if piece.len() > 0 {
+            piece.receive();
+            self.batch.push(piece);
+        }
     }
 
     /// What is read until then is passed over, wherever the client goes.
@@ -252,8 +284,8 @@ impl Poller {
                 .or_default()
                 .insert(partition, new);
             self.last = None;
-            self.batch.retain(|taken| !Arc::ptr_eq(&taken.place.partition, &old));
-            self.early.retain(|(_, partition)| !Arc::ptr_eq(partition, &old));
+            self.batch.retain(|piece| !Arc::ptr_eq(&piece.partition, &old));
+            self.early.retain(|piece| !Arc::ptr_eq(&piece.partition, &old));
         }
     }
 
@@ -269,7 +301,7 @@ impl Poller {
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
     /// finds that word without an end knows that we died.
     fn take_over(&mut self) {
-        self.early.retain(|(_, partition)| !partition.is_leaving());
+        self.early.retain(|piece| !piece.partition.is_leaving());
         let mut closed = self.shared.all();
         closed.retain(|partition| partition.opening() != Opening::Open);
         if closed.is_empty() || self.refused.is_some_and(|at| at.elapsed() < AGAIN) {
@@ -303,11 +335,11 @@ impl Poller {
         for partition in &closed {
             partition.opened();
         }
-        for (record, partition) in std::mem::take(&mut self.early) {
-            if partition.opening() == Opening::Open {
-                self.take(record, partition);
+        for piece in std::mem::take(&mut self.early) {
+            if piece.partition.opening() == Opening::Open {
+                self.take(piece);
             } else {
-                self.early.push_back((record, partition));
+                self.early.push_back(piece);
             }
         }
     }
@@ -373,7 +405,7 @@ impl Poller {
             self.shared.arrived.notify_one();
         }
         let until = Instant::now() + self.bounds.commit.min(PATIENCE);
-        while queue.fetched.len() >= self.bounds.prefetch && queue.phase == Phase::Running {
+        while queue.records >= self.bounds.prefetch && queue.phase == Phase::Running {
             self.full.get_or_insert_with(Instant::now);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -381,7 +413,7 @@ impl Poller {
             }
             queue = self.shared.wait(queue, left);
         }
-        if queue.fetched.len() < self.bounds.prefetch {
+        if queue.records < self.bounds.prefetch {
             self.full = None;
         }
     }
@@ -420,7 +452,7 @@ impl Poller {
         let stages = all.iter().filter(|partition| partition.stage.is_some()).count();
         let waiting: usize = all.iter().map(|partition| partition.held()).sum();
         self.gauges.waiting.set(waiting as f64);
-        let is_crowded = self.early.len() >= BATCH;
+        let is_crowded = self.early() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
         for partition in &all {

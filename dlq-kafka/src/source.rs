@@ -8,6 +8,7 @@ use tokio::time::{sleep_until, timeout};
 use crate::gauges::{Gauges, late};
 use crate::lines::Lines;
 use crate::marks::KafkaCrashMarks;
+use crate::piece::{Piece, Records};
 use crate::reading::{Read, Reading};
 use crate::settle::KafkaSettle;
 use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
@@ -47,7 +48,9 @@ pub struct KafkaSource {
     shared: Arc<Shared>,
     reading: Reading,
     lines: Lines,
-    ready: VecDeque<Taken>,
+    ready: VecDeque<Piece>,
+    /// The first of these.
+    records: Option<Records>,
     /// Records that were released from their line.
     next: VecDeque<(Taken, Option<Line>)>,
     waiting: Waiting<Sleeper>,
@@ -78,6 +81,7 @@ impl KafkaSource {
             reading,
             lines,
             ready: VecDeque::new(),
+            records: None,
             next: VecDeque::new(),
             waiting: Waiting::new(),
             bounds: prefetch,
@@ -163,9 +167,22 @@ impl KafkaSource {
         self.next.extend(lines.into_iter().filter_map(|line| self.lines.release(line)));
     }
 
+    /// The next record of those that were taken.
+    fn fetched(&mut self) -> Option<Taken> {
+        loop {
+            match self.records.as_mut().and_then(Records::next) {
+                Some(taken) => return Some(taken),
+                None => {
+                    let piece = self.ready.pop_front()?;
+                    self.records = Some(piece.records(&self.reading.cluster));
+                }
+            }
+        }
+    }
+
     /// What becomes of a record that was fetched.
     fn look_at(&mut self, taken: Taken, line: Option<Line>) -> Option<(Delivery, KafkaSettle)> {
-        let Taken { record, place, deaths } = taken;
+        let Taken { record, origin, place, deaths } = taken;
         if place.partition.is_leaving() {
             return None;
         }
@@ -184,7 +201,7 @@ impl KafkaSource {
             0 => delivery,
             deaths => delivery.with_deliveries(deaths.saturating_add(1)),
         };
-        match self.reading.read(record, place.partition.stage) {
+        match self.reading.read(record, origin, place.partition.stage) {
             Read::Message(delivery) => self.hand_out(counted(delivery), place, line),
             Read::Record { delivery, due } => {
                 let delivery = counted(delivery);
@@ -232,7 +249,7 @@ impl KafkaSource {
             self.next.extend(self.lines.release(line));
         }
         let has_lost = std::mem::take(&mut queue.has_lost);
-        let was_full = queue.fetched.len() >= self.bounds;
+        let was_full = std::mem::take(&mut queue.records) >= self.bounds;
         std::mem::swap(&mut self.ready, &mut queue.fetched);
         drop(queue);
         if was_full {
@@ -265,7 +282,7 @@ impl Source for KafkaSource {
             }
             let next = match self.next.pop_front() {
                 Some(next) => Some(next),
-                None => match self.ready.pop_front() {
+                None => match self.fetched() {
                     Some(taken) => match self.lines.admit(taken) {
                         Some(next) => Some(next),
                         None => continue,
@@ -298,6 +315,7 @@ impl Source for KafkaSource {
     async fn close(&mut self) {
         self.has_ended = true;
         self.ready.clear();
+        self.records = None;
         self.next.clear();
         self.lines.clear();
         self.waiting.clear();

@@ -21,6 +21,7 @@ pub struct Builder {
     service: Service,
     settings: Vec<(String, String)>,
     keep_in: Option<PathBuf>,
+    program: Option<PathBuf>,
     ours: bool,
     login: Option<Login>,
 }
@@ -76,7 +77,14 @@ impl Plan<'_> {
 
 impl Builder {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, settings: Vec::new(), keep_in: None, ours: false, login: None }
+        Self {
+            service,
+            settings: Vec::new(),
+            keep_in: None,
+            program: None,
+            ours: false,
+            login: None,
+        }
     }
 
     /// A setting in the server's own words, for each node. Later ones and those given here prevail
@@ -99,6 +107,13 @@ impl Builder {
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some(Login { user: user.into(), password: password.into() });
         self.ours()
+    }
+
+    /// What is started: what [`ensure_installed`] would return, of another version. Defaults to installing
+    /// and starting the usual one.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
     }
 
     /// Starts a server even when a URL in the environment names another: for those who must kill
@@ -160,7 +175,10 @@ impl Builder {
 
     /// Starts the nodes and waits until each answers or, in a cluster, until none has ended at once.
     fn start_nodes(&self, count: usize) -> Result<Vec<Running>, Error> {
-        let installed = ensure_installed(self.service)?;
+        let installed = match &self.program {
+            Some(program) => program.clone(),
+            None => ensure_installed(self.service)?,
+        };
         let mut attempt = 1;
         loop {
             match self.try_start_nodes(&installed, count) {
