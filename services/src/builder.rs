@@ -20,6 +20,7 @@ const PORT_ATTEMPTS: u32 = 5;
 pub struct Builder {
     service: Service,
     settings: Vec<(String, String)>,
+    env: Vec<(String, String)>,
     keep_in: Option<PathBuf>,
     ours: bool,
 }
@@ -61,13 +62,19 @@ impl Plan<'_> {
 
 impl Builder {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, settings: Vec::new(), keep_in: None, ours: false }
+        Self { service, settings: Vec::new(), env: Vec::new(), keep_in: None, ours: false }
     }
 
     /// A setting in the server's own words, for each node. Later ones and those given here prevail
     /// over earlier ones and over the defaults.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// A variable of the server's environment, beside ours, for each node.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), value.into()));
         self
     }
 
@@ -160,7 +167,7 @@ impl Builder {
         for index in 0..count {
             let folder = data.node(self.service, index + 1)?;
             let plan = Plan { index, ports: &ports, folder: &folder, settings: &self.settings };
-            let launch = self.prepare(installed, &plan)?;
+            let launch = Launch { env: self.env.clone(), ..self.prepare(installed, &plan)? };
             let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
             nodes.push(Running::ours(self.service, own));
         }

@@ -119,7 +119,7 @@ async fn cut(schema: &Schema) {
     conn.execute(sql).await.unwrap();
 }
 
-async fn impatient(schema: &Schema) -> PostgresStore {
+pub(crate) async fn impatient(schema: &Schema) -> PostgresStore {
     let builder = schema.builder().acquire_timeout(Duration::from_millis(300));
     builder.statement_timeout(Duration::from_millis(300)).open().await.unwrap()
 }

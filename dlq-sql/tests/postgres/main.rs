@@ -10,6 +10,8 @@ mod durable;
 mod faults;
 mod fixture;
 mod foreign;
+#[cfg(target_os = "linux")]
+mod full_disk;
 mod large;
 mod migrating;
 mod model;

@@ -45,7 +45,7 @@ async fn g1_the_server_freezes_and_goes_on() {
     if !available() {
         return;
     }
-    let mut server = Service::Postgres.builder().start().unwrap();
+    let mut server = Service::Postgres.builder().ours().start().unwrap();
     let schema = Schema::at(server.url());
     let world = World::start(impatient(server.url(), &schema).await);
     for left in [900, 600, 300] {
@@ -120,7 +120,7 @@ async fn every_call_ends_in_time_and_health_says_so() {
     if !available() {
         return;
     }
-    let mut server = Service::Postgres.builder().start().unwrap();
+    let mut server = Service::Postgres.builder().ours().start().unwrap();
     let schema = Schema::at(server.url());
     let store = impatient(server.url(), &schema).await;
     store.put(vec![letter(0)]).await.unwrap();
@@ -154,7 +154,7 @@ async fn claims_in_flight_run_again_and_no_others() {
         return;
     }
     const LETTERS: u64 = 600;
-    let mut server = Service::Postgres.builder().start().unwrap();
+    let mut server = Service::Postgres.builder().ours().start().unwrap();
     let schema = Schema::at(server.url());
     let store = impatient(server.url(), &schema).await;
     for n in 0..LETTERS {
