@@ -18,6 +18,7 @@ mod model;
 mod opening;
 mod own_time;
 mod plans;
+mod pooler;
 mod proxy;
 mod racing;
 mod silence;

@@ -76,10 +76,10 @@ async fn g1_the_network_swallows_what_is_sent() {
     assert!(errors > 0, "nobody was struck");
 }
 
-type Call<'c> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'c>>;
+pub(crate) type Call<'c> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'c>>;
 
 /// One call of each kind, none of which finds anything wrong.
-fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
+pub(crate) fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
     fn call<'c, T>(
         name: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'c,
