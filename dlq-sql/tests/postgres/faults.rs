@@ -112,7 +112,7 @@ impl World {
 }
 
 /// Ends all connections but one's own.
-async fn cut(schema: &Schema) {
+pub(crate) async fn cut(schema: &Schema) {
     let mut conn = schema.connect().await;
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
