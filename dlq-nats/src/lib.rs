@@ -72,6 +72,7 @@ pub mod idempotency;
 mod jetstream;
 mod lane;
 mod letters;
+mod lines;
 mod marks;
 mod names;
 mod permissions;

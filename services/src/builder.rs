@@ -23,6 +23,20 @@ pub struct Builder {
     keep_in: Option<PathBuf>,
     program: Option<PathBuf>,
     ours: bool,
+    login: Option<Login>,
+}
+
+/// Who may log in.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) user: String,
+    pub(crate) password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 /// The server that the environment names, or else one that is installed and started as it is by
@@ -52,6 +66,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) ports: &'a [Ports],
     pub(crate) folder: &'a Path,
     pub(crate) settings: &'a [(String, String)],
+    pub(crate) login: Option<&'a Login>,
 }
 
 impl Plan<'_> {
@@ -62,7 +77,8 @@ impl Plan<'_> {
 
 impl Builder {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, settings: Vec::new(), keep_in: None, program: None, ours: false }
+        let (settings, ours) = (Vec::new(), false);
+        Self { service, settings, keep_in: None, program: None, ours, login: None }
     }
 
     /// A setting in the server's own words, for each node. Later ones and those given here prevail
@@ -84,6 +100,14 @@ impl Builder {
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
+    }
+
+    /// Has Kafka listen also where who connects has to log in as this user, by SASL without TLS: `PLAIN`,
+    /// `SCRAM-SHA-256` or `SCRAM-SHA-512`; see [`Running::login_url`]. Implies [`ours`](Self::ours). Name and password
+    /// are letters and digits.
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.login = Some(Login { user: user.into(), password: password.into() });
+        self.ours()
     }
 
     /// Starts a server even when a URL in the environment names another: for those who must kill
@@ -170,7 +194,8 @@ impl Builder {
         let mut nodes = Vec::with_capacity(count);
         for index in 0..count {
             let folder = data.node(self.service, index + 1)?;
-            let plan = Plan { index, ports: &ports, folder: &folder, settings: &self.settings };
+            let (settings, login) = (&*self.settings, self.login.as_ref());
+            let plan = Plan { index, ports: &ports, folder: &folder, settings, login };
             let launch = self.prepare(installed, &plan)?;
             let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
             nodes.push(Running::ours(self.service, own));
@@ -182,6 +207,11 @@ impl Builder {
     }
 
     fn prepare(&self, installed: &Path, plan: &Plan<'_>) -> Result<Launch, Error> {
+        if plan.login.is_some() && self.service != Service::Kafka {
+            return Err(
+                self.error(ErrorKind::Unsupported, "only kafka has a listener for logins here")
+            );
+        }
         let installed = installed.to_owned();
         match self.service {
             Service::Nats => nats::prepare(installed, plan),

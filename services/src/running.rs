@@ -116,6 +116,14 @@ impl Running {
         Some(format!("127.0.0.1:{}", own.ports.monitor))
     }
 
+    /// `host:port` where clients of Kafka have to log in, if it is ours; see
+    /// [`Builder::login`](crate::Builder::login).
+    #[must_use]
+    pub fn login_url(&self) -> Option<String> {
+        let own = self.own.as_ref().filter(|_| self.service == Service::Kafka)?;
+        Some(format!("127.0.0.1:{}", own.ports.monitor))
+    }
+
     /// Asks it something in its own protocol and checks the answer; see [`wire::ping`]. Gives up
     /// after three seconds.
     ///

@@ -81,7 +81,7 @@ mirror!(Upkeep as DynUpkeep for BoxStore {
     fn delete(selection: Selection, by: Actor) -> Marked;
     fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
     fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
-    fn restore(letters: Vec<DeadLetter>) -> Vec<Receipt>;
+    fn restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
     fn audit(limit: u32) -> Vec<AuditEntry>;
     fn record_processed(events: Vec<ProcessedEvent>) -> ();
     fn processed(limit: u32) -> Vec<ProcessedEvent>;

@@ -351,6 +351,8 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
     ///
     /// A letter whose id is there follows the rules of [`Sink::put`] (one that is `retrying`, those of retry records):
     /// one that is known changes nothing, so that restoring may be repeated. Claims and operations are not restored.
+    /// Whoever waits for what is due now is woken, as far as the store can. Many letters may be restored in several
+    /// steps, each of them with an entry in the audit.
     ///
     /// # Errors
     ///
@@ -358,6 +360,7 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
     fn restore(
         &self,
         letters: Vec<DeadLetter>,
+        by: Actor,
     ) -> impl Future<Output = Result<Vec<Receipt>, StoreError>> + Send;
 
     /// What operators did, newest first, at most `limit`. Every call that was carried out has an entry, also one that

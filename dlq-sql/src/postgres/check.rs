@@ -22,7 +22,8 @@ impl PostgresStore {
     ///
     /// When the database cannot be read.
     pub async fn verify(&self) -> std::result::Result<Vec<String>, StoreError> {
-        attempt!(self, conn => verify(conn, self.names())).during("look for damage")
+        let patient = self.patient();
+        attempt!(&patient, conn => verify(conn, self.names())).during("look for damage")
     }
 }
 

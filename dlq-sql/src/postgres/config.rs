@@ -2,6 +2,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::policy::duration;
 use dlq_core::{SharedClock, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _};
@@ -9,9 +10,14 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
+use super::silence::Patience;
+use super::sink::LARGEST;
 use super::{Inner, PostgresStore, migrate, schema};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
+
+/// How much longer than a statement may take its answer may be on its way.
+const SLACK: Duration = Duration::from_secs(10);
 
 /// How a [`PostgresStore`] is opened.
 ///
@@ -35,6 +41,8 @@ pub struct PostgresBuilder {
     max_connections: u32,
     acquire_timeout: Duration,
     statement_timeout: Duration,
+    answer_timeout: Option<Duration>,
+    largest: usize,
 }
 
 #[derive(Clone)]
@@ -73,6 +81,8 @@ impl PostgresBuilder {
             max_connections: 10,
             acquire_timeout: Duration::from_secs(10),
             statement_timeout: Duration::from_secs(30),
+            answer_timeout: None,
+            largest: LARGEST,
         }
     }
 
@@ -132,13 +142,32 @@ impl PostgresBuilder {
         self
     }
 
+    /// Sets how long the database may be silent before a call gives it up, closes the connection and fails as
+    /// `Unavailable`; zero means for ever. A call that it is answering, however slowly, is not cut off. Whether a call
+    /// that was given up has been carried out is not known; it may be made again. To be longer than
+    /// [`statement_timeout`](Self::statement_timeout), or no statement could take that long. What the database is given
+    /// time for (migrating, starting and cancelling operations, looking for damage) may be silent for six hours.
+    ///
+    /// Defaults to ten seconds more than the statement time-out, and to for ever where that is for ever.
+    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = Some(timeout);
+        self
+    }
+
+    /// Lowers how many bytes a letter may have, for tests.
+    #[doc(hidden)]
+    pub fn largest(mut self, bytes: usize) -> Self {
+        self.largest = bytes.min(LARGEST);
+        self
+    }
+
     /// Opens the store. Creates the tables where they are missing and migrates older ones, unless
     /// [told otherwise](Self::migrate); safe when many do it at once.
     ///
     /// # Errors
     ///
     /// - `Unavailable`: the database does not answer.
-    /// - `InvalidConfig`: the URL or a name will not do, the login is refused, or a right is missing.
+    /// - `InvalidConfig`: the URL, a name or a time-out will not do, the login is refused, or a right is missing.
     /// - `NotFound`: there is no such database, or there are no tables and they are not to be created.
     /// - `Incompatible`: the tables are of a newer version of the schema, or of an older one and not to be migrated.
     ///
@@ -150,21 +179,39 @@ impl PostgresBuilder {
     }
 
     async fn start(self) -> Result<PostgresStore> {
+        let patience = self.patience()?;
         let (pool, names) = self.connect().await?;
-        if self.migrate {
-            schema::ensure(&pool, &names, schema::latest()).await?;
-        } else {
-            let mut conn = pool.acquire().await?;
-            let found = schema::version(&mut conn, &names).await?;
-            schema::recognise(found)?;
+        let found = patience.on(schema::found(&pool, &names)).await?;
+        if !self.migrate {
             schema::refuse_old(&names, found, &migrate::place(&pool.connect_options(), &names))?;
+        } else if found < schema::latest() {
+            patience.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
         }
-        let inner = Inner::new(pool, Arc::new(names));
-        let store = PostgresStore { inner: Arc::new(inner), clock: self.clock };
+        let inner = Arc::new(Inner::new(pool, Arc::new(names), self.largest));
+        let store = PostgresStore { inner, patience, clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.set_dedup(dedup).await?;
         }
         Ok(store)
+    }
+
+    /// How long the database may be silent.
+    pub(super) fn patience(&self) -> Result<Patience> {
+        let statement = self.statement_timeout;
+        let default = if statement.is_zero() { statement } else { statement + SLACK };
+        let answer = self.answer_timeout.unwrap_or(default);
+        if !answer.is_zero() && answer <= statement && matches!(self.place, Place::Url(_)) {
+            return Err(Fault::new(
+                StoreErrorKind::InvalidConfig,
+                format!(
+                    "`answer_timeout` is {} and `statement_timeout` {}; the first must be longer, or no statement could \
+                     take the time that it is allowed",
+                    duration::format(answer),
+                    duration::format(statement)
+                ),
+            ));
+        }
+        Ok(Patience(Some(answer).filter(|answer| !answer.is_zero())))
     }
 
     /// Connections, and what the tables are called; nothing has been looked at yet.
@@ -186,7 +233,7 @@ impl PostgresBuilder {
         };
         let schema = match &self.schema {
             Some(schema) => schema.clone(),
-            None => current_schema(&pool).await?,
+            None => self.patience()?.on(current_schema(&pool)).await?,
         };
         let names = Names::new(&schema, &self.table);
         Ok((pool, names))
@@ -195,10 +242,11 @@ impl PostgresBuilder {
     async fn pool(&self, url: &str) -> Result<PgPool> {
         let options = PgConnectOptions::from_str(url)?.disable_statement_logging();
         let timeout = self.statement_timeout.as_millis();
-        // What was confirmed has to survive, whatever the database is told for others.
+        // Who vanishes in the middle of a call is to leave no locks behind.
+        let idle = self.patience()?.0.map_or(0, |answer| answer.as_millis());
         let settings = format!(
-            "SET statement_timeout = {timeout}; SET default_transaction_isolation = 'read committed'; \
-             SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+            "SET statement_timeout = {timeout}; SET idle_in_transaction_session_timeout = {idle}; \
+             SET default_transaction_isolation = 'read committed'"
         );
         let settings: Arc<str> = settings.into();
         let pool = PgPoolOptions::new()

@@ -28,7 +28,8 @@ impl From<sqlx::Error> for Fault {
             sqlx::Error::Database(database) => refused(&**database),
             sqlx::Error::PoolTimedOut => (
                 Unavailable,
-                "no connection became free in time; allow more connections, or see what holds them"
+                "no connection was to be had in time; see that the database answers, and where it does, allow more connections or \
+                 see what holds them"
                     .to_owned(),
             ),
             sqlx::Error::PoolClosed => (Unavailable, "the connections were closed".to_owned()),

@@ -27,7 +27,7 @@ impl PostgresBuilder {
     pub async fn migration(&self) -> std::result::Result<Migration, StoreError> {
         let look = async {
             let (pool, names) = self.connect().await?;
-            look(&pool, &names).await
+            self.look(&pool, &names).await
         };
         look.await.during("look at the schema")
     }
@@ -57,19 +57,17 @@ impl PostgresBuilder {
     pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
         let apply = async {
             let (pool, names) = self.connect().await?;
-            let migration = look(&pool, &names).await?;
-            schema::ensure(&pool, &names, schema::latest()).await?;
+            let migration = self.look(&pool, &names).await?;
+            let ensure = schema::ensure(&pool, &names, schema::latest());
+            self.patience()?.long().on(ensure).await?;
             Ok(migration)
         };
         apply.await.during("migrate the schema")
     }
-}
 
-async fn look(pool: &PgPool, names: &Names) -> Result<Migration> {
-    let mut conn = pool.acquire().await?;
-    let found = schema::version(&mut conn, names).await?;
-    schema::recognise(found)?;
-    Ok(schema::migration(found))
+    async fn look(&self, pool: &PgPool, names: &Names) -> Result<Migration> {
+        Ok(schema::migration(self.patience()?.on(schema::found(pool, names)).await?))
+    }
 }
 
 /// Where the tables are and who asks, as a URL without password.

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 use super::codec::{Fields, read_head, read_whole};
 use super::dedup::Originals;
 use super::names::Names;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use super::rows;
 use crate::error::{Again, Fault, Result};
 use crate::row::{Changed, Row};
@@ -66,14 +66,9 @@ impl<'c> Unit<'c> {
         given: Option<Timestamp>,
     ) -> Result<Self> {
         let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-        let now = match given {
-            Some(now) => now,
-            None => {
-                let now = Query::new("SELECT statement_timestamp()");
-                let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
-                now.unwrap_or_default()
-            }
-        };
+        let now = Query::new("SELECT ").now(given).push(&format!(" WHERE {DURABLE}"));
+        let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
+        let now = now.unwrap_or_default();
         Ok(Self {
             transaction,
             names,

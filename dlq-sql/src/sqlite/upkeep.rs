@@ -94,10 +94,15 @@ impl Upkeep for SqliteStore {
     async fn restore(
         &self,
         letters: Vec<DeadLetter>,
+        by: Actor,
     ) -> std::result::Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let restore = move |unit: &mut Unit<'_>| {
-            letters.iter().map(|letter| unit.restore(letter.clone(), now)).collect()
+            let receipts = letters.iter().map(|letter| unit.restore(letter.clone(), now));
+            let receipts = receipts.collect::<Result<Vec<_>>>()?;
+            let (subject, affected) = rules::restored_subject(&receipts);
+            unit.note_action(&by, "restore", subject, affected, now)?;
+            Ok(receipts)
         };
         self.write(restore).await.during("restore letters")
     }

@@ -188,7 +188,7 @@ passed_on! { Upkeep:
     delete(selection: Selection, by: Actor) -> Marked;
     cleanup(cleanup: Cleanup, by: Actor) -> u64;
     edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
-    restore(letters: Vec<DeadLetter>) -> Vec<Receipt>;
+    restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
     audit(limit: u32) -> Vec<AuditEntry>;
     record_processed(events: Vec<ProcessedEvent>) -> ();
     processed(limit: u32) -> Vec<ProcessedEvent>;

@@ -266,8 +266,12 @@ impl<S: Store> Upkeep for FaultyStore<S> {
         self.inner.edit(id, edit, by).await
     }
 
-    async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
-        self.inner.restore(letters).await
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+        by: Actor,
+    ) -> Result<Vec<Receipt>, StoreError> {
+        self.inner.restore(letters, by).await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {

@@ -70,10 +70,18 @@ impl Upkeep for MemoryStore {
         })
     }
 
-    async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+        by: Actor,
+    ) -> Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let mut world = self.world();
-        Ok(letters.into_iter().map(|letter| world.restore(letter, now)).collect())
+        let receipts: Vec<_> =
+            letters.into_iter().map(|letter| world.restore(letter, now)).collect();
+        let (subject, affected) = rules::restored_subject(&receipts);
+        world.note(by, "restore", subject, affected, now);
+        Ok(receipts)
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
