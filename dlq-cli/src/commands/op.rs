@@ -13,6 +13,8 @@ use crate::signals::Signals;
 
 /// How many items are fetched at a time.
 const PAGE: u32 = 500;
+/// How many operations are looked through for one that is named by its first digits.
+const LATEST: u32 = 1000;
 /// How often a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -23,9 +25,9 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     match command {
         OpCommand::List { limit } => show_all(context, store, limit).await,
-        OpCommand::Show { id } => show(context, store, id).await,
+        OpCommand::Show { id } => show(context, store, named(store, &id).await?).await,
         OpCommand::Watch { id } => {
-            let operation = watch(store, id).await?;
+            let operation = watch(store, named(store, &id).await?).await?;
             if context.out.is_table() {
                 context.out.line(one_line(&operation))?;
             } else {
@@ -36,6 +38,30 @@ pub(super) async fn run(
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
         OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,
         OpCommand::Cancel(args) => steer(context, store, args, Control::Cancel).await,
+    }
+}
+
+/// The operation whose id begins with these digits, among the latest.
+async fn named(store: &DeadLetters, digits: &str) -> Result<OperationId, CliError> {
+    if let Ok(id) = digits.parse() {
+        return Ok(id);
+    }
+    let digits = digits.to_ascii_lowercase();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(CliError::refused(format!(
+            "`{digits}` begins no id of an operation; expected hexadecimal digits, as `dlq op list` shows them"
+        )));
+    }
+    let found = store.operations(LATEST).await?.into_iter().map(|operation| operation.id);
+    let found: Vec<_> = found.filter(|id| id.to_string().starts_with(&digits)).collect();
+    match found.as_slice() {
+        [id] => Ok(*id),
+        [] => Err(CliError::failed(format!(
+            "none of the latest {LATEST} operations has an id that begins with `{digits}`; `dlq op list` shows which there are"
+        ))),
+        _ => Err(CliError::refused(format!(
+            "more than one operation has an id that begins with `{digits}`; give more digits"
+        ))),
     }
 }
 
@@ -144,7 +170,8 @@ async fn steer(
     args: SteerArgs,
     control: Control,
 ) -> Result<ExitCode, CliError> {
-    let operation = store.control(args.id, control, ask::actor(args.note.as_deref())).await?;
+    let id = named(store, &args.id).await?;
+    let operation = store.control(id, control, ask::actor(args.note.as_deref())).await?;
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {
