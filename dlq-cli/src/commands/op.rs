@@ -1,8 +1,9 @@
+use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dlq_core::store::{Control, ItemOutcome, Operation, OperationState};
-use dlq_core::{DeadLetters, OperationId};
+use dlq_core::store::{Control, ItemOutcome, Operation, OperationItem, OperationState};
+use dlq_core::{DeadLetters, Filter, LetterId, OperationId, PageRequest};
 
 use super::{Context, list, replay};
 use crate::ask;
@@ -148,20 +149,39 @@ async fn show(
                 Column::whole("AGE", 3),
                 Column::text("WHY", 1, 10),
             ]);
+            let errors = errors(store, &items).await?;
             for item in &items {
+                let why = item.why.as_ref().or_else(|| errors.get(&item.letter));
                 table.row([
                     item.index.to_string(),
                     list::short(&item.letter),
                     item.generation.to_string(),
                     item.outcome.to_string(),
                     age(item.at),
-                    item.why.clone().unwrap_or_else(|| "-".to_owned()),
+                    why.cloned().unwrap_or_else(|| "-".to_owned()),
                 ]);
             }
             context.out.table(&table)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The latest errors of letters that failed again.
+async fn errors(
+    store: &DeadLetters,
+    items: &[OperationItem],
+) -> Result<HashMap<LetterId, String>, CliError> {
+    let failed = items.iter().filter(|item| item.outcome == ItemOutcome::FailedAgain);
+    let failed: Vec<_> = failed.map(|item| item.letter).collect();
+    let mut errors = HashMap::new();
+    for ids in failed.chunks(PAGE as usize) {
+        let mut filter = Filter::new();
+        filter.ids = ids.to_vec();
+        let page = store.list(filter, PageRequest::new().with_limit(PAGE)).await?;
+        errors.extend(page.letters.into_iter().map(|letter| (letter.id, letter.error)));
+    }
+    Ok(errors)
 }
 
 async fn steer(
@@ -192,6 +212,12 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
         bar.say(format!("{}{}", operation.state, outcomes(&operation)));
         if operation.state.is_final() || operation.state == OperationState::Stopped {
             bar.end();
+            if operation.state == OperationState::Stopped {
+                eprintln!(
+                    "letters of the canary died again, and the rest was not sent; see why: dlq op show {id}; to go on: dlq op resume \
+                     {id}, to give it up: dlq op cancel {id}"
+                );
+            }
             return Ok(operation);
         }
         if operation.state == OperationState::Paused && told != Some(operation.state) {
