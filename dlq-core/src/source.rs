@@ -193,6 +193,7 @@ impl SettleOnce {
     /// # Errors
     ///
     /// As [`settle`](Settle::settle).
+    #[must_use]
     pub fn settle_boxed(
         mut self,
         disposition: Disposition,

@@ -77,8 +77,14 @@ impl Plan<'_> {
 
 impl Builder {
     pub(crate) fn new(service: Service) -> Self {
-        let (settings, ours) = (Vec::new(), false);
-        Self { service, settings, keep_in: None, program: None, ours, login: None }
+        Self {
+            service,
+            settings: Vec::new(),
+            keep_in: None,
+            program: None,
+            ours: false,
+            login: None,
+        }
     }
 
     /// A setting in the server's own words, for each node. Later ones and those given here prevail
@@ -95,19 +101,19 @@ impl Builder {
         self
     }
 
-    /// What is started: what [`ensure_installed`] would return, of another version. Defaults to installing
-    /// and starting the usual one.
-    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
-        self.program = Some(program.into());
-        self
-    }
-
     /// Has Kafka listen also where who connects has to log in as this user, by SASL without TLS: `PLAIN`,
     /// `SCRAM-SHA-256` or `SCRAM-SHA-512`; see [`Running::login_url`]. Implies [`ours`](Self::ours). Name and password
     /// are letters and digits.
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some(Login { user: user.into(), password: password.into() });
         self.ours()
+    }
+
+    /// What is started: what [`ensure_installed`] would return, of another version. Defaults to installing
+    /// and starting the usual one.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
     }
 
     /// Starts a server even when a URL in the environment names another: for those who must kill
