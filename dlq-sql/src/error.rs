@@ -16,6 +16,8 @@ pub(crate) enum Again {
     Collided,
     /// The connection was broken, perhaps long since.
     Broken,
+    /// The database said nothing for too long: not at once.
+    Silent,
 }
 
 /// An error without the name of the call. Can be copied, since one failed transaction may concern several calls.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::store::{ClaimRequest, Claims as _, Finish, Upkeep as _};
+use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Upkeep as _};
 use dlq_core::{DeadLetter, LetterState, Resolution, Timestamp};
 use dlq_sql::postgres::PostgresStore;
 
@@ -58,7 +58,7 @@ async fn due(store: &PostgresStore, numbers: std::ops::Range<u64>) -> Result<(),
     let letters: Vec<DeadLetter> =
         numbers.map(|n| DeadLetter { state: state.clone(), ..letter(n, 1024) }).collect();
     for batch in letters.chunks(1_000) {
-        store.restore(batch.to_vec()).await?;
+        store.restore(batch.to_vec(), Actor::new("bench")).await?;
     }
     Ok(())
 }

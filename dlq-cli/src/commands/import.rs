@@ -9,6 +9,7 @@ use dlq_core::store::Receipt;
 use tokio::sync::mpsc;
 
 use super::{Context, PARTIAL};
+use crate::ask;
 use crate::cli::ImportArgs;
 use crate::error::CliError;
 use crate::lines::{Batch, read_batches};
@@ -32,6 +33,7 @@ pub(super) async fn run(
     };
     let (mut batches, length) = open(&path, args.batch as usize)?;
     let bar = Progress::of_bytes(length);
+    let by = ask::actor(Some(&format!("import of {}", path.display())));
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
@@ -46,7 +48,7 @@ pub(super) async fn run(
                 CliError::failed(format!("cannot read {path} after line {line}: {error}"))
             })?;
             bar.aside(|| imported.say_bad(&batch));
-            let receipts = store.restore(batch.letters).await.map_err(|error| {
+            let receipts = store.restore(batch.letters, by.clone()).await.map_err(|error| {
                 let line = imported.lines;
                 CliError::from(error).hinting(&format!(
                     "the letters up to line {line} are in the store; the same command goes on from there"

@@ -9,7 +9,7 @@ use super::{Context, PARTIAL};
 use crate::cli::TableArgs;
 use crate::error::CliError;
 use crate::output::{Column, Progress, SCHEMA_VERSION, Table, escape};
-use crate::{open, secret, signals};
+use crate::{ask, open, secret, signals};
 
 /// How many bad rows are said in words; all are counted.
 const SAID: u64 = 20;
@@ -43,6 +43,7 @@ pub(super) async fn run(
         return Ok(ExitCode::SUCCESS);
     }
     let bar = Progress::of(rows, "rows");
+    let by = ask::actor(Some(&format!("import of the table {}", table.name())));
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
@@ -54,7 +55,8 @@ pub(super) async fn run(
             let Some(page) = page.map_err(|error| again(error.into()))? else { return Ok(false) };
             let rows = page.len() as u64;
             let letters = bar.aside(|| imported.sort_out(page));
-            let receipts = store.restore(letters).await.map_err(|error| again(error.into()))?;
+            let receipts =
+                store.restore(letters, by.clone()).await.map_err(|error| again(error.into()))?;
             imported.count(&receipts);
             bar.advance(rows);
         }

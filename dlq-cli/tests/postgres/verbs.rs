@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    ClaimRequest, Claims as _, Finish, Finished, Letters as _, Receipt, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, Receipt, Upkeep as _,
 };
 use dlq_core::{Clock as _, DeadLetter, Filter, Resolution, Sink as _, Status, SystemClock};
 use dlq_testkit::fixtures::{CONSUMER, letter, varied};
@@ -173,7 +173,7 @@ async fn what_is_resolved_and_old_is_cleaned_up() {
         }
         letter
     });
-    bench.store.restore(aged.collect()).await.unwrap();
+    bench.store.restore(aged.collect(), Actor::new("ana")).await.unwrap();
     let look = bench.run(&["cleanup", "--older-than", "10d", "--dry-run", "-o", "json"]).ok();
     assert_eq!(look.json()["count"], 6);
     let args = ["cleanup", "--older-than", "10d", "--batch", "2", "--yes", "--note", "monthly"];

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use dlq_core::store::{Letters as _, Upkeep as _};
+use dlq_core::store::{Actor, Letters as _, Upkeep as _};
 use dlq_core::{Clock as _, DeadLetter, Filter, Resolution, Status, SystemClock};
 use dlq_testkit::fixtures::letter;
 
@@ -21,7 +21,7 @@ async fn aged() -> Bench {
         }
         letter
     });
-    bench.store.restore(letters.collect()).await.unwrap();
+    bench.store.restore(letters.collect(), Actor::new("ana")).await.unwrap();
     bench
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use dlq_core::store::{Letters as _, Upkeep as _};
+use dlq_core::store::{Actor, Letters as _, Upkeep as _};
 use dlq_core::{DeadLetter, Filter, LetterState, Resolution, Sink as _, Status, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{hostile_messages, letter, letter_of};
@@ -76,7 +76,7 @@ pub(crate) async fn of_every_kind() -> Bench {
         };
         DeadLetter { state, ..letter(n) }
     });
-    bench.store.restore(every.collect()).await.unwrap();
+    bench.store.restore(every.collect(), Actor::new("ana")).await.unwrap();
     let odd = (100..).zip(hostile_messages()).map(|(n, (_, message))| letter_of(message, n));
     bench.store.put(odd.collect()).await.unwrap();
     bench

@@ -38,7 +38,7 @@ pub struct AuditEntry {
     /// Who and why.
     pub by: Actor,
     /// What: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `edit`, `delete`,
-    /// `cleanup`, `deduplicate`.
+    /// `cleanup`, `deduplicate`, `restore`.
     pub action: String,
     /// What it was about, as JSON: the filter, or the arguments.
     pub subject: String,

@@ -248,8 +248,12 @@ impl DeadLetters {
     /// # Errors
     ///
     /// When they are not known to be durable.
-    pub async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
-        self.store.restore(letters).await
+    pub async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+        by: Actor,
+    ) -> Result<Vec<Receipt>, StoreError> {
+        self.store.restore(letters, by).await
     }
 
     /// How the store is: unhealthy when it does not answer, degraded when letters pile up or grow old.

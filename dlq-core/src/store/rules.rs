@@ -5,6 +5,7 @@
 //! A row whose letter waits for another attempt (`retrying`, or claimed from there) is a *record*: it has the
 //! generation of the death that the message would die next. Any other row has the generation of its last death.
 
+use super::Receipt;
 use crate::fingerprint::Fingerprint;
 use crate::{
     Binding, DeadLetter, ErrorClass, Escalation, History, LetterState, Message, Reason, Resolution,
@@ -106,6 +107,23 @@ pub fn restored(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     state.resolution = (state.status == Status::Resolved)
         .then(|| state.resolution.unwrap_or(Resolution::Dismissed));
     letter
+}
+
+/// What the audit says of letters that were restored, as JSON: how many, and how many of each receipt. And how many of
+/// them are new or news.
+#[must_use]
+pub fn restored_subject(receipts: &[Receipt]) -> (String, u64) {
+    let count = |of: fn(&Receipt) -> bool| receipts.iter().filter(|receipt| of(receipt)).count();
+    let (stored, reopened) =
+        (count(|it| *it == Receipt::Stored), count(|it| *it == Receipt::Reopened));
+    let subject = serde_json::json!({
+        "letters": receipts.len(),
+        "stored": stored,
+        "reopened": reopened,
+        "merged": count(|it| matches!(it, Receipt::Merged(_))),
+        "conflicting": count(|it| matches!(it, Receipt::Conflicting(_))),
+    });
+    (subject.to_string(), (stored + reopened) as u64)
 }
 
 /// The retry record that `escalation` leaves in a store: a letter that is `retrying`, of the generation that its death

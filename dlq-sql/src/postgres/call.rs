@@ -1,8 +1,14 @@
 //! How a call is made: on a connection of the pool, and again when it lost against another or its connection was broken.
 
-use sqlx::pool::PoolConnection;
-use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
+use std::sync::PoisonError;
 
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::PostgresStore;
+use super::silence::Patience;
 use crate::error::{Again, Result};
 
 /// How often a transaction is run that loses against others.
@@ -13,17 +19,17 @@ const TRIES: u32 = 20;
 const BREAKS: u32 = 3;
 
 /// A call that is made until it succeeds or fails for good.
-pub(super) struct Call<'p> {
-    pool: &'p PgPool,
+pub(super) struct Call<'s> {
+    store: &'s PostgresStore,
     /// There is none only once the call has failed.
     conn: Option<PoolConnection<Postgres>>,
     tries: u32,
     breaks: u32,
 }
 
-impl<'p> Call<'p> {
-    pub(super) async fn begin(pool: &'p PgPool) -> Result<Self> {
-        Ok(Self { pool, conn: Some(pool.acquire().await?), tries: 1, breaks: 0 })
+impl<'s> Call<'s> {
+    pub(super) async fn begin(store: &'s PostgresStore) -> Result<Self> {
+        Ok(Self { store, conn: Some(store.pool().acquire().await?), tries: 1, breaks: 0 })
     }
 
     pub(super) fn conn(&mut self) -> &mut PgConnection {
@@ -40,39 +46,127 @@ impl<'p> Call<'p> {
             Again::Collided if self.tries < TRIES => self.tries += 1,
             Again::Broken => {
                 // Given up first: all of the pool may be in the hands of calls that wait for another.
-                drop(self.conn.take().map(PoolConnection::detach));
+                self.close();
                 if self.breaks == BREAKS {
                     return Err(fault);
                 }
                 self.breaks += 1;
                 self.reconnect().await?;
             }
+            Again::Silent => {
+                self.close();
+                self.store.close_idle();
+                return Err(fault);
+            }
             _ => return Err(fault),
         }
         Ok(None)
     }
 
+    fn close(&mut self) {
+        drop(self.conn.take().map(PoolConnection::detach));
+    }
+
     /// Takes a connection that answers: all that waited in the pool may be broken.
     async fn reconnect(&mut self) -> Result<()> {
         loop {
-            let mut conn = self.pool.acquire().await?;
-            if conn.ping().await.is_ok() {
-                self.conn = Some(conn);
-                return Ok(());
+            let mut conn = self.store.pool().acquire().await?;
+            match self.store.patience.on(async { Ok(conn.ping().await?) }).await {
+                Ok(()) => {
+                    self.conn = Some(conn);
+                    return Ok(());
+                }
+                // The others will be no better.
+                Err(fault) if fault.again() == Again::Silent => {
+                    drop(conn.detach());
+                    self.store.close_idle();
+                    return Err(fault);
+                }
+                Err(_) => drop(conn.detach()),
             }
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    /// Gives the connection back. The pool waits for what is under way on it, and would wait for ever.
+    fn drop(&mut self) {
+        let Some(mut conn) = self.conn.take() else { return };
+        let Patience(Some(limit)) = self.store.patience else { return };
+        if Handle::try_current().is_err() {
+            drop(conn.detach());
+            return;
+        }
+        let returned = conn.return_to_pool();
+        let mut returns = self.store.inner.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        while returns.try_join_next().is_some() {}
+        returns.spawn(async move {
+            let _ = timeout(limit, returned).await;
+        });
+    }
+}
+
+impl PostgresStore {
+    /// Where one connection is dead, others that nobody uses may be: each would cost the next call as long.
+    fn close_idle(&self) {
+        while let Some(conn) = self.pool().try_acquire() {
             drop(conn.detach());
         }
     }
+}
+
+/// Begins a transaction where the connection is one of a pooler: it is the same one only until a transaction ends, and a
+/// statement is prepared first and then run.
+pub(super) async fn pin(shared: Option<&str>, conn: &mut PgConnection) -> Result<()> {
+    if let Some(begin) = shared {
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// Ends what [`pin`] began.
+pub(super) async fn unpin<T>(
+    shared: Option<&str>,
+    conn: &mut PgConnection,
+    done: Result<T>,
+) -> Result<T> {
+    if shared.is_some() {
+        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = sqlx::raw_sql(end).execute(conn).await;
+        if done.is_ok() {
+            ended?;
+        }
+    }
+    done
 }
 
 /// Runs a future on a connection: `attempt!(store, conn => list(conn))`. It may be run more than once.
 macro_rules! attempt {
     ($store:expr, $conn:ident => $work:expr) => {
         async {
-            let mut call = $crate::postgres::call::Call::begin($store.pool()).await?;
+            let shared = $store.inner.begin.shared();
+            $crate::postgres::call::on_connection!($store, conn => async {
+                $crate::postgres::call::pin(shared, conn).await?;
+                let done: $crate::error::Result<_> = {
+                    let $conn = &mut *conn;
+                    $work.await
+                };
+                $crate::postgres::call::unpin(shared, conn, done).await
+            })
+        }
+        .await
+    };
+}
+
+/// The same for a future that begins a transaction itself.
+macro_rules! on_connection {
+    ($store:expr, $conn:ident => $work:expr) => {
+        async {
+            let store: &$crate::postgres::PostgresStore = $store;
+            let mut call = $crate::postgres::call::Call::begin(store).await?;
             loop {
                 let $conn = call.conn();
-                let done: $crate::error::Result<_> = $work.await;
+                let done: $crate::error::Result<_> = store.patience.on($work).await;
                 if let Some(done) = call.settle(done).await? {
                     return Ok::<_, $crate::error::Fault>(done);
                 }
@@ -87,9 +181,8 @@ macro_rules! attempt {
 macro_rules! transact {
     ($store:expr, $unit:ident => $work:expr) => {
         async {
-            let done = $crate::postgres::call::attempt!($store, conn => async {
-                let mut begun =
-                    $crate::postgres::unit::Unit::begin(conn, $store.names(), $store.given_time()).await?;
+            let done = $crate::postgres::call::on_connection!($store, conn => async {
+                let mut begun = $crate::postgres::unit::Unit::begin(conn, &$store.inner, $store.given_time()).await?;
                 let done: $crate::error::Result<_> = {
                     let $unit = &mut begun;
                     $work.await
@@ -103,4 +196,4 @@ macro_rules! transact {
     };
 }
 
-pub(super) use {attempt, transact};
+pub(super) use {attempt, on_connection, transact};

@@ -25,7 +25,7 @@ use super::codec::Fields;
 use super::filter::{is_cut, same, start};
 use super::names::Names;
 use super::operations::{ACTIVE, next_release};
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use crate::columns;
 use crate::error::{During, Result};
 use crate::values::{self, Put as _, Take as _};
@@ -124,9 +124,9 @@ impl PostgresStore {
                 " AS u (letter_id, generation, fence) ON {HELD} ORDER BY t.letter_id FOR UPDATE OF t) \
                  UPDATE {letters} t SET claim_until = x.until, available_at = x.until FROM held h, "
             ));
-            let query = lasting(query, lease, given).push(
-                " WHERE t.letter_id = h.letter_id RETURNING t.letter_id, t.generation, t.claim_fence",
-            );
+            let query = lasting(query, lease, given).push(&format!(
+                " WHERE t.letter_id = h.letter_id AND {DURABLE} RETURNING t.letter_id, t.generation, t.claim_fence"
+            ));
             query.all(conn, read_token).await
         });
         let held: HashSet<_> = held?.into_iter().collect();
@@ -187,7 +187,7 @@ async fn claim(
     ));
     let query = query.bind(request.owner.as_str()).push(" FROM due d, ");
     let query = lasting(query, request.lease, given).push(&format!(
-        " WHERE t.letter_id = d.id RETURNING d.was_due, {whole}) \
+        " WHERE t.letter_id = d.id AND {DURABLE} RETURNING d.was_due, {whole}) \
          SELECT a.is_active, c.* FROM (SELECT EXISTS (SELECT FROM {operations} WHERE {ACTIVE}) AS is_active) a \
          LEFT JOIN claimed c ON true"
     ));

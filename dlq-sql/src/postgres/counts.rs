@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sqlx::PgConnection;
 
 use super::PostgresStore;
+use super::call::attempt;
 use super::names::Names;
 use super::query::Query;
 use super::tables::COUNTED;
@@ -62,11 +63,7 @@ impl PostgresStore {
     pub(super) async fn fold(&self) {
         // Also where this is not waited for to its end.
         self.inner.folding.left.store(LEAST, Ordering::Relaxed);
-        let folded: Result<u64> = async {
-            let mut conn = self.pool().acquire().await?;
-            fold(&mut conn, self.names()).await
-        }
-        .await;
+        let folded: Result<u64> = attempt!(self, conn => fold(conn, self.names()));
         match folded {
             // As many as there are kinds of letters cannot be made fewer.
             Ok(sums) => self.inner.folding.left.store(sums.max(LEAST), Ordering::Relaxed),

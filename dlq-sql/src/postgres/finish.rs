@@ -14,7 +14,7 @@ use super::batch::Batch;
 use super::call::{attempt, transact};
 use super::claims::{HELD, micros, put_token, read_token};
 use super::names::Names;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use super::unit::Unit;
 use super::wake::saying;
 use crate::error::Result;
@@ -92,10 +92,10 @@ async fn end_plainly(
          finished_fence = t.claim_fence, claim_until = NULL, claim_former = NULL, claim_owner = NULL \
          FROM held h, (SELECT "
     ));
-    let query = query.now(given).push(
-        " AS at) x WHERE t.letter_id = h.letter_id RETURNING t.letter_id, t.generation, t.claim_fence, \
-         CASE WHEN h.resolution IS NULL THEN ",
-    );
+    let query = query.now(given).push(&format!(
+        " AS at) x WHERE t.letter_id = h.letter_id AND {DURABLE} \
+         RETURNING t.letter_id, t.generation, t.claim_fence, CASE WHEN h.resolution IS NULL THEN "
+    ));
     let query = saying(query, names).push(" END");
     query.all(conn, read_token).await
 }

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use super::PostgresStore;
 use super::call::attempt;
 use super::codec::Fields;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use crate::error::{During, Result};
 use crate::values::{Take as _, signed};
 
@@ -54,7 +54,7 @@ fn of(query: Query, token: &IdempotencyToken, phases: &str) -> Query {
         .entry(&token.consumer, &token.key)
         .push(" AND fence = ")
         .bind(signed(token.fence))
-        .push(&format!(" AND phase IN ({phases})"))
+        .push(&format!(" AND phase IN ({phases}) AND {DURABLE}"))
 }
 
 impl Query {
@@ -167,7 +167,7 @@ async fn try_claim(
     let now = store.given_time();
     let fence = format!("nextval('{}')", names.fences);
     let claim = Query::new(format!(
-        "INSERT INTO {} AS k (consumer, key, fence, attempts, crashes, phase, since, until) VALUES (",
+        "INSERT INTO {} AS k (consumer, key, fence, attempts, crashes, phase, since, until) SELECT ",
         names.idempotency
     ))
     .bind(&**consumer)
@@ -178,7 +178,7 @@ async fn try_claim(
     .push(", ")
     .after(now, lease)
     .push(&format!(
-        ") ON CONFLICT (sha256(key), md5(consumer)) DO UPDATE SET fence = {fence}, \
+        " WHERE {DURABLE} ON CONFLICT (sha256(key), md5(consumer)) DO UPDATE SET fence = {fence}, \
          attempts = CASE k.phase WHEN 'done' THEN 0 ELSE k.attempts END, \
          crashes = CASE k.phase WHEN 'held' THEN least(k.crashes + 1, 4294967295) WHEN 'done' THEN 0 ELSE k.crashes END, \
          phase = 'held', since = excluded.since, until = excluded.until WHERE k.phase = 'free' OR k.until <= "

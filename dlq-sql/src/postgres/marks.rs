@@ -3,17 +3,18 @@ use dlq_core::{CrashMarks, LetterId, StoreError};
 use super::PostgresStore;
 use super::call::attempt;
 use super::codec::Fields;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use crate::error::During;
 use crate::values::Take as _;
 
 impl CrashMarks for PostgresStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         attempt!(self, conn => async {
-            let sql = format!("INSERT INTO {} AS m (letter_id, begun) VALUES (", self.names().marks);
-            let begin = Query::new(sql).bind(letter).push(
-                ", 1) ON CONFLICT (letter_id) DO UPDATE SET begun = least(m.begun + 1, 4294967295) RETURNING begun - 1",
-            );
+            let sql = format!("INSERT INTO {} AS m (letter_id, begun) SELECT ", self.names().marks);
+            let begin = Query::new(sql).bind(letter).push(&format!(
+                ", 1 WHERE {DURABLE} ON CONFLICT (letter_id) DO UPDATE SET begun = least(m.begun + 1, 4294967295) \
+                 RETURNING begun - 1"
+            ));
             Ok(begin.first(conn, |row| Fields::of(row).count()).await?.unwrap_or(0))
         })
         .during("mark the beginning of a run")
@@ -21,7 +22,7 @@ impl CrashMarks for PostgresStore {
 
     async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
         attempt!(self, conn => async {
-            let sql = format!("DELETE FROM {} WHERE letter_id = ", self.names().marks);
+            let sql = format!("DELETE FROM {} WHERE {DURABLE} AND letter_id = ", self.names().marks);
             Query::new(sql).bind(letter).run(conn).await.map(|_| ())
         })
         .during("mark the end of a run")

@@ -8,13 +8,13 @@
 //!
 //! Opening a store migrates too, unless [`PostgresBuilder::migrate`] says otherwise.
 
-use dlq_core::StoreError;
+use dlq_core::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 
 use super::PostgresBuilder;
 use super::names::{DEFAULT_TABLE, Names};
 use super::schema;
-use crate::error::{During, Result};
+use crate::error::{During, Fault, Result};
 use crate::migration::{Migration, escaped};
 
 impl PostgresBuilder {
@@ -27,7 +27,7 @@ impl PostgresBuilder {
     pub async fn migration(&self) -> std::result::Result<Migration, StoreError> {
         let look = async {
             let (pool, names) = self.connect().await?;
-            look(&pool, &names).await
+            self.look(&pool, &names).await
         };
         look.await.during("look at the schema")
     }
@@ -56,20 +56,27 @@ impl PostgresBuilder {
     /// Dropping the future leaves behind what was migrated so far; migrating again goes on from there.
     pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
         let apply = async {
+            if self.is_pooled() {
+                return Err(Fault::new(
+                    StoreErrorKind::InvalidConfig,
+                    "a pooler in transaction mode stands before the database, and a migration needs a connection of its \
+                     own; name the database itself",
+                ));
+            }
             let (pool, names) = self.connect().await?;
-            let migration = look(&pool, &names).await?;
-            schema::ensure(&pool, &names, schema::latest()).await?;
+            let migration = self.look(&pool, &names).await?;
+            let ensure = schema::ensure(&pool, &names, schema::latest());
+            self.patience()?.long().on(ensure).await?;
             Ok(migration)
         };
         apply.await.during("migrate the schema")
     }
-}
 
-async fn look(pool: &PgPool, names: &Names) -> Result<Migration> {
-    let mut conn = pool.acquire().await?;
-    let found = schema::version(&mut conn, names).await?;
-    schema::recognise(found)?;
-    Ok(schema::migration(found))
+    async fn look(&self, pool: &PgPool, names: &Names) -> Result<Migration> {
+        Ok(schema::migration(
+            self.patience()?.on(schema::found(pool, names, &self.begin()?)).await?,
+        ))
+    }
 }
 
 /// Where the tables are and who asks, as a URL without password.

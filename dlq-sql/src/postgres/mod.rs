@@ -14,7 +14,7 @@
 //! # What it promises
 //!
 //! The same answers as [`dlq_core::store::memory`], by the clock of the database, to the microsecond, and durability: a
-//! call that writes returns once its transaction is committed (`synchronous_commit` is switched on where it is off). Any
+//! call that writes returns once its transaction is committed (each switches `synchronous_commit` on where it is off, also on connections that were handed over). Any
 //! number of processes may read, write and claim; a letter is claimed by one of them. PostgreSQL 13 or later.
 //!
 //! # How it works
@@ -30,8 +30,8 @@
 //! Whoever makes letters due says so (`NOTIFY`) when the transaction is committed, and lanes that wait in other processes
 //! ask at once. For this each store listens, on one connection more than
 //! [`max_connections`](PostgresBuilder::max_connections), from when somebody first waits until its last clone is dropped.
-//! Where listening does not work, behind a pooler that shares connections between transactions for example, lanes find
-//! letters at their next poll.
+//! Where listening does not work, behind a [pooler](PostgresBuilder::pooler) that shares connections between transactions
+//! for example, lanes find letters at their next poll.
 //!
 //! # On failure
 //!
@@ -39,14 +39,17 @@
 //! |---|---|---|
 //! | the database stops or restarts, a connection is cut | the call is made again a few times, then `Unavailable` | all of the call, or nothing of it |
 //! | no connection is free in time, a statement takes too long | `Unavailable` | as before |
+//! | the database freezes, the network swallows what is sent | `Unavailable`, after the [`answer_timeout`](PostgresBuilder::answer_timeout) | all of the call, or nothing of it; what had arrived may be carried out once the database goes on |
 //! | the disk is full, the database is a read-only replica | `Unavailable` | as before |
 //! | a letter has more than about a gigabyte | `Refused`, with its id | the other letters of the call |
 //! | a right is missing, the login is refused | `InvalidConfig`, with the right to grant | as before |
 //! | the process dies before a call returned | nothing | all of the call, or nothing of it |
 //! | the process dies after it claimed | nothing | the claim: its lease ends, the next claim counts a crash |
-//! | the connection that listens is cut | nothing, one line in the log | as before: it is made anew, and every lane asks once |
+//! | the connection that listens is cut, or nothing comes through it any more | nothing, one line in the log | as before: it is made anew, and every lane asks once |
 //!
-//! A put of more than some thousand letters is several transactions; written again, it changes nothing.
+//! A put of more than some thousand letters is several transactions; written again, it changes nothing. That goes for
+//! every call whose answer was lost: it is made again, and what is done already changes nothing. A claim that was made
+//! and that nobody was told of is as one whose process died.
 //!
 //! # The tables
 //!
@@ -81,6 +84,7 @@ mod collapse;
 mod config;
 mod counts;
 mod dedup;
+mod due;
 mod edit;
 mod error;
 mod filter;
@@ -101,6 +105,7 @@ mod release;
 mod rows;
 mod schedule;
 mod schema;
+mod silence;
 mod sink;
 mod tables;
 mod unit;
@@ -111,19 +116,22 @@ mod wake;
 pub use config::PostgresBuilder;
 pub use idempotency::PostgresIdempotency;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use dlq_core::{SharedClock, StoreError, Timestamp};
 use sqlx::PgPool;
+use tokio::task::JoinSet;
 
 use counts::Folding;
 use names::Names;
+use silence::Patience;
 use wake::Wakes;
 
 /// A store in PostgreSQL. Cheap to clone; clones share the connections. See the [module docs](self).
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     inner: Arc<Inner>,
+    patience: Patience,
     /// Where the time does not come from the database.
     clock: Option<SharedClock>,
 }
@@ -133,13 +141,40 @@ pub struct PostgresStore {
 struct Inner {
     pool: PgPool,
     names: Arc<Names>,
+    begin: Begin,
     wakes: Wakes,
     folding: Folding,
+    /// How many bytes a letter may have.
+    largest: usize,
+    /// Connections on their way back to the pool.
+    returns: Mutex<JoinSet<()>>,
+}
+
+/// How a transaction begins.
+#[derive(Debug)]
+struct Begin {
+    sql: String,
+    is_pooled: bool,
+}
+
+impl Begin {
+    /// Where the connections are those of a pooler, so that every call has to be a transaction.
+    fn shared(&self) -> Option<&str> {
+        self.is_pooled.then_some(&*self.sql)
+    }
 }
 
 impl Inner {
-    fn new(pool: PgPool, names: Arc<Names>) -> Self {
-        Self { pool, names, wakes: Wakes::default(), folding: Folding::default() }
+    fn new(pool: PgPool, names: Arc<Names>, begin: Begin, largest: usize) -> Self {
+        Self {
+            pool,
+            names,
+            begin,
+            wakes: Wakes::default(),
+            folding: Folding::default(),
+            largest,
+            returns: Mutex::default(),
+        }
     }
 }
 
@@ -184,6 +219,11 @@ impl PostgresStore {
     /// The time, where it does not come from the database.
     fn given_time(&self) -> Option<Timestamp> {
         self.clock.as_ref().map(|clock| codec::rounded(clock.now()))
+    }
+
+    /// The same, for a call for which the database is given time.
+    fn patient(&self) -> Self {
+        Self { patience: self.patience.long(), ..self.clone() }
     }
 
     fn pool(&self) -> &PgPool {

@@ -28,7 +28,8 @@ impl Operations for PostgresStore {
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
         serve(&spec).during("start the replay")?;
-        transact!(self, unit => unit.start(&spec, &by)).during("start the replay")
+        let patient = self.patient();
+        transact!(&patient, unit => unit.start(&spec, &by)).during("start the replay")
     }
 
     async fn operation(
@@ -61,7 +62,8 @@ impl Operations for PostgresStore {
         control: Control,
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
-        transact!(self, unit => unit.control(id, control, &by)).during("steer the operation")
+        let patient = self.patient();
+        transact!(&patient, unit => unit.control(id, control, &by)).during("steer the operation")
     }
 }
 

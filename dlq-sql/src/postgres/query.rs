@@ -13,6 +13,12 @@ use crate::error::{Fault, Result};
 /// Two hundred years in microseconds: what is later than that is as late for a [`Timestamp`].
 const LONGEST: i64 = 200 * 366 * 86_400 * 1_000_000;
 
+/// A condition that is always met. A transaction that asks survives a crash once it is committed, whatever its connection
+/// was told for others.
+pub(super) const DURABLE: &str = "(SELECT set_config('synchronous_commit', \
+    CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, \
+    true) IS NOT NULL)";
+
 /// A value for one `$n`.
 pub(super) trait Bind {
     type Kind: for<'q> Encode<'q, Postgres> + Type<Postgres> + 'static;

@@ -10,9 +10,11 @@ use dlq_core::StoreErrorKind;
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
+use super::Begin;
+use super::call::{pin, unpin};
 use super::codec::Fields;
 use super::names::Names;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use super::tables;
 use crate::error::{Fault, Result};
 use crate::migration::{Migration, MigrationStep};
@@ -74,8 +76,18 @@ pub(super) async fn version(conn: &mut PgConnection, names: &Names) -> Result<i6
     })
 }
 
+/// The version of the tables, which is not later than what is known.
+pub(super) async fn found(pool: &PgPool, names: &Names, begin: &Begin) -> Result<i64> {
+    let mut conn = pool.acquire().await?;
+    pin(begin.shared(), &mut conn).await?;
+    let found = version(&mut conn, names).await;
+    let found = unpin(begin.shared(), &mut conn, found).await?;
+    recognise(found)?;
+    Ok(found)
+}
+
 /// Refuses tables of a later version.
-pub(super) fn recognise(found: i64) -> Result<()> {
+fn recognise(found: i64) -> Result<()> {
     let known = latest();
     if found <= known {
         return Ok(());
@@ -145,6 +157,7 @@ async fn advance(
 ) -> Result<bool> {
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     transaction.execute("SET LOCAL statement_timeout = 0").await?;
+    Query::new(format!("SELECT {DURABLE}")).run(&mut transaction).await?;
     // Waiting for the lock would hold a snapshot, for which an index that is being built waits in turn.
     if !lock(&mut transaction, "pg_try_advisory_xact_lock", names, MIGRATES).await? {
         transaction.rollback().await?;

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use dlq_core::store::rules::{self, Arrival};
-use dlq_core::store::{Receipt, Sink};
+use dlq_core::store::{Actor, Receipt, Sink};
 use dlq_core::{
     DeadLetter, Escalation, LetterId, LetterState, RetryLane, Status, StoreError, StoreErrorKind,
 };
@@ -11,7 +11,7 @@ use super::PostgresStore;
 use super::batch::Batch;
 use super::call::{attempt, transact};
 use super::codec::Fields;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use super::unit::Unit;
 use crate::columns::{self, BODY, RUN};
 use crate::error::{During, Fault, Result};
@@ -23,7 +23,7 @@ const LETTERS: usize = 1_000;
 const BYTES: usize = 8 * 1024 * 1024;
 
 /// How many bytes one letter may have. Postgres takes less than 2^30 at once, and some of these are not the letter's.
-const LARGEST: usize = 1_000_000_000;
+pub(super) const LARGEST: usize = 1_000_000_000;
 
 impl Sink for PostgresStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> std::result::Result<Vec<Receipt>, StoreError> {
@@ -46,19 +46,19 @@ impl PostgresStore {
     async fn bury(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>> {
         // What the writer says of the state is nobody's word.
         let unsaid = |letter| Row::new(DeadLetter { state: LetterState::default(), ..letter });
-        let rows: Vec<_> = letters.into_iter().map(unsaid).collect();
+        // The others are stored first, or one of them would hold them up for ever.
+        let (large, rows): (Vec<_>, Vec<_>) =
+            letters.into_iter().map(unsaid).partition(|row| size(&row.letter) > self.inner.largest);
         let mut receipts = Vec::with_capacity(rows.len());
-        let (mut rest, mut refused) = (&rows[..], None);
+        let mut rest = &rows[..];
         while !rest.is_empty() {
             let (some, after) = rest.split_at(portion(rest));
             rest = after;
-            match some.iter().find(|row| size(row) > LARGEST) {
-                // The others are stored first, or one of them would hold them up for ever.
-                Some(large) => refused = Some(too_large(large)),
-                None => receipts.extend(self.bury_some(some).await?),
-            }
+            receipts.extend(self.bury_some(some).await?);
         }
-        refused.map_or(Ok(receipts), Err)
+        large
+            .first()
+            .map_or(Ok(receipts), |large| Err(too_large(&large.letter, self.inner.largest)))
     }
 
     async fn bury_some(&self, rows: &[Row]) -> Result<Vec<Receipt>> {
@@ -80,7 +80,7 @@ impl PostgresStore {
             );
             // Where letters may have to be merged, each is looked at.
             let fast = format!(
-                " AS u WHERE NOT EXISTS (SELECT FROM {} WHERE name = 'dedup' AND value <> 0) \
+                " AS u WHERE {DURABLE} AND NOT EXISTS (SELECT FROM {} WHERE name = 'dedup' AND value <> 0) \
                  AND NOT EXISTS (SELECT FROM {}) ON CONFLICT (letter_id) DO NOTHING RETURNING letter_id",
                 names.meta, names.aliases
             );
@@ -111,29 +111,29 @@ impl PostgresStore {
 fn portion(rows: &[Row]) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row| {
-        bytes += size(row);
+        bytes += size(&row.letter);
         bytes <= BYTES
     };
     rows.iter().take(LETTERS).take_while(fits).count().max(1)
 }
 
-/// About how many bytes a row takes.
-fn size(row: &Row) -> usize {
-    let message = &row.letter.message;
+/// About how many bytes a letter takes.
+pub(super) fn size(letter: &DeadLetter) -> usize {
+    let message = &letter.message;
     let length = |bytes: Option<&Bytes>| bytes.map_or(0, Bytes::len);
     let headers = message.headers().iter();
     let headers = headers.map(|header| header.name.len() + length(header.value.as_ref()));
-    let rest = length(message.payload()) + length(message.key()) + row.letter.error().len();
+    let rest = length(message.payload()) + length(message.key()) + letter.error().len();
     headers.sum::<usize>() + rest + 1_000
 }
 
-fn too_large(row: &Row) -> Fault {
+pub(super) fn too_large(letter: &DeadLetter, largest: usize) -> Fault {
     Fault::new(
         StoreErrorKind::Refused,
         format!(
-            "the letter {} has {} bytes, and PostgreSQL takes at most {LARGEST}; keep it in another store",
-            row.letter.id,
-            size(row)
+            "the letter {} has {} bytes, and PostgreSQL takes at most {largest}; keep it in another store",
+            letter.id,
+            size(letter)
         ),
     )
 }
@@ -155,7 +155,11 @@ impl Unit<'_> {
         Ok(receipts)
     }
 
-    pub(super) async fn restore_all(&mut self, letters: &[DeadLetter]) -> Result<Vec<Receipt>> {
+    pub(super) async fn restore_all(
+        &mut self,
+        letters: &[DeadLetter],
+        by: &Actor,
+    ) -> Result<Vec<Receipt>> {
         self.fetch_known(&letters.iter().collect::<Vec<_>>()).await?;
         let mut receipts = Vec::with_capacity(letters.len());
         for letter in letters {
@@ -166,6 +170,8 @@ impl Unit<'_> {
                 self.bury(letter).await?
             });
         }
+        let (subject, affected) = rules::restored_subject(&receipts);
+        self.note_action(by, "restore", subject, affected);
         Ok(receipts)
     }
 

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::{AuditEntry, ItemOutcome, Operation};
 use dlq_core::{LetterId, OperationId, Timestamp};
-use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Transaction};
 
+use super::Inner;
 use super::codec::{Fields, read_head, read_whole};
 use super::dedup::Originals;
 use super::names::Names;
-use super::query::Query;
+use super::query::{DURABLE, Query};
 use super::rows;
 use crate::error::{Again, Fault, Result};
 use crate::row::{Changed, Row};
@@ -62,21 +63,16 @@ pub(super) struct Item {
 impl<'c> Unit<'c> {
     pub(super) async fn begin(
         conn: &'c mut PgConnection,
-        names: &'c Names,
+        store: &'c Inner,
         given: Option<Timestamp>,
     ) -> Result<Self> {
-        let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-        let now = match given {
-            Some(now) => now,
-            None => {
-                let now = Query::new("SELECT statement_timestamp()");
-                let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
-                now.unwrap_or_default()
-            }
-        };
+        let mut transaction = conn.begin_with(AssertSqlSafe(&*store.begin.sql)).await?;
+        let now = Query::new("SELECT ").now(given).push(&format!(" WHERE {DURABLE}"));
+        let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
+        let now = now.unwrap_or_default();
         Ok(Self {
             transaction,
-            names,
+            names: &store.names,
             now,
             rows: BTreeMap::new(),
             items: BTreeMap::new(),

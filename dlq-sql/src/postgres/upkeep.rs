@@ -1,5 +1,7 @@
+use std::time::Duration;
+
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Actor, AuditEntry, CheckLimits, Cleanup, Due, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
     Receipt, Selection, Upkeep, rules,
 };
 use dlq_core::{
@@ -11,7 +13,8 @@ use super::PostgresStore;
 use super::batch::Batch;
 use super::call::{attempt, transact};
 use super::codec::Fields;
-use super::query::Query;
+use super::query::{DURABLE, Query};
+use super::sink::{size, too_large};
 use super::unit::Unit;
 use crate::error::{During, Result};
 use crate::row::{Changed, Row};
@@ -76,21 +79,16 @@ impl Upkeep for PostgresStore {
         edit: Edit,
         by: Actor,
     ) -> std::result::Result<DeadLetter, StoreError> {
-        transact!(self, unit => unit.edit(id, &edit, &by)).during("edit the letter")
+        transact!(self, unit => unit.edit(id, &edit, &by, self.inner.largest))
+            .during("edit the letter")
     }
 
     async fn restore(
         &self,
         letters: Vec<DeadLetter>,
+        by: Actor,
     ) -> std::result::Result<Vec<Receipt>, StoreError> {
-        let restore = async {
-            let mut receipts = Vec::with_capacity(letters.len());
-            for letters in letters.chunks(BATCH) {
-                receipts.extend(transact!(self, unit => unit.restore_all(letters))?);
-            }
-            Ok(receipts)
-        };
-        restore.await.during("restore letters")
+        self.restore_in_batches(letters, &by).await.during("restore letters")
     }
 
     async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
@@ -118,7 +116,8 @@ impl Upkeep for PostgresStore {
                 "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, at_ns, error) SELECT * FROM ",
                 self.names().processed
             );
-            Query::new(sql).batch(processed(&events)?)?.run(conn).await.map(|_| ())
+            let insert = Query::new(sql).batch(processed(&events)?)?;
+            insert.push(&format!(" WHERE {DURABLE}")).run(conn).await.map(|_| ())
         })
         .during("write the processing audit")
     }
@@ -139,6 +138,10 @@ impl Upkeep for PostgresStore {
 
     async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
         self.examine(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> std::result::Result<Vec<Due>, StoreError> {
+        self.due_by_consumer(overdue).await
     }
 
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
@@ -173,6 +176,25 @@ impl Meant {
 }
 
 impl PostgresStore {
+    async fn restore_in_batches(
+        &self,
+        letters: Vec<DeadLetter>,
+        by: &Actor,
+    ) -> Result<Vec<Receipt>> {
+        // The others are restored first, or one of them would hold them up for ever.
+        let (large, letters): (Vec<_>, Vec<_>) =
+            letters.into_iter().partition(|letter| size(letter) > self.inner.largest);
+        let mut receipts = Vec::with_capacity(letters.len());
+        for letters in letters.chunks(BATCH) {
+            receipts.extend(transact!(self, unit => unit.restore_all(letters, by))?);
+        }
+        match large.first() {
+            Some(letter) => Err(too_large(letter, self.inner.largest)),
+            None if receipts.is_empty() => transact!(self, unit => unit.restore_all(&[], by)),
+            None => Ok(receipts),
+        }
+    }
+
     /// Deletes in several transactions, so that others can work in between.
     async fn delete_in_batches(
         &self,

@@ -10,16 +10,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{Executor as _, PgPool};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{Executor as _, PgConnection};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::PostgresStore;
+use super::call::attempt;
 use super::codec::{escape, unescape};
 use super::names::Names;
 use super::query::Query;
@@ -32,8 +33,12 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from
 /// How long the database may take to let it connect.
 const CONNECTING: Duration = Duration::from_secs(10);
 
-/// How long nothing may be heard before the connection is tried.
+/// How long nothing may be heard, at most, before the connection is tried, and how long that may take.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// How long it may take until what was said is heard, when that is looked at, and where it is said then.
+const HEARING: Duration = Duration::from_secs(5);
+const CHECK: &str = "dlq.check";
 
 /// The longest name of a consumer that is said; a longer one is everybody.
 const LONGEST: usize = 1_000;
@@ -88,7 +93,9 @@ impl Wakes {
             }
             false
         });
-        self.listen(store);
+        if !store.inner.begin.is_pooled {
+            self.listen(store);
+        }
         let mut heard = self.heard.subscribe();
         match heard.wait_for(|heard| heard.is_news(consumers, since)).await {
             Ok(heard) => heard.count,
@@ -102,16 +109,20 @@ impl Wakes {
         // One whose runtime ended has ended with it.
         while task.try_join_next().is_some() {}
         if task.is_empty() {
-            let options = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
-            let options = options.idle_timeout(None).max_lifetime(None);
-            let pool = options.connect_lazy_with((*store.pool().connect_options()).clone());
+            let limit = store.patience.0.map_or(QUIET, |limit| limit.min(QUIET));
+            let options = store.pool().connect_options();
             let (heard, channel) = (self.heard.clone(), store.names().channel.clone());
-            task.spawn(listen_for_ever(pool, channel, heard));
+            task.spawn(listen_for_ever(options, channel, limit, heard));
         }
     }
 }
 
-async fn listen_for_ever(pool: PgPool, channel: String, heard: watch::Sender<Heard>) {
+async fn listen_for_ever(
+    options: Arc<PgConnectOptions>,
+    channel: String,
+    limit: Duration,
+    heard: watch::Sender<Heard>,
+) {
     let (mut pause, mut is_down) = (PAUSES.0, false);
     loop {
         let mut has_begun = false;
@@ -123,7 +134,7 @@ async fn listen_for_ever(pool: PgPool, channel: String, heard: watch::Sender<Hea
             // What happened while nobody listened is not known.
             heard.send_modify(|heard| heard.hear(""));
         };
-        let Err(error) = listen(&pool, &channel, &heard, begun).await;
+        let Err(error) = listen(&options, &channel, limit, &heard, begun).await;
         if has_begun {
             (pause, is_down) = (PAUSES.0, false);
         }
@@ -139,27 +150,43 @@ async fn listen_for_ever(pool: PgPool, channel: String, heard: watch::Sender<Hea
     }
 }
 
+fn lost() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into())
+}
+
+/// A connection that listens. From a pool of its own each time: the last one may be on its way back for ever.
+async fn listener(
+    options: &PgConnectOptions,
+    channel: &str,
+    limit: Duration,
+) -> std::result::Result<PgListener, sqlx::Error> {
+    let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
+    let pool = pool.idle_timeout(None).max_lifetime(None).connect_lazy_with(options.clone());
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
+    timeout(limit, listener.listen(channel)).await.map_err(|_| lost())??;
+    Ok(listener)
+}
+
 /// Listens until the connection breaks.
 async fn listen(
-    pool: &PgPool,
+    options: &PgConnectOptions,
     channel: &str,
+    limit: Duration,
     heard: &watch::Sender<Heard>,
     begun: impl FnOnce(),
 ) -> std::result::Result<Infallible, sqlx::Error> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    listener.eager_reconnect(false);
-    listener.listen(channel).await?;
+    let mut listener = listener(options, channel, limit).await?;
     begun();
     loop {
-        let lost = || sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into());
-        match timeout(QUIET, listener.try_recv()).await {
+        match timeout(limit, listener.try_recv()).await {
             Ok(word) => {
                 let word = word?.ok_or_else(lost)?;
                 heard.send_modify(|heard| heard.hear(&unescape(word.payload().to_owned())));
             }
             // A connection that was cut on the way looks like a quiet one.
             Err(_) => {
-                let answer = timeout(QUIET, listener.execute("SELECT 1")).await;
+                let answer = timeout(limit, listener.execute("SELECT 1")).await;
                 answer.map_err(|_| lost())??;
             }
         }
@@ -167,6 +194,33 @@ async fn listen(
 }
 
 impl PostgresStore {
+    /// Whether what is said on one connection is heard on another, and quickly.
+    pub(super) async fn is_heard(&self) -> Result<bool> {
+        let limit = self.patience.0.map_or(HEARING, |limit| limit.min(HEARING));
+        let mut listener = listener(&self.pool().connect_options(), CHECK, limit).await?;
+        // Others may look at the same time.
+        let word = format!("{:?}", std::time::Instant::now());
+        let say = async |conn: &mut PgConnection| {
+            Query::new("SELECT pg_notify(")
+                .bind(CHECK)
+                .push(", ")
+                .bind(&*word)
+                .push(")")
+                .run(conn)
+                .await
+        };
+        attempt!(self, conn => say(conn))?;
+        let hear = async {
+            while let Ok(Some(heard)) = listener.try_recv().await {
+                if heard.payload() == word {
+                    return true;
+                }
+            }
+            false
+        };
+        Ok(timeout(limit, hear).await.unwrap_or(false))
+    }
+
     pub(super) async fn heard(&self, consumers: &[String], since: u64) -> u64 {
         self.inner.wakes.wait(self, consumers, since).await
     }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Actor, AuditEntry, CheckLimits, Cleanup, Due, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
     Receipt, Selection, Upkeep, rules,
 };
 use dlq_core::{
@@ -93,10 +94,15 @@ impl Upkeep for SqliteStore {
     async fn restore(
         &self,
         letters: Vec<DeadLetter>,
+        by: Actor,
     ) -> std::result::Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let restore = move |unit: &mut Unit<'_>| {
-            letters.iter().map(|letter| unit.restore(letter.clone(), now)).collect()
+            let receipts = letters.iter().map(|letter| unit.restore(letter.clone(), now));
+            let receipts = receipts.collect::<Result<Vec<_>>>()?;
+            let (subject, affected) = rules::restored_subject(&receipts);
+            unit.note_action(&by, "restore", subject, affected, now)?;
+            Ok(receipts)
         };
         self.write(restore).await.during("restore letters")
     }
@@ -141,6 +147,10 @@ impl Upkeep for SqliteStore {
 
     async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
         self.examine(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> std::result::Result<Vec<Due>, StoreError> {
+        self.due_by_consumer(overdue).await
     }
 }
 

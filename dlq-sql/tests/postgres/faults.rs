@@ -22,14 +22,14 @@ const MESSAGES: u64 = 1_000;
 /// Every so many-th message dies.
 const DIES: u64 = 20;
 /// How long a fault lasts that lasts.
-const WHILE: Duration = Duration::from_millis(2_500);
+pub(crate) const WHILE: Duration = Duration::from_millis(2_500);
 
 fn server() -> Running {
     Service::Postgres.builder().start().unwrap()
 }
 
 /// A consumer at work.
-struct World {
+pub(crate) struct World {
     broker: MemoryBroker,
     succeeded: Arc<Mutex<BTreeMap<String, u64>>>,
     consumer: JoinSet<Report>,
@@ -37,7 +37,7 @@ struct World {
 }
 
 impl World {
-    fn start(store: PostgresStore) -> Self {
+    pub(crate) fn start(store: PostgresStore) -> Self {
         let broker = MemoryBroker::new();
         for n in 0..MESSAGES {
             broker.publish(Message::new("orders", n.to_string()).with_id(n.to_string()));
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Waits until so many messages are not settled.
-    async fn until(&self, left: u64) {
+    pub(crate) async fn until(&self, left: u64) {
         let began = Instant::now();
         while self.broker.pending("orders") as u64 > left {
             assert!(
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Every message has succeeded or has one letter; how often a letter could not be written.
-    async fn ends_well(mut self, schema: &Schema, fault: &str) -> u64 {
+    pub(crate) async fn ends_well(mut self, schema: &Schema, fault: &str) -> u64 {
         let began = Instant::now();
         timeout(PATIENCE, self.broker.idle("orders")).await.expect("the consumer recovers");
         (self.stop)();
@@ -112,14 +112,14 @@ impl World {
 }
 
 /// Ends all connections but one's own.
-async fn cut(schema: &Schema) {
+pub(crate) async fn cut(schema: &Schema) {
     let mut conn = schema.connect().await;
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
     conn.execute(sql).await.unwrap();
 }
 
-async fn impatient(schema: &Schema) -> PostgresStore {
+pub(crate) async fn impatient(schema: &Schema) -> PostgresStore {
     let builder = schema.builder().acquire_timeout(Duration::from_millis(300));
     builder.statement_timeout(Duration::from_millis(300)).open().await.unwrap()
 }

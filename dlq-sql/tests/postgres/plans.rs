@@ -101,6 +101,7 @@ async fn work(store: &PostgresStore, first: u64) {
         store.groups(filter, 20).await.unwrap();
     }
     letters.health(HealthThresholds::default()).await;
+    store.due(LEASE).await.unwrap();
     // An operator acts.
     let spec = OperationSpec::replay(Filter::new().with_message_id("evt-9".to_owned()));
     store.plan(spec.clone()).await.unwrap();
@@ -116,7 +117,7 @@ async fn work(store: &PostgresStore, first: u64) {
     store.cleanup(Cleanup::older_than(Duration::ZERO), by.clone()).await.unwrap();
     let gone = Selection::matching(Filter::new().with_id(ids[1])).unwrap();
     store.delete(gone, by).await.unwrap();
-    store.restore(vec![varied(first + 1), varied(first + 2)]).await.unwrap();
+    store.restore(vec![varied(first + 1), varied(first + 2)], Actor::new("ana")).await.unwrap();
     store.audit(10).await.unwrap();
 }
 

@@ -139,7 +139,7 @@ async fn g2_dedup_holds_for_a_write_that_began_before_it() {
     let mut switch = schema.connect().await;
     let mut watch = schema.connect().await;
     switch.execute("BEGIN; LOCK TABLE dlq_events IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
-    let put = off.restore(vec![copy(1, 2)]);
+    let put = off.restore(vec![copy(1, 2)], Actor::new("ana"));
     let switched = async {
         until_blocked(&mut watch, &schema).await;
         let on = "UPDATE dlq_meta SET value = 1 WHERE name = 'dedup'; COMMIT";
@@ -351,7 +351,7 @@ async fn change(store: &PostgresStore, kind: u64, n: u64, letters: u64) {
                 assert!(kinds.contains(&error.kind()), "{error:?}");
             }
             store
-                .restore((0..3).map(|at| letter((number + at) % letters)).collect())
+                .restore((0..3).map(|at| letter((number + at) % letters)).collect(), by())
                 .await
                 .unwrap();
             if (n / 12).is_multiple_of(20) {

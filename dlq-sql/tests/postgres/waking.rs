@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Control, Finish, OperationSpec, Operations as _, Schedule,
-    ScheduleRun, Sink as _,
+    ScheduleRun, Sink as _, Upkeep as _,
 };
 use dlq_core::{Filter, RetryLane as _, Source as _, Timestamp};
 use dlq_sql::postgres::PostgresStore;
@@ -150,6 +150,10 @@ async fn whatever_makes_letters_due_is_heard() {
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert!(other.run_schedule(run).await.unwrap().0 > 0);
     hears("the schedule ran").await;
+    let mut restored = letter(50);
+    restored.state.due = Some(Timestamp::from_millis(0));
+    other.restore(vec![restored], by()).await.unwrap();
+    hears("what is due was restored").await;
     let mut foreign = letter(100);
     foreign.consumer = "audit.write".to_owned();
     let escalation = escalation(&foreign, 1, Timestamp::from_millis(0));

@@ -3,7 +3,7 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
     Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
 };
@@ -166,6 +166,7 @@ macro_rules! passed_on {
 
 passed_on! { Letters:
     get(id: LetterId) -> Option<DeadLetter>;
+    get_all(ids: Vec<LetterId>) -> Vec<DeadLetter>;
     with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
     list(filter: Filter, page: PageRequest) -> Page;
     count(filter: Filter) -> u64;
@@ -187,10 +188,11 @@ passed_on! { Upkeep:
     delete(selection: Selection, by: Actor) -> Marked;
     cleanup(cleanup: Cleanup, by: Actor) -> u64;
     edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
-    restore(letters: Vec<DeadLetter>) -> Vec<Receipt>;
+    restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
     audit(limit: u32) -> Vec<AuditEntry>;
     record_processed(events: Vec<ProcessedEvent>) -> ();
     processed(limit: u32) -> Vec<ProcessedEvent>;
     deduplicate(force: bool) -> u64;
     check(limits: CheckLimits) -> Vec<Finding>;
+    due(overdue: Duration) -> Vec<Due>;
 }

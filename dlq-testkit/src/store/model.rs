@@ -276,7 +276,7 @@ impl<S: Store> Side<'_, S> {
                 let letters = letters
                     .iter()
                     .map(|(n, g, other, state)| restored(death(*n, *g, *other), *state, now));
-                let restored = self.store.restore(letters.collect()).await;
+                let restored = self.store.restore(letters.collect(), by()).await;
                 format!("{:?}", restored.expect("restore answers"))
             }
             Step::Cleanup(age, all) => {

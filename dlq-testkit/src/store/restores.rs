@@ -12,7 +12,7 @@ use crate::fixtures::{died_again, escalation, hostile_messages, letter, letter_o
 
 async fn restore<F: StoreFixture>(check: &Check<F>, letters: &[DeadLetter]) -> Vec<Receipt> {
     check.tick().await;
-    check.store.restore(letters.to_vec()).await.expect("restore answers")
+    check.store.restore(letters.to_vec(), by()).await.expect("restore answers")
 }
 
 async fn everything<F: StoreFixture>(check: &Check<F>) -> Vec<DeadLetter> {

@@ -221,6 +221,9 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
     check.delete(letters[3].id).await;
     clean(&check, Cleanup::older_than(Duration::ZERO)).await;
     check.store.deduplicate(false).await.expect("deduplicate answers");
+    let restored = vec![letters[3].clone(), letters[3].clone(), letters[1].clone()];
+    check.store.restore(restored, by()).await.expect("restore answers");
+    check.store.restore(Vec::new(), by()).await.expect("restore answers");
     let entries = check.store.audit(100).await.expect("audit answers");
     let actions: Vec<_> = entries.iter().rev().map(|e| (e.action.as_str(), e.affected)).collect();
     let expected = [
@@ -234,6 +237,8 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
         ("delete", 1),
         ("cleanup", 1),
         ("deduplicate", 0),
+        ("restore", 1),
+        ("restore", 0),
     ];
     assert_eq!(actions, expected);
     for entry in &entries {
@@ -243,8 +248,8 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
             assert_eq!(entry.by, by());
         }
     }
-    assert_eq!(entries[9].operation, Some(operation.id));
-    assert!(entries[5].subject.contains(&letters[0].id.to_string()), "it names the letter");
+    assert_eq!(entries[11].operation, Some(operation.id));
+    assert!(entries[7].subject.contains(&letters[0].id.to_string()), "it names the letter");
     let latest = check.store.audit(2).await.expect("audit answers");
     assert_eq!(latest, entries[..2]);
     assert!(check.store.audit(0).await.expect("audit answers").is_empty());

@@ -54,8 +54,7 @@ impl<C> Shared<C> {
         let backtrace = self.classifier.backtrace(&error).map(|text| dlq_core::bounded(&text));
         let location = self.classifier.location(&error);
         let error: BoxError = error.into();
-        let mut failure = Failure::from_error(judged, &*error).with_cause(cause);
-        error_type.clone_into(&mut failure.error_type);
+        let mut failure = Failure::of_type(judged, error_type, &*error).with_cause(cause);
         failure.group = group;
         failure.backtrace = backtrace;
         failure.location = location.or_else(|| self.location.map(str::to_owned));

@@ -72,5 +72,6 @@ mod service;
 
 pub use future::ResponseFuture;
 pub use hold::{HoldSlots, until, until_within};
+pub(crate) use hold::{step_within, stopped};
 pub use layer::RetryLayer;
 pub use service::Retry;

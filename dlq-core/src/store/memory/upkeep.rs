@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use super::super::{
-    Actor, AuditEntry, CheckLimits, Cleanup, Edit, EditError, Hands, ItemOutcome, Mark, Marked,
-    ProcessedEvent, Receipt, Selection, Upkeep,
+    Actor, AuditEntry, CheckLimits, Cleanup, Due, Edit, EditError, Hands, ItemOutcome, Mark,
+    Marked, ProcessedEvent, Receipt, Selection, Upkeep,
 };
 use super::MemoryStore;
 use super::operations::json;
@@ -68,10 +70,18 @@ impl Upkeep for MemoryStore {
         })
     }
 
-    async fn restore(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+        by: Actor,
+    ) -> Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let mut world = self.world();
-        Ok(letters.into_iter().map(|letter| world.restore(letter, now)).collect())
+        let receipts: Vec<_> =
+            letters.into_iter().map(|letter| world.restore(letter, now)).collect();
+        let (subject, affected) = rules::restored_subject(&receipts);
+        world.note(by, "restore", subject, affected, now);
+        Ok(receipts)
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
@@ -95,6 +105,11 @@ impl Upkeep for MemoryStore {
     async fn check(&self, limits: CheckLimits) -> Result<Vec<Finding>, StoreError> {
         let now = self.now();
         Ok(self.world().vitals(now).findings(&limits))
+    }
+
+    async fn due(&self, overdue: Duration) -> Result<Vec<Due>, StoreError> {
+        let now = self.now();
+        Ok(self.world().due_by_consumer(now, now.before(overdue)))
     }
 }
 
