@@ -302,7 +302,8 @@ mod tests {
                 self.1 += 1;
                 return self.0.next().await;
             }
-            match self.2 {
+            // Once.
+            match std::mem::replace(&mut self.2, Then::Waits) {
                 Then::Waits => pending().await,
                 Then::Ends => Ok(None),
                 Then::Fails => Err(TransportError::new(TransportErrorKind::Unexpected, "fetch")),
