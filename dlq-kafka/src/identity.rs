@@ -3,8 +3,8 @@
 //!
 //! Brokers give each topic an id (since Kafka 2.8). The client works with it and gives it to nobody, except in its log of
 //! metadata, from where it is taken: at the first word of a topic, and when it changes. The client hears of a change
-//! before it fetches from the new topic, since fetches carry the id. The id is noted with each commit, beside the
-//! position that it makes meaningful.
+//! before it fetches from the new topic, since fetches carry the id (since Kafka 3.1); and what it logs comes by the queue
+//! of its records, before them. The id is noted with each commit, beside the position that it makes meaningful.
 //!
 //! | the topic is made anew | what the brokers have | what happens |
 //! |---|---|---|

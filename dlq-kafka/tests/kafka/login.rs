@@ -124,7 +124,7 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
         let begun = Instant::now();
         let feed = KafkaFeed::open(&brokers, &place.topic, "feed", "sqlite:///dlq.db", LEASE);
         let error = feed.await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
         refused(begun, "feed", mechanism, &error);
     }
 }
