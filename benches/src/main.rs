@@ -1,15 +1,20 @@
 //! What it costs, side by side with the bare or raw thing in the same run. Ratios are printed, nothing is asserted.
 //!
 //! Run with `cargo run --release -p dlq-benches`; `--short` runs each bench once, small, so that it cannot rot; a name
-//! runs one of them.
+//! runs one of them. Without the features `kafka`, `nats` and `postgres` (`--no-default-features`) it builds quickly and
+//! runs what needs no server.
 
 mod bury;
 mod healthy;
+#[cfg(feature = "kafka")]
 mod kafka;
 mod letters;
 mod measure;
+#[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod proxy;
 mod read;
 mod stack;
@@ -22,24 +27,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<&str> =
         args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
     type Bench = fn(Size) -> Result<(), Box<dyn std::error::Error>>;
-    let benches: [(&str, Bench); 14] = [
+    let benches: &[(&str, Bench)] = &[
         ("stack", stack::run),
         ("bury", bury::run),
         ("read", read::run),
         ("healthy", healthy::run),
+        #[cfg(feature = "nats")]
         ("nats-consume", nats::consume::run),
+        #[cfg(feature = "nats")]
         ("nats-bury", nats::bury::run),
+        #[cfg(feature = "nats")]
         ("nats-replay", nats::replay::run),
+        #[cfg(feature = "kafka")]
         ("kafka-consume", kafka::consume::run),
+        #[cfg(feature = "kafka")]
         ("kafka-ladder", kafka::ladder::run),
+        #[cfg(feature = "kafka")]
         ("kafka-healthy", kafka::healthy::run),
+        #[cfg(feature = "kafka")]
         ("kafka-waiting", kafka::waiting::run),
+        #[cfg(feature = "postgres")]
         ("postgres-bury", postgres::bury::run),
+        #[cfg(feature = "postgres")]
         ("postgres-claim", postgres::claim::run),
+        #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
     ];
     for (name, bench) in benches {
-        if wanted.is_empty() || wanted.contains(&name) {
+        if wanted.is_empty() || wanted.contains(name) {
             println!("\n== {name}");
             bench(size)?;
         }

@@ -80,12 +80,50 @@ fn nanos(duration: Duration) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(duration.subsec_nanos()))
 }
 
+impl Timestamp {
+    /// The text form, which always has this length: the years that can be have four digits.
+    fn text(self) -> [u8; 30] {
+        const DAY: i64 = 86_400_000_000_000;
+        let of_day = self.0.rem_euclid(DAY);
+        let (year, month, day) = date(self.0.div_euclid(DAY));
+        let seconds = of_day / 1_000_000_000;
+        let mut text = *b"0000-00-00T00:00:00.000000000Z";
+        for (place, number) in [
+            (0..4, year),
+            (5..7, month),
+            (8..10, day),
+            (11..13, seconds / 3600),
+            (14..16, seconds / 60 % 60),
+            (17..19, seconds % 60),
+            (20..29, of_day % 1_000_000_000),
+        ] {
+            let mut rest = number as u32;
+            for digit in text[place].iter_mut().rev() {
+                *digit += (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+        text
+    }
+}
+
+/// Year, month and day of the Gregorian calendar, so many days after the epoch. Years are counted from March, so that the
+/// day that some have more is their last.
+fn date(days: i64) -> (i64, i64, i64) {
+    // Days between the first of March of the year 0 and the epoch; and days of 400, 100, 4 and 1 years.
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (400 * era + year + i64::from(month <= 2), month, day)
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
-            Ok(time) => write!(f, "{time:.9}"),
-            Err(_) => write!(f, "{}ns", self.0),
-        }
+        f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 
@@ -110,7 +148,7 @@ impl FromStr for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(std::str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 
@@ -206,6 +244,17 @@ mod tests {
         for nanos in [0, 1, -1, 1_763_683_200_123_456_789, i64::MAX, i64::MIN] {
             let time = Timestamp::from_nanos(nanos);
             assert_eq!(time.to_string().parse::<Timestamp>().unwrap(), time, "{time}");
+        }
+    }
+
+    #[test]
+    fn text_is_that_of_the_calendar() {
+        // Every day that can be, each at another time of the day.
+        for day in -106_751..=106_751_i64 {
+            let nanos =
+                day * 86_400_000_000_000 + (day * 7_919_123_456_789).rem_euclid(86_400_000_000_000);
+            let expected = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap();
+            assert_eq!(Timestamp::from_nanos(nanos).to_string(), format!("{expected:.9}"));
         }
     }
 

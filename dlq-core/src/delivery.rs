@@ -46,6 +46,8 @@ struct Shared {
     replays: u32,
     generation: u32,
     letter: Option<LetterId>,
+    /// What the letter of its own consumer would be, once somebody has asked.
+    own: OnceLock<LetterId>,
     history: History,
     decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -65,6 +67,7 @@ impl Delivery {
                 replays: 0,
                 generation: 0,
                 letter: None,
+                own: OnceLock::new(),
                 history: History::new(),
                 decoded: OnceLock::new(),
             }),
@@ -81,7 +84,10 @@ impl Delivery {
     /// Sets the name of the consumer it is handed to.
     pub fn with_consumer(self, consumer: impl Into<Arc<str>>) -> Self {
         let consumer = consumer.into();
-        self.change(|shared| shared.consumer = consumer)
+        self.change(|shared| {
+            shared.consumer = consumer;
+            shared.own = OnceLock::new();
+        })
     }
 
     /// Sets which run of the handler comes next, counted from 1. Defaults to 1.
@@ -214,9 +220,13 @@ impl Delivery {
     /// deterministic id of its origin.
     #[must_use]
     pub fn death(&self, consumer: &str) -> Death {
-        let letter = self.shared.letter.unwrap_or_else(|| {
-            LetterId::of(&self.shared.origin, self.shared.message.published_at(), consumer)
-        });
+        let shared = &*self.shared;
+        let of_origin = || LetterId::of(&shared.origin, shared.message.published_at(), consumer);
+        let letter = match shared.letter {
+            Some(letter) => letter,
+            None if *consumer == *shared.consumer => *shared.own.get_or_init(of_origin),
+            None => of_origin(),
+        };
         Death { letter, generation: self.shared.generation }
     }
 

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::panic::Location;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -281,12 +282,20 @@ impl Failure {
         error_type: impl Into<String>,
         message: &str,
     ) -> Self {
-        let judged = class.into();
+        Self::with_messages(class.into(), cause, error_type.into(), vec![bounded(message)])
+    }
+
+    fn with_messages(
+        judged: Classification,
+        cause: Cause,
+        error_type: String,
+        messages: Vec<String>,
+    ) -> Self {
         Self {
             class: judged.class,
             cause,
-            error_type: bounded(&error_type.into()),
-            messages: vec![bounded(message)],
+            error_type: cut(error_type),
+            messages,
             location: None,
             at: Timestamp::EPOCH,
             duration: Duration::ZERO,
@@ -299,19 +308,27 @@ impl Failure {
     /// The failure that `error` is: its type, its message and those of its whole source chain, bounded.
     #[track_caller]
     pub fn from_error<E: Error + ?Sized>(class: impl Into<Classification>, error: &E) -> Self {
-        let mut failure =
-            Self::new(class, Cause::Error, std::any::type_name::<E>(), &text_of(error));
+        let failure = Self::of_type(class, std::any::type_name::<E>(), error);
+        failure.with_location(Location::caller().to_string())
+    }
+
+    /// The same of an error whose type is known otherwise, as it is of an erased one, and without a location.
+    pub fn of_type<E: Error + ?Sized>(
+        class: impl Into<Classification>,
+        error_type: impl Into<String>,
+        error: &E,
+    ) -> Self {
+        let mut messages = vec![text_of(error)];
         let mut source = error.source();
         while let Some(cause) = source {
-            if failure.messages.len() == MAX_CHAIN {
-                failure.messages.push("… more sources were cut".to_owned());
+            if messages.len() == MAX_CHAIN {
+                messages.push("… more sources were cut".to_owned());
                 break;
             }
-            failure.messages.push(text_of(cause));
+            messages.push(text_of(cause));
             source = cause.source();
         }
-        failure.location = Some(Location::caller().to_string());
-        failure
+        Self::with_messages(class.into(), Cause::Error, error_type.into(), messages)
     }
 
     /// Sets the cause.
@@ -357,7 +374,7 @@ fn text_of<E: fmt::Display + ?Sized>(error: &E) -> String {
     let mut text = Bounded(String::new());
     // The writer refuses once it is full, which `Display` reports as an error: what was written stands.
     let _ = fmt::write(&mut text, format_args!("{error}"));
-    bounded(&text.0)
+    cut(text.0)
 }
 
 struct Bounded(String);
@@ -389,6 +406,11 @@ pub fn bounded(text: &str) -> String {
     format!("{} … cut", &text[..cut])
 }
 
+/// The same of a text that is ours.
+fn cut(text: String) -> String {
+    if text.len() <= MAX_TEXT { text } else { bounded(&text) }
+}
+
 /// One run of the handler that did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
@@ -406,7 +428,9 @@ pub struct Attempt {
 /// latest ones stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    attempts: Vec<Attempt>,
+    /// Shared with the copies, of which a message has many on its way; `None` when there are none.
+    #[serde(with = "attempts")]
+    attempts: Option<Arc<Vec<Attempt>>>,
     #[serde(default)]
     omitted: u64,
 }
@@ -419,24 +443,37 @@ impl History {
     /// No attempt yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { attempts: Vec::new(), omitted: 0 }
+        Self { attempts: None, omitted: 0 }
     }
 
     /// Adds the latest attempt. Adding an attempt that is already the latest changes nothing.
     pub fn push(&mut self, attempt: Attempt) {
-        if self.attempts.last() == Some(&attempt) {
+        let Some(attempts) = &mut self.attempts else {
+            self.attempts = Some(Arc::new(vec![attempt]));
+            return;
+        };
+        if attempts.last() == Some(&attempt) {
             return;
         }
-        if self.attempts.len() == Self::MAX {
-            self.attempts.remove(Self::FIRST);
+        let attempts = Arc::make_mut(attempts);
+        if attempts.len() == Self::MAX {
+            attempts.remove(Self::FIRST);
             self.omitted += 1;
         }
-        self.attempts.push(attempt);
+        attempts.push(attempt);
     }
 
     /// Drops backtraces and cuts every text to `limit` bytes, with a mark.
     pub fn shorten(&mut self, limit: usize) {
-        for attempt in &mut self.attempts {
+        let is_short = |Attempt { failure, .. }: &Attempt| {
+            let mut texts = failure.messages.iter().chain([&failure.error_type]);
+            failure.backtrace.is_none() && texts.all(|text| text.len() <= limit)
+        };
+        let Some(attempts) = &mut self.attempts else { return };
+        if attempts.iter().all(is_short) {
+            return;
+        }
+        for attempt in Arc::make_mut(attempts) {
             let failure = &mut attempt.failure;
             failure.backtrace = None;
             for text in failure.messages.iter_mut().chain([&mut failure.error_type]) {
@@ -450,10 +487,11 @@ impl History {
 
     /// Drops one attempt from the middle; `false` when only the first and the last are left.
     pub(crate) fn drop_middle(&mut self) -> bool {
-        if self.attempts.len() <= 2 {
+        let Some(attempts) = self.attempts.as_mut().filter(|attempts| attempts.len() > 2) else {
             return false;
-        }
-        self.attempts.remove(self.attempts.len() / 2);
+        };
+        let middle = attempts.len() / 2;
+        Arc::make_mut(attempts).remove(middle);
         self.omitted += 1;
         true
     }
@@ -461,7 +499,7 @@ impl History {
     /// The attempts that are kept, oldest first.
     #[must_use]
     pub fn attempts(&self) -> &[Attempt] {
-        &self.attempts
+        self.attempts.as_deref().map_or(&[], Vec::as_slice)
     }
 
     /// How many were dropped from the middle.
@@ -473,25 +511,44 @@ impl History {
     /// How many there were in all.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.attempts.len() as u64 + self.omitted
+        self.attempts().len() as u64 + self.omitted
     }
 
     /// Whether there was none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.attempts.is_empty()
+        self.attempts().is_empty()
     }
 
     /// The latest failure.
     #[must_use]
     pub fn last(&self) -> Option<&Failure> {
-        self.attempts.last().map(|attempt| &attempt.failure)
+        self.attempts().last().map(|attempt| &attempt.failure)
     }
 
     /// The first failure.
     #[must_use]
     pub fn first(&self) -> Option<&Failure> {
-        self.attempts.first().map(|attempt| &attempt.failure)
+        self.attempts().first().map(|attempt| &attempt.failure)
+    }
+}
+
+mod attempts {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Attempt;
+
+    type Attempts = Option<Arc<Vec<Attempt>>>;
+
+    pub(super) fn serialize<S: Serializer>(attempts: &Attempts, s: S) -> Result<S::Ok, S::Error> {
+        attempts.as_deref().map_or(&[][..], Vec::as_slice).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Attempts, D::Error> {
+        let attempts = Vec::deserialize(d)?;
+        Ok((!attempts.is_empty()).then(|| Arc::new(attempts)))
     }
 }
 

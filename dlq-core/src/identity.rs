@@ -2,6 +2,7 @@
 //! [`Binding`] that ties identity headers to the bytes they were written for.
 
 use std::fmt;
+use std::io::Write as _;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,29 +10,53 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::{Message, Origin, Timestamp};
 
 /// Hashes fields one after another, each with its length in front, so that no two lists of fields read the same.
-struct Fields(blake3::Hasher);
+pub(crate) struct Fields {
+    /// What is not hashed yet: most lists fit, and are hashed at once.
+    text: [u8; 256],
+    length: usize,
+    hasher: Option<Box<blake3::Hasher>>,
+}
 
 impl Fields {
-    fn new(domain: &str) -> Self {
-        let mut fields = Self(blake3::Hasher::new());
+    pub(crate) const fn new() -> Self {
+        Self { text: [0; 256], length: 0, hasher: None }
+    }
+
+    fn of(domain: &str) -> Self {
+        let mut fields = Self::new();
         fields.add(domain.as_bytes());
         fields
     }
 
-    fn add(&mut self, bytes: &[u8]) {
-        self.0.update(&(bytes.len() as u64).to_le_bytes());
-        self.0.update(bytes);
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        if let Some(room) = self.text[self.length..].get_mut(..bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.length += bytes.len();
+            return;
+        }
+        let hasher = self.hasher.get_or_insert_with(Box::default);
+        hasher.update(&self.text[..self.length]).update(bytes);
+        self.length = 0;
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.bytes(&(bytes.len() as u64).to_le_bytes());
+        self.bytes(bytes);
     }
 
     fn add_option(&mut self, bytes: Option<&[u8]>) {
-        self.0.update(&[u8::from(bytes.is_some())]);
+        self.bytes(&[u8::from(bytes.is_some())]);
         self.add(bytes.unwrap_or_default());
     }
 
-    fn finish(&self) -> [u8; 16] {
-        let mut id = [0; 16];
-        id.copy_from_slice(&self.0.finalize().as_bytes()[..16]);
-        id
+    /// The first bytes of the hash.
+    pub(crate) fn finish<const N: usize>(mut self) -> [u8; N] {
+        let rest = &self.text[..self.length];
+        let hash = match &mut self.hasher {
+            None => blake3::hash(rest),
+            Some(hasher) => hasher.update(rest).finalize(),
+        };
+        std::array::from_fn(|at| hash.as_bytes()[at])
     }
 }
 
@@ -134,13 +159,16 @@ impl LetterId {
     /// The id of a message that stood at `origin` and was published at `published_at`, for `consumer`.
     #[must_use]
     pub fn of(origin: &Origin, published_at: Option<Timestamp>, consumer: &str) -> Self {
-        let mut fields = Fields::new("dlq letter v1");
+        let mut fields = Fields::of("dlq letter v1");
         fields.add(origin.cluster().as_bytes());
         fields.add(origin.transport().as_bytes());
         fields.add(origin.stream().as_bytes());
         fields
             .add_option(origin.partition().map(u32::to_le_bytes).as_ref().map(<[u8; 4]>::as_slice));
-        fields.add(origin.position().to_string().as_bytes());
+        let mut position = Vec::with_capacity(48);
+        // Memory takes whatever is written.
+        let _ = write!(position, "{}", origin.position());
+        fields.add(&position);
         fields.add_option(
             published_at.map(|at| at.as_nanos().to_le_bytes()).as_ref().map(<[u8; 8]>::as_slice),
         );
@@ -151,7 +179,7 @@ impl LetterId {
     /// The id under which another payload that claims this id is kept beside it.
     #[must_use]
     pub fn conflicting(&self, message: &Message) -> Self {
-        let mut fields = Fields::new("dlq conflict v1");
+        let mut fields = Fields::of("dlq conflict v1");
         fields.add(&self.0);
         fields.add_option(message.payload().map(|payload| &payload[..]));
         fields.add_option(message.key().map(|key| &key[..]));
@@ -163,7 +191,7 @@ impl OperationId {
     /// The id of an operation started by `who` at `at`; `salt` keeps simultaneous ones apart.
     #[must_use]
     pub fn of(who: &str, at: Timestamp, salt: u64) -> Self {
-        let mut fields = Fields::new("dlq operation v1");
+        let mut fields = Fields::of("dlq operation v1");
         fields.add(who.as_bytes());
         fields.add(&at.as_nanos().to_le_bytes());
         fields.add(&salt.to_le_bytes());
@@ -198,7 +226,7 @@ impl Binding {
     /// The binding of `letter` to payload and key of `message`.
     #[must_use]
     pub fn of(letter: &LetterId, message: &Message) -> Self {
-        let mut fields = Fields::new("dlq binding v1");
+        let mut fields = Fields::of("dlq binding v1");
         fields.add(letter.as_bytes());
         fields.add_option(message.payload().map(|payload| &payload[..]));
         fields.add_option(message.key().map(|key| &key[..]));
@@ -230,6 +258,20 @@ mod tests {
         assert!(others.iter().all(|other| *other != base));
         assert_eq!(LetterId::of(&origin(), None, "a"), base);
         assert_eq!(base.to_string().parse::<LetterId>().unwrap(), base);
+    }
+
+    #[test]
+    fn fields_are_hashed_as_one_text_whatever_their_lengths() {
+        for lengths in [&[0, 1][..], &[256], &[255, 2], &[100, 156, 1], &[300], &[9, 4000, 7, 249]]
+        {
+            let (mut fields, mut whole) = (Fields::new(), blake3::Hasher::new());
+            for length in lengths {
+                let bytes = vec![*length as u8; *length];
+                fields.bytes(&bytes);
+                whole.update(&bytes);
+            }
+            assert_eq!(fields.finish::<32>(), *whole.finalize().as_bytes(), "{lengths:?}");
+        }
     }
 
     #[test]

@@ -64,15 +64,47 @@ impl<'de> Deserialize<'de> for Position {
     }
 }
 
-/// Where a message stood: cluster, transport, stream or topic, partition, position.
+/// Where a message stood: cluster, transport, stream or topic, partition, position. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "Fields", into = "Fields")]
 #[must_use]
 pub struct Origin {
+    stands: Arc<Stands>,
+    position: Position,
+}
+
+/// What the messages of one partition have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Stands {
+    cluster: Arc<str>,
+    transport: Arc<str>,
+    stream: Arc<str>,
+    partition: Option<u32>,
+}
+
+/// As it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Origin")]
+struct Fields {
     cluster: Arc<str>,
     transport: Arc<str>,
     stream: Arc<str>,
     partition: Option<u32>,
     position: Position,
+}
+
+impl From<Fields> for Origin {
+    fn from(fields: Fields) -> Self {
+        let Fields { cluster, transport, stream, partition, position } = fields;
+        Self { stands: Arc::new(Stands { cluster, transport, stream, partition }), position }
+    }
+}
+
+impl From<Origin> for Fields {
+    fn from(origin: Origin) -> Self {
+        let Stands { cluster, transport, stream, partition } = Arc::unwrap_or_clone(origin.stands);
+        Self { cluster, transport, stream, partition, position: origin.position }
+    }
 }
 
 impl Origin {
@@ -82,49 +114,55 @@ impl Origin {
         stream: impl Into<Arc<str>>,
         position: Position,
     ) -> Self {
-        Self {
+        let stands = Stands {
             cluster: Arc::from("default"),
             transport: transport.into(),
             stream: stream.into(),
             partition: None,
-            position,
-        }
+        };
+        Self { stands: Arc::new(stands), position }
     }
 
     /// Sets the alias of the cluster. Defaults to `default`.
     pub fn with_cluster(mut self, cluster: impl Into<Arc<str>>) -> Self {
-        self.cluster = cluster.into();
+        Arc::make_mut(&mut self.stands).cluster = cluster.into();
         self
     }
 
     /// Sets the partition. Defaults to none.
     pub fn with_partition(mut self, partition: u32) -> Self {
-        self.partition = Some(partition);
+        Arc::make_mut(&mut self.stands).partition = Some(partition);
+        self
+    }
+
+    /// Another position in the same place.
+    pub fn with_position(mut self, position: Position) -> Self {
+        self.position = position;
         self
     }
 
     /// The alias of the cluster.
     #[must_use]
     pub fn cluster(&self) -> &str {
-        &self.cluster
+        &self.stands.cluster
     }
 
     /// The kind of broker, e.g. `nats`, `kafka`, `redis`, `memory`.
     #[must_use]
     pub fn transport(&self) -> &str {
-        &self.transport
+        &self.stands.transport
     }
 
     /// The stream, topic or stream key.
     #[must_use]
     pub fn stream(&self) -> &str {
-        &self.stream
+        &self.stands.stream
     }
 
     /// The partition, where the broker has them.
     #[must_use]
     pub fn partition(&self) -> Option<u32> {
-        self.partition
+        self.stands.partition
     }
 
     /// The place within stream and partition.
@@ -136,8 +174,8 @@ impl Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}/{}", self.transport, self.cluster, self.stream)?;
-        if let Some(partition) = self.partition {
+        write!(f, "{}://{}/{}", self.transport(), self.cluster(), self.stream())?;
+        if let Some(partition) = self.partition() {
             write!(f, "[{partition}]")?;
         }
         write!(f, "@{}", self.position)

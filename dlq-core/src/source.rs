@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::{DeadLetter, Delivery, History, Timestamp, TransportError};
+use crate::{DeadLetter, Delivery, History, Origin, Timestamp, TransportError};
 
 /// What becomes of a delivery. Made by the stack, carried out by [`Settle`].
 ///
@@ -179,22 +179,35 @@ impl<S: Settle> DynSettle for S {
 #[must_use = "a delivery that is not settled comes again"]
 pub struct SettleOnce {
     inner: Option<Box<dyn DynSettle>>,
-    what: String,
+    origin: Origin,
 }
 
 impl SettleOnce {
     /// Wraps the handle of `delivery`.
     pub fn new(settle: impl Settle, delivery: &Delivery) -> Self {
-        Self { inner: Some(Box::new(settle)), what: delivery.origin().to_string() }
+        Self { inner: Some(Box::new(settle)), origin: delivery.origin().clone() }
+    }
+
+    /// [`settle`](Settle::settle), in a box that can be moved while it waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Settle::settle).
+    #[must_use]
+    pub fn settle_boxed(
+        mut self,
+        disposition: Disposition,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
+        match self.inner.take() {
+            Some(inner) => inner.settle_dyn(disposition),
+            None => Box::pin(std::future::ready(Ok(()))),
+        }
     }
 }
 
 impl Settle for SettleOnce {
-    async fn settle(mut self, disposition: Disposition) -> Result<(), TransportError> {
-        match self.inner.take() {
-            Some(inner) => inner.settle_dyn(disposition).await,
-            None => Ok(()),
-        }
+    async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
+        self.settle_boxed(disposition).await
     }
 
     async fn extend(&mut self) -> Result<(), TransportError> {
@@ -213,7 +226,7 @@ impl Drop for SettleOnce {
     fn drop(&mut self) {
         if self.inner.is_some() {
             tracing::warn!(
-                origin = %self.what,
+                origin = %self.origin,
                 "delivery dropped unsettled: the broker will hand it out again"
             );
         }

@@ -158,12 +158,8 @@ impl Watch {
     }
 }
 
-/// Looks at topics and at partitions, each from where it is to be read.
-fn find(
-    brokers: &Brokers,
-    topics: &[String],
-    places: &[(Arc<str>, i32, Offset)],
-) -> Result<Vec<String>, SetupError> {
+/// A client that reads a little of partitions that are assigned to it.
+pub(crate) fn looker(brokers: &Brokers) -> Result<Arc<BaseConsumer<Reason>>, SetupError> {
     let fixed = [
         // It joins no group and commits nothing; the client wants a name.
         ("group.id", "dlq-look"),
@@ -176,11 +172,19 @@ fn find(
         ("queued.min.messages", "1"),
         ("fetch.wait.max.ms", "10"),
     ];
-    let what = "look at what cannot be read";
-    let answered = |error| SetupError::answered(what, error);
     let config = brokers.client(&[], &fixed)?;
     let made: Result<BaseConsumer<Reason>, _> = config.create_with_context(Reason::default());
-    let consumer = Arc::new(made.map_err(answered)?);
+    made.map(Arc::new).map_err(|error| SetupError::answered("make a client that looks", error))
+}
+
+/// Looks at topics and at partitions, each from where it is to be read.
+fn find(
+    brokers: &Brokers,
+    topics: &[String],
+    places: &[(Arc<str>, i32, Offset)],
+) -> Result<Vec<String>, SetupError> {
+    let answered = |error| SetupError::answered("look at what cannot be read", error);
+    let consumer = looker(brokers)?;
     let until = Instant::now() + LOOK;
     let mut found = Vec::new();
     let mut gone = Vec::new();

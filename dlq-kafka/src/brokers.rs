@@ -12,12 +12,24 @@ const OURS: &[(&str, &str)] = &[
     ("auto.offset.reset", "nothing is passed over unasked; see `KafkaConsumer::with_start`"),
     ("enable.partition.eof", "the source waits for more at the end of a partition"),
     ("enable.idempotence", "a copy may be written twice otherwise"),
+    ("metadata.broker.list", "brokers are named where the cluster is"),
     ("acks", "a letter has to be confirmed by every replica in sync"),
     ("group.id", "it is the consumer's name; see `KafkaConsumer::with_group`"),
     ("transactional.id", "transactions are the replay's"),
 ];
 
+/// Other names that the client has for settings, of those that are set here or refused.
+const ALIASES: &[(&str, &str)] =
+    &[("sasl.mechanism", "sasl.mechanisms"), ("request.required.acks", "acks")];
+
 /// Where the cluster is, and how to speak to it.
+///
+/// # TLS and logins
+///
+/// `security.protocol` is `plaintext` (the default), `ssl`, `sasl_plaintext` or `sasl_ssl`; `sasl.mechanisms` says how
+/// `sasl.username` and `sasl.password` are told. `PLAIN` without TLS is in every build; TLS, `SCRAM-SHA-256`,
+/// `SCRAM-SHA-512` and `OAUTHBEARER` are with the feature `ssl`, which wants OpenSSL. `GSSAPI` (Kerberos) is in none. What
+/// is set is never shown, neither by `Debug` nor in an error.
 ///
 /// ```
 /// use dlq_kafka::Brokers;
@@ -46,8 +58,37 @@ impl Brokers {
     /// consumers, producers and administration alike. Those on which a guarantee rests are refused when something is
     /// opened.
     pub fn with(mut self, setting: impl Into<String>, value: impl Into<String>) -> Self {
-        self.settings.insert(setting.into(), value.into());
+        let setting = setting.into();
+        // Of two names of one setting the client takes the one that it reads last.
+        let name = ALIASES.iter().find(|(alias, _)| *alias == setting).map(|(_, name)| *name);
+        self.settings.insert(name.map_or(setting, str::to_owned), value.into());
         self
+    }
+
+    /// What to do about brokers that do not answer.
+    pub(crate) fn reach(&self) -> &'static str {
+        if self.settings.contains_key("security.protocol") {
+            "check address and network"
+        } else {
+            "check address and network, and set `security.protocol` if they want TLS or a login"
+        }
+    }
+
+    /// What to do about a login that is refused.
+    pub(crate) fn login(&self) -> String {
+        let set = |name| self.settings.get(name);
+        match set("sasl.mechanisms") {
+            Some(mechanism) => format!(
+                "; check `sasl.username` and `sasl.password`, and that brokers take them by `sasl.mechanisms`, which is \
+                 `{mechanism}`"
+            ),
+            None if set("security.protocol").is_some() => {
+                "; check `security.protocol`, and the settings `sasl.*` and `ssl.*`".to_owned()
+            }
+            None => {
+                "; set `security.protocol`, and `sasl.*` or `ssl.*` as it needs them".to_owned()
+            }
+        }
     }
 
     /// Sets the alias of the cluster, which is part of the identity of letters. Defaults to `default`.
@@ -110,5 +151,22 @@ impl std::fmt::Debug for Brokers {
             .field("cluster", &self.cluster)
             .field("settings", &self.settings.keys())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_has_one_name_and_what_a_guarantee_rests_on_is_refused_by_each() {
+        let brokers = Brokers::at("h")
+            .with("sasl.mechanisms", "PLAIN")
+            .with("sasl.mechanism", "SCRAM-SHA-512");
+        assert_eq!(brokers.client(&[], &[]).unwrap().get("sasl.mechanisms"), Some("SCRAM-SHA-512"));
+        for (setting, value) in [("request.required.acks", "1"), ("metadata.broker.list", "x")] {
+            let error = Brokers::at("h").with(setting, value).client(&[], &[]).unwrap_err();
+            assert!(error.to_string().contains("not to be set"), "{error}");
+        }
     }
 }

@@ -4,12 +4,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::gauges::Gauges;
+use crate::identity::{self, TopicIds};
 use crate::ladder::{Ladder, Stage};
 use crate::lane::KafkaRetryLane;
 use crate::lines::{Concurrency, Lines};
@@ -20,6 +22,7 @@ use crate::rebalance::Hooks;
 use crate::shared::{Phase, Shared, lock};
 use crate::sink::KafkaSink;
 use crate::source::KafkaSource;
+use crate::tail::Tail;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
@@ -245,6 +248,8 @@ impl KafkaConsumer {
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
             reason: Reason::default(),
+            ids: TopicIds::default(),
+            level: RDKafkaLogLevel::Debug,
             is_leaving: AtomicBool::new(false),
         };
         let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
@@ -258,6 +263,7 @@ impl KafkaConsumer {
             self.bounds,
             self.start,
             watch,
+            Tail::new(self.brokers.clone()),
             gauges.clone(),
         );
         let ended = Ended(Arc::clone(&shared));
@@ -289,7 +295,7 @@ impl KafkaConsumer {
         sources.chain(stages.iter().flat_map(of)).collect()
     }
 
-    fn join(&self, hooks: Hooks) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
+    fn join(&self, mut hooks: Hooks) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
         let defaults = [
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "3000"),
@@ -310,7 +316,8 @@ impl KafkaConsumer {
             ("auto.offset.reset", "earliest"),
             ("allow.auto.create.topics", "false"),
         ];
-        let config = self.brokers.client(&defaults, &fixed)?;
+        let mut config = self.brokers.client(&defaults, &fixed)?;
+        hooks.level = identity::listen(&mut config);
         let made: Result<BaseConsumer<Hooks>, _> = config.create_with_context(hooks);
         let consumer = made.map_err(|error| SetupError::answered("make a consumer", error))?;
         let stages = consumer.context().stages.clone();

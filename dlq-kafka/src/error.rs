@@ -16,6 +16,9 @@ pub(crate) enum SetupError {
     Unavailable(String, Option<BoxError>),
 }
 
+/// What the client says of settings that this build has nothing for.
+const ABSENT: [&str; 2] = ["OpenSSL", "No provider for SASL mechanism SCRAM"];
+
 impl SetupError {
     pub(crate) fn unavailable(what: impl Into<String>, source: impl Into<BoxError>) -> Self {
         Self::Unavailable(what.into(), Some(source.into()))
@@ -23,13 +26,16 @@ impl SetupError {
 
     /// What a request came to: `what` says what was asked of which topic.
     pub(crate) fn answered(what: &str, error: KafkaError) -> Self {
-        let text = match &error {
+        let mut text = match &error {
             // The client says the value too, which may be a password.
             KafkaError::ClientConfig(_, why, setting, _) => {
                 format!("{what}: the setting `{setting}` will not do: {why}")
             }
             error => format!("{what}: {error}"),
         };
+        if ABSENT.iter().any(|absent| text.contains(absent)) {
+            text.push_str("; TLS and SCRAM are in builds with the feature `ssl` of `dlq-kafka`");
+        }
         match code(&error) {
             Some(code) if is_refusal(code) => Self::Config(text),
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use dlq_core::Timestamp;
-use metrics::{Gauge, gauge, histogram};
+use metrics::{Gauge, counter, gauge, histogram};
 
 /// Retry records that wait in memory for their time, by `group`: a gauge.
 pub const DLQ_KAFKA_WAITING: &str = "dlq_kafka_waiting";
@@ -11,6 +11,8 @@ pub const DLQ_KAFKA_PAUSED: &str = "dlq_kafka_paused";
 pub const DLQ_KAFKA_NEXT_DUE_SECONDS: &str = "dlq_kafka_next_due_seconds";
 /// How long after its time a retry record was handed out, by `topic`: a histogram.
 pub const DLQ_KAFKA_LATENESS_SECONDS: &str = "dlq_kafka_lateness_seconds";
+/// Partitions that are read from their beginning, since their topic was deleted and made anew, by `topic`: a counter.
+pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
 
 /// What a source shows of itself.
 #[derive(Clone)]
@@ -38,6 +40,10 @@ impl Gauges {
 pub(crate) fn late(topic: &str, due: Timestamp, now: Timestamp) {
     let late = now.since(due).as_secs_f64();
     histogram!(DLQ_KAFKA_LATENESS_SECONDS, "topic" => topic.to_owned()).record(late);
+}
+
+pub(crate) fn anew(topic: &str) {
+    counter!(DLQ_KAFKA_ANEW, "topic" => topic.to_owned()).increment(1);
 }
 
 impl std::fmt::Debug for Gauges {

@@ -81,8 +81,9 @@ impl RetryLane for KafkaRetryLane {
         };
         escalation.due = due;
         let (stage, partitions) = stage;
-        let message = escalation.delivery.message().clone();
-        let death = escalation.delivery.death(&escalation.consumer);
+        let delivery = escalation.delivery.clone();
+        let message = delivery.message();
+        let death = delivery.death(&escalation.consumer);
         let key = message.key();
         let by = death.letter.as_bytes();
         let partition = partition_for(key.map(|key| &key[..]), by, *partitions);

@@ -95,6 +95,7 @@ mod error;
 mod feed;
 mod gauges;
 mod handover;
+mod identity;
 mod ladder;
 pub mod lag;
 mod lane;
@@ -102,6 +103,7 @@ mod letters;
 mod lines;
 mod marks;
 mod partition;
+mod piece;
 mod poll;
 mod produce;
 mod reading;
@@ -111,6 +113,7 @@ mod settle;
 mod shared;
 mod sink;
 mod source;
+mod tail;
 mod topics;
 mod tracker;
 mod waiting;
@@ -120,14 +123,16 @@ pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
 pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
 pub use gauges::{
-    DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_NEXT_DUE_SECONDS, DLQ_KAFKA_PAUSED, DLQ_KAFKA_WAITING,
+    DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_NEXT_DUE_SECONDS, DLQ_KAFKA_PAUSED,
+    DLQ_KAFKA_WAITING,
 };
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use lane::KafkaRetryLane;
 pub use letters::{
-    Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome, ReplayPlan,
-    ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter,
+    Extent, ExtentReader, Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
+    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
+    StoredLetter,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;

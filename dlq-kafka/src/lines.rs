@@ -76,7 +76,7 @@ impl Lines {
 mod tests {
     use std::sync::Arc;
 
-    use dlq_core::Headers;
+    use dlq_core::{Headers, Origin, Position};
 
     use super::*;
     use crate::partition::Partition;
@@ -97,6 +97,7 @@ mod tests {
                 headers: Headers::new(),
                 unreadable_headers: 0,
             },
+            origin: Origin::new("kafka", "orders", Position::Offset(offset)),
             place: Place { partition: Arc::clone(&partition), sequence: offset, offset },
             deaths: 0,
         };

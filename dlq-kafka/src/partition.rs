@@ -1,4 +1,5 @@
 use std::collections::{HashSet, VecDeque};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,17 +20,30 @@ pub(crate) struct Partition {
     pub(crate) number: i32,
     /// The delay, of a partition of a retry topic.
     pub(crate) stage: Option<Duration>,
-    state: Mutex<State>,
+    state: Apart<Mutex<State>>,
     /// It is given up: what is not yielded is no longer ours to yield.
     is_leaving: AtomicBool,
-    span: AtomicU64,
+    span: Apart<AtomicU64>,
     limit: AtomicU64,
     /// Deliveries that were yielded and are not settled.
-    in_hand: AtomicUsize,
+    in_hand: Apart<AtomicUsize>,
     /// Records that wait for their time, or for one before them, and about how many bytes they are.
     held: AtomicUsize,
     held_bytes: AtomicUsize,
     has_unreadable: AtomicBool,
+}
+
+/// Written for each record, and so apart in memory from what is only read, and from each other.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Apart<T>(T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +57,8 @@ struct State {
     is_dirty: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
+    /// Its topic is gone: what was fetched is handled, and nothing is committed.
+    is_gone: bool,
     /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
     end: Option<(u64, bool)>,
     hops: Hops,
@@ -56,12 +72,14 @@ pub(crate) enum Opening {
     Unknown,
     /// There is no commit, and so no offset to say it with, until a record comes.
     First,
+    /// Its topic was made anew, and the client is not at the beginning yet.
+    Anew,
     /// It was, and the broker has confirmed.
     Open,
 }
 
 /// A record that was received.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) sequence: Sequence,
     /// How often it was handed out to owners that died.
@@ -80,15 +98,44 @@ impl Partition {
             topic,
             number,
             stage,
-            state: Mutex::new(state),
+            state: Apart(Mutex::new(state)),
             is_leaving: AtomicBool::new(false),
-            span: AtomicU64::new(0),
+            span: Apart(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
-            in_hand: AtomicUsize::new(0),
+            in_hand: Apart(AtomicUsize::new(0)),
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
             has_unreadable: AtomicBool::new(false),
         }
+    }
+
+    /// The same partition of the topic that was made in its place, whose id this is.
+    pub(crate) fn anew(&self, id: &str) -> Self {
+        let mut gone = self.state();
+        gone.is_gone = true;
+        let owner = gone.handover.owner();
+        drop(gone);
+        let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
+        let mut state = new.state();
+        state.opening = Opening::Anew;
+        state.handover.is_of(id);
+        drop(state);
+        new
+    }
+
+    /// Whether its offsets are those of the topic with this id.
+    pub(crate) fn is_of(&self, id: &str) -> bool {
+        self.state().handover.is_of(id)
+    }
+
+    /// Its topic was deleted, and another one has its name.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state().is_gone
+    }
+
+    /// The client is at the beginning.
+    pub(crate) fn begins(&self) {
+        self.state().opening = Opening::First;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,7 +145,10 @@ impl Partition {
     /// Notes the bounds where others look without the lock.
     fn measure(&self, state: &State) {
         self.span.store(state.tracker.span(), Ordering::Relaxed);
-        self.limit.store(state.handover.limit().unwrap_or(u64::MAX), Ordering::Relaxed);
+        let limit = state.handover.limit().unwrap_or(u64::MAX);
+        if self.limit.load(Ordering::Relaxed) != limit {
+            self.limit.store(limit, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn opening(&self) -> Opening {
@@ -156,17 +206,18 @@ impl Partition {
         self.state().opening = Opening::Open;
     }
 
-    /// A record was fetched.
-    pub(crate) fn receive(&self, offset: u64) -> Received {
+    /// Records were fetched, of which the offset is given and what is to be known is noted.
+    pub(crate) fn receive<'a>(&self, records: impl Iterator<Item = (u64, &'a mut Received)>) {
         let mut state = self.state();
-        let sequence = state.tracker.receive(offset);
-        // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
-        if sequence < REACH {
-            state.handover.reaches(offset);
+        for (offset, received) in records {
+            let sequence = state.tracker.receive(offset);
+            // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
+            if sequence < REACH {
+                state.handover.reaches(offset);
+            }
+            *received = Received { sequence, deaths: state.handover.deaths_of(offset) };
         }
-        let deaths = state.handover.deaths_of(offset);
         self.measure(&state);
-        Received { sequence, deaths }
     }
 
     /// A record is done.
@@ -186,6 +237,25 @@ impl Partition {
         }
         self.measure(&state);
         Ok(())
+    }
+
+    /// Up to where everything that was received is done, while all of it is.
+    pub(crate) fn rests_at(&self) -> Option<u64> {
+        let state = self.state();
+        let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
+        rests.then(|| state.tracker.position().or(state.start)).flatten()
+    }
+
+    /// No record stands from `from`, where it rests, up to `to`.
+    pub(crate) fn passes(&self, from: u64, to: u64) {
+        if self.rests_at() != Some(from) {
+            return;
+        }
+        let mut state = self.state();
+        state.tracker.passes(to);
+        state.handover.reached(to);
+        state.is_dirty = true;
+        self.measure(&state);
     }
 
     /// A run of the record at this offset begins alone. How many began before and did not end.
@@ -297,6 +367,9 @@ impl Partition {
 
 impl State {
     fn point(&self, is_clean: bool) -> Option<(u64, String)> {
+        if self.is_gone {
+            return None;
+        }
         let position = self.tracker.position().or(self.start)?;
         Some((position, self.handover.write(is_clean)))
     }
@@ -328,6 +401,14 @@ impl Hops {
 mod tests {
     use super::*;
 
+    impl Partition {
+        fn receive_one(&self, offset: u64) -> Received {
+            let mut received = Received::default();
+            self.receive([(offset, &mut received)].into_iter());
+            received
+        }
+    }
+
     fn open() -> Partition {
         let partition = Partition::new(1, "orders".into(), 0, None);
         partition.found(Some((5, "")));
@@ -338,8 +419,8 @@ mod tests {
     #[test]
     fn what_ends_after_it_was_given_up_counts_no_more() {
         let partition = open();
-        let one = partition.receive(5);
-        let two = partition.receive(6);
+        let one = partition.receive_one(5);
+        let two = partition.receive_one(6);
         partition.done(one.sequence).unwrap();
         assert_eq!(partition.close(true), Some((6, "dlq1;clean".to_owned())));
         assert!(partition.done(two.sequence).is_err());
@@ -351,9 +432,9 @@ mod tests {
         let partition = Partition::new(1, "orders".into(), 0, None);
         partition.found(Some((500, "dlq1;open;by=9;deaths=1;until=1000")));
         partition.opened();
-        assert_eq!([500, 50_000].map(|offset| partition.receive(offset).deaths), [2, 2]);
+        assert_eq!([500, 50_000].map(|offset| partition.receive_one(offset).deaths), [2, 2]);
         let well = open();
-        assert_eq!([5, 50_000].map(|offset| well.receive(offset).deaths), [0, 0]);
+        assert_eq!([5, 50_000].map(|offset| well.receive_one(offset).deaths), [0, 0]);
     }
 
     #[test]
@@ -366,9 +447,28 @@ mod tests {
     }
 
     #[test]
+    fn g1_an_end_without_records_is_passed_unless_something_has_come() {
+        let partition = open();
+        assert_eq!(partition.rests_at(), Some(5));
+        partition.passes(5, 7);
+        assert_eq!((partition.news().map(|news| news.0), partition.rests_at()), (Some(7), Some(7)));
+        partition.passes(5, 9);
+        assert_eq!(partition.news(), None, "it rests elsewhere");
+        let received = partition.receive_one(8);
+        assert_eq!(partition.rests_at(), None);
+        partition.passes(7, 9);
+        assert_eq!(partition.point(false).map(|point| point.0), Some(8));
+        partition.done(received.sequence).unwrap();
+        assert_eq!(partition.rests_at(), Some(9));
+        partition.close(true);
+        partition.passes(9, 10);
+        assert_eq!(partition.point(false), None);
+    }
+
+    #[test]
     fn only_news_is_committed() {
         let partition = open();
-        let records = [5, 6].map(|offset| partition.receive(offset));
+        let records = [5, 6].map(|offset| partition.receive_one(offset));
         assert_eq!(partition.news(), None);
         partition.done(records[1].sequence).unwrap();
         assert_eq!(partition.news(), None, "the position has not moved");
@@ -383,6 +483,21 @@ mod tests {
     fn a_partition_that_was_never_ours_by_word_leaves_nothing() {
         let partition = Partition::new(1, "orders".into(), 0, None);
         assert_eq!(partition.close(true), None);
+    }
+
+    #[test]
+    fn g1_what_is_in_hand_of_a_topic_that_is_gone_ends_and_commits_nothing() {
+        let gone = open();
+        assert!(gone.is_of("one") && !gone.is_of("two"));
+        let received = gone.receive_one(5);
+        let new = gone.anew("two");
+        assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
+        assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
+        assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);
+        new.begins();
+        assert_eq!(new.point(false), None, "nothing is known of it before its first record");
+        new.starts_at(0);
+        assert_eq!(new.point(false).map(|(position, _)| position), Some(0));
     }
 
     #[test]

@@ -18,11 +18,12 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use crate::blocked::{Watch, is_of_a_topic};
 use crate::consumer::Start;
 use crate::error::is_refusal;
-use crate::gauges::Gauges;
+use crate::gauges::{Gauges, anew};
 use crate::partition::{Opening, Partition};
+use crate::piece::Piece;
 use crate::rebalance::{Hooks, add, give_up};
-use crate::record::Record;
-use crate::shared::{Phase, Place, Shared, Taken};
+use crate::shared::{Phase, Shared, lock};
+use crate::tail::Tail;
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);
@@ -55,9 +56,13 @@ pub(crate) struct Poller {
     pub(crate) bounds: Bounds,
     start: Start,
     /// Of partitions that are not open yet.
-    early: VecDeque<(Record, Arc<Partition>)>,
-    batch: Vec<Taken>,
+    early: VecDeque<Piece>,
+    batch: Vec<Piece>,
     last: Option<Arc<Partition>>,
+    /// What came last of it.
+    piece: Option<Piece>,
+    /// How large the one before became.
+    like: (usize, usize),
     /// Also of those that are not ours now: a pause outlives the assignment that it was made in.
     paused: HashSet<(Arc<str>, i32)>,
     /// Since when the queue has been full.
@@ -67,6 +72,9 @@ pub(crate) struct Poller {
     refused: Option<Instant>,
     watch: Watch,
     gauges: Gauges,
+    /// What was known of the ids of topics when partitions were compared with them last.
+    compared: u64,
+    tail: Tail,
 }
 
 impl Poller {
@@ -76,6 +84,7 @@ impl Poller {
         bounds: Bounds,
         start: Start,
         watch: Watch,
+        tail: Tail,
         gauges: Gauges,
     ) -> Self {
         Self {
@@ -84,14 +93,18 @@ impl Poller {
             bounds,
             start,
             early: VecDeque::new(),
-            batch: Vec::with_capacity(BATCH),
+            batch: Vec::new(),
             last: None,
+            piece: None,
+            like: (0, 0),
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
             refused: None,
             watch,
             gauges,
+            compared: 0,
+            tail,
         }
     }
 
@@ -104,11 +117,13 @@ impl Poller {
                 break;
             }
             self.fetch(phase);
+            self.compare();
             self.take_over();
             self.hand_over();
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
+            self.tail.watch(&self.consumer, &self.shared);
         }
         self.leave();
     }
@@ -119,7 +134,7 @@ impl Poller {
             return;
         }
         let consumer = Arc::clone(&self.consumer);
-        let mut wait = WAIT;
+        let (mut wait, mut fetched) = (WAIT, self.early());
         // At least once, whatever waits for its partition to open: that is how the group is heard.
         loop {
             match consumer.poll(wait) {
@@ -128,11 +143,17 @@ impl Poller {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => self.failed(error),
             }
-            wait = Duration::ZERO;
-            if self.batch.len() + self.early.len() >= BATCH {
+            (wait, fetched) = (Duration::ZERO, fetched + 1);
+            if fetched >= BATCH {
                 break;
             }
         }
+        self.cut();
+    }
+
+    /// How many records wait for their partition to open.
+    fn early(&self) -> usize {
+        self.early.iter().map(Piece::len).sum()
     }
 
     fn received(&mut self, message: &BorrowedMessage<'_>) {
@@ -142,34 +163,55 @@ impl Poller {
         if !self.last.as_ref().is_some_and(is_last)
             || self.last.as_ref().is_some_and(|p| p.is_leaving())
         {
+            self.cut();
             self.last = self.shared.find(message.topic(), message.partition());
         }
+        if self.piece.as_ref().is_some_and(Piece::is_full) {
+            self.cut();
+        }
         // What comes of a partition that was revoked meanwhile is for its new owner.
-        let Some(partition) = self.last.clone() else { return };
-        let record = Record::of(message, Arc::clone(&partition.topic));
+        let Some(partition) = &self.last else { return };
+        let new = || Piece::new(Arc::clone(partition), self.like);
+        self.piece.get_or_insert_with(new).push(message);
+    }
+
+    /// What comes next is of another piece.
+    fn cut(&mut self) {
+        let Some(piece) = self.piece.take() else { return };
+        self.like = piece.size();
+        let partition = &piece.partition;
         match partition.opening() {
-            Opening::Open => self.take(record, partition),
-            Opening::Unknown => self.early.push_back((record, partition)),
+            Opening::Open => self.take(piece),
+            Opening::Unknown => self.early.push_back(piece),
+            Opening::Anew => {}
             Opening::First => {
-                partition.starts_at(record.offset);
-                self.early.push_back((record, partition));
+                if let Some(first) = piece.first() {
+                    partition.starts_at(first);
+                }
+                self.early.push_back(piece);
             }
         }
     }
 
-    fn take(&mut self, record: Record, partition: Arc<Partition>) {
-        let offset = record.offset;
-        if self.start == Start::Latest
-            && let Some(seek) = partition.passes_over(offset)
-        {
+    fn take(&mut self, mut piece: Piece) {
+        if self.start == Start::Latest {
+            let partition = Arc::clone(&piece.partition);
+            let mut seek = None;
+            piece.retain(|offset| match partition.passes_over(offset) {
+                None => true,
+                Some(end) => {
+                    seek = seek.or(end);
+                    false
+                }
+            });
             if let Some(end) = seek {
                 self.seek(&partition, end);
             }
-            return;
         }
-        let received = partition.receive(offset);
-        let place = Place { partition, sequence: received.sequence, offset };
-        self.batch.push(Taken { record, place, deaths: received.deaths });
+        if piece.len() > 0 {
+            piece.receive();
+            self.batch.push(piece);
+        }
     }
 
     /// What is read until then is passed over, wherever the client goes.
@@ -212,18 +254,69 @@ impl Poller {
         self.shared.fail(failed.with_detail(said).with_source(error));
     }
 
+    /// Has partitions begin anew whose topic is another than that of their offsets: of what the client has read of it
+    /// nothing is handed out before.
+    fn compare(&mut self) {
+        let consumer = Arc::clone(&self.consumer);
+        let ids = &consumer.context().ids;
+        let changes = ids.changes();
+        if std::mem::replace(&mut self.compared, changes) == changes {
+            return;
+        }
+        for old in self.shared.all() {
+            let Some(id) = ids.of(&old.topic) else { continue };
+            // Where nothing is known of its offsets yet it is looked at then.
+            let is_open = old.opening() != Opening::Unknown || old.next().is_some();
+            if !is_open || old.is_of(&id) {
+                continue;
+            }
+            let (topic, partition) = (&*old.topic, old.number);
+            tracing::warn!(
+                topic,
+                partition,
+                id,
+                "the topic was deleted and made anew; it is read from its beginning"
+            );
+            anew(topic);
+            let new = Arc::new(old.anew(&id));
+            lock(&self.shared.partitions)
+                .entry(Arc::clone(&old.topic))
+                .or_default()
+                .insert(partition, new);
+            self.last = None;
+            self.batch.retain(|piece| !Arc::ptr_eq(&piece.partition, &old));
+            self.early.retain(|piece| !Arc::ptr_eq(&piece.partition, &old));
+        }
+    }
+
+    /// Sends the client to the beginning of partitions whose topic was made anew. What it has read elsewhere is gone then.
+    fn begin(&self, closed: &[Arc<Partition>]) -> Result<(), KafkaError> {
+        for partition in closed.iter().filter(|partition| partition.opening() == Opening::Anew) {
+            self.consumer.seek(&partition.topic, partition.number, Offset::Beginning, ASKING)?;
+            partition.begins();
+        }
+        Ok(())
+    }
+
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
     /// finds that word without an end knows that we died.
     fn take_over(&mut self) {
-        self.early.retain(|(_, partition)| !partition.is_leaving());
+        self.early.retain(|piece| !piece.partition.is_leaving());
         let mut closed = self.shared.all();
         closed.retain(|partition| partition.opening() != Opening::Open);
         if closed.is_empty() || self.refused.is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
+        if let Err(error) = self.begin(&closed) {
+            return self.not_opened("read a topic that was made anew from its beginning", error);
+        }
         if let Err(error) = self.find(&closed) {
             return self.not_opened("ask what was committed", error);
         }
+        // Before a word of ours stands in the place of that of the owner before.
+        self.compared = 0;
+        self.compare();
+        closed.retain(|partition| !partition.is_gone());
         let mut list = TopicPartitionList::new();
         closed.retain(|partition| match partition.point(false) {
             Some(point) => {
@@ -242,11 +335,11 @@ impl Poller {
         for partition in &closed {
             partition.opened();
         }
-        for (record, partition) in std::mem::take(&mut self.early) {
-            if partition.opening() == Opening::Open {
-                self.take(record, partition);
+        for piece in std::mem::take(&mut self.early) {
+            if piece.partition.opening() == Opening::Open {
+                self.take(piece);
             } else {
-                self.early.push_back((record, partition));
+                self.early.push_back(piece);
             }
         }
     }
@@ -288,7 +381,12 @@ impl Poller {
             // The client panics at metadata that is not UTF-8, which any other client can write.
             let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
             let metadata = metadata.unwrap_or_default();
-            if committed.is_none() && self.start == Start::Latest && partition.stage.is_none() {
+            let is_another = self.consumer.context().ids.is_another(&partition.topic);
+            if committed.is_none()
+                && self.start == Start::Latest
+                && partition.stage.is_none()
+                && !is_another
+            {
                 let (topic, number) = (&partition.topic, partition.number);
                 let (_, end) = self.consumer.fetch_watermarks(topic, number, ASKING)?;
                 partition.begins_at(u64::try_from(end).unwrap_or(0));
@@ -307,7 +405,7 @@ impl Poller {
             self.shared.arrived.notify_one();
         }
         let until = Instant::now() + self.bounds.commit.min(PATIENCE);
-        while queue.fetched.len() >= self.bounds.prefetch && queue.phase == Phase::Running {
+        while queue.records >= self.bounds.prefetch && queue.phase == Phase::Running {
             self.full.get_or_insert_with(Instant::now);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -315,7 +413,7 @@ impl Poller {
             }
             queue = self.shared.wait(queue, left);
         }
-        if queue.fetched.len() < self.bounds.prefetch {
+        if queue.records < self.bounds.prefetch {
             self.full = None;
         }
     }
@@ -354,7 +452,7 @@ impl Poller {
         let stages = all.iter().filter(|partition| partition.stage.is_some()).count();
         let waiting: usize = all.iter().map(|partition| partition.held()).sum();
         self.gauges.waiting.set(waiting as f64);
-        let is_crowded = self.early.len() >= BATCH;
+        let is_crowded = self.early() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
         for partition in &all {

@@ -141,7 +141,7 @@ impl Producer {
 
     async fn send_by(&self, client: &Client, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
         let Outgoing { operation, topic, .. } = *outgoing;
-        let until = Instant::now() + FULL;
+        let mut until = None;
         let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
         let (waiting, told) = oneshot::channel();
         let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, Box::new(waiting));
@@ -151,7 +151,7 @@ impl Producer {
         record.payload = outgoing.value.map(|value| &value[..]);
         while let Err((error, unsent)) = client.producer.send(record) {
             let is_full = error.rdkafka_error_code() == Some(Code::QueueFull);
-            if !is_full || Instant::now() >= until {
+            if !is_full || Instant::now() >= *until.get_or_insert_with(|| Instant::now() + FULL) {
                 return Err(unwritten(operation, topic, error));
             }
             record = unsent;

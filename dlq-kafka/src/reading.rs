@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{Death, Delivery, Headers, Lane, Message, SharedClock, Timestamp};
+use dlq_core::{Death, Delivery, Headers, Lane, Message, Origin, SharedClock, Timestamp};
 
 use crate::record::Record;
 use crate::wire::{self, Unpacked};
@@ -31,15 +31,14 @@ pub(crate) enum Read {
 
 impl Reading {
     /// `stage` is the delay of a retry topic.
-    pub(crate) fn read(&self, record: Record, stage: Option<Duration>) -> Read {
+    pub(crate) fn read(&self, record: Record, origin: Origin, stage: Option<Duration>) -> Read {
         match stage {
-            None => Read::Message(self.message(record)),
-            Some(delay) => self.record(record, delay),
+            None => Read::Message(self.message(record, origin)),
+            Some(delay) => self.record(record, origin, delay),
         }
     }
 
-    fn message(&self, record: Record) -> Delivery {
-        let origin = record.origin(&self.cluster);
+    fn message(&self, record: Record, origin: Origin) -> Delivery {
         let Record { topic, timestamp, key, value, headers, .. } = record;
         let named = |name: &Option<Arc<str>>| {
             name.as_ref().and_then(|name| headers.get_str(name)).map(Arc::<str>::from)
@@ -93,13 +92,13 @@ impl Reading {
         delivery.with_consumer(Arc::clone(&self.consumer))
     }
 
-    fn record(&self, record: Record, delay: Duration) -> Read {
+    fn record(&self, record: Record, stands: Origin, delay: Duration) -> Read {
         let Unpacked { message, decoded, origin, .. } = wire::unpack(&record, &self.cluster);
         let now = self.clock.now();
         let due = wire::due(&decoded, record.timestamp, delay, now);
         let Some(origin) = origin else {
             // Somebody else wrote it. It is a message, and it waits as one of this topic does.
-            return Read::Record { delivery: self.message(record), due };
+            return Read::Record { delivery: self.message(record, stands), due };
         };
         // In a topic of its own the group has everything, whatever its consumer was called when that was written.
         if self.is_shared && decoded.consumer.as_ref().is_some_and(|name| **name != *self.consumer)

@@ -9,6 +9,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::blocked::Reason;
+use crate::identity::TopicIds;
 use crate::partition::Partition;
 use crate::shared::{Phase, Shared, lock};
 
@@ -22,13 +23,20 @@ pub(crate) struct Hooks {
     pub(crate) drain: Duration,
     /// What the client said last of an error.
     pub(crate) reason: Reason,
+    /// Which topics it reads.
+    pub(crate) ids: TopicIds,
+    /// Of what the client logs, what is passed on.
+    pub(crate) level: RDKafkaLogLevel,
     /// The group is being left: everything that was to be said was said.
     pub(crate) is_leaving: AtomicBool,
 }
 
 impl ClientContext for Hooks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
+        self.ids.logged(message);
+        if level as i32 <= self.level as i32 {
+            log(level, facility, message);
+        }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

@@ -54,17 +54,21 @@ impl Record {
 
     /// Where it stands.
     pub fn origin(&self, cluster: &Arc<str>) -> Origin {
-        Origin::new(KAFKA.with(Arc::clone), Arc::clone(&self.topic), Position::Offset(self.offset))
+        Origin::new(kafka(), Arc::clone(&self.topic), Position::Offset(self.offset))
             .with_cluster(Arc::clone(cluster))
             .with_partition(self.partition)
     }
 }
 
-thread_local! {
-    static KAFKA: Arc<str> = Arc::from("kafka");
+/// What origins call this transport, shared.
+pub(crate) fn kafka() -> Arc<str> {
+    thread_local! {
+        static KAFKA: Arc<str> = Arc::from("kafka");
+    }
+    KAFKA.with(Arc::clone)
 }
 
-fn read_headers(headers: &BorrowedHeaders) -> (Headers, usize) {
+pub(crate) fn read_headers(headers: &BorrowedHeaders) -> (Headers, usize) {
     // The client panics at a name that is not UTF-8, which any producer can write. Whatever hook there is for panics
     // hears of it, so it is asked once.
     let each = (0..headers.count())

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use dlq_core::{Delivery, LetterId, TransportError};
+use dlq_core::{Delivery, LetterId, Origin, TransportError};
 use rdkafka::consumer::BaseConsumer;
 use tokio::sync::Notify;
 
 use crate::partition::Partition;
+use crate::piece::Piece;
 use crate::rebalance::Hooks;
 use crate::record::Record;
 use crate::tracker::Sequence;
@@ -18,10 +19,11 @@ use crate::tracker::Sequence;
 /// How often an outage is told of.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-/// A record that was fetched.
+/// A record that the source takes.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) record: Record,
+    pub(crate) origin: Origin,
     pub(crate) place: Place,
     pub(crate) deaths: u32,
 }
@@ -67,7 +69,9 @@ pub(crate) enum Phase {
 /// What the source takes.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub(crate) fetched: VecDeque<Taken>,
+    pub(crate) fetched: VecDeque<Piece>,
+    /// How many records these are.
+    pub(crate) records: usize,
     pub(crate) returned: Vec<Returned>,
     /// Lines whose first record is done.
     pub(crate) released: Vec<Line>,
@@ -95,8 +99,8 @@ impl Queue {
     }
 
     /// Records were fetched.
-    pub(crate) fn received(&mut self, records: impl Iterator<Item = Taken>) {
-        self.fetched.extend(records);
+    pub(crate) fn received(&mut self, pieces: impl Iterator<Item = Piece>) {
+        self.fetched.extend(pieces.inspect(|piece| self.records += piece.len()));
         self.error.take_if(|error| error.is_transient());
         self.failed = None;
     }
@@ -112,7 +116,7 @@ pub(crate) struct Shared {
     queue: Mutex<Queue>,
     /// There is something in the queue.
     pub(crate) arrived: Notify,
-    /// There is room in the queue, or nothing is in hand any more, or the end has come closer.
+    /// There is room in the queue, or nothing is in hand of a partition that goes, or the end has come closer.
     pub(crate) moved: Condvar,
     /// The thread has ended.
     left: Notify,
@@ -215,8 +219,8 @@ impl Shared {
     /// It has come back.
     pub(crate) fn came_back(&self, place: &Place) {
         let last_here = place.partition.given();
-        let last = self.in_hand.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last || (last_here && place.partition.is_leaving()) {
+        self.in_hand.fetch_sub(1, Ordering::AcqRel);
+        if last_here && place.partition.is_leaving() {
             // Whoever waits holds this lock while it looks, and would miss the word otherwise.
             drop(self.queue());
             self.moved.notify_all();

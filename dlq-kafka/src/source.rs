@@ -8,6 +8,7 @@ use tokio::time::{sleep_until, timeout};
 use crate::gauges::{Gauges, late};
 use crate::lines::Lines;
 use crate::marks::KafkaCrashMarks;
+use crate::piece::{Piece, Records};
 use crate::reading::{Read, Reading};
 use crate::settle::KafkaSettle;
 use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
@@ -30,9 +31,12 @@ const DROPPING: Duration = Duration::from_secs(3);
 ///
 /// # A topic that is made anew
 ///
-/// Brokers do not tell a topic that was deleted and created again from the one before. While it is missing that is told; a
-/// new one that is shorter than what was read is read from its beginning. Of a longer one, what stands before the place
-/// that was come to is passed over: stop the consumers before a topic is made anew.
+/// A topic that was deleted and created again is another, also when it is longer than what was read of the one before: it
+/// is read from its beginning, whatever the [`Start`](crate::Start). What was handed out of the old one is handled still. While
+/// a topic is missing that is told; that it was made anew is logged, and counted by `dlq_kafka_anew_total` (by `topic`).
+/// Brokers forget what a group has committed in a topic that is deleted: where that happens while no process of the
+/// group is there, the group begins as a new one does. Topics are told apart by the ids that brokers give them since
+/// Kafka 2.8; with older ones, stop the consumers before a topic is made anew.
 ///
 /// # Closing
 ///
@@ -44,7 +48,9 @@ pub struct KafkaSource {
     shared: Arc<Shared>,
     reading: Reading,
     lines: Lines,
-    ready: VecDeque<Taken>,
+    ready: VecDeque<Piece>,
+    /// The first of these.
+    records: Option<Records>,
     /// Records that were released from their line.
     next: VecDeque<(Taken, Option<Line>)>,
     waiting: Waiting<Sleeper>,
@@ -75,6 +81,7 @@ impl KafkaSource {
             reading,
             lines,
             ready: VecDeque::new(),
+            records: None,
             next: VecDeque::new(),
             waiting: Waiting::new(),
             bounds: prefetch,
@@ -160,9 +167,22 @@ impl KafkaSource {
         self.next.extend(lines.into_iter().filter_map(|line| self.lines.release(line)));
     }
 
+    /// The next record of those that were taken.
+    fn fetched(&mut self) -> Option<Taken> {
+        loop {
+            match self.records.as_mut().and_then(Records::next) {
+                Some(taken) => return Some(taken),
+                None => {
+                    let piece = self.ready.pop_front()?;
+                    self.records = Some(piece.records(&self.reading.cluster));
+                }
+            }
+        }
+    }
+
     /// What becomes of a record that was fetched.
     fn look_at(&mut self, taken: Taken, line: Option<Line>) -> Option<(Delivery, KafkaSettle)> {
-        let Taken { record, place, deaths } = taken;
+        let Taken { record, origin, place, deaths } = taken;
         if place.partition.is_leaving() {
             return None;
         }
@@ -181,7 +201,7 @@ impl KafkaSource {
             0 => delivery,
             deaths => delivery.with_deliveries(deaths.saturating_add(1)),
         };
-        match self.reading.read(record, place.partition.stage) {
+        match self.reading.read(record, origin, place.partition.stage) {
             Read::Message(delivery) => self.hand_out(counted(delivery), place, line),
             Read::Record { delivery, due } => {
                 let delivery = counted(delivery);
@@ -229,7 +249,7 @@ impl KafkaSource {
             self.next.extend(self.lines.release(line));
         }
         let has_lost = std::mem::take(&mut queue.has_lost);
-        let was_full = queue.fetched.len() >= self.bounds;
+        let was_full = std::mem::take(&mut queue.records) >= self.bounds;
         std::mem::swap(&mut self.ready, &mut queue.fetched);
         drop(queue);
         if was_full {
@@ -262,7 +282,7 @@ impl Source for KafkaSource {
             }
             let next = match self.next.pop_front() {
                 Some(next) => Some(next),
-                None => match self.ready.pop_front() {
+                None => match self.fetched() {
                     Some(taken) => match self.lines.admit(taken) {
                         Some(next) => Some(next),
                         None => continue,
@@ -295,6 +315,7 @@ impl Source for KafkaSource {
     async fn close(&mut self) {
         self.has_ended = true;
         self.ready.clear();
+        self.records = None;
         self.next.clear();
         self.lines.clear();
         self.waiting.clear();

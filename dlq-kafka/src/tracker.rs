@@ -44,6 +44,13 @@ impl Tracker {
         }
     }
 
+    /// Everything is done, and no record stands before `position`.
+    pub(crate) fn passes(&mut self, position: u64) {
+        if self.entries.is_empty() {
+            self.position = Some(position);
+        }
+    }
+
     /// What may be committed; `None` while nothing was received.
     pub(crate) fn position(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.offset).or(self.position)
@@ -90,8 +97,11 @@ mod tests {
         tracker.done(sequences[2]);
         tracker.done(sequences[2]);
         assert_eq!((tracker.position(), tracker.span(), tracker.last()), (Some(16), 0, None));
+        tracker.passes(18);
+        assert_eq!((tracker.position(), tracker.next()), (Some(18), Some(18)));
         tracker.receive(20);
-        assert_eq!(tracker.position(), Some(20));
+        tracker.passes(30);
+        assert_eq!(tracker.position(), Some(20), "it is not done");
     }
 
     #[test]

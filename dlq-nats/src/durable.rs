@@ -12,6 +12,7 @@ use crate::consumer::Start;
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::streams::{self, find};
+use crate::version::{self, FILTERS};
 
 /// The stream that a durable consumer belongs to.
 #[derive(Clone, Debug)]
@@ -132,6 +133,15 @@ impl Durable {
             ..pull::Config::default()
         };
         let what = format!("create consumer `{}` of stream `{}`", self.name, self.of.name());
+        let server = context.client().server_info().version;
+        if self.filters.len() > 1 && version::parse(&server).is_some_and(|found| found < FILTERS) {
+            // It would take the setting and ignore it.
+            let (major, minor) = FILTERS;
+            return Err(SetupError::Config(format!(
+                "{what}: the server is nats-server {server}, and `filter_subjects` needs {major}.{minor} or later; upgrade the \
+                 server, or give one filter"
+            )));
+        }
         match context.create_consumer_on_stream(config, self.of.name()).await {
             Ok(consumer) => Ok(consumer.cached_info().clone()),
             Err(error) => Err(match error.kind() {

@@ -52,6 +52,7 @@ pub struct NatsFeed {
     read: Vec<(Subject, Fed)>,
     /// Yielded and not yet confirmed.
     unconfirmed: Vec<Subject>,
+    missed: u64,
 }
 
 /// A store into which the letters of a stream go.
@@ -84,7 +85,7 @@ impl NatsFeed {
         lease: Duration,
     ) -> Result<Self, StoreError> {
         let context = jetstream.context();
-        let marks = marks(&context, &stream.name).await?;
+        let (marks, first) = marks(&context, &stream.name).await?;
         let there = marks.iter().find(|(info, _)| info.name == consumer);
         match there {
             Some((_, Some(other))) if other.as_str() != store => {
@@ -105,6 +106,7 @@ impl NatsFeed {
             _ => {}
         }
         let lease = there.map_or(lease, |(info, _)| info.config.ack_wait);
+        let missed = there.map_or(0, |(info, _)| gone(info, first));
         let mut durable = Durable::new(Of::Stream(stream.name.clone()), consumer.to_owned(), lease);
         durable.filters = vec![format!("{}.>", stream.prefix)];
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
@@ -120,7 +122,16 @@ impl NatsFeed {
             taken: VecDeque::new(),
             read: Vec::new(),
             unconfirmed: Vec::new(),
+            missed,
         })
+    }
+
+    /// How many messages of the stream, letters or parts of them, were removed before this consumer could read them, at
+    /// most, as it was found when the feed was opened: the stream keeps them for too short a time, or the consumer was away
+    /// for too long. 0 for a consumer that has not confirmed any letter yet.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.missed
     }
 
     /// Sets how many letters are fetched ahead. Defaults to 512. What is fetched by a process that dies is not seen
@@ -233,8 +244,9 @@ pub async fn ingest_marks(
     stream: &DlqStream,
 ) -> Result<Vec<IngestMark>, StoreError> {
     let context = jetstream.context();
-    let marks = marks(&context, &stream.name).await?.into_iter();
+    let (marks, _) = marks(&context, &stream.name).await?;
     Ok(marks
+        .into_iter()
         .filter_map(|(info, store)| {
             let (consumer, confirmed) = (info.name, info.ack_floor.stream_sequence);
             store.map(|store| IngestMark { consumer, store, confirmed })
@@ -244,22 +256,29 @@ pub async fn ingest_marks(
 
 type Marked = (consumer::Info, Option<String>);
 
-/// The consumers of the stream, and the store that each names.
-async fn marks(context: &Context, name: &str) -> Result<Vec<Marked>, StoreError> {
+/// How many sequences lie between what a consumer has confirmed and the first that its stream still has.
+fn gone(info: &consumer::Info, first: u64) -> u64 {
+    match info.ack_floor.stream_sequence {
+        0 => 0,
+        confirmed => first.saturating_sub(confirmed + 1),
+    }
+}
+
+/// The consumers of the stream, and the store that each names; and the first sequence of the stream.
+async fn marks(context: &Context, name: &str) -> Result<(Vec<Marked>, u64), StoreError> {
     let answer = |error: SetupError| error.for_store(OPENING);
-    if find(context, name).await.map_err(answer)?.is_none() {
+    let Some(info) = find(context, name).await.map_err(answer)? else {
         let text = format!("there is no stream `{name}`");
         return Err(StoreError::new(StoreErrorKind::NotFound, OPENING).with_detail(text));
-    }
+    };
+    let first = info.state.first_sequence;
     let stream = context.get_stream_no_info(name).await;
     let stream = stream.map_err(|error| unwritable(OPENING, error))?;
     let consumers: Result<Vec<_>, _> = stream.consumers().try_collect().await;
     let consumers = consumers.map_err(|error| unwritable(OPENING, error))?;
-    Ok(consumers
-        .into_iter()
-        .map(|info| {
-            let store = info.config.metadata.get(STORE).cloned();
-            (info, store)
-        })
-        .collect())
+    let marked = |info: consumer::Info| {
+        let store = info.config.metadata.get(STORE).cloned();
+        (info, store)
+    };
+    Ok((consumers.into_iter().map(marked).collect(), first))
 }

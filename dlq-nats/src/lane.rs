@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use async_nats::jetstream::Context;
+use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::on_escalation;
 use dlq_core::{
     DeadLetter, Death, Delivery, Escalation, Fingerprint, Headers, Message, Reason, RetryLane,
@@ -25,6 +28,7 @@ const OPERATION: &str = "write a retry record";
 pub struct NatsRetryLane {
     context: Context,
     stream: RetryStream,
+    config: Arc<Config>,
     consumer: String,
     schedules: bool,
     clock: SharedClock,
@@ -38,7 +42,8 @@ impl NatsRetryLane {
         schedules: bool,
         clock: SharedClock,
     ) -> Self {
-        Self { context, stream, consumer: token(consumer), schedules, clock }
+        let config = Arc::new(stream.config());
+        Self { context, stream, config, consumer: token(consumer), schedules, clock }
     }
 
     /// Gives a letter back to this consumer, at once, as a message that has died once more often than before. `id` is what
@@ -62,7 +67,7 @@ impl NatsRetryLane {
             rest: Rest::of(&letter.message, &letter.origin, death),
             orders: Vec::new(),
         };
-        send(&self.context, &self.stream.config(), outgoing).await.map(drop)
+        send(&self.context, &self.config, outgoing).await.map(drop)
     }
 
     /// Whether the server keeps records until they are due. Otherwise they are fetched at once and given back until
@@ -105,7 +110,7 @@ impl RetryLane for NatsRetryLane {
             rest: Rest::of(message, delivery.origin(), death),
             orders,
         };
-        send(&self.context, &self.stream.config(), outgoing).await.map(drop)
+        send(&self.context, &self.config, outgoing).await.map(drop)
     }
 }
 

@@ -72,6 +72,7 @@ pub mod idempotency;
 mod jetstream;
 mod lane;
 mod letters;
+mod lines;
 mod marks;
 mod names;
 mod permissions;
@@ -84,6 +85,7 @@ mod sink;
 mod source;
 mod streams;
 mod subjects;
+mod version;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};
@@ -92,8 +94,8 @@ pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
 pub use letters::{
-    Hearer, LetterScan, NatsLetters, NatsReplay, NatsTarget, ReplayOutcome, ReplayPlan,
-    ReplayReport, Replayed, Skipped, StoredLetter,
+    Extent, Hearer, LetterScan, NatsLetters, NatsReplay, NatsTarget, Progress, ReplayOutcome,
+    ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter,
 };
 pub use marks::NatsCrashMarks;
 pub use router::EventRouter;

@@ -60,7 +60,7 @@ pub(crate) async fn send<W: Fn(&Message) -> Headers>(
     let to = To { context, stream, operation };
     let whole = || {
         let packed = wire::pack(&written(message), &rest);
-        packed.map(order).map_err(|error| unwritable(operation, error))
+        packed.map(|lines| order(lines.into_map())).map_err(|error| unwritable(operation, error))
     };
     match to.publish(&subject, &id, whole, payload.clone()).await {
         Ok((_, duplicate)) => return Ok(duplicate),
@@ -75,9 +75,9 @@ pub(crate) async fn send<W: Fn(&Message) -> Headers>(
     let parts: Vec<String> = parts.iter().map(u64::to_string).collect();
     let bare = message.clone().with_headers(Headers::new());
     let without = || {
-        let mut headers = wire::carry(&written(&bare));
-        headers.insert(REST, parts.join(","));
-        Ok(order(headers))
+        let mut lines = wire::carry(&written(&bare));
+        lines.push(REST, &parts.join(","));
+        Ok(order(lines.into_map()))
     };
     let sent = to.publish(&subject, &id, without, Bytes::new()).await;
     sent.map(|(_, duplicate)| duplicate).map_err(failed)

@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use async_nats::jetstream::Context;
+use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Facts, on_death};
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Message, Sink, StoreError};
@@ -34,6 +37,7 @@ use crate::wire::Rest;
 pub struct NatsSink {
     context: Context,
     stream: DlqStream,
+    config: Arc<Config>,
 }
 
 impl NatsSink {
@@ -51,7 +55,7 @@ impl NatsSink {
             permissions::require(&context.client(), &config.subjects).await
         };
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
-        Ok(Self { context, stream })
+        Ok(Self { context, stream, config: Arc::new(config) })
     }
 
     pub(crate) fn replicas(&self) -> usize {
@@ -79,7 +83,7 @@ impl NatsSink {
             rest,
             orders: Vec::new(),
         };
-        let duplicate = send(&self.context, &self.stream.config(), outgoing).await?;
+        let duplicate = send(&self.context, &self.config, outgoing).await?;
         Ok(if duplicate { Receipt::Unchanged } else { Receipt::Stored })
     }
 }

@@ -59,7 +59,7 @@ impl DlqStream {
         self
     }
 
-    /// Sets for how long letters are kept. Defaults to 30 days.
+    /// Sets for how long letters are kept; zero is for ever. Defaults to 30 days.
     pub fn with_max_age(mut self, age: Duration) -> Self {
         self.max_age = age;
         self
@@ -84,7 +84,7 @@ impl DlqStream {
             subjects: vec![format!("{}.>", self.prefix), format!("{}-aside.>", self.prefix)],
             retention: RetentionPolicy::Limits,
             max_age: self.max_age,
-            duplicate_window: self.duplicate_window.min(self.max_age),
+            duplicate_window: within(self.duplicate_window, self.max_age),
             ..base(self.replicas)
         }
     }
@@ -230,7 +230,7 @@ impl AdvisoryStream {
             subjects: vec![MAX_DELIVERIES.to_owned(), TERMINATED.to_owned()],
             retention: RetentionPolicy::Limits,
             max_age: self.max_age,
-            duplicate_window: Duration::from_secs(120).min(self.max_age),
+            duplicate_window: within(Duration::from_secs(120), self.max_age),
             ..base(self.replicas)
         }
     }
@@ -280,6 +280,11 @@ pub(crate) async fn ensure(context: &Context, wanted: &Config) -> Result<Info, S
             })
         }
     }
+}
+
+/// The longest window that a server takes: none is longer than messages are kept, and an age of zero keeps them for ever.
+fn within(window: Duration, max_age: Duration) -> Duration {
+    if max_age.is_zero() { window } else { window.min(max_age) }
 }
 
 /// The stream of this name; `None` when there is none.

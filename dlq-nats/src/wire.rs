@@ -4,13 +4,15 @@
 //! (a key, a payload that is absent, a header that is not text) travels in one header of JSON, [`REST`]. Headers that
 //! the server acts upon (`Nats-*`) are carried under [`KEPT`] and do nothing on the way.
 
-use std::str::FromStr;
+use std::borrow::Cow;
 
-use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
+use async_nats::header::HeaderMap;
 use bytes::Bytes;
 use dlq_core::protocol::{Decoded, Facts, KEPT, split};
 use dlq_core::{Death, Header, Headers, Message, Origin};
 use serde::{Deserialize, Serialize};
+
+use crate::lines::{Lines, is_name, is_value};
 
 /// The header with what no other header says. Believed on our own streams only.
 pub(crate) const REST: &str = "dlq.nats.rest";
@@ -64,16 +66,13 @@ fn is_plain(headers: &Headers) -> bool {
         && headers.iter().zip(headers.iter().skip(1)).all(|(a, b)| a.name <= b.name)
 }
 
-/// The header as NATS carries it; `None` where it cannot.
-fn carried(header: &Header) -> Option<(HeaderName, HeaderValue)> {
-    let name = std::str::from_utf8(&header.name).ok().filter(|name| !name.is_empty())?;
+/// Name and value of the header as NATS carries it; `None` where it cannot.
+fn carried(header: &Header) -> Option<(Cow<'_, str>, &str)> {
     let value = text(header.value.as_deref()?)?;
-    let name = if is_the_servers(name) || name == REST {
-        HeaderName::from_str(&format!("{KEPT}{name}"))
-    } else {
-        HeaderName::from_str(name)
-    };
-    Some((name.ok()?, value))
+    let name = std::str::from_utf8(&header.name).ok().filter(|name| is_name(name))?;
+    let is_taken = is_the_servers(name) || name == REST;
+    let name = if is_taken { format!("{KEPT}{name}").into() } else { Cow::Borrowed(name) };
+    Some((name, value))
 }
 
 /// Whether a header can have this value, and comes back with it.
@@ -81,9 +80,8 @@ pub(crate) fn is_text(value: &[u8]) -> bool {
     text(value).is_some()
 }
 
-fn text(value: &[u8]) -> Option<HeaderValue> {
-    let text = std::str::from_utf8(value).ok().filter(|text| text.trim() == *text)?;
-    HeaderValue::from_str(text).ok()
+fn text(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value).ok().filter(|text| is_value(text))
 }
 
 /// Whether a server acts upon a header of this name, or writes it.
@@ -92,21 +90,20 @@ pub(crate) fn is_the_servers(name: &str) -> bool {
 }
 
 /// The headers that say all this. Those that NATS cannot carry are in `rest`.
-pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<HeaderMap, serde_json::Error> {
-    let mut headers = carry(written);
-    let rest = serde_json::to_string(rest)?;
+pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<Lines, serde_json::Error> {
+    let mut lines = carry(written);
     // JSON has no line breaks and begins and ends with a brace.
-    headers.append(REST, HeaderValue::from_str(&rest).unwrap_or_default());
-    Ok(headers)
+    lines.push(REST, &serde_json::to_string(rest)?);
+    Ok(lines)
 }
 
 /// Those headers that NATS can carry.
-pub(crate) fn carry(written: &Headers) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+pub(crate) fn carry(written: &Headers) -> Lines {
+    let mut lines = Lines::new();
     for (name, value) in written.iter().filter_map(carried) {
-        headers.append(name, value);
+        lines.push(&name, value);
     }
-    headers
+    lines
 }
 
 /// A message from a stream of ours.
@@ -176,7 +173,7 @@ mod tests {
         let death = Death { letter: LetterId::of(&origin, None, "c"), generation: 2 };
         let letter = dlq_testkit::fixtures::letter_of(message.clone(), 1);
         let rest = Rest::of(message, &origin, death);
-        let headers = pack(&dlq_core::protocol::on_death(&letter), &rest).unwrap();
+        let headers = pack(&dlq_core::protocol::on_death(&letter), &rest).unwrap().one_by_one();
         for (name, _) in headers.iter() {
             assert!(!is_the_servers(name.as_ref()), "{name} would be acted upon");
         }

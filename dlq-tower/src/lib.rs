@@ -98,6 +98,7 @@ pub mod timeout;
 pub mod trace;
 
 mod invalid;
+mod reuse;
 
 #[doc(hidden)]
 pub mod __private;

@@ -68,7 +68,7 @@ impl fmt::Display for Setback {
 impl std::error::Error for Setback {}
 
 /// Beyond the life of any process.
-const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+pub(crate) const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// So long from now, or never when no instant is that far.
 pub(crate) fn instant_after(wait: Duration) -> Instant {
@@ -157,9 +157,8 @@ impl From<BoxError> for Setback {
         match error.downcast::<Self>() {
             Ok(setback) => *setback,
             Err(error) => {
-                let mut failure = Failure::from_error(Classification::transient(), &*error);
-                failure.error_type = "unknown".to_owned();
-                failure.location = None;
+                let judged = Classification::transient();
+                let failure = Failure::of_type(judged, "unknown", &*error);
                 Self::Failed(Box::new(Attempt { number: 1, generation: 0, failure }))
             }
         }

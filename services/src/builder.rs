@@ -22,7 +22,22 @@ pub struct Builder {
     settings: Vec<(String, String)>,
     env: Vec<(String, String)>,
     keep_in: Option<PathBuf>,
+    program: Option<PathBuf>,
     ours: bool,
+    login: Option<Login>,
+}
+
+/// Who may log in.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) user: String,
+    pub(crate) password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 /// The server that the environment names, or else one that is installed and started as it is by
@@ -52,6 +67,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) ports: &'a [Ports],
     pub(crate) folder: &'a Path,
     pub(crate) settings: &'a [(String, String)],
+    pub(crate) login: Option<&'a Login>,
 }
 
 impl Plan<'_> {
@@ -62,7 +78,15 @@ impl Plan<'_> {
 
 impl Builder {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, settings: Vec::new(), env: Vec::new(), keep_in: None, ours: false }
+        Self {
+            service,
+            settings: Vec::new(),
+            env: Vec::new(),
+            keep_in: None,
+            program: None,
+            ours: false,
+            login: None,
+        }
     }
 
     /// A setting in the server's own words, for each node. Later ones and those given here prevail
@@ -82,6 +106,21 @@ impl Builder {
     /// folder that is removed with the server.
     pub fn keep_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.keep_in = Some(folder.into());
+        self
+    }
+
+    /// Has Kafka listen also where who connects has to log in as this user, by SASL without TLS: `PLAIN`,
+    /// `SCRAM-SHA-256` or `SCRAM-SHA-512`; see [`Running::login_url`]. Implies [`ours`](Self::ours). Name and password
+    /// are letters and digits.
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.login = Some(Login { user: user.into(), password: password.into() });
+        self.ours()
+    }
+
+    /// What is started: what [`ensure_installed`] would return, of another version. Defaults to installing
+    /// and starting the usual one.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
         self
     }
 
@@ -144,7 +183,10 @@ impl Builder {
 
     /// Starts the nodes and waits until each answers or, in a cluster, until none has ended at once.
     fn start_nodes(&self, count: usize) -> Result<Vec<Running>, Error> {
-        let installed = ensure_installed(self.service)?;
+        let installed = match &self.program {
+            Some(program) => program.clone(),
+            None => ensure_installed(self.service)?,
+        };
         let mut attempt = 1;
         loop {
             match self.try_start_nodes(&installed, count) {
@@ -166,8 +208,10 @@ impl Builder {
         let mut nodes = Vec::with_capacity(count);
         for index in 0..count {
             let folder = data.node(self.service, index + 1)?;
-            let plan = Plan { index, ports: &ports, folder: &folder, settings: &self.settings };
-            let launch = Launch { env: self.env.clone(), ..self.prepare(installed, &plan)? };
+            let (settings, login) = (&*self.settings, self.login.as_ref());
+            let plan = Plan { index, ports: &ports, folder: &folder, settings, login };
+            let launch = self.prepare(installed, &plan)?;
+            let launch = Launch { env: self.env.clone(), ..launch };
             let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
             nodes.push(Running::ours(self.service, own));
         }
@@ -178,6 +222,11 @@ impl Builder {
     }
 
     fn prepare(&self, installed: &Path, plan: &Plan<'_>) -> Result<Launch, Error> {
+        if plan.login.is_some() && self.service != Service::Kafka {
+            return Err(
+                self.error(ErrorKind::Unsupported, "only kafka has a listener for logins here")
+            );
+        }
         let installed = installed.to_owned();
         match self.service {
             Service::Nats => nats::prepare(installed, plan),

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::builder::Plan;
+use crate::builder::{Login, Plan};
 use crate::folder::cache;
 use crate::install::{once, run, tool};
 use crate::process::{Launch, run_to_end};
@@ -14,6 +14,9 @@ pub const KAFKA_VERSION: &str = "4.3.0";
 
 /// An id as the storage tool wants it: sixteen bytes in base64.
 const CLUSTER_ID: &str = "ZGxxLXNlcnZpY2VzLTAwMQ";
+
+/// How a user may log in besides `PLAIN`.
+const SCRAM: [&str; 2] = ["SCRAM-SHA-256", "SCRAM-SHA-512"];
 
 /// Apache Kafka, each node both broker and controller.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +97,12 @@ pub(crate) fn prepare(jars: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error> {
         Ok(Launch { program, args, env: Vec::new(), user: None, stop_signal: "TERM" })
     };
     let format = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID];
-    run_to_end(Service::Kafka, &java(&[&format[..], &["-c", &file]].concat())?)?;
+    let users = plan.login.map_or_else(Vec::new, |Login { user, password }| {
+        let user = |mechanism| format!("{mechanism}=[name={user},password={password}]");
+        SCRAM.map(user).to_vec()
+    });
+    let users: Vec<_> = users.iter().flat_map(|user| ["--add-scram", user.as_str()]).collect();
+    run_to_end(Service::Kafka, &java(&[&format[..], &["-c", &file], &users].concat())?)?;
     java(&["kafka.Kafka", &file])
 }
 
@@ -133,6 +141,33 @@ fn properties(plan: &Plan<'_>) -> String {
     }
     for topic in ["transaction.state.log", "share.coordinator.state.topic"] {
         let _ = writeln!(text, "{topic}.min.isr={in_sync}");
+    }
+    if let Some(Login { user, password }) = plan.login {
+        let port = ports.monitor;
+        let _ = writeln!(
+            text,
+            "listeners=PLAINTEXT://127.0.0.1:{},LOGIN://127.0.0.1:{port},CONTROLLER://127.0.0.1:{}",
+            ports.client, ports.peer
+        );
+        let _ = writeln!(
+            text,
+            "advertised.listeners=PLAINTEXT://127.0.0.1:{},LOGIN://127.0.0.1:{port}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT\n\
+             listener.name.login.sasl.enabled.mechanisms=PLAIN,{}",
+            ports.client,
+            SCRAM.join(",")
+        );
+        let module = "org.apache.kafka.common.security";
+        let jaas = |mechanism: &str, module: &str| {
+            let mechanism = mechanism.to_lowercase();
+            format!("listener.name.login.{mechanism}.sasl.jaas.config={module} required")
+        };
+        let plain = jaas("PLAIN", &format!("{module}.plain.PlainLoginModule"));
+        let _ = writeln!(text, "{plain} user_{user}=\"{password}\";");
+        for mechanism in SCRAM {
+            let scram = jaas(mechanism, &format!("{module}.scram.ScramLoginModule"));
+            let _ = writeln!(text, "{scram};");
+        }
     }
     // A property that is given twice has its last value.
     for (name, value) in plan.settings {

@@ -22,6 +22,22 @@ impl Nats {
         Builder::new(Service::Nats)
     }
 
+    /// Installs another version than [`NATS_VERSION`] and returns its program, for [`Builder::program`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ensure_installed`](crate::ensure_installed).
+    pub fn installed(version: &str) -> Result<PathBuf, Error> {
+        let name = Service::Nats.name();
+        let folder = cache().join(format!("nats-{version}"));
+        once(name, &folder, || {
+            let go = tool(Service::Nats, "go", "Go")?;
+            let module = format!("github.com/nats-io/nats-server/v2@v{version}");
+            run(name, Command::new(go).args(["install", &module]).env("GOBIN", &folder))
+        })?;
+        Ok(folder.join("nats-server"))
+    }
+
     /// Starts one as it is by default.
     ///
     /// # Errors
@@ -53,14 +69,7 @@ impl NatsCluster {
 }
 
 pub(crate) fn install() -> Result<PathBuf, Error> {
-    let name = Service::Nats.name();
-    let folder = cache().join(format!("nats-{NATS_VERSION}"));
-    once(name, &folder, || {
-        let go = tool(Service::Nats, "go", "Go")?;
-        let module = format!("github.com/nats-io/nats-server/v2@v{NATS_VERSION}");
-        run(name, Command::new(go).args(["install", &module]).env("GOBIN", &folder))
-    })?;
-    Ok(folder.join("nats-server"))
+    Nats::installed(NATS_VERSION)
 }
 
 pub(crate) fn prepare(program: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error> {

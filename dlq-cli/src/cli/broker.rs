@@ -10,6 +10,8 @@ use dlq_core::policy::duration;
 #[cfg(feature = "nats")]
 use dlq_nats::router::Watched;
 
+use crate::error::CliError;
+
 /// How a broker is reached.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct BrokerArgs {
@@ -257,5 +259,29 @@ impl CheckAtBrokerArgs {
             return true;
         }
         !self.consumer.is_empty() || self.deployment.is_some()
+    }
+}
+
+/// What is only shown of a broker.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics of a broker")]
+pub(crate) struct ServeAtBrokerArgs {
+    /// Show how far this consumer is behind too, at Kafka with its retry topics; may be given several times
+    #[arg(long, value_name = "STREAM/NAME|TOPIC/GROUP")]
+    pub(crate) consumer: Vec<ConsumerOf>,
+    #[cfg(feature = "kafka")]
+    #[command(flatten)]
+    pub(crate) ladder: LadderArgs,
+}
+
+impl ServeAtBrokerArgs {
+    /// Refuses what a store cannot be asked.
+    pub(crate) fn refuse(&self, shown: &str) -> Result<(), CliError> {
+        if self.consumer.is_empty() {
+            return Ok(());
+        }
+        Err(CliError::refused(format!(
+            "--consumer is of a broker, and {shown} is a store, which shows all of its consumers; leave it out"
+        )))
     }
 }

@@ -10,7 +10,10 @@ mod upkeep;
 #[cfg(feature = "nats")]
 pub(crate) use broker::RouteArgs;
 #[cfg(any(feature = "kafka", feature = "nats"))]
-pub(crate) use broker::{AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs};
+pub(crate) use broker::{
+    AlertArgs, BrokerArgs, CheckAtBrokerArgs, ConsumerOf, IngestArgs, ReplayAtBrokerArgs,
+    ServeAtBrokerArgs,
+};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
 pub(crate) use serve::ServeArgs;

@@ -23,4 +23,10 @@ pub(crate) struct ServeArgs {
     /// Degraded once the oldest unresolved letter is this old: how long letters are kept, or may wait
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration::parse)]
     pub(crate) max_age: Duration,
+    /// How long a letter may wait for a consumer to claim it; one that waits longer is overdue
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
+    pub(crate) overdue: Duration,
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[command(flatten)]
+    pub(crate) at_broker: super::ServeAtBrokerArgs,
 }

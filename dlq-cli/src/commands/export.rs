@@ -1,8 +1,7 @@
 use std::process::ExitCode;
 
 use dlq_core::store::Letters as _;
-use dlq_core::{Cursor, DeadLetter, Filter, Order, PageRequest};
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use dlq_core::{Cursor, DeadLetter, Filter, LetterId, LetterSummary, Order, PageRequest};
 
 use super::{Context, PARTIAL};
 use crate::cli::ExportArgs;
@@ -13,8 +12,8 @@ use crate::signals;
 
 /// How many letters are listed at once.
 const PAGE: u32 = 500;
-/// How many letters are read at once.
-const AT_ONCE: usize = 32;
+/// How many bytes of payloads are read at once, as far as that is up to us.
+const BYTES: u64 = 16 * 1024 * 1024;
 
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
@@ -89,28 +88,43 @@ async fn export(
         let request =
             PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst).with_after(after);
         let page = context.letters.list(filter.clone(), request).await?;
-        let source = context.letters.clone();
-        let letters = stream::iter(page.letters).map(|summary| source.get(summary.id));
-        let mut letters = letters.buffered(AT_ONCE);
-        loop {
-            let letter = tokio::select! {
+        for ids in portions(&page.letters) {
+            let letters = tokio::select! {
                 // Asked first: a store that answers at once would not let it have its turn.
                 biased;
                 () = &mut *stop => {
                     exported.is_cut_short = true;
                     return Ok(exported);
                 }
-                letter = letters.try_next() => letter?,
+                // Without those that were deleted since they were listed.
+                letters = context.letters.get_all(ids) => letters?,
             };
-            let Some(letter) = letter else { break };
-            // It may have been deleted since it was listed.
-            let Some(letter) = letter else { continue };
-            write(context, &letter)?;
-            exported.letters += 1;
+            for letter in &letters {
+                write(context, letter)?;
+                exported.letters += 1;
+            }
         }
         after = page.next;
         if after.is_none() {
             return Ok(exported);
         }
     }
+}
+
+/// Letters in portions whose payloads fit into memory together.
+fn portions(letters: &[LetterSummary]) -> Vec<Vec<LetterId>> {
+    let mut portions: Vec<Vec<LetterId>> = Vec::new();
+    let mut room = 0;
+    for letter in letters {
+        let size = letter.payload_size.unwrap_or(0);
+        match portions.last_mut() {
+            Some(portion) if size <= room => portion.push(letter.id),
+            _ => {
+                room = BYTES;
+                portions.push(vec![letter.id]);
+            }
+        }
+        room = room.saturating_sub(size);
+    }
+    portions
 }

@@ -68,7 +68,13 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Migrate(args) => return migrate::run(open::url(&cli.from)?, out, args).await,
         // It waits for a store that does not answer yet.
-        Command::Serve(args) => return crate::serve::run(open::url(&cli.from)?, args).await,
+        Command::Serve(args) => {
+            let url = open::url(&cli.from)?;
+            #[cfg(any(feature = "kafka", feature = "nats"))]
+            return crate::serve::run(url, &cli.broker, args).await;
+            #[cfg(not(any(feature = "kafka", feature = "nats")))]
+            return crate::serve::run(url, args).await;
+        }
         _ => {}
     }
     let place = open::open(&cli).await?;

@@ -4,10 +4,12 @@ mod check;
 mod connect;
 mod ingest;
 mod replay;
+mod serve;
 mod settings;
 mod url;
 
 pub(crate) use connect::Broker;
+pub(crate) use serve::Measured;
 
 use std::process::ExitCode;
 

@@ -25,6 +25,14 @@ pub(super) async fn run(
     let opening =
         async { Ok(NatsFeed::open(&at.context, &stream, durable, &into.name, args.lease).await?) };
     let feed = at.permitted(opening).await?.with_prefetch(args.batch.saturating_mul(2));
+    if feed.missed() > 0 {
+        eprintln!(
+            "warning: up to {} letters were removed from stream `{}` before `{durable}` had read them; they are not in the store. \
+             Keep letters for longer (`max_age` of the stream), or let this run all the time",
+            feed.missed(),
+            at.stream
+        );
+    }
     let feed = if args.once { feed.until_end() } else { feed };
     broker::drain(feed, into, telling, &at.shown, out, &args).await
 }

@@ -5,9 +5,11 @@ mod connect;
 mod ingest;
 mod replay;
 mod route;
+mod serve;
 mod url;
 
 pub(crate) use connect::Broker;
+pub(crate) use serve::Measured;
 
 use std::process::ExitCode;
 

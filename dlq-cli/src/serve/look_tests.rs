@@ -1,11 +1,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use dlq_core::SystemClock;
+use dlq_core::store::HealthThresholds;
 use dlq_core::store::memory::MemoryStore;
+use dlq_core::{DeadLetters, SystemClock};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
 
+use super::super::store::{Limits, Place, Stored};
 use super::*;
 
 /// A place at which there is a store, or none, or one that does not answer.
@@ -38,8 +40,9 @@ impl Scripted {
         Self(Rc::new(Script { store, state, identity, opened }))
     }
 
-    fn looker(&self) -> Looker<Self> {
-        Looker::new(self.clone(), HealthThresholds::default(), SystemClock::shared())
+    fn looker(&self) -> Looker<Stored<Self>> {
+        let limits = Limits { health: HealthThresholds::default(), overdue: Duration::ZERO };
+        Looker::new(Stored::new(self.clone(), limits), SystemClock::shared())
     }
 }
 

@@ -1,29 +1,35 @@
-//! `dlq serve`: the gauges of a store for Prometheus, and its health for probes.
+//! `dlq serve`: the gauges of a store, or of the dead letters of a broker, for Prometheus, and their health for probes.
 //!
-//! One task looks at the store, at once and then every so often; requests are answered with what it saw last. So a
-//! store is looked at no more often than it was said, however many ask, and who asks never waits for it; only the first
-//! look is waited for. What is shown is at most one pause older than the question.
+//! A store counts its letters all the time; a broker says how many there are, how old the first is and how far its readers
+//! have come, and no letter is read for it.
+//!
+//! One task looks, at once and then every so often; requests are answered with what it saw last. So it is looked at no
+//! more often than it was said, however many ask, and who asks never waits for a look but the first. What is shown is at
+//! most one pause older than the question.
 //!
 //! # States
 //!
 //! | state | `/metrics` | `/health` |
 //! |---|---|---|
 //! | before the first look | waits, no longer than a look may take | waits |
-//! | the store answers | everything, `dlq_store_up` is 1 | 200, `healthy` or `degraded` |
-//! | it does not, or not in time | `dlq_store_up` is 0, counts are left out | 503, `unhealthy`, and why |
+//! | it answers | everything, `dlq_store_up` is 1 | 200, `healthy` or `degraded` |
+//! | it does not, or not within 8 s | `dlq_store_up` is 0, counts are left out | 503, `unhealthy`, and why |
 //!
-//! A store that failed is opened anew at the next look; so is one whose file was replaced by another.
+//! What failed is opened anew at the next look; so is a store whose file was replaced by another.
 //!
 //! # If the process dies here
 //!
 //! It writes nothing, so nothing is lost. Its counters begin at zero again, which Prometheus expects of counters.
 //! Asked to end (SIGINT, SIGTERM) it stops listening, drops what it answers, and ends with 0.
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod broker;
 mod http;
 mod label;
 mod look;
 mod names;
 mod render;
+mod store;
 mod written;
 
 use std::future::Future;
@@ -34,41 +40,71 @@ use std::time::Duration;
 use dlq_core::store::{HealthState, HealthThresholds};
 use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use crate::cli::BrokerArgs;
 use crate::cli::ServeArgs;
 use crate::error::CliError;
-use crate::open::store;
+use crate::open;
 use crate::secret::without_password;
 use crate::signals::until_asked;
-use look::{Looker, Page, Place};
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use broker::Brokered;
+use look::{Looker, Page, Watched};
+use store::{Limits, Place, Stored};
+
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) use broker::{Extent, Measure, Readers};
 
 /// The shortest pause between two looks.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Serves the store at this URL until it is asked to end.
-pub(crate) async fn run(url: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
-    let shown = without_password(url);
-    refuse_brokers(url, &shown)?;
+/// Serves what is at this URL until it is asked to end.
+pub(crate) async fn run(
+    url: &str,
+    #[cfg(any(feature = "kafka", feature = "nats"))] at: &BrokerArgs,
+    args: ServeArgs,
+) -> Result<ExitCode, CliError> {
     if args.every < SHORTEST {
         return Err(CliError::refused(format!(
             "--every {} is too often; the shortest is 100ms",
             dlq_core::policy::duration::format(args.every)
         )));
     }
-    until_asked(|stop| serve(url, &shown, args, stop)).await
+    let health = HealthThresholds::default().with_backlog(args.max_backlog).with_age(args.max_age);
+    let shown = without_password(url);
+    match url.split_once("://") {
+        #[cfg(feature = "kafka")]
+        Some(("kafka", rest)) => {
+            let at = crate::kafka::Measured::new(rest, &shown, at, &args.at_broker)?;
+            watch(Brokered { at, thresholds: health }, &shown, args).await
+        }
+        #[cfg(feature = "nats")]
+        Some((scheme @ ("nats" | "tls"), rest)) => {
+            let at = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
+            watch(Brokered { at, thresholds: health }, &shown, args).await
+        }
+        _ => {
+            #[cfg(any(feature = "kafka", feature = "nats"))]
+            args.at_broker.refuse(&shown)?;
+            let limits = Limits { health, overdue: args.overdue };
+            watch(Stored::new(Url(url.to_owned()), limits), &shown, args).await
+        }
+    }
 }
 
-async fn serve(
-    url: &str,
+async fn watch<W: Watched>(watched: W, shown: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
+    let looker = Looker::new(watched, SystemClock::shared());
+    until_asked(|stop| serve(looker, shown, args, stop)).await
+}
+
+async fn serve<W: Watched>(
+    mut looker: Looker<W>,
     shown: &str,
     args: ServeArgs,
     mut stop: impl Future<Output = ()> + Unpin,
 ) -> Result<ExitCode, CliError> {
-    let thresholds =
-        HealthThresholds::default().with_backlog(args.max_backlog).with_age(args.max_age);
-    let mut looker = Looker::new(Url(url.to_owned()), thresholds, SystemClock::shared());
     tokio::select! {
         begun = looker.begin() => begun?,
         () = &mut stop => return Ok(ExitCode::SUCCESS),
@@ -78,7 +114,7 @@ async fn serve(
         .local_addr()
         .map_err(|error| CliError::failed(format!("cannot tell where it listens: {error}")))?;
     eprintln!("dlq: {shown} is served at http://{address}/metrics and http://{address}/health");
-    let (pages, seen) = watch::channel(None);
+    let (pages, seen) = tokio::sync::watch::channel(None);
     tokio::select! {
         () = look(looker, args.every, &pages) => {}
         () = http::answer(listener, seen) => {}
@@ -88,10 +124,10 @@ async fn serve(
 }
 
 /// Looks at once and then at this interval.
-async fn look<P: Place>(
-    mut looker: Looker<P>,
+async fn look<W: Watched>(
+    mut looker: Looker<W>,
     every: Duration,
-    pages: &watch::Sender<Option<Arc<Page>>>,
+    pages: &tokio::sync::watch::Sender<Option<Arc<Page>>>,
 ) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -132,16 +168,6 @@ async fn listen(address: &str) -> Result<TcpListener, CliError> {
         .map_err(|error| CliError::failed(format!("cannot listen at {full}: {error}")))
 }
 
-fn refuse_brokers(url: &str, shown: &str) -> Result<(), CliError> {
-    if !matches!(url.split_once("://"), Some(("nats" | "tls" | "kafka", _))) {
-        return Ok(());
-    }
-    Err(CliError::refused(format!(
-        "`dlq serve` counts the letters of a store, and {shown} is a broker, where counting means to read them all; \
-         drain it into a store (dlq ingest --into sqlite://dlq.db) and serve that"
-    )))
-}
-
 /// The store of a URL.
 struct Url(String);
 
@@ -149,7 +175,7 @@ impl Place for Url {
     type Identity = Option<(u64, u64)>;
 
     async fn open(&self) -> Result<DeadLetters, CliError> {
-        store(&self.0, false).await
+        open::store(&self.0, false).await
     }
 
     /// A file that was removed or replaced goes on answering those who have it open.

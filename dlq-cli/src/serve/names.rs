@@ -26,9 +26,27 @@ families! {
     OLDEST = "dlq_oldest_unresolved_age_seconds": "age of the oldest unresolved letter, 0 when there is none",
     MAX_AGE = "dlq_max_age_seconds": "how old the oldest unresolved letter may become, as this process was told",
     OVERDUE = "dlq_overdue_seconds": "how long the first letter that is due has waited to be claimed, 0 when none is",
+    DUE = "dlq_due_letters": "letters that wait for a consumer to claim them, by consumer",
+    OVERDUE_LETTERS = "dlq_overdue_letters": "those of them that have waited for too long, by consumer",
     OPERATIONS = "dlq_operations": "operations that have not ended, by state",
     OPERATION_LETTERS = "dlq_operation_letters": "letters of operations that have not ended, by outcome",
     OPERATION_IDLE = "dlq_operation_idle_seconds": "how long the running operation that has stood still longest has, 0 when none runs",
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    BROKER_LETTERS = "dlq_broker_letters": "letters at the broker, by original subject (NATS) or partition (Kafka)",
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    BROKER_OLDEST = "dlq_broker_oldest_age_seconds": "age of the oldest letter at the broker, 0 when there is none",
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    BROKER_MAX_AGE = "dlq_broker_max_age_seconds": "for how long the broker keeps letters",
+    #[cfg(feature = "nats")]
+    NATS_LAST = "dlq_nats_last_sequence": "the last sequence of a stream",
+    #[cfg(feature = "nats")]
+    NATS_PENDING = "dlq_nats_pending": "messages that a consumer has yet to be handed",
+    #[cfg(feature = "nats")]
+    NATS_ACK_PENDING = "dlq_nats_ack_pending": "messages that a consumer was handed and has not acknowledged",
+    #[cfg(feature = "kafka")]
+    KAFKA_END = "dlq_kafka_end_offset": "the end offsets of a topic, summed",
+    #[cfg(feature = "kafka")]
+    KAFKA_LAG = "dlq_kafka_lag": "records of a topic before which a group has not committed",
 }
 
 impl Family {
@@ -46,6 +64,13 @@ impl Family {
 #[cfg(test)]
 mod tests {
     use super::{QUARANTINED, WAITING, WRITTEN};
+
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn lag_has_the_names_that_consumers_of_kafka_give_it() {
+        assert_eq!(super::KAFKA_END.name, dlq_kafka::lag::DLQ_KAFKA_END_OFFSET);
+        assert_eq!(super::KAFKA_LAG.name, dlq_kafka::lag::DLQ_KAFKA_LAG);
+    }
 
     #[test]
     fn what_consumers_export_too_has_their_names() {

@@ -1,41 +1,86 @@
 //! From what was found to the text that Prometheus reads. Made anew for each look, so that what is gone is gone.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use dlq_core::store::{ItemOutcome, OperationState, Stats};
+use dlq_core::store::{Due, ItemOutcome, OperationState, Stats};
 use dlq_core::{Reason, Status, Timestamp};
 use metrics::{Label, with_local_recorder};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use super::broker::{Extent, Readers};
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use super::label::label;
 use super::label::largest;
-use super::look::{Found, Memory};
+use super::look::Memory;
 use super::names::{self, Family};
+use super::store::Found;
+use super::written::Written;
 
-pub(super) fn render(found: Option<&Found>, memory: &Memory, now: Timestamp) -> String {
+/// A page of what every look says, and of what `export` sets.
+pub(super) fn page(is_up: bool, memory: &Memory, export: impl FnOnce()) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     with_local_recorder(&recorder, || {
-        set(&names::STORE_UP, f64::from(u8::from(found.is_some())));
+        set(&names::STORE_UP, f64::from(u8::from(is_up)));
         set(&names::LOOK_SECONDS, memory.took.as_secs_f64());
-        set(&names::MAX_AGE, memory.thresholds.age.as_secs_f64());
         for (outcome, count) in ["answered", "failed"].into_iter().zip(memory.looks) {
             names::LOOKS.counter(vec![Label::new("outcome", outcome)]).absolute(count);
         }
         if let Some(answered) = memory.answered {
             set(&names::ANSWERED, answered.since(Timestamp::EPOCH).as_secs_f64());
         }
-        for (topic, class, count) in memory.written.counts() {
-            let labels =
-                vec![Label::new("topic", topic.to_owned()), Label::new("class", class.as_str())];
-            names::WRITTEN.counter(labels).absolute(count);
-        }
-        // What is not known is left out, rather than shown as it was.
-        if let Some(found) = found {
-            letters(&found.stats, now);
-            consumers(found);
-            operations(found, now);
-        }
+        export();
     });
     recorder.handle().render()
+}
+
+/// What a store says.
+pub(super) fn store(found: Option<&Found>, written: &Written, max_age: Duration, now: Timestamp) {
+    set(&names::MAX_AGE, max_age.as_secs_f64());
+    for (topic, class, count) in written.counts() {
+        let labels =
+            vec![Label::new("topic", topic.to_owned()), Label::new("class", class.as_str())];
+        names::WRITTEN.counter(labels).absolute(count);
+    }
+    if let Some(found) = found {
+        letters(&found.stats, now);
+        consumers(found);
+        operations(found, now);
+    }
+}
+
+/// What a broker says.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(super) fn broker(found: &Extent, now: Timestamp) {
+    each(&names::BROKER_LETTERS, "part", &found.by_part);
+    let age = found.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
+    set(&names::BROKER_OLDEST, age.as_secs_f64());
+    if let Some(kept) = found.kept {
+        set(&names::BROKER_MAX_AGE, kept.as_secs_f64());
+    }
+    let two = |one: &'static str, of: &str, other: &'static str, by: &str| {
+        vec![Label::new(one, label(of).to_owned()), Label::new(other, label(by).to_owned())]
+    };
+    match &found.readers {
+        #[cfg(feature = "nats")]
+        Readers::Nats { ends, progress } => {
+            each(&names::NATS_LAST, "stream", ends);
+            for (stream, consumer, pending, ack_pending) in progress {
+                let labels = two("stream", stream, "consumer", consumer);
+                names::NATS_PENDING.gauge(labels.clone()).set(*pending as f64);
+                names::NATS_ACK_PENDING.gauge(labels).set(*ack_pending as f64);
+            }
+        }
+        #[cfg(feature = "kafka")]
+        Readers::Kafka { ends, lag } => {
+            each(&names::KAFKA_END, "topic", ends);
+            for (topic, group, behind) in lag {
+                let labels = two("topic", topic, "group", group);
+                names::KAFKA_LAG.gauge(labels).set(*behind as f64);
+            }
+        }
+    }
 }
 
 fn letters(stats: &Stats, now: Timestamp) {
@@ -52,11 +97,16 @@ fn letters(stats: &Stats, now: Timestamp) {
 }
 
 fn consumers(found: &Found) {
-    for (family, stats) in
-        [(&names::WAITING, &found.waiting), (&names::QUARANTINED, &found.quarantined)]
-    {
+    let due = |count: fn(&Due) -> u64| {
+        found.due.iter().map(|due| (due.consumer.clone(), count(due))).collect()
+    };
+    for (family, mut counts) in [
+        (&names::WAITING, found.waiting.by_consumer.clone()),
+        (&names::QUARANTINED, found.quarantined.by_consumer.clone()),
+        (&names::DUE, due(|due| due.letters)),
+        (&names::OVERDUE_LETTERS, due(|due| due.overdue)),
+    ] {
         // Consumers of whose letters none is such have a zero, as long as they have any unresolved ones.
-        let mut counts: BTreeMap<String, u64> = stats.by_consumer.clone();
         for consumer in found.stats.by_consumer.keys() {
             counts.entry(consumer.clone()).or_default();
         }
@@ -98,13 +148,10 @@ fn each(family: &Family, label: &'static str, counts: &BTreeMap<String, u64>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use dlq_core::store::{Actor, HealthThresholds, Operation, OperationSpec, Progress};
+    use dlq_core::store::{Actor, Operation, OperationSpec, Progress};
     use dlq_core::{Filter, OperationId};
 
     use super::*;
-    use crate::serve::written::Written;
 
     fn operation(state: OperationState, changed: u64, next_release: u64) -> Operation {
         let at = |seconds| Timestamp::EPOCH.after(Duration::from_secs(seconds));
@@ -129,16 +176,12 @@ mod tests {
             waiting: Stats::default(),
             quarantined: Stats::default(),
             next_due: next_due.map(at),
+            due: Vec::new(),
             operations,
         };
-        let memory = Memory {
-            written: Written::default(),
-            looks: [2, 1],
-            answered: None,
-            took: Duration::from_millis(250),
-            thresholds: HealthThresholds::default(),
-        };
-        render(Some(&found), &memory, at(1000))
+        let memory = Memory { looks: [2, 1], answered: None, took: Duration::from_millis(250) };
+        let written = Written::default();
+        super::page(true, &memory, || store(Some(&found), &written, Duration::ZERO, at(1000)))
     }
 
     #[track_caller]

@@ -16,4 +16,7 @@ mod replay;
 #[cfg(feature = "postgres")]
 #[path = "../common/postgres.rs"]
 mod schema;
+#[path = "../common/scrape.rs"]
+mod scrape;
+mod serve;
 mod verbs;

@@ -10,7 +10,7 @@ use dlq_testkit::fixtures::{died_again, letter, varied};
 use serde_json::Value;
 
 use crate::common::{Ran, dlq};
-use crate::fixture::Bench;
+use crate::fixture::{Bench, PATIENCE};
 #[cfg(feature = "postgres")]
 use crate::schema::Schema;
 
@@ -307,4 +307,42 @@ async fn killed_on_the_way_to_postgres_it_loses_no_letter() {
     let lost = bench.run(&args);
     assert_ne!(lost.code, 0, "{}", lost.out);
     assert!(lost.err.contains("is not there") && lost.err.contains(&place), "{}", lost.err);
+}
+
+/// Letters that the server removed before they were read are told of, since nobody has them; what was read is no loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_expired_before_they_were_read_are_told_of() {
+    let Some(mut bench) = Bench::new("expired").await else { return };
+    bench.stream = bench.stream.with_max_age(Duration::from_secs(2));
+    bench.put((0..3).map(letter).collect()).await;
+    let into = bench.store_url();
+    let args = ["ingest", "--once", "--into", &into];
+    let ran = bench.run(&args).ok();
+    assert_eq!(ran.out, "3 letters stored\n");
+    let stream = bench.context.get_stream(&bench.name).await.unwrap();
+    let is_empty = async || stream.get_info().await.unwrap().state.messages == 0;
+    let removed = async || {
+        let emptied = async {
+            while !is_empty().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, emptied).await.expect("the server removes them");
+    };
+    removed().await;
+    let ran = bench.run(&args).ok();
+    assert!(!ran.err.contains("warning"), "all of them were read: {}", ran.err);
+    bench.put((3..7).map(letter).collect()).await;
+    removed().await;
+    bench.put(vec![letter(7)]).await;
+    let ran = bench.run(&args).ok();
+    assert!(
+        ran.err.contains("up to 4 letters were removed from stream `DLQ_expired`"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("`max_age`"), "{}", ran.err);
+    assert_eq!(ran.out, "1 letters stored\n");
+    let ran = bench.run(&args).ok();
+    assert!(!ran.err.contains("warning"), "it is told once: {}", ran.err);
 }

@@ -7,6 +7,7 @@ mod bad_input;
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
+mod creds;
 mod fixture;
 mod ingest;
 #[path = "../common/process.rs"]
@@ -16,4 +17,7 @@ mod route;
 #[cfg(feature = "postgres")]
 #[path = "../common/postgres.rs"]
 mod schema;
+#[path = "../common/scrape.rs"]
+mod scrape;
+mod serve;
 mod verbs;

@@ -156,3 +156,20 @@ async fn letters_of_another_domain_are_found() {
     let ran = count("elsewhere");
     assert_eq!(ran.code, 1, "{}", ran.err);
 }
+
+/// Prints what an export costs, beside a list; `DLQ_EXPORT_LETTERS` sets how many letters there are (2,000).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_export() {
+    let asked = std::env::var("DLQ_EXPORT_LETTERS").ok();
+    let letters: u64 = asked.and_then(|text| text.parse().ok()).unwrap_or(2_000);
+    let Some(bench) = Bench::with("export", Vec::new()).await else { return };
+    for first in (0..letters).step_by(1000) {
+        bench.put((first..letters.min(first + 1000)).map(letter).collect()).await;
+    }
+    for args in [&["list", "--limit", "0", "-o", "jsonl"] as &[&str], &["export"]] {
+        let began = std::time::Instant::now();
+        let ran = bench.run(args).ok();
+        assert_eq!(ran.out.lines().count() as u64, letters);
+        println!("{letters} letters: {} takes {:.2} s", args[0], began.elapsed().as_secs_f64());
+    }
+}

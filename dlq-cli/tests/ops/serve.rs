@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use dlq_core::store::{
     Actor, Mark, OperationSpec, Operations as _, Selection, Sink as _, Upkeep as _,
 };
-use dlq_core::{Clock as _, Filter, Message, SystemClock, Timestamp};
+use dlq_core::{Clock as _, Filter, Message, RetryLane as _, SystemClock, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::{letter, letter_of};
+use dlq_testkit::fixtures::{escalation, letter, letter_of};
 
 use crate::common::{Ran, dlq};
 use crate::documented::agree_serve;
@@ -23,19 +23,23 @@ async fn what_is_exported_is_what_the_table_says() {
     store.start(spec, Actor::new("ana")).await.unwrap();
     let one = Selection::matching(Filter::new().with_id(letter(4).id)).unwrap();
     store.mark(one, Mark::Quarantined, Actor::new("ana")).await.unwrap();
+    let retry = escalation(&letter(9), 1, Timestamp::EPOCH);
+    store.escalate(retry).await.unwrap();
     let page = served.until("an operation", |page| {
         page.value("dlq_operations{state=\"running\"}") == Some(1.0)
             && page.value("dlq_letters{status=\"quarantined\"}") == Some(1.0)
+            && page.value("dlq_due_letters{consumer=\"orders.handle\"}") == Some(1.0)
     });
     agree_serve(&page.families());
     for (series, wanted) in [
         ("dlq_store_up", 1.0),
         ("dlq_letters{status=\"pending\"}", 4.0),
-        ("dlq_unresolved_letters{reason=\"exhausted\"}", 5.0),
-        ("dlq_topic_letters{topic=\"orders.created\"}", 5.0),
+        ("dlq_unresolved_letters{reason=\"exhausted\"}", 6.0),
+        ("dlq_topic_letters{topic=\"orders.created\"}", 6.0),
         ("dlq_events_count{consumer=\"orders.handle\"}", 5.0),
         ("dlq_messages_quarantined{consumer=\"orders.handle\"}", 1.0),
         ("messages_in_dlq_total{topic=\"orders.created\",class=\"transient\"}", 0.0),
+        ("dlq_overdue_letters{consumer=\"orders.handle\"}", 1.0),
         ("dlq_max_age_seconds", 604_800.0),
         ("dlq_operation_letters{outcome=\"queued\"}", 2.0),
     ] {
@@ -214,8 +218,9 @@ fn what_cannot_be_served_is_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let url = format!("sqlite://{}", file.path().display());
     for (args, code, text) in [
-        (&["--from", "nats://127.0.0.1/DLQ"][..], 2, "nats://127.0.0.1/DLQ is a broker"),
-        (&["--from", "kafka://ana:s3cret@127.0.0.1/dlq"], 2, "drain it into a store (dlq ingest"),
+        (&["--from", "nats:///DLQ"][..], 2, "names no server"),
+        (&["--from", "kafka://127.0.0.1"], 2, "names no topic"),
+        (&["--from", &url, "--consumer", "orders/billing"], 2, "which shows all of its consumers"),
         (&["--from", "nonsense"], 2, "`nonsense` does not name dead letters"),
         (&[], 2, "where are the dead letters?"),
         (&["--from", &url, "--metrics", ":80"], 2, "`:80` is not where one can listen"),

@@ -15,5 +15,7 @@ mod passwords;
 mod process;
 #[path = "../common/postgres.rs"]
 mod schema;
+#[path = "../common/scrape.rs"]
+mod scrape;
 mod serve;
 mod verbs;

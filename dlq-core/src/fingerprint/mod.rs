@@ -27,6 +27,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use normalize::normalize;
 
+use crate::identity::Fields;
 use crate::{Failure, Reason};
 
 /// The version of the algorithm that this crate computes.
@@ -71,15 +72,12 @@ impl Fingerprint {
     }
 
     fn from_parts(parts: &[&str]) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(b"dlq fingerprint v1");
+        let mut fields = Fields::new();
+        fields.bytes(b"dlq fingerprint v1");
         for part in parts {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part.as_bytes());
+            fields.add(part.as_bytes());
         }
-        let mut hash = [0; 8];
-        hash.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-        Self { version: VERSION, hash: u64::from_be_bytes(hash) }
+        Self { version: VERSION, hash: u64::from_be_bytes(fields.finish()) }
     }
 
     /// The version of the algorithm that computed it.

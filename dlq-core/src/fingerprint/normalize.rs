@@ -4,6 +4,8 @@
 //! parameterisation knows; all numbers, ids, times and addresses share one placeholder, `<n>`, because telling them
 //! apart would divide groups and tell the reader nothing.
 
+use std::borrow::Cow;
+
 use super::values::{self, Part};
 
 /// How much of a text is read, in bytes.
@@ -55,15 +57,21 @@ pub fn normalize(text: &str) -> String {
         }
         replace_word(word, &mut out);
         // What follows can take back a separator at the end of what is here, nothing before it.
-        if out.chars().nth(KEPT + 8).is_some() {
+        if out.len() > KEPT + 8 && out.chars().nth(KEPT + 8).is_some() {
             break;
         }
     }
-    out.chars().take(KEPT).collect()
+    if let Some((end, _)) = out.char_indices().nth(KEPT) {
+        out.truncate(end);
+    }
+    out
 }
 
 /// Replaces what stands between a pair of quotes. A quote that is never closed, as in `can't`, stays.
-fn unquote(text: &str) -> String {
+fn unquote(text: &str) -> Cow<'_, str> {
+    if !text.contains(['"', '\'', '`']) {
+        return Cow::Borrowed(text);
+    }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     let mut before: Option<char> = None;
@@ -95,7 +103,7 @@ fn unquote(text: &str) -> String {
             }
         }
     }
-    out
+    Cow::Owned(out)
 }
 
 /// Where the quote is closed: at the next one that is not escaped, and that, being an apostrophe, ends a word.
@@ -126,6 +134,13 @@ fn is_own_name(name: &str, before: &str) -> bool {
 
 /// Replaces one word, keeping the punctuation around it.
 fn replace_word(word: &str, out: &mut String) {
+    // Most words are just that; one of hexadecimal digits can be a hash.
+    if word.bytes().all(|byte| byte.is_ascii_alphabetic())
+        && !word.bytes().all(|byte| byte.is_ascii_hexdigit())
+    {
+        out.push_str(word);
+        return;
+    }
     let mut rest = word;
     if !word.contains("://") {
         while let Some((from, to)) = values::colon_address(rest) {

@@ -1,8 +1,22 @@
 //! Names of types and files without what a build changes.
 
+use std::borrow::Cow;
+
 /// The path of a type or function without generic arguments, marks of closures and `impl` blocks, and the hash that
 /// symbols carry.
-pub(super) fn type_path(name: &str) -> String {
+pub(super) fn type_path(name: &str) -> Cow<'_, str> {
+    let is_hash = |part: &str| {
+        part.len() == 17
+            && part.starts_with('h')
+            && part.bytes().skip(1).all(|byte| byte.is_ascii_hexdigit())
+    };
+    let is_kept = |part: &&str| !part.is_empty() && !part.starts_with('{') && !is_hash(part);
+    // Most names are paths, and are kept whole.
+    let is_path =
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':'));
+    if is_path && name.split("::").all(|part| is_kept(&part)) {
+        return Cow::Borrowed(name);
+    }
     let mut out = String::with_capacity(name.len());
     let mut depth = 0_usize;
     let mut before = ' ';
@@ -16,21 +30,13 @@ pub(super) fn type_path(name: &str) -> String {
         }
         before = char;
     }
-    let is_hash = |part: &str| {
-        part.len() == 17
-            && part.starts_with('h')
-            && part.bytes().skip(1).all(|byte| byte.is_ascii_hexdigit())
-    };
-    let kept: Vec<_> = out
-        .split("::")
-        .filter(|part| !part.is_empty() && !part.starts_with('{') && !is_hash(part))
-        .collect();
-    kept.join("::")
+    let kept: Vec<_> = out.split("::").filter(is_kept).collect();
+    Cow::Owned(kept.join("::"))
 }
 
 /// The file of `file:line:column`, with `/` between its folders. A file of a dependency starts at its crate, without
 /// the version and the registry's folder on the machine that built it.
-pub(super) fn file(location: &str) -> String {
+pub(super) fn file(location: &str) -> Cow<'_, str> {
     let mut file = location;
     for _ in 0..2 {
         match file.rsplit_once(':') {
@@ -38,7 +44,10 @@ pub(super) fn file(location: &str) -> String {
             _ => break,
         }
     }
-    let file = file.replace('\\', "/");
+    if !file.contains('\\') && !file.contains("/registry/src/") {
+        return Cow::Borrowed(file);
+    }
+    let file: Cow<str> = Cow::Owned(file.replace('\\', "/"));
     let Some((_, inside)) = file.rsplit_once("/registry/src/") else { return file };
     let Some((_, inside)) = inside.split_once('/') else { return file };
     let Some((package, path)) = inside.split_once('/') else { return file };
@@ -46,5 +55,5 @@ pub(super) fn file(location: &str) -> String {
         .match_indices('-')
         .find(|(at, _)| package[at + 1..].starts_with(|c: char| c.is_ascii_digit()))
         .map_or(package, |(at, _)| &package[..at]);
-    format!("{name}/{path}")
+    Cow::Owned(format!("{name}/{path}"))
 }

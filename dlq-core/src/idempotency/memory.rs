@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rapidhash::fast::RandomState;
 
+use super::key::Key;
 use super::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
 use crate::clock::{CoarseClock, SharedClock};
 use crate::{StoreError, Timestamp};
@@ -30,7 +31,7 @@ struct Keys {
 struct Consumer {
     name: Arc<str>,
     /// Keys may come from whoever publishes: they are spread by a seed that only we know.
-    entries: HashMap<Bytes, Entry, RandomState>,
+    entries: HashMap<Key, Entry, RandomState>,
 }
 
 impl Keys {
@@ -91,7 +92,7 @@ impl MemoryIdempotency {
         let Some(index) = keys.find(&token.consumer) else { return false };
         keys.consumers[index]
             .entries
-            .get_mut(&token.key)
+            .get_mut(&token.key[..])
             .filter(|entry| entry.fence == token.fence)
             .is_some_and(change)
     }
@@ -119,7 +120,7 @@ impl Idempotency for MemoryIdempotency {
             keys.consumers.push(Consumer { name, entries });
             keys.consumers.len() - 1
         });
-        let entry = keys.consumers[index].entries.entry(key.clone()).or_insert(Entry {
+        let entry = keys.consumers[index].entries.entry(Key::from(&key[..])).or_insert(Entry {
             fence: 0,
             attempts: 0,
             crashes: 0,

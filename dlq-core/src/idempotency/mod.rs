@@ -14,6 +14,7 @@
 //! The store counts: attempts that ended in failure, and claims whose lease ended without a word (crashes). The counts
 //! start over once a key was done and has been kept long enough.
 
+mod key;
 pub mod memory;
 
 use std::fmt;

@@ -1,3 +1,8 @@
+use std::fmt::Display;
+use std::io::Write as _;
+
+use bytes::Bytes;
+
 use super::text::escape;
 use super::{KEPT, VERSION, is_ours, names};
 use crate::{
@@ -14,50 +19,50 @@ const MAX_HISTORY: usize = 16 * 1024;
 #[must_use]
 pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Headers {
     let delivery = &escalation.delivery;
-    let mut headers = producers(delivery.message());
+    let mut ours = Ours::new();
     let failure = escalation.history.last();
     if let Some(failure) = failure {
-        set(&mut headers, names::ERROR_CLASS, failure.class);
-        write_failure(&mut headers, failure);
+        ours.set(names::ERROR_CLASS, failure.class);
+        ours.failure(failure);
     }
-    set(&mut headers, names::ERROR_FINGERPRINT, fingerprint);
-    write_history(&mut headers, &escalation.history);
-    set(&mut headers, names::RETRY_COUNT, delivery.escalations().saturating_add(1));
-    set(&mut headers, names::RETRY_ATTEMPTS, escalation.attempts);
-    set(&mut headers, names::RETRY_DUE, escalation.due);
-    write_origin(&mut headers, delivery.origin(), delivery.message());
+    ours.set(names::ERROR_FINGERPRINT, fingerprint);
+    ours.history(&escalation.history);
+    ours.set(names::RETRY_COUNT, delivery.escalations().saturating_add(1));
+    ours.set(names::RETRY_ATTEMPTS, escalation.attempts);
+    ours.set(names::RETRY_DUE, escalation.due);
+    ours.origin(delivery.origin(), delivery.message());
     let death = delivery.death(&escalation.consumer);
     if death.generation > 0 {
-        write_identity(&mut headers, death.letter, death.generation - 1, delivery.message());
-        set(&mut headers, names::REPLAY_COUNT, delivery.replays());
+        ours.identity(death.letter, death.generation - 1, delivery.message());
+        ours.set(names::REPLAY_COUNT, delivery.replays());
     }
-    set(&mut headers, names::DLQ_CONSUMER, escape(&escalation.consumer));
-    headers
+    ours.text(names::DLQ_CONSUMER, [&*escalation.consumer]);
+    ours.onto(delivery.message())
 }
 
 /// The headers of a dead letter in a broker.
 #[must_use]
 pub fn on_death(letter: &DeadLetter) -> Headers {
-    let mut headers = producers(&letter.message);
-    set(&mut headers, names::ERROR_CLASS, letter.class);
-    set(&mut headers, names::ERROR_REASON, letter.reason);
+    let mut ours = Ours::new();
+    ours.set(names::ERROR_CLASS, letter.class);
+    ours.set(names::ERROR_REASON, letter.reason);
     if let Some(failure) = letter.failure() {
-        write_failure(&mut headers, failure);
+        ours.failure(failure);
     }
-    set(&mut headers, names::ERROR_FINGERPRINT, letter.fingerprint);
-    write_history(&mut headers, &letter.history);
-    set(&mut headers, names::RETRY_COUNT, letter.escalations);
-    set(&mut headers, names::RETRY_ATTEMPTS, letter.attempts);
-    write_origin(&mut headers, &letter.origin, &letter.message);
-    write_identity(&mut headers, letter.id, letter.generation, &letter.message);
-    set(&mut headers, names::DLQ_CONSUMER, escape(&letter.consumer));
+    ours.set(names::ERROR_FINGERPRINT, letter.fingerprint);
+    ours.history(&letter.history);
+    ours.set(names::RETRY_COUNT, letter.escalations);
+    ours.set(names::RETRY_ATTEMPTS, letter.attempts);
+    ours.origin(&letter.origin, &letter.message);
+    ours.identity(letter.id, letter.generation, &letter.message);
+    ours.text(names::DLQ_CONSUMER, [&*letter.consumer]);
     if let Some(service) = &letter.service {
-        set(&mut headers, names::DLQ_SERVICE, escape(service));
+        ours.text(names::DLQ_SERVICE, [service.as_str()]);
     }
     if letter.state.replays > 0 {
-        set(&mut headers, names::REPLAY_COUNT, letter.state.replays);
+        ours.set(names::REPLAY_COUNT, letter.state.replays);
     }
-    headers
+    ours.onto(&letter.message)
 }
 
 /// The circumstances of a replay.
@@ -77,89 +82,139 @@ pub struct Replay {
 /// `retry.count` starts over at 0.
 #[must_use]
 pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
-    let mut headers = producers(&letter.message);
-    set(&mut headers, names::RETRY_COUNT, 0);
-    write_origin(&mut headers, &letter.origin, &letter.message);
-    write_identity(&mut headers, letter.id, letter.generation, &letter.message);
-    set(&mut headers, names::DLQ_CONSUMER, escape(&letter.consumer));
-    set(&mut headers, names::REPLAY_ID, replay.operation);
-    set(&mut headers, names::REPLAY_COUNT, replay.count);
-    set(&mut headers, names::REPLAY_FROM_DLQ, escape(&replay.from));
-    set(&mut headers, names::REPLAY_TIMESTAMP, replay.at);
-    set(&mut headers, names::REPLAY_ORIGINAL_ERROR, escape(&letter.error()));
-    headers
+    replayed(letter, replay).onto(&letter.message)
+}
+
+fn replayed(letter: &DeadLetter, replay: &Replay) -> Ours {
+    let mut ours = Ours::new();
+    ours.set(names::RETRY_COUNT, 0);
+    ours.origin(&letter.origin, &letter.message);
+    ours.identity(letter.id, letter.generation, &letter.message);
+    ours.text(names::DLQ_CONSUMER, [&*letter.consumer]);
+    ours.set(names::REPLAY_ID, replay.operation);
+    ours.set(names::REPLAY_COUNT, replay.count);
+    ours.text(names::REPLAY_FROM_DLQ, [replay.from.as_str()]);
+    ours.set(names::REPLAY_TIMESTAMP, replay.at);
+    ours.text(names::REPLAY_ORIGINAL_ERROR, [&*letter.error()]);
+    ours
 }
 
 /// The same for a letter that is sent to the handler that failed, by its retry stage: every attempt so far goes with it,
 /// and none of them counts.
 #[must_use]
 pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
-    let mut headers = on_replay(letter, replay);
-    write_history(&mut headers, &letter.history);
-    set(&mut headers, names::RETRY_ATTEMPTS, 0);
-    headers
+    let mut ours = replayed(letter, replay);
+    ours.history(&letter.history);
+    ours.set(names::RETRY_ATTEMPTS, 0);
+    ours.onto(&letter.message)
 }
 
-/// The producer's headers; those with a name of ours under [`KEPT`].
-fn producers(message: &Message) -> Headers {
-    let mut headers: Headers = message
-        .headers()
-        .iter()
-        .map(|header| {
+/// Our headers as they are written, the values of all in one piece.
+struct Ours {
+    text: Vec<u8>,
+    /// Each with where its value ends.
+    fields: Vec<(&'static str, usize)>,
+}
+
+impl Ours {
+    fn new() -> Self {
+        let mut ours = Self { text: Vec::with_capacity(1024), fields: Vec::with_capacity(24) };
+        ours.set(names::VERSION, VERSION);
+        ours
+    }
+
+    fn set(&mut self, name: &'static str, value: impl Display) {
+        // Memory takes whatever is written.
+        let _ = write!(self.text, "{value}");
+        self.end(name);
+    }
+
+    fn text<'a>(&mut self, name: &'static str, texts: impl IntoIterator<Item = &'a str>) {
+        escape(&mut self.text, texts);
+        self.end(name);
+    }
+
+    /// What was written since the last field is the value of this one.
+    fn end(&mut self, name: &'static str) {
+        self.fields.push((name, self.text.len()));
+    }
+
+    fn failure(&mut self, failure: &Failure) {
+        self.set(names::ERROR_CAUSE, failure.cause);
+        self.text(names::ERROR_TYPE, [&*failure.error_type]);
+        let messages = failure.messages.iter().enumerate();
+        let report = messages.flat_map(|(at, text)| [if at == 0 { "" } else { ": " }, &**text]);
+        self.text(names::ERROR_MESSAGE, report);
+        self.set(names::ERROR_TIMESTAMP, failure.at);
+    }
+
+    fn origin(&mut self, origin: &Origin, message: &Message) {
+        self.text(names::PREVIOUS_TOPIC, [message.subject()]);
+        self.text(names::ORIGINAL_TOPIC, [origin.stream()]);
+        if let Some(partition) = origin.partition() {
+            self.set(names::ORIGINAL_PARTITION, partition);
+        }
+        self.set(names::ORIGINAL_OFFSET, origin.position());
+        if let Some(at) = message.published_at() {
+            self.set(names::ORIGINAL_TIMESTAMP, at);
+        }
+    }
+
+    fn identity(&mut self, letter: LetterId, generation: u32, message: &Message) {
+        self.set(names::DLQ_ID, letter);
+        self.set(names::DLQ_GENERATION, generation);
+        self.set(names::DLQ_BINDING, Binding::of(&letter, message));
+    }
+
+    /// Writes as much of the history as fits: backtraces go first, then long texts, then attempts from the middle.
+    fn history(&mut self, history: &History) {
+        let start = self.text.len();
+        let mut short = history.clone();
+        for limit in [1024, 256, 64] {
+            short.shorten(limit);
+            while serde_json::to_writer(&mut self.text, &short).is_ok() {
+                if self.text.len() - start <= MAX_HISTORY {
+                    self.escape_del(start);
+                    return self.end(names::ERROR_HISTORY);
+                }
+                self.text.truncate(start);
+                // Cutting texts further keeps more than dropping the last few attempts; at the shortest, drop.
+                if (limit > 64 && short.attempts().len() <= 20) || !short.drop_middle() {
+                    break;
+                }
+            }
+            self.text.truncate(start);
+        }
+    }
+
+    /// The one control character that JSON lets stand.
+    fn escape_del(&mut self, start: usize) {
+        if self.text[start..].contains(&0x7f) {
+            let json = self.text.split_off(start);
+            for part in json.split_inclusive(|byte| *byte == 0x7f) {
+                match part.strip_suffix(&[0x7f]) {
+                    Some(before) => self.text.extend([before, b"\\u007f"].concat()),
+                    None => self.text.extend(part),
+                }
+            }
+        }
+    }
+
+    /// All headers: first the producer's, those with a name of ours under [`KEPT`].
+    fn onto(self, message: &Message) -> Headers {
+        let (text, mut start) = (Bytes::from(self.text), 0);
+        let producers = message.headers().iter().map(|header| {
             if !is_ours(&header.name) {
                 return header.clone();
             }
             let name = [KEPT.as_bytes(), &header.name].concat().into();
             Header { name, value: header.value.clone() }
-        })
-        .collect();
-    headers.append(names::VERSION, VERSION);
-    headers
-}
-
-fn set(headers: &mut Headers, name: &'static str, value: impl ToString) {
-    headers.append(name, value.to_string());
-}
-
-fn write_failure(headers: &mut Headers, failure: &Failure) {
-    set(headers, names::ERROR_CAUSE, failure.cause);
-    set(headers, names::ERROR_TYPE, escape(&failure.error_type));
-    set(headers, names::ERROR_MESSAGE, escape(&failure.report()));
-    set(headers, names::ERROR_TIMESTAMP, failure.at);
-}
-
-fn write_origin(headers: &mut Headers, origin: &Origin, message: &Message) {
-    set(headers, names::PREVIOUS_TOPIC, escape(message.subject()));
-    set(headers, names::ORIGINAL_TOPIC, escape(origin.stream()));
-    if let Some(partition) = origin.partition() {
-        set(headers, names::ORIGINAL_PARTITION, partition);
-    }
-    set(headers, names::ORIGINAL_OFFSET, origin.position());
-    if let Some(at) = message.published_at() {
-        set(headers, names::ORIGINAL_TIMESTAMP, at);
-    }
-}
-
-fn write_identity(headers: &mut Headers, letter: LetterId, generation: u32, message: &Message) {
-    set(headers, names::DLQ_ID, letter);
-    set(headers, names::DLQ_GENERATION, generation);
-    set(headers, names::DLQ_BINDING, Binding::of(&letter, message));
-}
-
-/// Writes as much of the history as fits: backtraces go first, then long texts, then attempts from the middle.
-fn write_history(headers: &mut Headers, history: &History) {
-    let mut history = history.clone();
-    for limit in [1024, 256, 64] {
-        history.shorten(limit);
-        while let Ok(json) = serde_json::to_string(&history) {
-            if json.len() <= MAX_HISTORY {
-                set(headers, names::ERROR_HISTORY, json.replace('\u{7f}', "\\u007f"));
-                return;
-            }
-            // Cutting texts further keeps more than dropping the last few attempts; at the shortest, drop.
-            if (limit > 64 && history.attempts().len() <= 20) || !history.drop_middle() {
-                break;
-            }
-        }
+        });
+        let ours = self.fields.into_iter().map(|(name, end)| {
+            let value = text.slice(start..end);
+            start = end;
+            Header { name: Bytes::from_static(name.as_bytes()), value: Some(value) }
+        });
+        producers.chain(ours).collect()
     }
 }

@@ -65,6 +65,15 @@ macro_rules! table {
 
         /// Every header of the protocol.
         pub const TABLE: &[Field] = &[$(Field { name: $name, when: When::$when, meaning: $meaning }),+];
+
+        /// The name of one of these headers, where `name` is one.
+        #[must_use]
+        pub fn known(name: &str) -> Option<&'static str> {
+            match name {
+                $($name => Some($name),)+
+                _ => None,
+            }
+        }
     };
 }
 
@@ -101,5 +110,6 @@ table! {
 /// Whether a header of this name is one of ours.
 #[must_use]
 pub fn is_ours(name: &[u8]) -> bool {
-    name.starts_with(KEPT.as_bytes()) || TABLE.iter().any(|field| field.name.as_bytes() == name)
+    name.starts_with(KEPT.as_bytes())
+        || std::str::from_utf8(name).is_ok_and(|name| known(name).is_some())
 }

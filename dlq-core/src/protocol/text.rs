@@ -3,24 +3,35 @@
 /// How many bytes of an error text a header carries.
 pub(super) const MAX: usize = 4 * 1024;
 
-/// Writes control characters and backslashes as escapes; cuts to [`MAX`] bytes with a mark.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len().min(MAX));
-    for char in text.chars() {
-        if out.len() >= MAX {
-            out.push('…');
-            break;
+/// Writes these texts one behind the other, control characters and backslashes as escapes; cuts to [`MAX`] bytes with a
+/// mark.
+pub(super) fn escape<'a>(out: &mut Vec<u8>, texts: impl IntoIterator<Item = &'a str>) {
+    let end = out.len() + MAX;
+    for text in texts {
+        // All are looked at, many at once.
+        let is_plain = |byte: u8| matches!(byte, b' '..=b'~') & (byte != b'\\');
+        let is_plain = text.bytes().fold(true, |plain, byte| plain & is_plain(byte));
+        if is_plain && out.len() + text.len() <= end {
+            out.extend_from_slice(text.as_bytes());
+            continue;
         }
-        match char {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            char if char.is_control() => out.extend(char.escape_unicode()),
-            char => out.push(char),
+        for char in text.chars() {
+            if out.len() >= end {
+                out.extend_from_slice("…".as_bytes());
+                return;
+            }
+            match char {
+                '\\' => out.extend_from_slice(b"\\\\"),
+                '\n' => out.extend_from_slice(b"\\n"),
+                '\r' => out.extend_from_slice(b"\\r"),
+                '\t' => out.extend_from_slice(b"\\t"),
+                char if char.is_control() => {
+                    out.extend(char.escape_unicode().map(|char| char as u8));
+                }
+                char => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
         }
     }
-    out
 }
 
 /// Reads what [`escape`] wrote; anything else comes back as it is.
@@ -57,6 +68,16 @@ fn unicode(text: &str) -> Option<(char, usize)> {
 mod tests {
     use super::*;
 
+    fn escape(text: &str) -> String {
+        let (front, back) = text.split_at(text.floor_char_boundary(text.len() / 2));
+        let mut whole = b"before".to_vec();
+        super::escape(&mut whole, [text]);
+        let mut out = b"before".to_vec();
+        super::escape(&mut out, [front, "", back]);
+        assert_eq!(out, whole, "in pieces as in one");
+        String::from_utf8(out.split_off(6)).unwrap()
+    }
+
     #[test]
     fn control_characters_come_back_and_never_stand_in_the_value() {
         for text in
@@ -79,5 +100,12 @@ mod tests {
     fn long_text_is_cut_with_a_mark() {
         let escaped = escape(&"x".repeat(1 << 20));
         assert!(escaped.len() <= MAX + 4 && escaped.ends_with('…'));
+        for kind in ["x", "é", "\\"] {
+            let most = kind.repeat(MAX / 2);
+            assert_eq!(unescape(&escape(&most)), most);
+            assert!(escape(&"é".repeat(MAX / 2 + 1)).ends_with('…'));
+        }
+        assert_eq!(escape(&"x".repeat(MAX)), "x".repeat(MAX));
+        assert_eq!(escape(&"x".repeat(MAX + 1)), "x".repeat(MAX) + "…");
     }
 }

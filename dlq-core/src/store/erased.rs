@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
     Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
 };
@@ -50,6 +50,7 @@ mirror!(Sink as DynSink for BoxStore, BoxSink {
 
 mirror!(Letters as DynLetters for BoxStore, BoxLetters {
     fn get(id: LetterId) -> Option<DeadLetter>;
+    fn get_all(ids: Vec<LetterId>) -> Vec<DeadLetter>;
     fn with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
     fn list(filter: Filter, page: PageRequest) -> Page;
     fn count(filter: Filter) -> u64;
@@ -86,6 +87,7 @@ mirror!(Upkeep as DynUpkeep for BoxStore {
     fn processed(limit: u32) -> Vec<ProcessedEvent>;
     fn deduplicate(force: bool) -> u64;
     fn check(limits: CheckLimits) -> Vec<Finding>;
+    fn due(overdue: Duration) -> Vec<Due>;
 });
 
 mirror!(RetryLane as DynLane for BoxStore {

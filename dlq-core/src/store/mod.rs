@@ -17,6 +17,7 @@
 mod audit;
 mod check;
 mod claim;
+mod due;
 mod edit;
 mod erased;
 mod handle;
@@ -33,6 +34,7 @@ mod upkeep;
 pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
+pub use due::Due;
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
@@ -48,6 +50,7 @@ pub use upkeep::{Cleanup, Mark, Marked};
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use crate::{
     CrashMarks, DeadLetter, Filter, Finding, LetterId, Page, PageRequest, RetryLane, StoreError,
@@ -113,6 +116,13 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
         &self,
         id: LetterId,
     ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
+
+    /// Those of these letters that are there, whole, in the order in which they were asked for. All of them are in
+    /// memory at once, and cost about as much as one page of a list and their payloads.
+    fn get_all(
+        &self,
+        ids: Vec<LetterId>,
+    ) -> impl Future<Output = Result<Vec<DeadLetter>, StoreError>> + Send;
 
     /// The ids that begin with these hexadecimal digits (upper or lower case), at most `limit` of them, in order. Text
     /// that is not hexadecimal begins no id.
@@ -388,6 +398,11 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
         &self,
         limits: CheckLimits,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
+
+    /// How many letters wait for somebody to claim them, by consumer in the order of their names, and how many of
+    /// those have for at least `overdue`. At most [`Due::MOST`] letters are counted, those that have waited longest,
+    /// so that the answer is as quick however many letters there are.
+    fn due(&self, overdue: Duration) -> impl Future<Output = Result<Vec<Due>, StoreError>> + Send;
 }
 
 /// All the powers of a store in one bound. Implemented for everything that has them.

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | `spring`: `DeadLetterPublishingRecoverer` | `kafka_dlt-original-topic`, `-partition` (4 bytes), `-offset` (8 bytes) | last | attempts, unless delivery attempts are on; the group before 2.8 |
 //! | `spring-retry`: `@RetryableTopic` | `kafka_original-topic`, `-partition` (4 bytes), `-offset` (8 bytes) | last | deaths before this one; where it stood in between |
-//! | `spring-cloud-stream` | `x-original-topic`, `-partition` (4 bytes), `-offset` (8 bytes), `x-exception-fqcn` | last | attempts; the group, unless the topic has its default name; anything, if headers are embedded in the payload |
+//! | `spring-cloud-stream` | `x-original-topic`, `-partition` (4 bytes), `-offset` (8 bytes), `x-exception-fqcn`, as headers or embedded in the payload | last | attempts; the group, unless the topic has its default name |
 //! | `connect` | `__connect.errors.topic`, `.partition`, `.offset` | last | attempts; when it died; anything, if context headers are off |
 //! | `streams` | `__streams.errors.partition`, `.offset` | last | group, attempts, when it died; the birth, if it failed in a punctuator. Behind a repartition topic the birth is that in the internal topic |
 //! | `share-group` | `__dlq.errors.topic`, `.partition`, `.offset`, `.group` | last | attempts (the deliveries are); the producer's headers; the bytes, unless copying is on |
@@ -27,7 +27,7 @@
 //! # What the letter says
 //!
 //! - **Message**: key and payload byte for byte and the producer's headers, so that a replay sends what the producer
-//!   sent. The dialect's own headers tell of the death and are taken out; retry state (`retry_topic-*`,
+//!   sent. The dialect's own headers tell of the death and are taken out, also those embedded in front of a payload; retry state (`retry_topic-*`,
 //!   `delayed-retry-*`, `kafka_deliveryAttempt`) is never left in, since a consumer would go on counting. Spring
 //!   decodes a value and encodes it again when only the key could not be decoded, so that its bytes may differ.
 //! - **Origin** is the birth: the oldest coordinates. Where it stood last, if elsewhere, is the attribute [`PREVIOUS`].
@@ -53,6 +53,7 @@
 
 mod attributes;
 mod connect;
+mod embedded;
 mod errors;
 mod fields;
 mod gap;
@@ -155,7 +156,8 @@ impl fmt::Display for Dialect {
 /// The dialect that `record` is read in; `None` if it says nothing of how it died.
 #[must_use]
 pub fn of(record: &Record) -> Option<Dialect> {
-    match read(record, &Arc::from("default")) {
+    let opened = embedded::opened(record);
+    match read(opened.as_ref().unwrap_or(record), &Arc::from("default")) {
         Told::Ours(_) => Some(Dialect::Dlq),
         Told::Foreign(story) => story.dialect,
     }
@@ -164,7 +166,8 @@ pub fn of(record: &Record) -> Option<Dialect> {
 /// The letter in a record of a dead-letter topic of the cluster called `cluster`. Never fails: of what cannot be
 /// understood the bytes are kept, and what is not known stays unknown.
 pub fn letter(record: &Record, cluster: &Arc<str>) -> DeadLetter {
-    match read(record, cluster) {
+    let opened = embedded::opened(record);
+    match read(opened.as_ref().unwrap_or(record), cluster) {
         Told::Ours(letter) => *letter,
         Told::Foreign(story) => story.letter(cluster),
     }

@@ -39,7 +39,7 @@ pub(super) fn join(
         .create_with_context(Assigned::default())
         .map_err(|error| asked("make a consumer", error))?;
     let heard = &consumer.context().heard;
-    let partitions = reach::partitions(&consumer, heard, brokers.bootstrap(), &topic);
+    let partitions = reach::partitions(&consumer, heard, &brokers, &topic);
     let partitions = partitions.map_err(for_store)?;
     let conflict =
         |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));

@@ -52,8 +52,7 @@ pub async fn find_topic(brokers: &Brokers, topic: &str) -> Result<usize, StoreEr
     let (brokers, topic) = (brokers.clone(), topic.to_owned());
     let find = move || {
         let consumer = client(&brokers, &KafkaFeed::group_of(&topic))?;
-        let partitions =
-            reach::partitions(&consumer, consumer.context(), brokers.bootstrap(), &topic)?;
+        let partitions = reach::partitions(&consumer, consumer.context(), &brokers, &topic)?;
         Ok(partitions.len())
     };
     blocking(FINDING, move || find().map_err(|error: SetupError| error.for_store(FINDING))).await
@@ -63,7 +62,7 @@ fn look(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, SetupError> {
     let first = KafkaFeed::group_of(topic);
     let consumer = client(brokers, &first)?;
     let heard = consumer.context();
-    let partitions = reach::partitions(&consumer, heard, brokers.bootstrap(), topic)?;
+    let partitions = reach::partitions(&consumer, heard, brokers, topic)?;
     let mut groups = vec![first];
     // Who may not list groups knows the first one.
     if let Ok(list) = consumer.fetch_group_list(None, PATIENCE) {

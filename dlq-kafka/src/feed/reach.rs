@@ -7,6 +7,7 @@ use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 
+use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 
 /// How long a cluster may take to answer.
@@ -76,10 +77,11 @@ pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
 pub(super) fn partitions<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
-    bootstrap: &str,
+    brokers: &Brokers,
     topic: &str,
 ) -> Result<Vec<i32>, SetupError> {
     let begun = Instant::now();
+    let bootstrap = brokers.bootstrap();
     let metadata = loop {
         match consumer.fetch_metadata(Some(topic), ASK) {
             Ok(metadata) => break metadata,
@@ -88,7 +90,10 @@ pub(super) fn partitions<C: ConsumerContext>(
                 while consumer.poll(Duration::ZERO).is_some() {}
                 let last = heard.last();
                 if let Some((_, why)) = last.as_ref().filter(|(code, _)| is_refusal(*code)) {
-                    return Err(SetupError::Config(format!("{bootstrap} refuses us: {why}")));
+                    return Err(SetupError::Config(format!(
+                        "{bootstrap} refuses us: {why}{}",
+                        brokers.login()
+                    )));
                 }
                 if begun.elapsed() >= PATIENCE {
                     let why = last.map_or_else(|| error.to_string(), |(_, why)| why);

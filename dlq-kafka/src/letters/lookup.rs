@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 
 use crate::Brokers;
 use crate::error::SetupError;
+use crate::topics::{Troubles, failed, metadata};
 
 /// For how long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -48,7 +49,7 @@ pub(super) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
 #[derive(Clone)]
 pub(super) struct Lookup {
     pub(super) brokers: Brokers,
-    client: Arc<Mutex<Option<Arc<BaseConsumer>>>>,
+    client: Arc<Mutex<Option<Arc<BaseConsumer<Troubles>>>>>,
 }
 
 impl Lookup {
@@ -92,7 +93,7 @@ impl Lookup {
             let client = this.client()?;
             // What it has said of its connections meanwhile is not kept for ever.
             while client.poll(Duration::ZERO).is_some() {}
-            let asking = Asking { client, at: this.brokers.bootstrap() };
+            let asking = Asking { client, brokers: &this.brokers };
             let until = Instant::now() + SETTLING;
             loop {
                 match question(&asking) {
@@ -110,12 +111,12 @@ impl Lookup {
         })
     }
 
-    fn client(&self) -> Result<Arc<BaseConsumer>, SetupError> {
+    fn client(&self) -> Result<Arc<BaseConsumer<Troubles>>, SetupError> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = &*client {
             return Ok(Arc::clone(client));
         }
-        let made = config(&self.brokers)?.create();
+        let made = config(&self.brokers)?.create_with_context(Troubles::default());
         let made = made.map_err(|error| SetupError::answered("make a client", error))?;
         Ok(Arc::clone(client.insert(Arc::new(made))))
     }
@@ -129,7 +130,7 @@ enum Unanswered {
 }
 
 impl Unanswered {
-    fn new(what: &str, error: KafkaError) -> Self {
+    fn new(asking: &Asking<'_>, what: &str, error: KafkaError) -> Self {
         use RDKafkaErrorCode::{
             LeaderNotAvailable, NotLeaderForPartition, UnknownPartition, UnknownTopic,
             UnknownTopicOrPartition,
@@ -144,26 +145,27 @@ impl Unanswered {
                     | UnknownTopicOrPartition
             )
         );
-        let error = SetupError::answered(what, error);
-        if is_settling { Self::Settling(error) } else { Self::Failed(error) }
+        if is_settling {
+            return Self::Settling(SetupError::answered(what, error));
+        }
+        Self::Failed(failed(asking.brokers, &asking.client, what, error))
     }
 }
 
 struct Asking<'a> {
-    client: Arc<BaseConsumer>,
-    at: &'a str,
+    client: Arc<BaseConsumer<Troubles>>,
+    brokers: &'a Brokers,
 }
 
 impl Asking<'_> {
     fn partitions(&self, topic: &str) -> Result<Partitions, Unanswered> {
-        let what = || format!("ask for the topic `{topic}` at {}", self.at);
-        let failed = |error| Unanswered::new(&what(), error);
-        let metadata = self.client.fetch_metadata(Some(topic), PATIENCE).map_err(failed)?;
+        let failed = |error| Unanswered::new(self, &format!("ask for the topic `{topic}`"), error);
+        let metadata = metadata(&self.client, topic, PATIENCE).map_err(failed)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
         let is_unknown = error == Some(RDKafkaErrorCode::UnknownTopicOrPartition);
         let Some(found) = found.filter(|_| !is_unknown) else {
-            let text = format!("there is no topic `{topic}` at {}", self.at);
+            let text = format!("there is no topic `{topic}` at {}", self.brokers.bootstrap());
             return Err(Unanswered::Failed(SetupError::NotFound(text)));
         };
         if let Some(error) = error {
@@ -188,10 +190,8 @@ impl Asking<'_> {
         partitions: impl Iterator<Item = u32>,
         at: Offset,
     ) -> Result<BTreeMap<u32, Option<u64>>, Unanswered> {
-        let failed = |error| {
-            let what = format!("ask for the offsets of `{topic}` at {}", self.at);
-            Unanswered::new(&what, error)
-        };
+        let failed =
+            |error| Unanswered::new(self, &format!("ask for the offsets of `{topic}`"), error);
         let mut asked = TopicPartitionList::new();
         for partition in partitions.filter_map(|partition| i32::try_from(partition).ok()) {
             asked.add_partition_offset(topic, partition, at).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! Reads a topic of dead letters, and sends letters back.
 
 mod aside;
+mod extent;
 mod fetch;
 mod ledger;
 mod lookup;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
+pub use extent::{Extent, ExtentReader};
 pub use range::ScanRange;
 pub use reading::LetterScan;
 pub use records::ScanProgress;

@@ -41,6 +41,17 @@ impl Letters for KafkaLetters {
         }
     }
 
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let rows: Vec<_> = ids.iter().filter_map(|id| snapshot.letters.get(id)).collect();
+        let found = self.whole(&rows).map_ok(|(place, letter)| (place, letter.into_owned()));
+        let mut found: HashMap<_, _> = found.try_collect().await?;
+        let whole = rows
+            .into_iter()
+            .filter_map(|row| found.remove(&row.place).or_else(|| says_gone(row.letter.clone())));
+        Ok(whole.collect())
+    }
+
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
         Ok(self.snapshot().await?.letters.with_prefix(&digits, limit))
     }

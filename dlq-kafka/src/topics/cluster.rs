@@ -10,6 +10,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
@@ -26,6 +27,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 /// How long is waited before the same is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
+/// How long is waited for the first answer; twice as long for each one after it.
+const FIRST: Duration = Duration::from_millis(500);
 /// How many news of the client are looked through for a cause.
 const NEWS: usize = 64;
 
@@ -58,6 +61,63 @@ impl ClientContext for Troubles {
 
 impl ConsumerContext for Troubles {}
 
+/// What a client is in trouble with, a refusal before anything else.
+fn troubles(consumer: &BaseConsumer<Troubles>) -> Option<(RDKafkaErrorCode, String)> {
+    for _ in 0..NEWS {
+        // Nothing may come where there was news of another kind.
+        drop(consumer.poll(Duration::ZERO));
+    }
+    consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// What is known of a topic. A login that is refused ends the wait.
+pub(crate) fn metadata(
+    consumer: &BaseConsumer<Troubles>,
+    topic: &str,
+    patience: Duration,
+) -> KafkaResult<Metadata> {
+    let until = Instant::now() + patience;
+    let mut ask = FIRST;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match consumer.fetch_metadata(Some(topic), ask.min(left)) {
+            Err(error) if is_silent(&error) && ask < left => {
+                if troubles(consumer).is_some_and(|(code, _)| is_refusal(code)) {
+                    return Err(error);
+                }
+                ask *= 2;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// What a failed request means: with what the client knows of the cause, and what to do.
+pub(crate) fn failed(
+    brokers: &Brokers,
+    consumer: &BaseConsumer<Troubles>,
+    what: &str,
+    error: KafkaError,
+) -> SetupError {
+    if let Some(code) = code(&error).filter(|code| is_refusal(*code)) {
+        return SetupError::Config(format!("{what}: {error}{}", allow(brokers, code)));
+    }
+    let asked = format!("{what} at `{}`", brokers.bootstrap());
+    match troubles(consumer) {
+        Some((code, reason)) if is_refusal(code) => {
+            SetupError::Config(format!("{asked}: {reason}{}", allow(brokers, code)))
+        }
+        Some((_, reason)) => SetupError::Unavailable(
+            format!("{asked}: {error}, {reason}; {}", brokers.reach()),
+            Some(error.into()),
+        ),
+        None => SetupError::Unavailable(
+            format!("{asked}: {error}; {}", brokers.reach()),
+            Some(error.into()),
+        ),
+    }
+}
+
 /// Asks the brokers.
 pub(crate) struct Cluster {
     brokers: Brokers,
@@ -82,29 +142,7 @@ impl Cluster {
 
     /// What a failed request means: with what the client knows of the cause, and what to do.
     pub(crate) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
-        if let Some(code) = code(&error).filter(|code| is_refusal(*code)) {
-            return SetupError::Config(format!("{what}: {error}{}", allow(code)));
-        }
-        for _ in 0..NEWS {
-            // Nothing may come where there was news of another kind.
-            drop(self.consumer.poll(Duration::ZERO));
-        }
-        let troubles = &self.consumer.context().0;
-        let known = troubles.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let asked = format!("{what} at `{}`", self.brokers.bootstrap());
-        match known {
-            Some((code, reason)) if is_refusal(code) => {
-                SetupError::Config(format!("{asked}: {reason}{}", allow(code)))
-            }
-            Some((_, reason)) => SetupError::Unavailable(
-                format!("{asked}: {error}, {reason}; check address and network"),
-                Some(error.into()),
-            ),
-            None => SetupError::Unavailable(
-                format!("{asked}: {error}; check address and network"),
-                Some(error.into()),
-            ),
-        }
+        failed(&self.brokers, &self.consumer, what, error)
     }
 
     /// The same as [`look`](Self::look), asked again until then of a topic that is missing or has no leader: the broker that
@@ -127,10 +165,8 @@ impl Cluster {
     /// What is known of a topic, without its settings.
     pub(crate) fn look(&mut self, name: &str) -> Result<Look, SetupError> {
         let what = format!("ask for {}", topic_name(name));
-        let metadata = self
-            .consumer
-            .fetch_metadata(Some(name), PATIENCE)
-            .map_err(|error| self.failed(&what, error))?;
+        let metadata = metadata(&self.consumer, name, PATIENCE);
+        let metadata = metadata.map_err(|error| self.failed(&what, error))?;
         self.ids = metadata.brokers().iter().map(rdkafka::metadata::MetadataBroker::id).collect();
         let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
             return Ok(Look::Missing);
@@ -276,18 +312,16 @@ impl Cluster {
 }
 
 /// What is to be done about a refusal.
-fn allow(code: RDKafkaErrorCode) -> &'static str {
+fn allow(brokers: &Brokers, code: RDKafkaErrorCode) -> String {
     use RDKafkaErrorCode::{
         Authentication, GroupAuthorizationFailed, SaslAuthenticationFailed,
         TopicAuthorizationFailed, UnsupportedSASLMechanism,
     };
     match code {
-        GroupAuthorizationFailed => "; allow `Describe` on the group",
-        TopicAuthorizationFailed => "; allow `Describe` on the topic",
-        Authentication | SaslAuthenticationFailed | UnsupportedSASLMechanism => {
-            "; check the credentials (`sasl.*`, `ssl.*`)"
-        }
-        _ => "",
+        GroupAuthorizationFailed => "; allow `Describe` on the group".to_owned(),
+        TopicAuthorizationFailed => "; allow `Describe` on the topic".to_owned(),
+        Authentication | SaslAuthenticationFailed | UnsupportedSASLMechanism => brokers.login(),
+        _ => String::new(),
     }
 }
 

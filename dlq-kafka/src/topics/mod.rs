@@ -32,7 +32,7 @@ use rdkafka::admin::ResourceSpecifier;
 pub use config::{DlqTopic, RetryTopics};
 
 use cluster::PAUSE;
-pub(crate) use cluster::{Cluster, PATIENCE, SETTLING, blocking};
+pub(crate) use cluster::{Cluster, PATIENCE, SETTLING, Troubles, blocking, failed, metadata};
 pub(crate) use partition::partition_for;
 pub(crate) use rules::{judge, topic_name};
 pub(crate) use seen::{Look, Seen};

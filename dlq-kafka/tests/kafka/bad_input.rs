@@ -4,15 +4,17 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use dlq_core::ingest::Feed as _;
 use dlq_core::store::Letters as _;
 use dlq_core::{
-    Clock as _, Delivery, Disposition, Escalation, Filter, History, Lane, RetryLane as _,
-    Settle as _, Sink as _, Source as _, StoreErrorKind, SystemClock, TransportError,
-    TransportErrorKind,
+    Clock as _, DeadLetter, Delivery, Disposition, Escalation, Filter, History, Lane,
+    RetryLane as _, Settle as _, Sink as _, Source as _, StoreErrorKind, SystemClock,
+    TransportError, TransportErrorKind,
 };
+use dlq_kafka::dialect::UNREADABLE_HEADERS;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaLetters, KafkaSource, Ladder};
+use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSource, Ladder};
 use dlq_testkit::fixtures::letter;
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
@@ -362,6 +364,21 @@ async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
         let readable = [headers.get("a"), headers.get("b")];
         let written = if expected < 3 { [Some(&b"1"[..]), Some(&b"\xff"[..])] } else { [None; 2] };
         assert_eq!((headers.len(), readable), (written.iter().flatten().count(), written));
+    }
+    // Nor does it stop who reads the same as letters, at once or as they come.
+    let letters = KafkaLetters::new(&place.brokers, &*place.topic).read(&Filter::new()).await;
+    let unreadable: Vec<_> = letters.unwrap().into_iter().map(|read| read.letter).collect();
+    let of = |letter: &DeadLetter| letter.attributes.get(UNREADABLE_HEADERS).cloned();
+    let one = || Some("1".to_owned());
+    assert_eq!(unreadable.iter().map(of).collect::<Vec<_>>(), [one(), one(), None]);
+    let group = KafkaFeed::group_of(&place.topic);
+    let lease = Duration::from_secs(10);
+    let feed = KafkaFeed::open(&place.brokers, &place.topic, &group, "sqlite:///dlq.db", lease);
+    let mut feed = feed.await.unwrap();
+    let mut fed = 0;
+    while fed < 3 {
+        fed += timeout(PATIENCE, feed.next(3)).await.unwrap().unwrap().len();
+        feed.confirm().await.unwrap();
     }
     let said = warnings.with("not UTF-8");
     assert_eq!(said.len(), 1, "{said:?}");

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::Source as _;
+use dlq_core::{Disposition, Settle as _, Source as _};
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
-use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
+use dlq_kafka::{KafkaLag, KafkaSource, Start};
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, Place, available, handle, number};
+use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::topic;
 
 /// One whose clients hear soon of what has become of its topic.
@@ -21,16 +22,24 @@ async fn place(name: &str) -> Place {
     place
 }
 
+fn asking(place: &Place) -> BaseConsumer {
+    let group = format!("{}-billing", place.topic);
+    place.config().set("group.id", group).create().unwrap()
+}
+
+/// The commit of the group in a partition.
+fn commit_of(place: &Place, partition: i32, asking: &BaseConsumer) -> (Offset, String) {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(&place.topic, partition);
+    let found = tokio::task::block_in_place(|| asking.committed_offsets(list, PATIENCE)).unwrap();
+    let element = &found.elements()[0];
+    (element.offset(), element.metadata().to_owned())
+}
+
 /// Waits until the group has committed this of a partition.
 async fn until_committed(place: &Place, partition: i32, position: i64) {
-    let group = format!("{}-billing", place.topic);
-    let asking: BaseConsumer = place.config().set("group.id", group).create().unwrap();
-    let committed = || {
-        let mut list = TopicPartitionList::new();
-        list.add_partition(&place.topic, partition);
-        let found = tokio::task::block_in_place(|| asking.committed_offsets(list, PATIENCE));
-        found.unwrap().elements()[0].offset()
-    };
+    let asking = asking(place);
+    let committed = || commit_of(place, partition, &asking).0;
     let reached = async {
         while committed() != Offset::Offset(position) {
             sleep(Duration::from_millis(20)).await;
@@ -71,39 +80,60 @@ async fn partitions_that_are_added_are_read_from_their_beginning() {
     }
 }
 
+/// A producer of transactions in a topic of one partition.
+struct Transactions<'a> {
+    place: &'a Place,
+    producer: FutureProducer,
+}
+
+impl<'a> Transactions<'a> {
+    fn of(place: &'a Place) -> Self {
+        let id = format!("{}-producer", place.topic);
+        let producer: FutureProducer = place.config().set("transactional.id", id).create().unwrap();
+        tokio::task::block_in_place(|| producer.init_transactions(PATIENCE)).unwrap();
+        Self { place, producer }
+    }
+
+    async fn begin(&self, numbers: impl IntoIterator<Item = u32>) {
+        self.producer.begin_transaction().unwrap();
+        for number in numbers {
+            let payload = number.to_string();
+            let record = FutureRecord::<[u8], _>::to(&self.place.topic).payload(payload.as_bytes());
+            self.producer.send(record, PATIENCE).await.unwrap();
+        }
+    }
+
+    fn end(&self, is_committed: bool) {
+        tokio::task::block_in_place(|| {
+            let ended = if is_committed {
+                self.producer.commit_transaction(PATIENCE)
+            } else {
+                self.producer.abort_transaction(PATIENCE)
+            };
+            ended.unwrap();
+            topic::settled(self.place.brokers.bootstrap(), &self.place.topic);
+        });
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_transaction_leaves_behind_holds_no_commit_up() {
     if !available() {
         return;
     }
     let place = place("markers").await;
-    let mut config = place.config();
-    let id = format!("{}-producer", place.topic);
-    let producer: FutureProducer = config.set("transactional.id", id).create().unwrap();
-    tokio::task::block_in_place(|| producer.init_transactions(PATIENCE)).unwrap();
+    let transactions = Transactions::of(&place);
     let mut source = place.billing().source().await.unwrap();
     // Offsets 0 and 1, their mark; 3 and 4 that are taken back, their mark; 6, its mark.
     for (numbers, is_committed) in [(1..=2, true), (3..=4, false), (5..=5, true)] {
-        producer.begin_transaction().unwrap();
-        for number in numbers {
-            let payload = number.to_string();
-            let record = FutureRecord::<[u8], _>::to(&place.topic).payload(payload.as_bytes());
-            producer.send(record, PATIENCE).await.unwrap();
-        }
-        tokio::task::block_in_place(|| {
-            let ended = if is_committed {
-                producer.commit_transaction(PATIENCE)
-            } else {
-                producer.abort_transaction(PATIENCE)
-            };
-            ended.unwrap();
-            topic::settled(place.brokers.bootstrap(), &place.topic);
-        });
+        transactions.begin(numbers).await;
+        transactions.end(is_committed);
     }
     for expected in [1, 2, 5] {
         assert_eq!(number(&handle(&mut source).await), expected);
     }
-    until_committed(&place, 0, 7).await;
+    // The last mark too.
+    until_committed(&place, 0, 8).await;
     place.publish([6]).await;
     assert_eq!(number(&handle(&mut source).await), 6);
     until_committed(&place, 0, 9).await;
@@ -112,6 +142,51 @@ async fn what_a_transaction_leaves_behind_holds_no_commit_up() {
     let mut source = place.billing().source().await.unwrap();
     place.publish([7]).await;
     assert_eq!(number(&handle(&mut source).await), 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_has_done_everything_is_not_behind_for_marks_and_what_was_taken_back() {
+    if !available() {
+        return;
+    }
+    let place = place("behind").await;
+    let transactions = Transactions::of(&place);
+    let mut source = place.billing().source().await.unwrap();
+    place.publish([1]).await;
+    assert_eq!(number(&handle(&mut source).await), 1);
+    transactions.begin(2..=4).await;
+    transactions.end(false);
+    until_committed(&place, 0, 5).await;
+    let group = format!("{}-billing", place.topic);
+    let lag = KafkaLag::new(place.brokers.clone(), group, [&*place.topic]);
+    assert_eq!(lag.read().await.unwrap()[0].lag, 0);
+
+    // One that is open has its end at its first record, and what it commits comes.
+    transactions.begin(5..=6).await;
+    let (delivery, settle) = {
+        let other = place.producer();
+        let record = FutureRecord::<[u8], _>::to(&place.topic).payload(b"7");
+        other.send(record, PATIENCE).await.unwrap();
+        transactions.end(true);
+        next(&mut source).await
+    };
+    assert_eq!(number(&delivery), 5);
+    assert_eq!(number(&handle(&mut source).await), 6);
+    assert_eq!(number(&handle(&mut source).await), 7);
+    until_committed(&place, 0, 5).await;
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    until_committed(&place, 0, 9).await;
+    assert_eq!(lag.read().await.unwrap()[0].lag, 0);
+
+    // And with a process that was not there.
+    source.close().await;
+    transactions.begin(8..=9).await;
+    transactions.end(false);
+    assert_eq!(lag.read().await.unwrap()[0].lag, 3);
+    let source = place.billing().source().await.unwrap();
+    until_committed(&place, 0, 12).await;
+    assert_eq!(lag.read().await.unwrap()[0].lag, 0);
+    drop(source);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,10 +203,125 @@ async fn a_topic_that_is_made_anew_and_is_shorter_is_read_from_its_beginning() {
     until_committed(&place, 0, 5).await;
     topic::delete(place.brokers.bootstrap(), &place.topic).await;
     place.create(&place.topic, 1, &[]).await;
-    // Before anybody hears of the change. Of more records than were read of the old one the first would be passed over.
+    // Before anybody hears of the change.
     place.publish(11..=13).await;
     for expected in 11..=13 {
         assert_eq!(number(&handle(&mut source).await), expected);
     }
     until_committed(&place, 0, 3).await;
+}
+
+/// The topic with five records, read and committed; then gone, and another of its name with eight.
+async fn made_anew(place: &Place, source: &mut KafkaSource) -> (Offset, String) {
+    place.publish(1..=5).await;
+    for expected in 1..=5 {
+        assert_eq!(number(&handle(source).await), expected);
+    }
+    until_committed(place, 0, 5).await;
+    let committed = commit_of(place, 0, &asking(place));
+    topic::delete(place.brokers.bootstrap(), &place.topic).await;
+    place.create(&place.topic, 1, &[]).await;
+    place.publish(11..=18).await;
+    committed
+}
+
+/// Handles until these have come. Whatever comes besides has come before.
+async fn until_all_came(source: &mut KafkaSource, numbers: std::ops::RangeInclusive<u32>) {
+    let mut missing: BTreeSet<u32> = numbers.clone().collect();
+    while !missing.is_empty() {
+        let came = number(&handle(source).await);
+        assert!(missing.remove(&came) || numbers.contains(&came), "{came} came");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_topic_that_is_made_anew_and_is_longer_is_read_from_its_beginning() {
+    if !available() {
+        return;
+    }
+    for start in [Start::Earliest, Start::Latest] {
+        let place = place("anew-longer").await;
+        let consumer = place.billing().with_start(start);
+        let mut source = consumer.source().await.unwrap();
+        if start == Start::Latest {
+            until_committed(&place, 0, 0).await;
+        }
+        made_anew(&place, &mut source).await;
+        until_all_came(&mut source, 11..=18).await;
+        until_committed(&place, 0, 8).await;
+        // Those after it begin there.
+        source.close().await;
+        let mut source = consumer.source().await.unwrap();
+        place.publish([19]).await;
+        assert_eq!(number(&handle(&mut source).await), 19);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_hand_of_a_topic_that_was_made_anew_is_handled_and_commits_nothing() {
+    if !available() {
+        return;
+    }
+    let place = place("anew-in-hand").await;
+    let mut source = place.billing().source().await.unwrap();
+    place.publish(1..=3).await;
+    let mut held = Vec::new();
+    for expected in 1..=3 {
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!(number(&delivery), expected);
+        held.push(settle);
+    }
+    topic::delete(place.brokers.bootstrap(), &place.topic).await;
+    place.create(&place.topic, 1, &[]).await;
+    place.publish(11..=18).await;
+    let (delivery, first) = next(&mut source).await;
+    assert_eq!(number(&delivery), 11);
+    // One has to wait and comes again, of a topic that is gone; unless it was seen to be missing, and its partition revoked.
+    let soon = Disposition::Deferred { after: Duration::from_millis(1) };
+    held.remove(0).settle(soon).await.unwrap();
+    let [two, three] = [held.remove(0), held.remove(0)];
+    let is_ours = two.settle(Disposition::Succeeded).await.is_ok();
+    assert_eq!(three.settle(Disposition::Succeeded).await.is_ok(), is_ours);
+    let mut missing: BTreeSet<u32> = (12..=18).chain(is_ours.then_some(1)).collect();
+    while !missing.is_empty() {
+        let came = number(&handle(&mut source).await);
+        assert!(missing.remove(&came), "{came} came");
+    }
+    until_committed(&place, 0, 0).await;
+    first.settle(Disposition::Succeeded).await.unwrap();
+    until_committed(&place, 0, 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_topic_that_was_made_anew_while_nobody_was_there_is_read_from_its_beginning() {
+    if !available() {
+        return;
+    }
+    let place = place("anew-away").await;
+    let mut source = place.billing().source().await.unwrap();
+    place.publish(1..=5).await;
+    until_all_came(&mut source, 1..=5).await;
+    source.close().await;
+    let asking = asking(&place);
+    let (position, word) = commit_of(&place, 0, &asking);
+    assert_eq!(position, Offset::Offset(5));
+    topic::delete(place.brokers.bootstrap(), &place.topic).await;
+    place.create(&place.topic, 1, &[]).await;
+    place.publish(11..=18).await;
+    // The brokers forget what the group had committed. A commit that was on its way stands there nevertheless.
+    assert_eq!(commit_of(&place, 0, &asking).0, Offset::Invalid);
+    for is_late in [false, true] {
+        if is_late {
+            let mut late = TopicPartitionList::new();
+            let mut element = late.add_partition(&place.topic, 0);
+            element.set_offset(position).unwrap();
+            element.set_metadata(&word);
+            let committed = tokio::task::block_in_place(|| asking.commit(&late, CommitMode::Sync));
+            committed.unwrap();
+        }
+        let mut source = place.billing().source().await.unwrap();
+        until_all_came(&mut source, 11..=18).await;
+        until_committed(&place, 0, 8).await;
+        source.close().await;
+    }
 }

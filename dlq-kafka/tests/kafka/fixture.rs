@@ -14,9 +14,9 @@ use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::rdkafka::{ClientConfig, TopicPartitionList};
+use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::timeout;
 
@@ -61,10 +61,13 @@ pub(crate) fn start() -> Running {
 
 /// A broker with these settings, which is ready for groups.
 pub(crate) fn start_with(settings: &[(&str, &str)]) -> Running {
+    let builder = Service::Kafka.builder().ours();
+    start_as(settings.iter().fold(builder, |builder, (name, value)| builder.setting(*name, *value)))
+}
+
+/// A broker as this describes it, which is ready for groups.
+pub(crate) fn start_as(builder: Builder) -> Running {
     tokio::task::block_in_place(|| {
-        let builder = Service::Kafka.builder().ours();
-        let builder =
-            settings.iter().fold(builder, |builder, (name, value)| builder.setting(*name, *value));
         let running = builder.start().unwrap();
         // The first group of a cluster waits seconds for the topic of its offsets to be made.
         let mut config = ClientConfig::new();
@@ -184,9 +187,8 @@ pub(crate) async fn next(source: &mut KafkaSource) -> (Delivery, KafkaSettle) {
         loop {
             match source.next().await {
                 Ok(next) => return next.expect("the source has not ended"),
-                Err(error) if error.is_transient() => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+                // It is not told again at once.
+                Err(error) if error.is_transient() => {}
                 Err(error) => panic!("the source failed: {error}"),
             }
         }
@@ -275,9 +277,25 @@ impl TransportFixture for KafkaFixture {
         Some(self.consumer("billing").retry_lane().await.unwrap())
     }
 
-    /// What is done is committed a moment later; what was not comes again, which is tested apart.
+    /// What is done is committed a moment later; what was not comes again, which is tested apart. One message is done.
     async fn restart(&self) -> bool {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        let group = format!("{}-billing", self.place.topic);
+        let asking: BaseConsumer = self.place.config().set("group.id", group).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(&self.place.topic, 0, 1);
+        let committed = || {
+            let found = tokio::task::block_in_place(|| {
+                asking.committed_offsets(list.clone(), PATIENCE).unwrap()
+            });
+            let is_done = |offset: Offset| offset.to_raw().is_some_and(|offset| offset > 0);
+            found.elements().iter().any(|element| is_done(element.offset()))
+        };
+        let done = async {
+            while !committed() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, done).await.expect("what is done is committed");
         self.place.kill_and_restart();
         true
     }

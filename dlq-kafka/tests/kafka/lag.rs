@@ -1,5 +1,7 @@
 //! Ends and lag are those of the brokers, whether anybody reads or not.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use dlq_core::TransportErrorKind;
@@ -9,7 +11,6 @@ use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLag};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::fixture::start;
@@ -89,24 +90,19 @@ fn gauges_are_set_until_it_is_stopped() {
     // The future that reads runs on this thread, whose recorder it is.
     metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
-            let (stop, stopped) = oneshot::channel::<()>();
             let lag = KafkaLag::new(operator.brokers.clone(), "gauged", ["gauged"]);
-            let running = lag.run(Duration::from_millis(100), async { _ = stopped.await });
-            let watching = async {
-                let is_two = |(name, _, value): &(String, String, DebugValue)| {
-                    name == "dlq_kafka_lag" && *value == DebugValue::Gauge(2.0.into())
-                };
-                operator.write("gauged", 0, None).await;
-                let mut all = gauges();
-                while !all.iter().any(is_two) {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    all = gauges();
-                }
-                stop.send(()).unwrap();
-                all
+            let is_two = |(name, _, value): &(String, String, DebugValue)| {
+                name == "dlq_kafka_lag" && *value == DebugValue::Gauge(2.0.into())
             };
-            let (watched, ()) =
-                timeout(PATIENCE, async { tokio::join!(watching, running) }).await.unwrap();
+            operator.write("gauged", 0, None).await;
+            let mut watched = Vec::new();
+            // Asked at least as often as it reads.
+            let told = poll_fn(|_| {
+                watched = gauges();
+                if watched.iter().any(is_two) { Poll::Ready(()) } else { Poll::Pending }
+            });
+            let running = lag.run(Duration::from_millis(100), told);
+            timeout(PATIENCE, running).await.expect("the second is counted");
             let two = || DebugValue::Gauge(2.0.into());
             let name = |name: &str, labels: &str| (name.to_owned(), labels.to_owned(), two());
             assert!(watched.contains(&name("dlq_kafka_lag", "topic=gauged,group=gauged")));

@@ -16,6 +16,7 @@ mod fixture_topics;
 mod gauges;
 mod lag;
 mod letters;
+mod login;
 mod offsets;
 mod regressions;
 mod sink;

@@ -220,7 +220,7 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
     let Model { name, arguments, .. } = model;
     let error = error(model);
     // A handler for any state has a parameter for it, and asks of it what its arguments need.
-    let (parameters, state, bounds) = match &args.state {
+    let (parameter, state, bounds) = match &args.state {
         Some(state) => (None, quote!(#state), None),
         None => {
             let bounds = arguments.iter().map(
@@ -230,17 +230,17 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
                 __DlqState: ::core::marker::Send + ::core::marker::Sync + 'static,
                 #(#bounds,)*
             };
-            (Some(quote!(<__DlqState>)), quote!(__DlqState), Some(bounds))
+            (Some(quote!(__DlqState)), quote!(__DlqState), Some(bounds))
         }
     };
     let returns = returns(model, paths);
     let run = quote_spanned!(name.span()=>
-        #handler::HandlerFn::<#state, (#(#arguments,)*)>::run(#name, __dlq_delivery, __dlq_state)
+        #handler::HandlerFn::<#state, (#(#arguments,)*)>::run(&#name, __dlq_delivery, __dlq_state)
     );
     quote! {
         #[automatically_derived]
         #[allow(trivial_bounds)]
-        impl #parameters #handler::HandlerFn<#state, #private::Annotated> for #name
+        impl<#parameter> #handler::HandlerFn<#state, #private::Annotated> for #name
         where
             #returns,
             #bounds
@@ -248,12 +248,12 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
             type Error = #error;
 
             fn run(
-                self,
+                &self,
                 __dlq_delivery: #core::Delivery,
-                __dlq_state: ::std::sync::Arc<#state>,
+                __dlq_state: &#state,
             ) -> impl ::core::future::Future<
                 Output = ::core::result::Result<(), #handler::Failed<#error>>,
-            > + ::core::marker::Send + 'static {
+            > + ::core::marker::Send + 'static + use<#parameter> {
                 #run
             }
         }

@@ -10,6 +10,7 @@ use dlq_core::policy::duration::format as time;
 use super::{ConsumerPlan, Finding, Severity};
 use crate::difference::{Difference, Differences};
 use crate::streams;
+use crate::version::{FILTERS, SCHEDULES, parse};
 
 use Severity::{Error, Note, Warning};
 
@@ -19,10 +20,6 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(5);
 const LONGEST_LEASE: Duration = Duration::from_secs(15 * 60);
 /// How much of a bound may be used up before it is said, in percent.
 const NEARLY: u64 = 80;
-/// The first version whose consumers can have several filters.
-const FILTERS: (u64, u64) = (2, 10);
-/// The first version with schedules.
-const SCHEDULES: (u64, u64) = (2, 12);
 
 pub(super) fn stream_name(name: &str) -> String {
     format!("stream `{name}`")
@@ -365,9 +362,7 @@ pub(super) fn bucket(name: &str, config: &Config, facts: &Facts) -> Vec<Finding>
 
 /// What a server of this version cannot do.
 pub(super) fn version(version: &str, wants_schedules: bool) -> Option<Finding> {
-    let mut parts = version.split(['.', '-']).map(|part| part.parse::<u64>());
-    let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return None };
-    let found = (major, minor);
+    let found = parse(version)?;
     let (severity, wanted, advice) = if found < FILTERS {
         let advice = "consumers with several filters do not work; upgrade the server";
         (Error, FILTERS, advice)

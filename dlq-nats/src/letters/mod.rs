@@ -1,5 +1,6 @@
 //! Reads the stream of dead letters, and sends letters back.
 
+mod extent;
 mod ledger;
 mod reading;
 mod replay;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use async_nats::jetstream::Context;
 use tokio::sync::Mutex;
 
+pub use extent::{Extent, Progress};
 pub use reading::LetterScan;
 pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
 pub use send::NatsTarget;

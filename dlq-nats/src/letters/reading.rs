@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
@@ -21,6 +22,16 @@ const READING: &str = "read dead letters";
 impl Letters for NatsLetters {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
         Ok(self.stored(id).await?.map(|stored| stored.letter))
+    }
+
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        let snapshot = self.snapshot().await?;
+        let mut rows: Vec<_> = ids.iter().filter_map(|id| snapshot.letters.get(id)).collect();
+        rows.sort_unstable_by_key(|row| row.place);
+        let found = self.whole(&rows, snapshot.batch).map_ok(|(_, letter)| letter.into_owned());
+        let found: Vec<_> = found.map_ok(|letter| (letter.id, letter)).try_collect().await?;
+        let mut found: HashMap<_, _> = found.into_iter().collect();
+        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
 
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {

@@ -126,7 +126,7 @@ impl Shipment {
             })?;
             all.append(name.clone(), key.clone());
         }
-        let mut headers = wire::carry(&all);
+        let mut headers = wire::carry(&all).into_map();
         headers.insert(header::NATS_EXPECTED_STREAM, stream);
         let message = PublishMessage::build()
             .headers(headers)

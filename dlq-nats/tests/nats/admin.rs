@@ -248,6 +248,17 @@ async fn a_stream_that_drops_what_is_not_settled_is_found() {
     // What a consumer terminates there cannot be read by a router any more.
     drop(EventRouter::builder(server.client.clone()).open().await.unwrap());
     assert_eq!(found(&server, &deployment, subject, "retention").await.found, "workqueue");
+    let interest = Config {
+        name: "INTEREST".to_owned(),
+        subjects: vec!["interest.>".to_owned()],
+        retention: RetentionPolicy::Interest,
+        ..Config::default()
+    };
+    server.context.create_stream(interest).await.unwrap();
+    make(&server, "INTEREST", pull::Config { max_deliver: 3, ..theirs("worker") }).await;
+    deployment.streams.push(StreamPlan::new("INTEREST"));
+    let finding = found(&server, &deployment, "stream `INTEREST`", "retention").await;
+    assert_eq!((finding.severity, &*finding.found), (Severity::Warning, "interest"));
     // On a stream that keeps what is settled, a bound is only worth a note.
     change(&server, STREAM, |config| config.max_messages = 1000).await;
     let finding = found(&server, &ours(), "stream `ORDERS`", "max_msgs").await;

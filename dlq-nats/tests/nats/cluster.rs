@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, ConnectOptions};
 use dlq_core::{Delivery, ErrorClass, Filter, Source as _};
+use dlq_nats::admin::{ConsumerPlan, Deployment, Severity};
 use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, RetryStream};
 use dlq_services::{Cluster, NatsCluster, Service, or_skip};
 use dlq_tower::consumer::Consumer;
@@ -68,6 +70,34 @@ async fn a_request_that_nobody_heard_is_made_again() {
     assert_eq!(number(&heard.unwrap().0), 1);
     let connects = elsewhere.statistics().connects.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(connects, 1, "the connection stayed");
+}
+
+/// A consumer that one server alone keeps, of a stream that three keep, is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_on_one_server_alone_is_found() {
+    let started = tokio::task::block_in_place(|| NatsCluster::builder().ours().start_cluster());
+    let Ok(cluster) = or_skip(Service::Nats, started) else { return };
+    let client = connect(&cluster).await;
+    let context = jetstream::new(client.clone());
+    let stream = context.create_stream(replicated()).await.unwrap();
+    let alone = |name: &str, replicas| pull::Config {
+        durable_name: Some(name.to_owned()),
+        num_replicas: replicas,
+        ..pull::Config::default()
+    };
+    stream.create_consumer(alone("billing", 1)).await.unwrap();
+    stream.create_consumer(alone("mail", 0)).await.unwrap();
+    let mut deployment = Deployment::default();
+    deployment.consumers.push(ConsumerPlan::new(STREAM, "billing"));
+    deployment.consumers.push(ConsumerPlan::new(STREAM, "mail"));
+    let findings = deployment.check(&client).await.unwrap();
+    let found: Vec<_> = findings
+        .iter()
+        .filter(|found| found.setting == "num_replicas" && found.subject.starts_with("consumer"))
+        .map(|found| (&*found.subject, found.severity, &*found.found))
+        .collect();
+    let billing = "consumer `billing` of stream `ORDERS`";
+    assert_eq!(found, [(billing, Severity::Warning, "1")], "{findings:#?}");
 }
 
 async fn connect(cluster: &Cluster) -> Client {

@@ -11,7 +11,7 @@ use dlq_core::{
     Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock, TransportError,
 };
 use dlq_nats::{NatsConsumer, NatsRetryLane, NatsSettle, NatsSource, RetryStream};
-use dlq_services::{Running, Service, ensure_installed, or_skip};
+use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::timeout;
 
@@ -40,7 +40,10 @@ impl Server {
     }
 
     pub(crate) async fn with(setting: &str, value: &str) -> Self {
-        let builder = Service::Nats.builder().ours().setting(setting, value);
+        Self::of(Service::Nats.builder().ours().setting(setting, value)).await
+    }
+
+    pub(crate) async fn of(builder: Builder) -> Self {
         let running = tokio::task::block_in_place(|| builder.start().unwrap());
         let options = ConnectOptions::new()
             .reconnect_delay_callback(|_| Duration::from_millis(50))

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::fixture::{LEASE, Server, available, billing, consumer, handle, next, number};
 
-fn escalation(delivery: Delivery, consumer: &str, due: Timestamp) -> Escalation {
+pub(crate) fn escalation(delivery: Delivery, consumer: &str, due: Timestamp) -> Escalation {
     let failure = Failure::new(ErrorClass::Transient, Cause::Error, "tests::Refused", "not yet");
     let mut history = delivery.history().clone();
     history.push(Attempt { number: 1, generation: delivery.generation(), failure });

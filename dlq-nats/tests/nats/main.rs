@@ -48,3 +48,4 @@ mod without_schedules {
         run::<WithoutSchedules, _>("twice", lane::a_hop_written_twice_is_one_record);
     }
 }
+mod versions;

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
     Cursor, DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest,
@@ -24,6 +26,19 @@ impl Letters for PostgresStore {
             Ok(query.first(conn, read_whole).await?.map(|row| row.letter))
         })
         .during("read the letter")
+    }
+
+    async fn get_all(
+        &self,
+        ids: Vec<LetterId>,
+    ) -> std::result::Result<Vec<DeadLetter>, StoreError> {
+        let found = attempt!(self, conn => async {
+            let query = Query::new(&self.names().select_whole).push(" WHERE t.letter_id = ANY(");
+            query.bind(ids.clone()).push(")").all(conn, read_whole).await
+        });
+        let found = found.during("read letters")?.into_iter();
+        let mut found: HashMap<_, _> = found.map(|row| (row.letter.id, row.letter)).collect();
+        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
 
     async fn with_prefix(

@@ -84,6 +84,7 @@ mod collapse;
 mod config;
 mod counts;
 mod dedup;
+mod due;
 mod edit;
 mod error;
 mod filter;

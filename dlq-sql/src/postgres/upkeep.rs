@@ -1,5 +1,7 @@
+use std::time::Duration;
+
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Actor, AuditEntry, CheckLimits, Cleanup, Due, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
     Receipt, Selection, Upkeep, rules,
 };
 use dlq_core::{
@@ -136,6 +138,10 @@ impl Upkeep for PostgresStore {
 
     async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
         self.examine(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> std::result::Result<Vec<Due>, StoreError> {
+        self.due_by_consumer(overdue).await
     }
 
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {

@@ -26,6 +26,20 @@ impl Letters for SqliteStore {
         self.read(get).await.during("read the letter")
     }
 
+    async fn get_all(
+        &self,
+        ids: Vec<LetterId>,
+    ) -> std::result::Result<Vec<DeadLetter>, StoreError> {
+        let get = move |conn: &Connection, names: &Names| {
+            let one = |id: LetterId| {
+                let query = Query::new(&names.select_whole).push(" WHERE t.letter_id = ").bind(id);
+                Ok(query.first(conn, read_whole)?.map(|row| row.letter))
+            };
+            ids.iter().filter_map(|id| one(*id).transpose()).collect::<Result<_>>()
+        };
+        self.read(get).await.during("read letters")
+    }
+
     async fn with_prefix(
         &self,
         digits: String,

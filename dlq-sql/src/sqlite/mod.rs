@@ -64,6 +64,7 @@ mod claims;
 mod codec;
 mod config;
 mod dedup;
+mod due;
 mod edit;
 mod error;
 mod filter;

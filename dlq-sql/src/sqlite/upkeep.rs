@@ -1,7 +1,8 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Cleanup, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
+    Actor, AuditEntry, CheckLimits, Cleanup, Due, Edit, ItemOutcome, Mark, Marked, ProcessedEvent,
     Receipt, Selection, Upkeep, rules,
 };
 use dlq_core::{
@@ -146,6 +147,10 @@ impl Upkeep for SqliteStore {
 
     async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
         self.examine(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> std::result::Result<Vec<Due>, StoreError> {
+        self.due_by_consumer(overdue).await
     }
 }
 

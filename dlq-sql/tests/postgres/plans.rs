@@ -101,6 +101,7 @@ async fn work(store: &PostgresStore, first: u64) {
         store.groups(filter, 20).await.unwrap();
     }
     letters.health(HealthThresholds::default()).await;
+    store.due(LEASE).await.unwrap();
     // An operator acts.
     let spec = OperationSpec::replay(Filter::new().with_message_id("evt-9".to_owned()));
     store.plan(spec.clone()).await.unwrap();

@@ -3,7 +3,7 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
     Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
 };
@@ -166,6 +166,7 @@ macro_rules! passed_on {
 
 passed_on! { Letters:
     get(id: LetterId) -> Option<DeadLetter>;
+    get_all(ids: Vec<LetterId>) -> Vec<DeadLetter>;
     with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
     list(filter: Filter, page: PageRequest) -> Page;
     count(filter: Filter) -> u64;
@@ -193,4 +194,5 @@ passed_on! { Upkeep:
     processed(limit: u32) -> Vec<ProcessedEvent>;
     deduplicate(force: bool) -> u64;
     check(limits: CheckLimits) -> Vec<Finding>;
+    due(overdue: Duration) -> Vec<Due>;
 }

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
     Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
 };
@@ -123,6 +123,10 @@ impl<S: Store> RetryLane for FaultyStore<S> {
 impl<S: Store> Letters for FaultyStore<S> {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
         self.inner.get(id).await
+    }
+
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        self.inner.get_all(ids).await
     }
 
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
@@ -288,6 +292,10 @@ impl<S: Store> Upkeep for FaultyStore<S> {
 
     async fn check(&self, limits: CheckLimits) -> Result<Vec<Finding>, StoreError> {
         self.inner.check(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> Result<Vec<Due>, StoreError> {
+        self.inner.due(overdue).await
     }
 }
 

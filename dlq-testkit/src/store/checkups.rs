@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::store::{CheckLimits, Control, Mark, Processed, ProcessedEvent, Vitals};
+use dlq_core::store::{CheckLimits, Control, Due, Mark, Processed, ProcessedEvent, Vitals};
 use dlq_core::{Clock as _, Finding, Severity, Timestamp};
 
 use super::check::by;
@@ -131,6 +131,31 @@ pub async fn a_clock_that_differs_is_found<F: StoreFixture>(check: Check<F>) {
     let finding = check.only(none().with_skew(LONG / 2)).await;
     assert_eq!(finding.subject, "clock");
     assert_eq!(check.found(none().with_skew(2 * LONG)).await, []);
+}
+
+/// Letters that wait to be claimed are counted by consumer, those that have waited too long among them; what is not due
+/// yet, held by a claim or arranged for nobody is not.
+pub async fn what_is_due_is_counted<F: StoreFixture>(check: Check<F>) {
+    let due = async |overdue| check.store.due(overdue).await.expect("due answers");
+    check.bury(5).await;
+    let mut of_another = letter(100);
+    of_another.consumer = "mail.send".to_owned();
+    check.escalate(escalation(&of_another, 1, check.now().after(check.lease()))).await;
+    assert_eq!(due(Duration::ZERO).await, []);
+    check.replay().await;
+    assert_eq!(check.claim(3).await.len(), 3);
+    check.outlast_leases().await;
+    let counts = |found: Vec<Due>| {
+        let one = |due: Due| (due.consumer, due.letters, due.overdue);
+        found.into_iter().map(one).collect::<Vec<_>>()
+    };
+    let [mail, orders] = ["mail.send", CONSUMER].map(str::to_owned);
+    let all = [(mail.clone(), 1, 1), (orders.clone(), 3, 3)];
+    assert_eq!(counts(due(Duration::ZERO).await), all);
+    let found = due(LONG).await;
+    let first = check.store.next_due(vec![mail.clone()]).await.expect("next_due answers");
+    assert_eq!(first, Some(found[0].since));
+    assert_eq!(counts(found), [(mail, 1, 0), (orders, 3, 0)]);
 }
 
 /// However many letters wait, the answer is bounded and says so.

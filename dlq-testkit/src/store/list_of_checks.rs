@@ -31,6 +31,7 @@ macro_rules! store_conformance {
                 each_consumer_has_its_own_letter;
             reads:
                 an_unknown_letter_is_none,
+                many_letters_come_as_they_were_asked_for,
                 a_prefix_finds_what_begins_with_it,
                 a_prefix_is_answered_within_the_limit,
                 an_odd_prefix_finds_nothing;
@@ -240,6 +241,7 @@ macro_rules! store_conformance {
                 an_operation_without_takers_is_found,
                 a_long_audit_is_found,
                 a_clock_that_differs_is_found,
+                what_is_due_is_counted,
                 a_long_line_is_not_counted_to_its_end;
             hostile:
                 any_message_comes_back,

@@ -12,6 +12,22 @@ pub async fn an_unknown_letter_is_none<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.store.get(letter(2).id).await.expect("get answers"), None);
 }
 
+/// Many letters at once are the letters that one gets one by one, in the order of the question, without those that are
+/// not there.
+pub async fn many_letters_come_as_they_were_asked_for<F: StoreFixture>(check: Check<F>) {
+    let mut ids: Vec<_> = check.bury_at_once(30).await.iter().map(|letter| letter.id).collect();
+    ids.reverse();
+    let mut one_by_one = Vec::new();
+    for id in &ids {
+        one_by_one.extend(check.store.get(*id).await.expect("get answers"));
+    }
+    ids.insert(7, letter(99).id);
+    let found = check.store.get_all(ids).await.expect("get_all answers");
+    assert_eq!(found.len(), 30);
+    assert_eq!(found, one_by_one);
+    assert_eq!(check.store.get_all(Vec::new()).await.expect("get_all answers"), []);
+}
+
 async fn found<F: StoreFixture>(check: &Check<F>, digits: &str, limit: u32) -> Vec<LetterId> {
     check.store.with_prefix(digits.to_owned(), limit).await.expect("with_prefix answers")
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use dlq_core::{Cause, ErrorClass, Failure};
+use dlq_core::{Cause, Delivery, ErrorClass, Failure};
 use pin_project_lite::pin_project;
 
 use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback};
@@ -49,6 +49,27 @@ impl<F> ResponseFuture<F> {
             Err(payload) => State::Panicked { payload: Some(payload) },
         };
         Self { state, run, class, clock }
+    }
+
+    /// Begins anew, with the run that `call` begins in the future inside.
+    #[inline]
+    pub(super) fn again(
+        self: Pin<&mut Self>,
+        delivery: Delivery,
+        call: impl FnOnce(Pin<&mut F>, Delivery),
+    ) {
+        let mut this = self.project();
+        let StateProj::Running { inner } = this.state.as_mut().project() else {
+            unreachable!("a run that succeeded did not panic")
+        };
+        let (run, called) = Run::around(delivery, |delivery| {
+            catch_unwind(AssertUnwindSafe(|| call(inner, delivery)))
+        });
+        *this.run = run;
+        if let Err(payload) = called {
+            discard(|| this.state.set(State::Gone));
+            this.state.set(State::Panicked { payload: Some(payload) });
+        }
     }
 }
 

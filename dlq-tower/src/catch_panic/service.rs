@@ -1,4 +1,5 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use dlq_core::policy::PanicPolicy;
@@ -6,6 +7,7 @@ use dlq_core::{Delivery, ErrorClass};
 use tower_service::Service;
 
 use super::ResponseFuture;
+use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback};
 
 /// A service whose panics are failures. See the [module docs](super).
@@ -64,5 +66,17 @@ where
             catch_unwind(AssertUnwindSafe(|| self.inner.call(delivery)))
         });
         ResponseFuture::new(called, run, self.class, self.clock.clone())
+    }
+}
+
+impl<S> Reuse for CatchPanic<S>
+where
+    S: Reuse,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    #[inline]
+    fn again(&mut self, done: Pin<&mut Self::Future>, delivery: Delivery) {
+        done.again(delivery, |inner, delivery| self.inner.again(inner, delivery));
     }
 }

@@ -14,8 +14,9 @@ pin_project! {
     /// One run of a handler, classified.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F, C> {
+        // None once it has completed.
         #[pin]
-        handler: F,
+        handler: Option<F>,
         shared: Arc<Shared<C>>,
         run: Run,
     }
@@ -24,7 +25,15 @@ pin_project! {
 impl<F, C> ResponseFuture<F, C> {
     #[inline]
     pub(super) fn new(handler: F, shared: Arc<Shared<C>>, run: Run) -> Self {
-        Self { handler, shared, run }
+        Self { handler: Some(handler), shared, run }
+    }
+
+    /// Begins anew, with another run.
+    #[inline]
+    pub(super) fn again(self: Pin<&mut Self>, handler: F, run: Run) {
+        let mut this = self.project();
+        *this.run = run;
+        this.handler.set(Some(handler));
     }
 }
 
@@ -39,8 +48,12 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        Poll::Ready(match ready!(this.handler.poll(cx)) {
+        let mut this = self.project();
+        let handler = this.handler.as_mut().as_pin_mut();
+        let handler = handler.expect("a future is not polled after it has completed");
+        let outcome = ready!(handler.poll(cx));
+        this.handler.set(None);
+        Poll::Ready(match outcome {
             Ok(_) => Ok(Done::Succeeded),
             Err(error) => Err(this.run.failed(this.shared.failure(error), this.shared.clock.now())),
         })

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -7,6 +8,7 @@ use tower_service::Service;
 
 use super::ResponseFuture;
 use super::layer::Shared;
+use crate::reuse::Reuse;
 use crate::stage::{Done, IsHandled, Run, Setback};
 
 /// A handler whose errors are classified. See the [module docs](super).
@@ -52,8 +54,7 @@ impl<C> Shared<C> {
         let backtrace = self.classifier.backtrace(&error).map(|text| dlq_core::bounded(&text));
         let location = self.classifier.location(&error);
         let error: BoxError = error.into();
-        let mut failure = Failure::from_error(judged, &*error).with_cause(cause);
-        error_type.clone_into(&mut failure.error_type);
+        let mut failure = Failure::of_type(judged, error_type, &*error).with_cause(cause);
         failure.group = group;
         failure.backtrace = backtrace;
         failure.location = location.or_else(|| self.location.map(str::to_owned));
@@ -85,6 +86,18 @@ where
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         let run = Run::begin(&delivery);
         ResponseFuture::new(self.inner.call(delivery), Arc::clone(&self.shared), run)
+    }
+}
+
+impl<S, C> Reuse for Classify<S, C>
+where
+    Self: Service<Delivery, Future = ResponseFuture<S::Future, C>>,
+    S: Service<Delivery>,
+{
+    #[inline]
+    fn again(&mut self, done: Pin<&mut Self::Future>, delivery: Delivery) {
+        let run = Run::begin(&delivery);
+        done.again(self.inner.call(delivery), run);
     }
 }
 

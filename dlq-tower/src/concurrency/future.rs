@@ -3,9 +3,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use dlq_core::Delivery;
 use pin_project_lite::pin_project;
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::permit::{Permit, Permits};
 use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 
 pin_project! {
@@ -14,14 +15,30 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        permit: Option<OwnedSemaphorePermit>,
+        // None where there is no limit.
+        permit: Option<Permit>,
     }
 }
 
 impl<F> ResponseFuture<F> {
     #[inline]
-    pub(super) fn new(inner: F, permit: Option<OwnedSemaphorePermit>) -> Self {
+    pub(super) fn new(inner: F, permit: Option<Permit>) -> Self {
         Self { inner, permit }
+    }
+
+    /// Begins anew with a permit of `permits` and the run that `call` begins in the future inside.
+    #[inline]
+    pub(super) fn again(
+        self: Pin<&mut Self>,
+        permits: Option<&mut Permits>,
+        delivery: Delivery,
+        call: impl FnOnce(Pin<&mut F>, Delivery),
+    ) {
+        let this = self.project();
+        if let (Some(permits), Some(permit)) = (permits, this.permit) {
+            permits.hand_to(permit);
+        }
+        call(this.inner, delivery);
     }
 }
 
@@ -37,7 +54,9 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let outcome = ready!(this.inner.poll(cx));
-        *this.permit = None;
+        if let Some(permit) = this.permit {
+            permit.release();
+        }
         Poll::Ready(outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback))
     }
 }

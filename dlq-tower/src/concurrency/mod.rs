@@ -39,6 +39,7 @@
 
 mod future;
 mod layer;
+mod permit;
 mod service;
 
 pub use future::ResponseFuture;

@@ -1,37 +1,37 @@
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use dlq_core::Delivery;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::PollSemaphore;
+use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::ResponseFuture;
+use super::permit::Permits;
+use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 
 /// How long a message is deferred for when the semaphore was closed under it.
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// A service of which only so many attempts run at once. See the [module docs](super).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Concurrency<S> {
     inner: S,
-    // None for as many as there are.
-    permits: Option<PollSemaphore>,
-    // Taken by `poll_ready`, moved into the future by `call`.
-    permit: Option<OwnedSemaphorePermit>,
+    // None for as many as there are. A permit is taken by `poll_ready` and handed to the future by `call`.
+    permits: Option<Permits>,
 }
 
 impl<S> Concurrency<S> {
     #[inline]
     pub(super) fn new(inner: S, permits: Arc<Semaphore>) -> Self {
-        Self { inner, permits: Some(PollSemaphore::new(permits)), permit: None }
+        Self { inner, permits: Some(Permits::new(permits)) }
     }
 
     /// The service of a stack without the layer.
     pub(crate) fn without(inner: S) -> Self {
-        Self { inner, permits: None, permit: None }
+        Self { inner, permits: None }
     }
 
     /// The service inside.
@@ -63,28 +63,32 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        if let (Some(permits), None) = (&mut self.permits, &self.permit) {
-            let Some(permit) = ready!(permits.poll_acquire(cx)) else {
-                let why = "the semaphore of attempts is closed";
-                return Poll::Ready(Err(Setback::Deferred { after: CLOSED, why }));
-            };
-            self.permit = Some(permit);
+        if let Some(permits) = &mut self.permits
+            && !ready!(permits.poll(cx))
+        {
+            let why = "the semaphore of attempts is closed";
+            return Poll::Ready(Err(Setback::Deferred { after: CLOSED, why }));
         }
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
     }
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let permit = self.permit.take();
-        let is_ready = permit.is_some() || self.permits.is_none();
-        assert!(is_ready, "a service is polled ready before it is called");
+        let permit = self.permits.as_mut().map(Permits::hand_over);
         ResponseFuture::new(self.inner.call(delivery), permit)
     }
 }
 
-impl<S: Clone> Clone for Concurrency<S> {
-    /// The clone shares the limit and starts without a permit.
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), permits: self.permits.clone(), permit: None }
+impl<S> Reuse for Concurrency<S>
+where
+    S: Reuse,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    #[inline]
+    fn again(&mut self, done: Pin<&mut Self::Future>, delivery: Delivery) {
+        let Self { inner, permits } = self;
+        let call = |done: Pin<&mut S::Future>, delivery| inner.again(done, delivery);
+        done.again(permits.as_mut(), delivery, call);
     }
 }

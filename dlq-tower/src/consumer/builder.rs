@@ -71,7 +71,7 @@ impl ConsumerBuilder {
     pub(super) fn new(source: impl Source) -> Self {
         let ordering = source.capabilities().ordering;
         Self {
-            feed: Box::new(Main(source)),
+            feed: Box::new(Main::new(source)),
             ordering,
             work: Work::None,
             store: None,

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::future::{Future, pending, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlq_core::store::Claims;
-use dlq_core::{Delivery, SettleOnce, Source, TransportError};
+use dlq_core::{Delivery, Settle, SettleOnce, Source, TransportError};
 use futures_util::poll;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::sleep;
@@ -22,7 +23,11 @@ use super::room::Room;
 use crate::store_lane::StoreLane;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-type Fetched = Result<Option<(Delivery, SettleOnce)>, TransportError>;
+type Handed = (Delivery, SettleOnce);
+type Fetched = Result<Option<Handed>, TransportError>;
+
+/// How many messages are fetched until others have a turn.
+pub(super) const AT_ONCE: usize = 64;
 
 /// Between two questions to a source that fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -31,6 +36,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A source, erased.
 pub(super) trait Feed: fmt::Debug + Send {
     fn next(&mut self) -> BoxFuture<'_, Fetched>;
+
+    /// Adds up to so many messages that are at hand.
+    fn more(&mut self, _most: usize, _messages: &mut Vec<Handed>) {}
+
     fn close(&mut self) -> BoxFuture<'_, ()>;
 
     /// How long it may go without being asked before it had better give back what it holds.
@@ -46,22 +55,56 @@ pub(super) trait Feed: fmt::Debug + Send {
 
 /// The source of a consumer.
 #[derive(Debug)]
-pub(super) struct Main<S>(pub(super) S);
+pub(super) struct Main<S> {
+    source: S,
+    /// How asking for more has ended, other than by a message: said to who asks next.
+    ended: Option<std::thread::Result<Result<(), TransportError>>>,
+}
+
+impl<S> Main<S> {
+    pub(super) const fn new(source: S) -> Self {
+        Self { source, ended: None }
+    }
+}
 
 impl<S: Source> Feed for Main<S> {
     fn next(&mut self) -> BoxFuture<'_, Fetched> {
         Box::pin(async {
-            let next = self.0.next().await?;
-            Ok(next.map(|(delivery, settle)| {
-                let settle = SettleOnce::new(settle, &delivery);
-                (delivery, settle)
-            }))
+            match self.ended.take() {
+                None => Ok(self.source.next().await?.map(once)),
+                Some(Ok(ended)) => ended.map(|()| None),
+                Some(Err(panic)) => resume_unwind(panic),
+            }
         })
     }
 
-    fn close(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.close())
+    fn more(&mut self, most: usize, messages: &mut Vec<Handed>) {
+        // What is pending is dropped, which loses nothing, and is asked again by `next`.
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..most {
+            let poll = || pin!(self.source.next()).poll(&mut context);
+            self.ended = match catch_unwind(AssertUnwindSafe(poll)) {
+                Ok(Poll::Pending) => return,
+                Ok(Poll::Ready(Ok(Some(next)))) => {
+                    messages.push(once(next));
+                    continue;
+                }
+                Ok(Poll::Ready(Ok(None))) => Some(Ok(Ok(()))),
+                Ok(Poll::Ready(Err(error))) => Some(Ok(Err(error))),
+                Err(panic) => Some(Err(panic)),
+            };
+            return;
+        }
     }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.source.close())
+    }
+}
+
+fn once((delivery, settle): (Delivery, impl Settle)) -> Handed {
+    let settle = SettleOnce::new(settle, &delivery);
+    (delivery, settle)
 }
 
 /// What is due in the store.
@@ -70,13 +113,7 @@ pub(super) struct Lane<C>(pub(super) StoreLane<C>);
 
 impl<C: Claims + Clone> Feed for Lane<C> {
     fn next(&mut self) -> BoxFuture<'_, Fetched> {
-        Box::pin(async {
-            let next = self.0.next().await?;
-            Ok(next.map(|(delivery, settle)| {
-                let settle = SettleOnce::new(settle, &delivery);
-                (delivery, settle)
-            }))
-        })
+        Box::pin(async { Ok(self.0.next().await?.map(once)) })
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {
@@ -106,7 +143,7 @@ pub(super) struct Fetching {
     pub(super) feed: Box<dyn Feed>,
     pub(super) gate: Arc<Gate>,
     pub(super) room: Arc<Room>,
-    pub(super) received: mpsc::UnboundedSender<Received>,
+    pub(super) received: mpsc::UnboundedSender<Vec<Received>>,
     pub(super) stop: CancellationToken,
     /// Where errors are reported, for the main source.
     pub(super) health: Option<Reporter>,
@@ -159,15 +196,15 @@ impl Fetching {
             if stop.is_cancelled() {
                 return End::Stopped;
             }
-            let mut next = feed.next();
+            let mut asked = feed.next();
             // What is at hand is taken before anything is waited for: that it may be was looked at just now.
-            let next = match poll!(next.as_mut()) {
+            let next = match poll!(asked.as_mut()) {
                 Poll::Ready(next) => next,
                 Poll::Pending => tokio::select! {
                     biased;
                     () = &mut stopped => return End::Stopped,
                     () = gate.closed() => continue,
-                    next = next => next,
+                    next = &mut asked => next,
                     () = room.is_wanted() => continue,
                     // A source that waits for messages as long as this works again.
                     () = sleep(LONGEST_PAUSE), if failing => {
@@ -177,14 +214,26 @@ impl Fetching {
                     }
                 },
             };
+            drop(asked);
             match next {
-                Ok(Some((delivery, settle))) => {
+                Ok(Some(first)) => {
                     pause.reset();
                     if std::mem::take(&mut failing) {
                         works(health.as_ref());
                     }
-                    let ticket = gate.ticket();
-                    if received.send(Received { delivery, settle, ticket, room: permit }).is_err() {
+                    let mut messages = vec![first];
+                    let mut rest = room.more(gate.at_once(AT_ONCE) - 1);
+                    if let Some(rest) = &rest {
+                        feed.more(rest.num_permits(), &mut messages);
+                    }
+                    let mut permit = Some(permit);
+                    // As many were fetched as there is room for.
+                    let mut room = || permit.take().or_else(|| rest.as_mut()?.split(1));
+                    let begun = messages.into_iter().filter_map(|(delivery, settle)| {
+                        let ticket = gate.ticket();
+                        Some(Received { delivery, settle, ticket, room: room()? })
+                    });
+                    if received.send(begun.collect()).is_err() {
                         return End::Stopped;
                     }
                 }

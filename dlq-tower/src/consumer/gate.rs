@@ -80,6 +80,12 @@ impl Gate {
         self.outage.ticket()
     }
 
+    /// How many of these messages may be fetched without looking again: one while it is not certain that all is well.
+    pub(super) fn at_once(&self, most: usize) -> usize {
+        let is_well = !self.failing.load(Ordering::Acquire) && !self.outage.is_active();
+        if is_well { most } else { most.min(1) }
+    }
+
     fn look(&self) -> Result<(), Option<Instant>> {
         match self.routing_pauses() {
             Some(until) => Err(Some(until)),

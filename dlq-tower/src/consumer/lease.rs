@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlq_core::{Disposition, Settle, SettleOnce, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep_until};
 
-use crate::stage::instant_after;
+use crate::stage::{NEVER, instant_after};
 
 /// The settle handle of a message in hand, whose lease is extended while something is done about the message.
 #[derive(Debug)]
@@ -18,9 +18,10 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    pub(super) fn new(settle: SettleOnce) -> Self {
+    /// `since` is when the lease began.
+    pub(super) fn new(settle: SettleOnce, since: Instant) -> Self {
         let every = settle.lease().map(|lease| (lease / 3).max(Duration::from_millis(1)));
-        let next = instant_after(every.unwrap_or_default());
+        let next = since + every.unwrap_or_default().min(NEVER);
         Self { settle, every, next }
     }
 

@@ -5,10 +5,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{BoxCrashMarks, CrashMarks, Delivery, Disposition, Lane, LetterId, SettleOnce};
+use dlq_core::{
+    BoxCrashMarks, CrashMarks, Delivery, Disposition, Lane, LetterId, SettleOnce, TransportError,
+};
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
@@ -17,9 +19,9 @@ use super::health::report;
 use super::keys::KeyTurn;
 use super::lease::Leased;
 use super::outage::Ticket;
-use super::probation::{Probation, Suspicion};
+use super::probation::{Probation, Suspicion, Turn};
 use super::report::{Fate, Outcome};
-use super::stack::Program;
+use super::stack::{Program, Settling};
 use crate::retry::{self, HoldSlots};
 use crate::stage::RouteError;
 
@@ -47,12 +49,26 @@ pub(super) struct Shared {
 pub(super) struct InHand {
     pub(super) delivery: Delivery,
     pub(super) settle: SettleOnce,
-    pub(super) ticket: Ticket,
+    /// Until it runs.
+    pub(super) ticket: Option<Ticket>,
     /// Its place in the line of its key; its line waits for it, however long it takes.
     pub(super) key: Option<KeyTurn>,
-    /// Given back last, so that what is in hand is bounded.
-    pub(super) _room: OwnedSemaphorePermit,
+    /// When it was received.
+    pub(super) since: Instant,
+    pub(super) place: Place,
+}
+
+/// What a message takes while it is in hand. Given back last, so that what is in hand is bounded.
+pub(super) struct Place {
+    pub(super) room: OwnedSemaphorePermit,
     pub(super) _counted: Counted,
+}
+
+/// A stack that has begun.
+pub(super) struct Running {
+    pub(super) stack: Settling,
+    pub(super) hand: Arc<Hand>,
+    pub(super) turn: Turn,
 }
 
 /// Counts a message as in hand while it lives.
@@ -83,15 +99,17 @@ struct Ran {
     mark: Option<LetterId>,
 }
 
-/// Handles a message and settles it.
-pub(super) async fn handle(shared: Arc<Shared>, message: InHand) -> Fate {
-    let InHand { delivery, settle, ticket, mut key, _room, _counted } = message;
+/// Handles a message and settles it; from where it is, when its stack runs already.
+pub(super) async fn handle(
+    shared: Arc<Shared>,
+    message: InHand,
+    mut running: Option<Running>,
+) -> Fate {
+    let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
     let shared = &*shared;
-    let mut settle = Leased::new(settle);
-    let mut delivery = delivery;
+    let mut settle = Leased::new(settle, since);
     let mut route_errors = 0;
 
-    let mut ticket = Some(ticket);
     if let Some(key) = &mut key
         && !key.is_first()
     {
@@ -102,28 +120,34 @@ pub(super) async fn handle(shared: Arc<Shared>, message: InHand) -> Fate {
         }
     }
     loop {
-        let begun = async {
-            let ticket = match ticket.take() {
-                Some(ticket) => ticket,
-                None => {
-                    shared.gate.admit().await;
-                    shared.gate.ticket()
-                }
-            };
-            let suspicion = shared.probation.suspect(&delivery);
-            (ticket, suspicion, shared.probation.turn(suspicion).await)
-        };
         // Pinned where they are: futures of this size are not worth moving.
-        let begun = {
-            let begun = pin!(shared.unless_stopped(begun));
-            settle.keep(begun).await
-        };
-        let Ok((admitted, suspicion, turn)) = begun else {
-            return shared.give_back(settle, &delivery, route_errors).await;
-        };
-        let ran = {
-            let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
-            settle.keep(run).await
+        let (turn, ran) = match running.take() {
+            Some(Running { stack, hand, turn }) => {
+                let run = pin!(shared.run_on(delivery.clone(), stack, hand, None));
+                (turn, settle.keep(run).await)
+            }
+            None => {
+                let begun = async {
+                    let ticket = match ticket.take() {
+                        Some(ticket) => ticket,
+                        None => {
+                            shared.gate.admit().await;
+                            shared.gate.ticket()
+                        }
+                    };
+                    let suspicion = shared.probation.suspect(&delivery);
+                    (ticket, suspicion, shared.probation.turn(suspicion).await)
+                };
+                let begun = {
+                    let begun = pin!(shared.unless_stopped(begun));
+                    settle.keep(begun).await
+                };
+                let Ok((admitted, suspicion, turn)) = begun else {
+                    return shared.give_back(settle, &delivery, route_errors).await;
+                };
+                let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
+                (turn, settle.keep(run).await)
+            }
         };
         let Some(ran) = ran else {
             return Fate { outcome: Outcome::Unsettled, route_errors };
@@ -188,7 +212,19 @@ impl Shared {
             }
         }
         let hand = Hand::new(ticket, ordered, self.stop.clone());
-        let stack = HAND.scope(Arc::clone(&hand), self.program.stack.run(delivery.clone()));
+        let stack = self.program.stack.run(delivery.clone());
+        self.run_on(delivery, stack, hand, mark).await
+    }
+
+    /// Runs a stack to its end; `None` when it was cut off.
+    async fn run_on(
+        &self,
+        delivery: Delivery,
+        stack: Settling,
+        hand: Arc<Hand>,
+        mark: Option<LetterId>,
+    ) -> Option<Ran> {
+        let stack = HAND.scope(Arc::clone(&hand), stack);
         let stack = retry::until_within(self.stop.clone(), self.slots.clone(), stack);
         let result = tokio::select! {
             biased;
@@ -232,15 +268,31 @@ impl Shared {
         delivery: &Delivery,
         disposition: Disposition,
     ) -> Outcome {
-        let outcome = Outcome::of(&disposition);
-        if matches!(outcome, Outcome::Dead | Outcome::Retried) {
-            self.gate.routing_works();
-        }
+        let outcome = self.will_be(&disposition);
         let settled = tokio::select! {
             biased;
             settled = settle.settle(disposition) => settled,
             () = self.abort.cancelled() => return Outcome::Unsettled,
         };
+        self.settled(settled, outcome, delivery)
+    }
+
+    /// How a message is ended, unless the broker does not confirm it.
+    pub(super) fn will_be(&self, disposition: &Disposition) -> Outcome {
+        let outcome = Outcome::of(disposition);
+        if matches!(outcome, Outcome::Dead | Outcome::Retried) {
+            self.gate.routing_works();
+        }
+        outcome
+    }
+
+    /// How a message was ended.
+    pub(super) fn settled(
+        &self,
+        settled: Result<(), TransportError>,
+        outcome: Outcome,
+        delivery: &Delivery,
+    ) -> Outcome {
         match settled {
             Ok(()) => {
                 if outcome == Outcome::Deferred {

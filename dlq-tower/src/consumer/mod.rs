@@ -95,9 +95,12 @@
 //!
 //! # Cost
 //!
-//! One task and two boxes per message besides the stack's own. A timer for the lease is armed only when a message is
-//! not handled at once.
+//! Four boxes per message, the stack's own included. What can be done without waiting is done where messages are
+//! received, some dozens in a row; one whose handler or settlement has to wait gets a task then, in which a timer for its
+//! lease is armed. Where handlers compute for longer than some microseconds, messages get their tasks from the
+//! beginning, so that all threads of the runtime have their share.
 
+mod at_once;
 mod backoff;
 mod builder;
 mod feed;

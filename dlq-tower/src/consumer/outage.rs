@@ -198,7 +198,7 @@ impl Outage {
 
     /// Whether it is not certain that what the handlers depend on works.
     pub(super) fn is_active(&self) -> bool {
-        !matches!(self.lock().state, State::Closed { .. })
+        self.policy.is_some() && !matches!(self.lock().state, State::Closed { .. })
     }
 
     /// Whether a message may be fetched now; if not, the time before which it may not, or nothing when something else

@@ -47,6 +47,20 @@ impl Probation {
         Self { runs: Arc::default(), suspect_after, has_marks, explained: Mutex::default() }
     }
 
+    /// Whether nothing at all speaks for a crash.
+    pub(super) fn is_beyond_doubt(&self, delivery: &Delivery) -> bool {
+        match delivery.lane() {
+            Lane::Store => delivery.crashes() == 0,
+            _ => delivery.deliveries() < self.suspect_after,
+        }
+    }
+
+    /// The right to run beside others, unless that has to be waited for.
+    pub(super) fn turn_now(&self) -> Option<Turn> {
+        let guard = Arc::clone(&self.runs).try_read_owned().ok()?;
+        Some(Turn::Beside { _guard: guard })
+    }
+
     pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
         if delivery.lane() == Lane::Store {
             // A lease that ended unfinished is a suspicion and no proof: the letter may have been waiting to run.

@@ -50,6 +50,13 @@ impl Room {
         self.permits().acquire_owned().await.ok()
     }
 
+    /// Room for up to so many messages, of what is free now; `None` when nothing is.
+    pub(super) fn more(&self, most: usize) -> Option<OwnedSemaphorePermit> {
+        let free = u32::try_from(most.min(self.permits.available_permits())).unwrap_or(u32::MAX);
+        // None of it is as good as no permit.
+        (free > 0).then(|| self.permits().try_acquire_many_owned(free).ok())?
+    }
+
     /// Waits until whoever holds room, and has no message for it, had better let another source have it: one that
     /// waits for messages must not keep the others from theirs (G4).
     pub(super) async fn is_wanted(&self) {

@@ -7,36 +7,38 @@ use std::time::Duration;
 
 use dlq_core::store::BoxStore;
 use dlq_core::{Source, StoreError};
-use futures_util::poll;
+use futures_util::{FutureExt as _, poll};
 use metrics::{Gauge, counter, gauge};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::sleep;
+use tokio::task::{Id, JoinError, JoinSet, coop};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::at_once::{Begun, Pace};
 use super::builder::{ConsumerBuilder, Settings};
-use super::feed::{End, Feed, Fetch, Fetching, Lane, Received};
+use super::feed::{AT_ONCE, End, Feed, Fetch, Fetching, Lane, Received};
 use super::gate::Gate;
 use super::gauges::Gauges;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
 use super::keys::Keys;
-use super::message::{Counted, InHand, Shared, handle};
-use super::probation::Probation;
+use super::message::{Counted, InHand, Place, Shared, handle};
+use super::probation::{Probation, Turn};
 use super::report::{Ended, Fate, Report};
 use super::room::Room;
 use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
-use super::stack::Program;
+use super::stack::{Program, Stack};
 use super::{IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL};
 use crate::audit::AuditWriter;
-use crate::retry::HoldSlots;
+use crate::retry::{HoldSlots, step_within};
 use crate::store_lane::StoreLane;
 
 /// Between the deadline of a stop, when what runs is cut off, and the end of tasks that do not listen.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How many messages begin until it is looked what has ended.
-const AT_ONCE: usize = 32;
+/// How many messages get tasks from a suspect on, itself included, so that they take their turns in order.
+const SUSPECT: u32 = 1 + AT_ONCE as u32;
 
 /// Fetches messages, runs them through a stack and settles them. See the [module docs](super).
 #[derive(Debug)]
@@ -159,7 +161,10 @@ enum Ending {
 struct Run {
     shared: Arc<Shared>,
     keys: Keys,
-    received: mpsc::UnboundedReceiver<Received>,
+    received: mpsc::UnboundedReceiver<Vec<Received>>,
+    /// For what is handled where it was received.
+    stack: Box<dyn Stack>,
+    pace: Pace,
     parts: JoinSet<Ending>,
     part_of: HashMap<Id, Part>,
     messages: JoinSet<Fate>,
@@ -195,6 +200,8 @@ impl Run {
             settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
         };
         let mut run = Self {
+            stack: shared.program.stack.copy(),
+            pace: Pace::default(),
             shared: Arc::new(shared),
             keys: Keys::default(),
             received,
@@ -295,13 +302,7 @@ impl Run {
                 }
                 Some(part) = self.parts.join_next_with_id() => self.part_ended(part),
                 received = self.received.recv(), if fetching => match received {
-                    Some(received) => {
-                        self.begin(received);
-                        for _ in 1..AT_ONCE {
-                            let Ok(received) = self.received.try_recv() else { break };
-                            self.begin(received);
-                        }
-                    }
+                    Some(received) => self.begin(received).await,
                     None => fetching = false,
                 },
             }
@@ -335,14 +336,69 @@ impl Run {
         Some(GRACE)
     }
 
-    fn begin(&mut self, received: Received) {
+    /// Begins messages, and ends those that need not wait.
+    async fn begin(&mut self, received: Vec<Received>) {
+        let shared = Arc::clone(&self.shared);
+        let mut received = received.into_iter();
+        while received.len() > 0 {
+            // Each message is a step of this task, as what its handler takes of the runtime is: when there are no more,
+            // others have a turn.
+            coop::consume_budget().await;
+            step_within(&shared.stop, &shared.slots, || {
+                let mut now = Instant::now();
+                let mut kept = Kept::default();
+                while let Some(next) = received.next() {
+                    let message = self.enter(next, now);
+                    if !shared.probation.is_beyond_doubt(&message.delivery) {
+                        // Those behind a suspect are not to begin before it.
+                        self.pace.spare(SUSPECT);
+                    }
+                    if self.stopping || !self.pace.is_brief() {
+                        self.messages.spawn(handle(Arc::clone(&shared), message, None));
+                    } else {
+                        let begun = shared.at_once(&mut *self.stack, message, &mut kept.turn);
+                        self.go_on(begun, &mut kept.room);
+                        let before = std::mem::replace(&mut now, Instant::now());
+                        self.pace.took(now - before);
+                    }
+                    if coop::consume_budget().now_or_never().is_none() {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+
+    fn enter(&mut self, received: Received, since: Instant) -> InHand {
         let Received { delivery, settle, ticket, room } = received;
         let delivery = self.shared.program.address(delivery);
         // Here, in the order of receipt; the tasks begin in any.
         let key = self.shared.program.order_key(&delivery).map(|key| self.keys.enter(key));
-        let counted = Counted::new(&self.in_hand);
-        let message = InHand { delivery, settle, ticket, key, _room: room, _counted: counted };
-        self.messages.spawn(handle(Arc::clone(&self.shared), message));
+        let place = Place { room, _counted: Counted::new(&self.in_hand) };
+        InHand { delivery, settle, ticket: Some(ticket), key, since, place }
+    }
+
+    fn go_on(&mut self, begun: Option<Begun>, freed: &mut Option<OwnedSemaphorePermit>) {
+        let shared = Arc::clone(&self.shared);
+        match begun {
+            None => self.report.count(Fate::UNSETTLED),
+            Some(Begun::Ended(fate, place)) => {
+                self.report.count(fate);
+                match freed {
+                    Some(freed) => freed.merge(place.room),
+                    none => *none = Some(place.room),
+                }
+            }
+            Some(Begun::Waits(message)) => {
+                self.messages.spawn(handle(shared, message, None));
+            }
+            Some(Begun::Runs(message, running)) => {
+                self.messages.spawn(handle(shared, message, Some(running)));
+            }
+            Some(Begun::Settles(settles)) => {
+                self.messages.spawn(settles.end(shared));
+            }
+        }
     }
 
     fn message_ended(&mut self, ended: Result<Fate, JoinError>) {
@@ -398,6 +454,14 @@ impl Run {
             self.health.state(RunState::Draining);
         }
     }
+}
+
+/// What messages of one turn have from one another.
+#[derive(Default)]
+struct Kept {
+    turn: Option<Turn>,
+    /// Of those that have ended.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Run {

@@ -1,10 +1,11 @@
 //! The stack and the names of its handlers, erased.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use dlq_core::{Delivery, Lane};
@@ -13,11 +14,17 @@ use tower_service::Service;
 use crate::handler::Handles;
 use crate::stage::{IsSettlement, RouteError, Settlement};
 
-type Settling = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
+pub(super) type Settling = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
 
 /// A complete stack: one box per message.
 pub(super) trait Stack: Send + Sync {
     fn run(&self, delivery: Delivery) -> Settling;
+
+    /// One to [call](Self::call) again and again.
+    fn copy(&self) -> Box<dyn Stack>;
+
+    /// Like `run`, if it is ready now; else gives the delivery back.
+    fn call(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Settling, Delivery>;
 }
 
 impl<S> Stack for S
@@ -32,6 +39,21 @@ where
             poll_fn(|cx| service.poll_ready(cx)).await?;
             service.call(delivery).await.map(IsSettlement::into_settlement)
         })
+    }
+
+    fn copy(&self) -> Box<dyn Stack> {
+        Box::new(self.clone())
+    }
+
+    fn call(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Settling, Delivery> {
+        match self.poll_ready(cx) {
+            Poll::Pending => Err(delivery),
+            Poll::Ready(Err(error)) => Ok(Box::pin(ready(Err(error)))),
+            Poll::Ready(Ok(())) => {
+                let settling = Service::call(self, delivery);
+                Ok(Box::pin(async { settling.await.map(IsSettlement::into_settlement) }))
+            }
+        }
     }
 }
 
@@ -100,8 +122,9 @@ impl Program {
         }
         let name = guarded("name_for", &delivery, || self.naming.name_for(&delivery));
         match name.or_else(|| self.naming.names().into_iter().next()) {
-            Some(name) => delivery.with_consumer(name),
-            None => delivery,
+            // To change it is to copy it, where it has been handed on.
+            Some(name) if *name != *delivery.consumer() => delivery.with_consumer(name),
+            _ => delivery,
         }
     }
 

@@ -1,6 +1,5 @@
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use dlq_core::Delivery;
@@ -23,10 +22,10 @@ pub trait HandlerFn<S, Args>: Clone + Send + Sync + 'static {
 
     /// Takes the arguments from `delivery` and runs the function.
     fn run(
-        self,
+        &self,
         delivery: Delivery,
-        state: Arc<S>,
-    ) -> impl Future<Output = Result<(), Failed<Self::Error>>> + Send + 'static;
+        state: &S,
+    ) -> impl Future<Output = Result<(), Failed<Self::Error>>> + Send + 'static + use<Self, S, Args>;
 }
 
 pin_project! {
@@ -83,11 +82,11 @@ macro_rules! function {
 
             #[allow(unused_variables, reason = "a function without arguments takes nothing")]
             fn run(
-                self,
+                &self,
                 delivery: Delivery,
-                state: Arc<S>,
-            ) -> impl Future<Output = Result<(), Failed<R::Error>>> + Send + 'static {
-                Run::of(|| Ok(self($($argument::from_delivery(&delivery, &state)?),*)))
+                state: &S,
+            ) -> impl Future<Output = Result<(), Failed<R::Error>>> + Send + 'static + use<F, Fut, R, S, $($argument,)*> {
+                Run::of(|| Ok(self($($argument::from_delivery(&delivery, state)?),*)))
             }
         }
     };

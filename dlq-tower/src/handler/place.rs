@@ -1,8 +1,8 @@
 //! Where a handler's messages are handled: each in a place of its own, which it leaves to a later one when it is done.
 //!
-//! A place is one allocation with one clone of the composed layers, so that there are as many as messages in hand at
-//! once, not as many as messages. What a place held of its message is dropped before it is left. A message that is
-//! dropped midway, fails for good or panics takes its place with it.
+//! A place is one allocation with one clone of the composed layers and the future of their last run, so that there are as
+//! many as messages in hand at once, not as many as messages. What a place held of its message is dropped before it is
+//! left. A message that is dropped midway, fails for good or panics takes its place with it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -16,6 +16,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::retry::{self, Retry};
+use crate::reuse::Reuse;
 use crate::stage::{Done, Setback, Verdict};
 
 /// How many free places are kept.
@@ -36,6 +37,8 @@ pin_project! {
     struct Place<S: Service<Delivery>> {
         #[pin]
         handling: retry::ResponseFuture<S>,
+        // The message that came after another, until it is first polled.
+        next: Option<Delivery>,
         // Where it is left. None while it is free, or it would keep what keeps it.
         of: Option<Arc<Composed<S>>>,
     }
@@ -53,7 +56,8 @@ impl<S: Service<Delivery>> Composed<S> {
 
 impl<S> Run for Composed<S>
 where
-    S: Service<Delivery, Response = Done, Error = Setback, Future: Send>
+    S: Reuse
+        + Service<Delivery, Response = Done, Error = Setback, Future: Send>
         + Clone
         + Send
         + Sync
@@ -65,36 +69,43 @@ where
         let place = match free {
             Some(mut place) => {
                 let this = place.as_mut().project();
-                this.handling.restart(delivery);
+                *this.next = Some(delivery);
                 *this.of = Some(self);
                 place
             }
-            None => Box::pin(Place { handling: self.retry.handle(delivery), of: Some(self) }),
+            None => {
+                let handling = self.retry.handle(delivery);
+                Box::pin(Place { handling, next: None, of: Some(self) })
+            }
         };
         StackFuture(Some(place))
     }
 }
 
 /// A place with a message in it, erased.
-trait Taken: Future<Output = Result<Verdict, Infallible>> + Send {
+trait Taken: Future<Output = Verdict> + Send {
     /// Leaves it, when the message is done.
     fn leave(self: Pin<Box<Self>>);
 }
 
 impl<S> Future for Place<S>
 where
-    S: Service<Delivery, Response = Done, Error = Setback>,
+    S: Reuse + Service<Delivery, Response = Done, Error = Setback>,
 {
-    type Output = Result<Verdict, Infallible>;
+    type Output = Verdict;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().handling.poll(cx)
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
+        let mut this = self.project();
+        if let Some(delivery) = this.next.take() {
+            this.handling.as_mut().again(cx, delivery);
+        }
+        this.handling.poll_kept(cx)
     }
 }
 
 impl<S> Taken for Place<S>
 where
-    S: Service<Delivery, Response = Done, Error = Setback, Future: Send> + Send + Sync,
+    S: Reuse + Service<Delivery, Response = Done, Error = Setback, Future: Send> + Send + Sync,
 {
     fn leave(mut self: Pin<Box<Self>>) {
         if let Some(of) = self.as_mut().project().of.take() {
@@ -118,11 +129,11 @@ impl Future for StackFuture {
         let verdict = ready!(place.as_mut().poll(cx));
         // A service may have failed where the message is not done: it is not used again.
         if let Some(place) = self.0.take()
-            && matches!(verdict, Ok(Verdict::Done(_)))
+            && matches!(verdict, Verdict::Done(_))
         {
             place.leave();
         }
-        Poll::Ready(verdict)
+        Poll::Ready(Ok(verdict))
     }
 }
 

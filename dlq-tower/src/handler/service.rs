@@ -43,5 +43,5 @@ where
     S: Send + Sync + 'static,
     Args: 'static,
 {
-    Function(move |delivery| handler.clone().run(delivery, Arc::clone(&state)))
+    Function(move |delivery| handler.run(delivery, &state))
 }

@@ -40,6 +40,7 @@ impl Owed {
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
     shared: Arc<Shared<I>>,
+    // None once it is settled.
     token: Option<IdempotencyToken>,
     owed: Owed,
 }
@@ -48,6 +49,13 @@ impl<I: Idempotency> Claimed<I> {
     #[inline]
     pub(super) fn new(shared: Arc<Shared<I>>, token: IdempotencyToken) -> Self {
         Self { shared, token: Some(token), owed: Owed::Release(Release::Unused) }
+    }
+
+    /// Takes another claim in hand, once the last one is settled.
+    #[inline]
+    pub(super) fn again(&mut self, token: IdempotencyToken) {
+        self.owed = Owed::Release(Release::Unused);
+        self.token = Some(token);
     }
 
     /// Extends the claim for as long as it is polled.
@@ -84,12 +92,32 @@ impl<I: Idempotency> Claimed<I> {
         }
     }
 
-    /// The same in place, with a store that is [immediate](Idempotency::is_immediate); any other gets the claim back.
+    /// The same in place, with a store that is [immediate](Idempotency::is_immediate); `false` where that is to be
+    /// waited for.
     #[inline]
-    pub(super) fn settle_now(mut self, owed: Owed) -> Result<(), Self> {
+    pub(super) fn settle_now(&mut self, owed: Owed) -> bool {
+        if self.token.is_some() && !self.shared.store.is_immediate() {
+            return false;
+        }
         self.owed = owed;
-        // Dropping settles it, in place.
-        if self.shared.store.is_immediate() { Ok(()) } else { Err(self) }
+        self.end();
+        true
+    }
+
+    /// Settles it without waiting.
+    #[inline]
+    fn end(&mut self) {
+        let Some(token) = self.token.take() else { return };
+        let Shared { store, keep, .. } = &*self.shared;
+        if !store.is_immediate() {
+            return self.leave(token);
+        }
+        let settled = match self.owed {
+            Owed::Completion => store.complete(token, *keep).now_or_never(),
+            Owed::Release(release) => store.release(token, release).now_or_never(),
+        };
+        // One that does not answer after all leaves the key to its lease.
+        self.shared.settled(self.owed, settled.unwrap_or(Ok(false)));
     }
 }
 
@@ -124,17 +152,7 @@ impl<I> Shared<I> {
 impl<I: Idempotency> Drop for Claimed<I> {
     #[inline]
     fn drop(&mut self) {
-        let Some(token) = self.token.take() else { return };
-        let Shared { store, keep, .. } = &*self.shared;
-        if !store.is_immediate() {
-            return self.leave(token);
-        }
-        let settled = match self.owed {
-            Owed::Completion => store.complete(token, *keep).now_or_never(),
-            Owed::Release(release) => store.release(token, release).now_or_never(),
-        };
-        // One that does not answer after all leaves the key to its lease.
-        self.shared.settled(self.owed, settled.unwrap_or(Ok(false)));
+        self.end();
     }
 }
 

@@ -12,6 +12,9 @@ use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 
 type Outcome = Result<Done, Setback>;
 
+/// What is waited for in place of a run, or after it.
+pub(super) type Waiting = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
 pin_project! {
     /// One run, at most once per key.
     #[must_use = "a future does nothing until it is polled"]
@@ -24,10 +27,10 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, I: Store> {
-        // The service inside runs; under a claim, if there is a key.
+        // The service inside runs; under a claim, if there is a key. A claim that is settled stays, to be made again.
         Running { #[pin] inner: F, claimed: Option<Claimed<I>>, keep: Option<Keep> },
         // The store is waited for, before the run or after it.
-        Waiting { outcome: Pin<Box<dyn Future<Output = Outcome> + Send>> },
+        Waiting { outcome: Waiting },
     }
 }
 
@@ -40,8 +43,17 @@ impl<F, I: Store> ResponseFuture<F, I> {
         Self { state: State::Running { inner, claimed, keep: None } }
     }
 
-    pub(super) fn waiting(outcome: impl Future<Output = Outcome> + Send + 'static) -> Self {
-        Self { state: State::Waiting { outcome: Box::pin(outcome) } }
+    pub(super) fn waiting(outcome: Waiting) -> Self {
+        Self { state: State::Waiting { outcome } }
+    }
+
+    /// The parts of a run that succeeded, to begin anew with; nothing where there was no run.
+    #[inline]
+    pub(super) fn run(self: Pin<&mut Self>) -> Option<(Pin<&mut F>, &mut Option<Claimed<I>>)> {
+        match self.project().state.project() {
+            StateProj::Running { inner, claimed, .. } => Some((inner, claimed)),
+            StateProj::Waiting { .. } => None,
+        }
     }
 }
 
@@ -57,11 +69,17 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
-        let (outcome, claimed) = match state.as_mut().project() {
+        let (outcome, owed, claimed) = match state.as_mut().project() {
             StateProj::Waiting { outcome } => return outcome.as_mut().poll(cx),
             StateProj::Running { inner, claimed, keep } => match inner.poll(cx) {
                 Poll::Ready(outcome) => {
-                    (outcome.map(R::into_done).map_err(E::into_setback), claimed.take())
+                    *keep = None;
+                    let outcome = outcome.map(R::into_done).map_err(E::into_setback);
+                    let owed = Owed::after(&outcome);
+                    match claimed.take_if(|claimed| !claimed.settle_now(owed)) {
+                        Some(claimed) => (outcome, owed, claimed),
+                        None => return Poll::Ready(outcome),
+                    }
                 }
                 // The service inside first: one that is done at once needs no timer.
                 Poll::Pending => {
@@ -72,10 +90,6 @@ where
                     return Poll::Pending;
                 }
             },
-        };
-        let owed = Owed::after(&outcome);
-        let Some(Err(claimed)) = claimed.map(|claimed| claimed.settle_now(owed)) else {
-            return Poll::Ready(outcome);
         };
         let outcome = async move {
             claimed.settle(owed).await;

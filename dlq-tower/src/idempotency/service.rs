@@ -1,19 +1,24 @@
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store, IdempotencyClaim, Release};
+use dlq_core::idempotency::{
+    BoxIdempotency, Idempotency as Store, IdempotencyClaim, IdempotencyToken, Release,
+};
 use dlq_core::{Delivery, ErrorClass, StoreError, StoreErrorKind, Timestamp};
 use futures_util::FutureExt as _;
 use tower_service::Service;
 
 use super::ResponseFuture;
 use super::claimed::{Claimed, Owed};
+use super::future::Waiting;
 use super::layer::Shared;
 use crate::catch_panic::failure_of;
+use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
 
 /// How long a message is deferred for when the store does not answer.
@@ -74,32 +79,84 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let Some(shared) = &self.shared else {
-            return ResponseFuture::running(self.inner.call(delivery), None);
+        match self.open(delivery) {
+            Ok((delivery, token)) => {
+                let claimed = self.shared.as_ref().zip(token);
+                let claimed =
+                    claimed.map(|(shared, token)| Claimed::new(Arc::clone(shared), token));
+                ResponseFuture::running(self.inner.call(delivery), claimed)
+            }
+            Err(waiting) => ResponseFuture::waiting(waiting),
+        }
+    }
+}
+
+impl<S, I> Reuse for Idempotency<S, I>
+where
+    Self: Service<Delivery, Future = ResponseFuture<S::Future, I>>,
+    I: Store,
+    S: Reuse + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    #[inline]
+    fn again(&mut self, mut done: Pin<&mut Self::Future>, delivery: Delivery) {
+        let Some((inner, claimed)) = done.as_mut().run() else {
+            return done.set(self.call(delivery));
         };
+        match self.open(delivery) {
+            Ok((delivery, token)) => {
+                match (self.shared.as_ref().zip(token), claimed) {
+                    (Some((_, token)), Some(claimed)) => claimed.again(token),
+                    (Some((shared, token)), claimed) => {
+                        *claimed = Some(Claimed::new(Arc::clone(shared), token));
+                    }
+                    (None, _) => {}
+                }
+                self.inner.again(inner, delivery);
+            }
+            Err(waiting) => done.set(ResponseFuture::waiting(waiting)),
+        }
+    }
+}
+
+impl<S, I> Idempotency<S, I>
+where
+    I: Store,
+    S: Service<Delivery> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    /// What is to be run at once, under a claim if there is a key; else what is to be waited for.
+    #[inline]
+    fn open(
+        &mut self,
+        delivery: Delivery,
+    ) -> Result<(Delivery, Option<IdempotencyToken>), Waiting> {
+        let Some(shared) = &self.shared else { return Ok((delivery, None)) };
         // The function is the user's, and stands outside the panic guard.
         let key = match catch_unwind(AssertUnwindSafe(|| (shared.key)(&delivery))) {
             Ok(Some(key)) => key,
-            Ok(None) => return ResponseFuture::running(self.inner.call(delivery), None),
+            Ok(None) => return Ok((delivery, None)),
             Err(payload) => {
                 let failure = failure_of(payload, ErrorClass::Permanent);
                 // The retry stage sets when.
                 let setback = Run::begin(&delivery).failed(failure, Timestamp::EPOCH);
-                return ResponseFuture::waiting(ready(Err(setback)));
+                return Err(Box::pin(ready(Err(setback))));
             }
         };
         if !shared.store.is_immediate() {
             let clone = self.inner.clone();
             let ready = std::mem::replace(&mut self.inner, clone);
-            return ResponseFuture::waiting(once(Arc::clone(shared), ready, delivery, key));
+            return Err(Box::pin(once(Arc::clone(shared), ready, delivery, key)));
         }
         let consumer = Arc::clone(shared.consumer(&delivery));
         let claim = shared.store.claim(consumer, key, shared.lease).now_or_never();
         match shared.claimed(delivery, claim.unwrap_or_else(|| Err(not_immediate()))) {
-            Ok((delivery, claimed)) => {
-                ResponseFuture::running(self.inner.call(delivery), Some(claimed))
-            }
-            Err(unclaimed) => ResponseFuture::waiting(unclaimed.end()),
+            Ok((delivery, token)) => Ok((delivery, Some(token))),
+            Err(unclaimed) => Err(Box::pin(unclaimed.end(Arc::clone(shared)))),
         }
     }
 }
@@ -126,29 +183,37 @@ where
     let consumer = Arc::clone(shared.consumer(&delivery));
     let claim = shared.store.claim(consumer, key, shared.lease).await;
     match shared.claimed(delivery, claim) {
-        Ok((delivery, claimed)) => {
+        Ok((delivery, token)) => {
+            let claimed = Claimed::new(shared, token);
             ResponseFuture::running(service.call(delivery), Some(claimed)).await
         }
-        Err(unclaimed) => unclaimed.end().await,
+        Err(unclaimed) => unclaimed.end(shared).await,
     }
 }
 
 /// Why a message is not to be run, with a claim that is of no use then.
-struct Unclaimed<I: Store> {
+struct Unclaimed {
     outcome: Result<Done, Setback>,
-    claimed: Option<Claimed<I>>,
+    token: Option<IdempotencyToken>,
 }
 
-impl<I: Store> Unclaimed<I> {
+impl Unclaimed {
     fn of(outcome: Result<Done, Setback>) -> Self {
-        Self { outcome, claimed: None }
+        Self { outcome, token: None }
     }
 
-    async fn end(self) -> Result<Done, Setback> {
-        if let Some(claimed) = self.claimed {
-            claimed.settle(Owed::Release(Release::Unused)).await;
+    /// The claim is in hand from the start, so that it is given back also where nobody waits for the end.
+    fn end<I: Store>(
+        self,
+        shared: Arc<Shared<I>>,
+    ) -> impl Future<Output = Result<Done, Setback>> + Send {
+        let claimed = self.token.map(|token| Claimed::new(shared, token));
+        async move {
+            if let Some(claimed) = claimed {
+                claimed.settle(Owed::Release(Release::Unused)).await;
+            }
+            self.outcome
         }
-        self.outcome
     }
 }
 
@@ -166,10 +231,10 @@ impl<I: Store> Shared<I> {
     /// What is to be run under `claim`, if it is to be.
     #[inline]
     fn claimed(
-        self: &Arc<Self>,
+        &self,
         delivery: Delivery,
         claim: Result<IdempotencyClaim, StoreError>,
-    ) -> Result<(Delivery, Claimed<I>), Unclaimed<I>> {
+    ) -> Result<(Delivery, IdempotencyToken), Unclaimed> {
         let (token, attempts, crashes) = match claim {
             Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
             Ok(IdempotencyClaim::Done { .. }) => return Err(Unclaimed::of(Ok(Done::Duplicate))),
@@ -184,10 +249,9 @@ impl<I: Store> Shared<I> {
                 return Err(Unclaimed::of(Err(Setback::Deferred { after: NO_ANSWER, why })));
             }
         };
-        let claimed = Claimed::new(Arc::clone(self), token);
         match continued(delivery, attempts, crashes, self.max_crashes) {
-            Ok(delivery) => Ok((delivery, claimed)),
-            Err(setback) => Err(Unclaimed { outcome: Err(setback), claimed: Some(claimed) }),
+            Ok(delivery) => Ok((delivery, token)),
+            Err(setback) => Err(Unclaimed { outcome: Err(setback), token: Some(token) }),
         }
     }
 }

@@ -35,10 +35,16 @@ impl Shared {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone()
     }
 
+    /// Whether a message is not to be run at all.
+    #[inline]
+    pub(super) fn is_refused(&self, delivery: &Delivery) -> bool {
+        let limit = self.policy.max_crashes();
+        limit > 0 && delivery.crashes() >= limit
+    }
+
     /// The verdict on a message that is not to be run at all, if it is one.
     pub(super) fn refuse(&self, delivery: &Delivery) -> Option<Verdict> {
-        let limit = self.policy.max_crashes();
-        (limit > 0 && delivery.crashes() >= limit)
+        self.is_refused(delivery)
             .then(|| Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes()))))
     }
 

@@ -15,6 +15,7 @@ use tower_service::Service;
 use super::decide::{Shared, Step};
 use super::hold::{HoldSlot, stopped};
 use super::service::unready;
+use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, IsDone, Verdict};
 
 pin_project! {
@@ -86,6 +87,39 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
         this.state.set(due(this.shared, &delivery));
         *this.delivery = Some(delivery);
     }
+
+    /// The same after a message that [`poll_kept`](Self::poll_kept) was polled for: begins in the attempt that it left.
+    #[inline]
+    pub(crate) fn again(mut self: Pin<&mut Self>, cx: &mut Context<'_>, delivery: Delivery)
+    where
+        S: Reuse,
+    {
+        let mut this = self.as_mut().project();
+        if let StateProj::Running { attempt } = this.state.as_mut().project()
+            && !this.shared.is_refused(&delivery)
+            && let Poll::Ready(Ok(())) = this.service.poll_ready(cx)
+        {
+            this.service.again(attempt, delivery.clone());
+            *this.delivery = Some(delivery);
+        } else {
+            self.restart(delivery);
+        }
+    }
+
+    /// The same as `poll`, and keeps an attempt that succeeded, in which nothing of the message is left.
+    #[inline]
+    pub(crate) fn poll_kept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict>
+    where
+        S: Reuse<Response: IsDone, Error: ClassifiedError>,
+    {
+        let mut this = self.project();
+        let verdict = ready!(this.verdict(cx));
+        if !matches!(verdict, Verdict::Done(_)) {
+            this.state.set(State::Decided { verdict: None });
+        }
+        this.forget();
+        Poll::Ready(verdict)
+    }
 }
 
 /// What begins for a message whose service is not known to be ready.
@@ -109,12 +143,19 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let verdict = ready!(this.verdict(cx));
-        // Nothing of the message stays behind.
         this.state.set(State::Decided { verdict: None });
-        *this.delivery = None;
-        *this.history = None;
-        *this.stop = None;
+        this.forget();
         Poll::Ready(Ok(verdict))
+    }
+}
+
+impl<S: Service<Delivery>> Projection<'_, S> {
+    /// Lets go of what is left of the message when the verdict is given.
+    #[inline]
+    fn forget(&mut self) {
+        *self.delivery = None;
+        *self.history = None;
+        *self.stop = None;
     }
 }
 

@@ -81,6 +81,15 @@ pub fn until_within<F: Future>(
     SLOTS.scope(slots, until(stop, future))
 }
 
+/// Does `work` as [`until_within`] does: one step of any number of such futures.
+pub(crate) fn step_within<T>(
+    stop: &CancellationToken,
+    slots: &HoldSlots,
+    work: impl FnOnce() -> T,
+) -> T {
+    SLOTS.sync_scope(slots.clone(), || STOP.sync_scope(stop.clone(), work))
+}
+
 /// What a waiting message listens to, where its run loop has said so.
 pub(super) fn stopped() -> Option<WaitForCancellationFutureOwned> {
     STOP.try_with(|stop| stop.clone().cancelled_owned()).ok()

@@ -71,6 +71,7 @@ mod layer;
 mod service;
 
 pub use future::ResponseFuture;
+pub(crate) use hold::step_within;
 pub use hold::{HoldSlots, until, until_within};
 pub use layer::RetryLayer;
 pub use service::Retry;

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use dlq_core::{Attempt, Cause, ErrorClass, Failure};
+use dlq_core::{Attempt, Cause, Delivery, ErrorClass, Failure};
 use pin_project_lite::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
@@ -40,6 +40,19 @@ impl<F> ResponseFuture<F> {
     ) -> Self {
         Self { inner: Some(inner), timer: None, limit, number, generation, clock }
     }
+
+    /// Begins anew, with the run that `call` begins in the future inside.
+    #[inline]
+    pub(super) fn again(
+        self: Pin<&mut Self>,
+        delivery: Delivery,
+        call: impl FnOnce(Pin<&mut F>, Delivery),
+    ) {
+        let this = self.project();
+        (*this.number, *this.generation) = (delivery.attempt(), delivery.generation());
+        let inner = this.inner.as_pin_mut().expect("a run that succeeded was not cut off");
+        call(inner, delivery);
+    }
 }
 
 impl<F, R, E> Future for ResponseFuture<F>
@@ -56,6 +69,7 @@ where
         let inner = this.inner.as_mut().as_pin_mut();
         let inner = inner.expect("a future is not polled after it has completed");
         if let Poll::Ready(outcome) = inner.poll(cx) {
+            this.timer.set(None);
             return Poll::Ready(
                 outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback),
             );

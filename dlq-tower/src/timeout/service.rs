@@ -1,3 +1,4 @@
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -5,6 +6,7 @@ use dlq_core::Delivery;
 use tower_service::Service;
 
 use super::ResponseFuture;
+use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback};
 
 /// A service whose attempts are cut off in time. See the [module docs](super).
@@ -64,5 +66,17 @@ where
         let (number, generation) = (delivery.attempt(), delivery.generation());
         let inner = self.inner.call(delivery);
         ResponseFuture::new(inner, self.limit, number, generation, self.clock.clone())
+    }
+}
+
+impl<S> Reuse for Timeout<S>
+where
+    S: Reuse,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    #[inline]
+    fn again(&mut self, done: Pin<&mut Self::Future>, delivery: Delivery) {
+        done.again(delivery, |inner, delivery| self.inner.again(inner, delivery));
     }
 }

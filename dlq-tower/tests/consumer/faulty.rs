@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
     Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
 };
@@ -111,6 +111,7 @@ delegate! {
     Sink { fn put(letters: Vec<DeadLetter>) -> Vec<Receipt>; }
     Letters {
         fn get(id: LetterId) -> Option<DeadLetter>;
+        fn get_all(ids: Vec<LetterId>) -> Vec<DeadLetter>;
         fn with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
         fn list(filter: Filter, page: PageRequest) -> Page;
         fn count(filter: Filter) -> u64;
@@ -143,6 +144,7 @@ delegate! {
         fn processed(limit: u32) -> Vec<ProcessedEvent>;
         fn deduplicate(force: bool) -> u64;
         fn check(limits: CheckLimits) -> Vec<Finding>;
+        fn due(overdue: Duration) -> Vec<Due>;
     }
     RetryLane { fn escalate(escalation: Escalation) -> (); }
     CrashMarks {

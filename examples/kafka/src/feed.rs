@@ -1,11 +1,9 @@
-//! The quickstart's feed, published to a topic, and when it is consumed.
+//! The quickstart's feed, published to a topic.
 
 use std::error::Error;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dlq_kafka::KafkaLag;
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
@@ -61,16 +59,4 @@ pub(crate) async fn publish(brokers: &str) -> Result<u64, Box<dyn Error>> {
         delivery.await?.map_err(|(error, _)| error)?;
     }
     Ok(count)
-}
-
-/// Waits until nothing has moved for longer than a record waits in a retry topic. How far a group is behind does not say
-/// it: after a replay there are offsets without a record.
-pub(crate) async fn until_idle(lag: &KafkaLag) {
-    let (mut before, mut still) = (Vec::new(), 0);
-    while still < 5 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let now = lag.read().await.unwrap_or_default();
-        still = if now == before { still + 1 } else { 0 };
-        before = now;
-    }
 }

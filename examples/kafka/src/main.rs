@@ -7,6 +7,7 @@
 //! whose error can pass, and those that could not be decoded, are sent back to the handler and to nobody else.
 
 mod feed;
+mod idle;
 #[path = "../../quickstart/src/payment.rs"]
 mod payment;
 #[path = "../../quickstart/src/provider.rs"]
@@ -90,7 +91,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // It runs until there is nothing left to do.
     let stages = ladder.stages(feed::TOPIC, CONSUMER)?.into_iter().map(|stage| stage.topic);
     let topics: Vec<_> = stages.chain([feed::TOPIC.to_owned()]).collect();
-    let report = consumer.run(feed::until_idle(&KafkaLag::new(brokers, CONSUMER, topics))).await;
+    let report = consumer.run(idle::until_idle(&KafkaLag::new(brokers, CONSUMER, topics))).await;
 
     let charged = provider.charged();
     if repaired {

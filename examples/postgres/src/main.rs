@@ -5,24 +5,20 @@
 //! letters, and the automatic schedule brings them back until it succeeds. What the schedule does here every two seconds
 //! it does by default every six hours.
 //!
-//! Messages come from memory, or from NATS JetStream where `NATS_URL` is set. The handler, the letters and the command are
-//! the same. See the README beside this for what to type while it runs, and afterwards.
+//! Messages come from memory, from NATS JetStream where `NATS_URL` is set, or from Kafka where `KAFKA_BROKERS` is (with
+//! `--features kafka`). The handler, the letters and the command are the same. See the README beside this for what to type
+//! while it runs, and afterwards.
 
 mod bank;
-#[path = "../../quickstart/src/feed.rs"]
-mod memory;
-#[path = "../../nats/src/feed.rs"]
-mod nats;
 #[path = "../../quickstart/src/payment.rs"]
 mod payment;
+mod transport;
 
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_nats::{NatsConsumer, async_nats};
 use dlq_sql::postgres::PostgresStore;
 use dlq_tower::consumer::Consumer;
-use dlq_tower::core::memory::MemoryBroker;
 use dlq_tower::core::store::{Letters as _, Schedule};
 use dlq_tower::core::{ErrorClass, Filter, Source, Status};
 use dlq_tower::dlq_handler;
@@ -31,6 +27,7 @@ use dlq_tower::extract::{Json, State};
 use bank::{Bank, ChargeError};
 use payment::Payment;
 
+const CONSUMER: &str = "payments.charge";
 const OUTAGE: Duration = Duration::from_secs(5);
 
 #[dlq_handler(
@@ -50,22 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("POSTGRES_URL")
         .map_err(|_| "say where the letters go: POSTGRES_URL=postgres://USER@HOST/DATABASE")?;
     let store = PostgresStore::connect(url).await?;
-    match std::env::var("NATS_URL") {
-        Ok(url) => {
-            let client = async_nats::connect(url).await?;
-            let messages = nats::publish(&client).await?;
-            println!("{messages} messages on NATS JetStream");
-            let payments = NatsConsumer::new(nats::STREAM, "payments.charge")
-                .with_filter("payments.>")
-                .with_key_header(nats::KEY);
-            consume(payments.source(&client).await?, store).await
-        }
-        Err(_) => {
-            let broker = MemoryBroker::new().with_stream("payments");
-            println!("{} messages in memory", memory::publish(&broker)?);
-            consume(broker.source("payments"), store).await
-        }
-    }
+    transport::publish_and_consume(store).await
 }
 
 /// Consumes until what can succeed has succeeded.

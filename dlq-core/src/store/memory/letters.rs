@@ -7,6 +7,12 @@ impl Letters for MemoryStore {
         Ok(self.world().rows.get(&id).map(|row| row.letter.clone()))
     }
 
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        let world = self.world();
+        let rows = ids.iter().filter_map(|id| world.rows.get(id));
+        Ok(rows.map(|row| row.letter.clone()).collect())
+    }
+
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
         Ok(reading::with_prefix(&self.world().rows, &digits, limit))
     }

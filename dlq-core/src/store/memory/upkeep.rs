@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use super::super::{
-    Actor, AuditEntry, CheckLimits, Cleanup, Edit, EditError, Hands, ItemOutcome, Mark, Marked,
-    ProcessedEvent, Receipt, Selection, Upkeep,
+    Actor, AuditEntry, CheckLimits, Cleanup, Due, Edit, EditError, Hands, ItemOutcome, Mark,
+    Marked, ProcessedEvent, Receipt, Selection, Upkeep,
 };
 use super::MemoryStore;
 use super::operations::json;
@@ -103,6 +105,11 @@ impl Upkeep for MemoryStore {
     async fn check(&self, limits: CheckLimits) -> Result<Vec<Finding>, StoreError> {
         let now = self.now();
         Ok(self.world().vitals(now).findings(&limits))
+    }
+
+    async fn due(&self, overdue: Duration) -> Result<Vec<Due>, StoreError> {
+        let now = self.now();
+        Ok(self.world().due_by_consumer(now, now.before(overdue)))
     }
 }
 

@@ -1,4 +1,7 @@
-use super::super::{Vitals, Waiting, reading};
+use std::collections::BTreeMap;
+
+use super::super::{Due, Vitals, Waiting, reading};
+use super::row::Row;
 use super::world::World;
 use crate::{Filter, LetterId, Timestamp};
 
@@ -11,19 +14,40 @@ impl World {
         vitals.newest = stats.newest;
         vitals.operations = self.campaigns.iter().map(|one| one.operation.clone()).collect();
         vitals.processed = self.processed.len() as u64;
-        let due = ..=(now, Timestamp::MAX, LetterId::from_bytes([u8::MAX; 16]));
-        let mut waiting: Vec<_> = self.lines.values().flat_map(|line| line.range(due)).collect();
-        waiting.sort_unstable();
-        waiting.truncate(Vitals::MOST as usize);
-        let rows =
-            waiting.into_iter().filter_map(|(since, _, id)| Some((since, self.rows.get(id)?)));
-        vitals.waiting = rows
+        vitals.waiting = self
+            .waiting(now, Vitals::MOST)
             .map(|(since, row)| Waiting {
                 status: row.letter.state.status,
                 consumer: row.letter.consumer.clone(),
-                since: *since,
+                since,
             })
             .collect();
         vitals
+    }
+
+    /// Letters that wait, by consumer.
+    pub(super) fn due_by_consumer(&self, now: Timestamp, latest: Timestamp) -> Vec<Due> {
+        let mut found = BTreeMap::new();
+        for (since, row) in self.waiting(now, Due::MOST) {
+            let consumer = &row.letter.consumer;
+            let of_it = found.entry(consumer).or_insert_with(|| Due {
+                consumer: consumer.clone(),
+                letters: 0,
+                overdue: 0,
+                since,
+            });
+            of_it.letters += 1;
+            of_it.overdue += u64::from(since <= latest);
+        }
+        found.into_values().collect()
+    }
+
+    /// Those that have waited longest for somebody to claim them.
+    fn waiting(&self, now: Timestamp, most: u32) -> impl Iterator<Item = (Timestamp, &Row)> {
+        let due = ..=(now, Timestamp::MAX, LetterId::from_bytes([u8::MAX; 16]));
+        let mut waiting: Vec<_> = self.lines.values().flat_map(|line| line.range(due)).collect();
+        waiting.sort_unstable();
+        waiting.truncate(most as usize);
+        waiting.into_iter().filter_map(|(since, _, id)| Some((*since, self.rows.get(id)?)))
     }
 }

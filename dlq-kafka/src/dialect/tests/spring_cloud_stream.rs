@@ -67,3 +67,76 @@ fn the_last_coordinates_are_the_latest() {
     assert_eq!(letter.history.attempts()[0].failure.message(), "first");
     assert_eq!(letter.error(), WRAPPER, "the latest had no message");
 }
+
+/// Headers in front of a payload: names and JSON.
+fn embedded(headers: &[(&str, &str)], payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0xff, u8::try_from(headers.len()).unwrap()];
+    for (name, json) in headers {
+        bytes.push(u8::try_from(name.len()).unwrap());
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(&i32::try_from(json.len()).unwrap().to_be_bytes());
+        bytes.extend_from_slice(json.as_bytes());
+    }
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+const EMBEDDED: [(&str, &str); 7] = [
+    ("x-original-topic", "\"orders\""),
+    ("x-original-partition", "3"),
+    ("x-original-offset", "41"),
+    ("x-original-timestamp", "1800000000000"),
+    ("x-exception-fqcn", "\"org.springframework.messaging.MessagingException\""),
+    ("x-exception-message", "\"no \\u00e9clair\""),
+    ("x-exception-stacktrace", "\"a.B: x\\nCaused by: com.acme.Bad: no stock\\n\""),
+];
+
+fn with_value(value: Vec<u8>) -> Record {
+    Record { value: Some(value.into()), ..record("error.orders.billing") }
+}
+
+#[test]
+fn embedded_headers_are_read_and_the_payload_is_the_producers() {
+    let payload = b"\xff\0{\"amount\":12.50}";
+    let letter = read(&with_value(embedded(&EMBEDDED, payload)));
+    assert_eq!(letter.attributes[DIALECT], "spring-cloud-stream");
+    let producers = with_value(payload.to_vec());
+    assert_producers(&letter, &producers, &[]);
+    assert_eq!(letter.id, id("orders", 3, 41, Some(BORN), "billing"));
+    let failure = letter.failure().unwrap();
+    assert_eq!(failure.error_type, "com.acme.Bad");
+    assert_eq!(failure.messages[0], "no \u{e9}clair");
+    // What the producer had embedded stays embedded, byte for byte.
+    let own = ("contentType", " \"text/plain\" ");
+    let all: Vec<_> =
+        EMBEDDED[..4].iter().copied().chain([own]).chain(EMBEDDED[4..].to_vec()).collect();
+    let letter = read(&with_value(embedded(&all, b"x")));
+    assert_eq!(letter.message.payload().unwrap()[..], embedded(&[own], b"x"));
+    assert_eq!(letter.id, id("orders", 3, 41, Some(BORN), "billing"));
+}
+
+#[test]
+fn a_payload_that_only_begins_like_embedded_headers_is_kept_as_it_is() {
+    let whole = embedded(&EMBEDDED, b"");
+    let cut = (0..whole.len()).map(|end| whole[..end].to_vec());
+    let mut not_json = EMBEDDED;
+    not_json[1].1 = "three";
+    let mut too_large = EMBEDDED;
+    too_large[1].1 = "3000000000";
+    let mut text = EMBEDDED;
+    text[2].1 = "\"41\"";
+    let odd = [
+        embedded(&not_json, b"x"),
+        embedded(&too_large, b"x"),
+        embedded(&text, b"x"),
+        embedded(&EMBEDDED[..4], b"x"),
+        embedded(&[("contentType", "1")], b"x"),
+        vec![0xff, 1, 1, b'a', 0xff, 0xff, 0xff, 0xff],
+        vec![0xff; 600],
+    ];
+    for value in cut.chain(odd) {
+        let record = with_value(value);
+        assert_eq!(of(&record), None, "{:?}", record.value);
+        assert_eq!(read(&record).message.payload(), record.value.as_ref());
+    }
+}

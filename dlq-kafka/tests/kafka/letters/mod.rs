@@ -6,6 +6,7 @@ mod pointers;
 mod ranges;
 mod reading;
 mod replay;
+mod replay_brokers;
 mod replay_killed;
 mod replay_refused;
 mod replay_targets;

@@ -18,17 +18,21 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::fixture_replay::{PATIENCE, Shop, broker, run, to_origin};
 
-const LETTERS: u32 = 8;
+pub(super) const LETTERS: u32 = 8;
 /// So that they come in transactions of four.
-const RATE: u32 = 16;
+pub(super) const RATE: u32 = 16;
+/// The step at which it commits the last of them.
+pub(super) const LAST_COMMIT: u32 = 13;
 /// How many are killed beside one another: they wait for the broker most of the time.
 const AT_ONCE: u32 = 4;
 const CHILD: &str = "letters::replay_killed::the_process_that_is_killed";
 
-/// Sends itself a signal at the n-th step of a replay.
+/// Sends a signal at the n-th step of a replay.
 struct Signal {
     at: u32,
     signal: String,
+    /// To which process.
+    whom: u32,
     /// After how long, so that it falls into what the step does.
     after: Duration,
     seen: AtomicU32,
@@ -57,13 +61,12 @@ impl Subscriber for Signal {
         event.record(&mut text);
         println!("\nstep: {}", text.0);
         *self.last.lock().unwrap() = text.0;
-        let (signal, after) = (self.signal.clone(), self.after);
+        let (signal, id, after) = (self.signal.clone(), self.whom.to_string(), self.after);
         let send = move || {
             let until = Instant::now() + after;
             while Instant::now() < until {
                 std::hint::spin_loop();
             }
-            let id = std::process::id().to_string();
             Command::new("kill").args([&signal, &id]).status().unwrap();
         };
         if after.is_zero() {
@@ -86,21 +89,27 @@ impl Subscriber for Signal {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_process_that_is_killed() {
     let Ok(told) = env::var("DLQ_KAFKA_CHILD") else { return };
-    let [url, name, at, signal, after] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [url, name, at, signal, after, whom] =
+        told.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let after = Duration::from_micros(after.parse().unwrap());
     let (signal, seen) = (signal.to_owned(), AtomicU32::new(0));
-    let steps = Signal { at: at.parse().unwrap(), signal, after, seen, last: Mutex::default() };
+    let whom = match whom.parse().unwrap() {
+        0 => std::process::id(),
+        whom => whom,
+    };
+    let (at, last) = (at.parse().unwrap(), Mutex::default());
+    let steps = Signal { at, signal, whom, after, seen, last };
     tracing::subscriber::set_global_default(steps).unwrap();
     let letters = Shop::at(url.to_owned(), name).letters();
     let report = run(to_origin(&letters, 1).with_rate(RATE)).await;
     println!("\nended: {}", report.sent);
 }
 
-/// Starts it; it sends itself this signal at this step.
-fn start(url: &str, name: &str, at: u32, signal: &str, after: u32) -> Child {
+/// Starts it; it sends this signal at this step, to itself (0) or another process.
+pub(super) fn start(url: &str, name: &str, at: u32, signal: &str, after: u32, whom: u32) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", CHILD, "--nocapture", "--test-threads=1"])
-        .env("DLQ_KAFKA_CHILD", format!("{url} {name} {at} {signal} {after}"))
+        .env("DLQ_KAFKA_CHILD", format!("{url} {name} {at} {signal} {after} {whom}"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -122,7 +131,7 @@ async fn fresh(name: &str) -> Option<Shop> {
 }
 
 /// Sends the rest, and makes sure that each was sent once.
-async fn finish(shop: &Shop, by_the_dead: &str) -> u64 {
+pub(super) async fn finish(shop: &Shop, by_the_dead: &str) -> u64 {
     let letters = shop.letters();
     let report = run(to_origin(&letters, 2)).await;
     assert_eq!((report.failed, report.doubtful), (0, 0), "{by_the_dead}: {report}");
@@ -147,7 +156,7 @@ struct Killed {
 /// Kills one at this step, so many microseconds into it, and lets the next one send the rest.
 async fn killed(url: &str, name: String, at: u32, after: u32) -> Killed {
     let shop = fresh(&name).await.unwrap();
-    let child = start(url, &name, at, "-KILL", after);
+    let child = start(url, &name, at, "-KILL", after, 0);
     let waiting = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap());
     let output = waiting.await.unwrap();
     let (step, ended) = said(&output.stdout);
@@ -180,8 +189,6 @@ async fn g6_killed_at_any_step_each_letter_arrives_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_killed_while_it_commits_each_letter_arrives_once() {
     let Some(url) = broker() else { return };
-    // The third `to be committed` is that of the second transaction of letters.
-    const LAST_COMMIT: u32 = 13;
     for first in [0, AT_ONCE] {
         let some = (first..first + AT_ONCE).map(|round| {
             killed(&url, format!("killed-committing-{round}"), LAST_COMMIT, 1 + round * 1_000)
@@ -206,7 +213,7 @@ async fn g6_stopped_at_any_step_it_sends_nothing_twice() {
 async fn stopped(url: &str, at: u32) {
     let name = format!("stopped-{at}");
     let shop = fresh(&name).await.unwrap();
-    let child = start(url, &name, at, "-STOP", 0);
+    let child = start(url, &name, at, "-STOP", 0, 0);
     let id = child.id();
     let is_stopped = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();

@@ -1,0 +1,79 @@
+//! How much is in a topic of dead letters, for `dlq serve`.
+
+use std::collections::BTreeMap;
+
+use dlq_kafka::{ExtentReader, KafkaLag, ingest_marks};
+
+use super::{Broker, ladder};
+use crate::cli::{BrokerArgs, ServeAtBrokerArgs};
+use crate::error::{CliError, chain};
+use crate::filter::AtKafkaArgs;
+use crate::serve::{Extent, Measure, Readers};
+
+/// A topic of dead letters, and the groups whose lag is asked for.
+pub(crate) struct Measured {
+    broker: Broker,
+    extent: ExtentReader,
+    /// By the name of the group.
+    lags: BTreeMap<String, KafkaLag>,
+}
+
+impl Measured {
+    /// Nothing is asked yet. Of a consumer that was named, its topic and its retry topics are looked at.
+    pub(crate) fn new(
+        rest: &str,
+        shown: &str,
+        args: &BrokerArgs,
+        asked: &ServeAtBrokerArgs,
+    ) -> Result<Self, CliError> {
+        let broker = Broker::new(rest, shown.to_owned(), args)?;
+        let mut topics: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for one in &asked.consumer {
+            let stages = ladder(&asked.ladder).stages(&one.of, &one.consumer);
+            let stages = stages.map_err(|error| CliError::refused(error.to_string()))?;
+            let of_group = topics.entry(one.consumer.clone()).or_default();
+            of_group.push(one.of.clone());
+            of_group.extend(stages.into_iter().map(|stage| stage.topic));
+        }
+        let lag = |(group, topics): (String, _)| {
+            let lag = KafkaLag::new(broker.brokers.clone(), &*group, topics);
+            (group, lag)
+        };
+        let lags = topics.into_iter().map(lag).collect();
+        let extent = broker.letters(&AtKafkaArgs::default()).extent();
+        Ok(Self { broker, extent, lags })
+    }
+}
+
+impl Measure for Measured {
+    async fn measure(&mut self) -> Result<Extent, CliError> {
+        let Broker { brokers, topic, .. } = &self.broker;
+        let failed = |error| self.broker.failed(error);
+        let found = self.extent.read().await.map_err(failed)?;
+        for mark in ingest_marks(brokers, topic).await.map_err(failed)? {
+            let lag = || KafkaLag::new(brokers.clone(), &*mark.group, [&**topic]);
+            self.lags.entry(mark.group.clone()).or_insert_with(lag);
+        }
+        let mut ends = BTreeMap::from([(topic.clone(), found.end_offset)]);
+        let mut lag = Vec::new();
+        for (group, of_group) in &self.lags {
+            let read = of_group.read().await.map_err(|error| {
+                CliError::failed(format!("{}: {}", self.broker.shown, chain(&error)))
+            });
+            for at in read? {
+                lag.push((at.topic.clone(), group.clone(), at.lag));
+                ends.insert(at.topic, at.end_offset);
+            }
+        }
+        let by_partition = found.by_partition.into_iter();
+        Ok(Extent {
+            by_part: by_partition.map(|(partition, n)| (partition.to_string(), n)).collect(),
+            oldest: found.oldest,
+            kept: found.retention,
+            readers: Readers::Kafka { ends, lag },
+        })
+    }
+
+    /// The clients find the brokers again by themselves.
+    fn forget(&mut self) {}
+}

@@ -1,0 +1,113 @@
+//! Looking at a store, and finding it again.
+
+use std::future::Future;
+
+use dlq_core::store::{Claims as _, Due, Health, HealthThresholds, Operation, Stats, Upkeep as _};
+use dlq_core::{DeadLetters, Filter, Status, Timestamp};
+use std::time::Duration;
+
+use super::look::Watched;
+use super::render;
+use super::written::Written;
+use crate::error::{CliError, chain};
+
+/// How many operations are looked at, the latest.
+const OPERATIONS: u32 = 100;
+
+/// Where the store is.
+pub(super) trait Place {
+    /// What tells the store there from another one that is put into its place; `None` when it tells that itself.
+    type Identity: PartialEq;
+
+    /// Opens it.
+    fn open(&self) -> impl Future<Output = Result<DeadLetters, CliError>>;
+
+    /// What is there now.
+    fn identity(&self) -> Self::Identity;
+}
+
+/// From when on a store is not well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) health: HealthThresholds,
+    /// From when on a letter has waited for a consumer for too long.
+    pub(super) overdue: Duration,
+}
+
+/// What was found.
+pub(super) struct Found {
+    pub(super) stats: Stats,
+    /// Letters that are pending, held or quarantined.
+    pub(super) waiting: Stats,
+    pub(super) quarantined: Stats,
+    pub(super) next_due: Option<Timestamp>,
+    pub(super) due: Vec<Due>,
+    /// Those that have not ended.
+    pub(super) operations: Vec<Operation>,
+}
+
+/// A store.
+pub(super) struct Stored<P: Place> {
+    place: P,
+    open: Option<(P::Identity, DeadLetters)>,
+    limits: Limits,
+    written: Written,
+}
+
+impl<P: Place> Stored<P> {
+    pub(super) fn new(place: P, limits: Limits) -> Self {
+        Self { place, open: None, limits, written: Written::default() }
+    }
+
+    /// The store; opened, when it is not or when another one is in its place.
+    async fn store(&mut self) -> Result<DeadLetters, CliError> {
+        let identity = self.place.identity();
+        if let Some((_, store)) = self.open.take_if(|(opened, _)| *opened == identity) {
+            self.open = Some((identity, store.clone()));
+            return Ok(store);
+        }
+        self.open = None;
+        let store = self.place.open().await?;
+        self.open = Some((identity, store.clone()));
+        Ok(store)
+    }
+}
+
+impl<P: Place> Watched for Stored<P> {
+    type Found = Found;
+
+    async fn begin(&mut self) -> Result<(), CliError> {
+        self.store().await.map(|_| ())
+    }
+
+    async fn find(&mut self) -> Result<Found, String> {
+        let store = self.store().await.map_err(CliError::into_message)?;
+        let asked = async {
+            let stats = store.stats(Filter::new()).await?;
+            let mut waiting = Filter::new();
+            waiting.statuses = vec![Status::Pending, Status::Held, Status::Quarantined];
+            let waiting = store.stats(waiting).await?;
+            let quarantined = Filter::new().with_status(Status::Quarantined);
+            let quarantined = store.stats(quarantined).await?;
+            let next_due = store.store().next_due(Vec::new()).await?;
+            let due = store.store().due(self.limits.overdue).await?;
+            let mut operations = store.operations(OPERATIONS).await?;
+            operations.retain(|operation| !operation.state.is_final());
+            self.written.look(&store, &stats).await?;
+            Ok(Found { stats, waiting, quarantined, next_due, due, operations })
+        };
+        asked.await.map_err(|error: dlq_core::StoreError| chain(&error))
+    }
+
+    fn forget(&mut self) {
+        self.open = None;
+    }
+
+    fn health(&self, found: &Found, now: Timestamp) -> Health {
+        Health::of(&found.stats, self.limits.health, now)
+    }
+
+    fn export(&self, found: Option<&Found>, now: Timestamp) {
+        render::store(found, &self.written, self.limits.health.age, now);
+    }
+}

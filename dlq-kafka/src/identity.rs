@@ -1,0 +1,151 @@
+//! Which of several topics of one name is read: one that was deleted and created again is another, and its offsets mean
+//! other records (G1: no record is passed over).
+//!
+//! Brokers give each topic an id (since Kafka 2.8). The client works with it and gives it to nobody, except in its log of
+//! metadata, from where it is taken: at the first word of a topic, and when it changes. The client hears of a change
+//! before it fetches from the new topic, since fetches carry the id. The id is noted with each commit, beside the
+//! position that it makes meaningful.
+//!
+//! | the topic is made anew | what the brokers have | what happens |
+//! |---|---|---|
+//! | while a process reads it | no commit, or one with the old id | the client tells of the new id: the partition begins at the first record, as a new assignment; what is in hand of the old topic is handled, and commits nothing |
+//! | and the process dies before it is told | the same | the next one finds no commit, and begins at the first record; or a commit with the old id, and does the same |
+//! | and it dies after that, before a commit | the same | the same |
+//! | after the first commit of the new topic | the commit, with the new id | it goes on there |
+//! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id |
+//!
+//! A commit without an id, by another client or an earlier version, is taken for one of the topic that is there; so are
+//! all where brokers give no ids.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+
+use crate::shared::lock;
+
+/// What the client has to be asked to log.
+const METADATA: &str = "metadata";
+
+/// The ids of the topics that a client knows.
+#[derive(Debug, Default)]
+pub(crate) struct TopicIds {
+    topics: Mutex<HashMap<String, Topic>>,
+    changes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Topic {
+    id: String,
+    /// Those before. A broker that is behind may still tell of them.
+    past: HashSet<String>,
+}
+
+impl TopicIds {
+    /// Takes what the client logs.
+    pub(crate) fn logged(&self, message: &str) {
+        let Some((topic, id)) = change(message) else { return };
+        let mut topics = lock(&self.topics);
+        match topics.get_mut(topic) {
+            Some(known) if known.id == id || known.past.contains(id) => return,
+            Some(known) => {
+                let before = std::mem::replace(&mut known.id, id.to_owned());
+                known.past.insert(before);
+            }
+            None => {
+                let new = Topic { id: id.to_owned(), past: HashSet::new() };
+                topics.insert(topic.to_owned(), new);
+            }
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts what was learned.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The id of a topic; `None` while it is unknown.
+    pub(crate) fn of(&self, topic: &str) -> Option<String> {
+        lock(&self.topics).get(topic).map(|topic| topic.id.clone())
+    }
+
+    /// Whether the topic was made anew since the client began.
+    pub(crate) fn is_another(&self, topic: &str) -> bool {
+        lock(&self.topics).get(topic).is_some_and(|topic| !topic.past.is_empty())
+    }
+}
+
+/// Has a client log what tells of ids. Which of its lines the user asked for.
+pub(crate) fn listen(config: &mut ClientConfig) -> RDKafkaLogLevel {
+    let asked = config.get("debug").map(str::to_owned);
+    let debug =
+        asked.as_ref().map_or_else(|| METADATA.to_owned(), |all| format!("{all},{METADATA}"));
+    config.set("debug", debug);
+    let level = config.log_level;
+    config.set_log_level(RDKafkaLogLevel::Debug);
+    if asked.is_some() { RDKafkaLogLevel::Debug } else { level }
+}
+
+/// `Topic NAME changed id from ID to ID`, behind the name of a thread.
+fn change(message: &str) -> Option<(&str, &str)> {
+    let (start, ids) = message.split_once(" changed id from ")?;
+    let (_, topic) = start.rsplit_once("Topic ")?;
+    let (_, id) = ids.split_once(" to ")?;
+    // As it stands in the metadata of a commit.
+    let is_id = id.len() == 22
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte));
+    is_id.then_some((topic, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "Sb0ORn8nQ/OROvHhAiHSTg";
+    const TWO: &str = "9+wWPNkATI6Z3BIYcM-6_Q";
+
+    fn line(from: &str, to: &str) -> String {
+        format!("[thrd:main]: Topic orders.v1 changed id from {from} to {to}")
+    }
+
+    #[test]
+    fn an_id_is_learned_and_a_past_one_does_not_come_back() {
+        let ids = TopicIds::default();
+        ids.logged(&line("AAAAAAAAAAAAAAAAAAAAAA", ONE));
+        assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(ONE), 1));
+        assert!(!ids.is_another("orders.v1"));
+        for (from, to) in [(ONE, TWO), (TWO, ONE), (ONE, TWO)] {
+            ids.logged(&line(from, to));
+            assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(TWO), 2));
+        }
+        assert!(ids.is_another("orders.v1"));
+        assert_eq!(ids.of("orders"), None);
+    }
+
+    #[test]
+    fn other_lines_say_nothing() {
+        for message in [
+            "",
+            "[thrd:main]: Topic orders changed id from ",
+            "[thrd:main]: Topic orders changed id from A to B;clean",
+            "[thrd:main]: Topic orders [0] Leader 1 Epoch 0",
+        ] {
+            assert_eq!(change(message), None, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_wants_logged_is_logged_too() {
+        let mut config = ClientConfig::new();
+        config.set_log_level(RDKafkaLogLevel::Warning);
+        assert!(matches!(listen(&mut config), RDKafkaLogLevel::Warning));
+        assert_eq!(config.get("debug"), Some("metadata"));
+        let mut config = ClientConfig::new();
+        config.set("debug", "fetch");
+        assert!(matches!(listen(&mut config), RDKafkaLogLevel::Debug));
+        assert_eq!(config.get("debug"), Some("fetch,metadata"));
+    }
+}

@@ -1,0 +1,181 @@
+//! Ends of partitions where no record stands: the marks of transactions, and what was taken back.
+//!
+//! Such offsets never come, and so nothing is committed beyond them: a group that has done everything would be behind for
+//! ever. So partitions in which everything is done are looked at now and then. Where one ends beyond what was received, a
+//! second client reads from there, and where it comes to that end without a record, the end is committed. What it has not
+//! seen is not believed: an end is asked for before it reads, it reads as the first client does, and nothing is said of a
+//! partition of which something was received meanwhile. A process that dies before that commit has done everything, and
+//! the next one looks again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+
+use crate::blocked::looker;
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+use crate::partition::Partition;
+use crate::shared::Shared;
+
+/// How often partitions are looked at in which everything is done.
+const EVERY: Duration = Duration::from_secs(1);
+/// The same after the brokers did not answer.
+const LATER: Duration = Duration::from_secs(15);
+/// How long brokers may take to say where partitions end; nothing is fetched meanwhile.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How long reading may take, and how long one partition is waited for at once.
+const LOOK: Duration = Duration::from_secs(8);
+const TURN: Duration = Duration::from_millis(10);
+
+/// A part of a partition, without its last offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+}
+
+type Looked = Vec<(Arc<Partition>, Span)>;
+
+/// Looks at the ends of partitions in which everything is done.
+pub(crate) struct Tail {
+    brokers: Brokers,
+    /// Up to where each was done when it was looked at last, and up to where something was found beyond.
+    known: HashMap<(Arc<str>, i32), (u64, i64)>,
+    due: Instant,
+    look: Option<JoinHandle<Result<Looked, SetupError>>>,
+}
+
+impl Tail {
+    pub(crate) fn new(brokers: Brokers) -> Self {
+        Self { brokers, known: HashMap::new(), due: Instant::now() + EVERY, look: None }
+    }
+
+    /// Takes what a look has found, and begins the next when it is time.
+    pub(crate) fn watch<C: ConsumerContext>(
+        &mut self,
+        consumer: &BaseConsumer<C>,
+        shared: &Shared,
+    ) {
+        if let Some(look) = self.look.take_if(|look| look.is_finished()) {
+            match look.join() {
+                Ok(Ok(empty)) => empty.iter().for_each(|(partition, span)| {
+                    partition.passes(span.from.unsigned_abs(), span.to.unsigned_abs());
+                }),
+                Ok(Err(error)) => tracing::debug!(%error, "ends could not be looked at"),
+                Err(_) => tracing::error!("a look at ends of partitions has panicked"),
+            }
+        }
+        if self.look.is_some() || Instant::now() < self.due {
+            return;
+        }
+        self.due = Instant::now() + EVERY;
+        match self.ends(consumer, shared) {
+            Ok(spans) if spans.is_empty() => {}
+            Ok(spans) => self.begin(spans),
+            Err(error) => {
+                self.due = Instant::now() + LATER;
+                tracing::debug!(%error, "it could not be found out where partitions end");
+            }
+        }
+    }
+
+    /// The ends of partitions in which everything has been done for a while, where they lie beyond that.
+    fn ends<C: ConsumerContext>(
+        &mut self,
+        consumer: &BaseConsumer<C>,
+        shared: &Shared,
+    ) -> Result<Looked, KafkaError> {
+        let before = std::mem::take(&mut self.known);
+        let mut resting = Vec::new();
+        for partition in shared.all() {
+            let Some(at) = partition.rests_at() else { continue };
+            let place = (Arc::clone(&partition.topic), partition.number);
+            let known = before.get(&place).copied().filter(|(before, _)| *before == at);
+            let (_, found) = *self.known.entry(place).or_insert(known.unwrap_or((at, 0)));
+            if known.is_some() {
+                resting.push((partition, at, found));
+            }
+        }
+        if resting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut list = TopicPartitionList::new();
+        for (partition, ..) in &resting {
+            list.add_partition_offset(&partition.topic, partition.number, Offset::End)?;
+        }
+        let ends = consumer.offsets_for_times(list, ANSWER)?;
+        let span = |(partition, at, found): (Arc<Partition>, u64, i64)| {
+            let end = ends.find_partition(&partition.topic, partition.number)?;
+            let (from, to) = match (end.error(), end.offset()) {
+                (Ok(()), Offset::Offset(end)) => (i64::try_from(at).ok()?, end),
+                _ => return None,
+            };
+            let topic = Arc::clone(&partition.topic);
+            let span = Span { topic, partition: partition.number, from, to };
+            // What was looked at is looked at again when more stands there.
+            (from < to && found < to).then_some((partition, span))
+        };
+        Ok(resting.into_iter().filter_map(span).collect())
+    }
+
+    fn begin(&mut self, looked: Looked) {
+        for (_, span) in &looked {
+            if let Some(known) = self.known.get_mut(&(Arc::clone(&span.topic), span.partition)) {
+                known.1 = span.to;
+            }
+        }
+        let brokers = self.brokers.clone();
+        let look = move || {
+            let spans: Vec<_> = looked.iter().map(|(_, span)| span.clone()).collect();
+            let empty = without_records(&brokers, &spans)?;
+            Ok(looked.into_iter().filter(|(_, span)| empty.contains(span)).collect())
+        };
+        let thread = std::thread::Builder::new().name("dlq-kafka-tail".to_owned());
+        match thread.spawn(look) {
+            Ok(look) => self.look = Some(look),
+            Err(error) => tracing::warn!(%error, "a thread that looks could not be started"),
+        }
+    }
+}
+
+/// Of these parts those in which no record stands. What cannot be read may be one.
+pub(crate) fn without_records(brokers: &Brokers, spans: &[Span]) -> Result<Vec<Span>, SetupError> {
+    let answered = |error| SetupError::answered("look at the ends of partitions", error);
+    let consumer = looker(brokers)?;
+    let mut list = TopicPartitionList::new();
+    let mut open = Vec::new();
+    for span in spans {
+        let from = Offset::Offset(span.from);
+        list.add_partition_offset(&span.topic, span.partition, from).map_err(answered)?;
+        if let Some(queue) = consumer.split_partition_queue(&span.topic, span.partition) {
+            open.push((span, queue));
+        }
+    }
+    consumer.assign(&list).map_err(answered)?;
+    let until = Instant::now() + LOOK;
+    let mut empty = Vec::new();
+    while !open.is_empty() && Instant::now() < until {
+        // What is of no partition.
+        let _ = consumer.poll(Duration::ZERO);
+        open.retain(|(span, queue)| {
+            let is_empty = match queue.poll(TURN) {
+                None => return true,
+                Some(Ok(message)) => message.offset() >= span.to,
+                Some(Err(KafkaError::PartitionEOF(_))) => true,
+                Some(Err(_)) => false,
+            };
+            if is_empty {
+                empty.push((*span).clone());
+            }
+            false
+        });
+    }
+    Ok(empty)
+}

@@ -1,0 +1,150 @@
+//! Who has to log in does, and is told what is wrong where that is refused.
+
+use std::fmt::{Debug, Display};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dlq_core::store::Letters as _;
+use dlq_core::{Filter, Sink as _, Source as _, StoreErrorKind, TransportErrorKind};
+use dlq_kafka::{Brokers, KafkaConsumer, KafkaFeed, KafkaLag, KafkaLetters, KafkaReplay};
+use dlq_services::{Running, Service};
+use dlq_testkit::fixtures::letter;
+
+use crate::fixture::{PATIENCE, Place, available, handle, number, start_as};
+use crate::fixture_replay::{ORIGIN, operation};
+
+const USER: &str = "ana";
+const PASSWORD: &str = "s3cret";
+const WRONG: &str = "wr0ng";
+const LEASE: Duration = Duration::from_secs(10);
+/// How soon a refusal is told, which is long before a broker is given up that does not answer.
+const SOON: Duration = Duration::from_secs(6);
+
+fn start() -> (Arc<Mutex<Running>>, String) {
+    let running = start_as(Service::Kafka.builder().login(USER, PASSWORD));
+    let url = running.login_url().unwrap();
+    (Arc::new(Mutex::new(running)), url)
+}
+
+/// The brokers, for who logs in so.
+fn brokers(url: &str, mechanism: &str, password: &str) -> Brokers {
+    Brokers::at(url)
+        .with("security.protocol", "sasl_plaintext")
+        .with("sasl.mechanism", mechanism)
+        .with("sasl.username", USER)
+        .with("sasl.password", password)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_logs_in_reads_and_writes() {
+    if !available() {
+        return;
+    }
+    let (running, url) = start();
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+        let mut place = Place::at(Arc::clone(&running), &mechanism.to_lowercase(), 1).await;
+        place.publish([7]).await;
+        place.brokers = brokers(&url, mechanism, PASSWORD);
+        if mechanism != "PLAIN" && !cfg!(feature = "ssl") {
+            let error = place.billing().source().await.unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::InvalidConfig, "{error}");
+            assert!(error.to_string().contains("the feature `ssl` of `dlq-kafka`"), "{error}");
+            continue;
+        }
+        let mut source = place.billing().source().await.unwrap();
+        assert_eq!(number(&handle(&mut source).await), 7);
+        let sink = place.billing().sink().await.unwrap();
+        let mut dead = letter(1);
+        dead.origin = handle_origin(&place);
+        sink.put(vec![dead]).await.unwrap();
+        let letters = KafkaLetters::new(&place.brokers, format!("{}.dlq", place.topic));
+        assert_eq!(letters.count(Filter::new()).await.unwrap(), 1, "{mechanism}");
+        source.close().await;
+    }
+}
+
+fn handle_origin(place: &Place) -> dlq_core::Origin {
+    dlq_core::Origin::new("kafka", &*place.topic, dlq_core::Position::Offset(0)).with_partition(0)
+}
+
+/// What is said soon of a login that is refused, without the password.
+#[track_caller]
+fn refused(begun: Instant, what: &str, mechanism: &str, error: &(impl Display + Debug)) {
+    let said = format!("{error}");
+    println!("{what}: {said}");
+    for part in ["`sasl.password`", "`sasl.mechanisms`", mechanism] {
+        assert!(said.contains(part), "{what}: `{part}` is not in {said}");
+    }
+    assert!(!format!("{said}{error:?}").contains(WRONG), "{what}: {said}");
+    assert!(begun.elapsed() < SOON, "{what}: {:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
+    if !available() {
+        return;
+    }
+    let (running, url) = start();
+    let place = Place::at(Arc::clone(&running), "refused", 1).await;
+    let mechanisms: &[_] =
+        if cfg!(feature = "ssl") { &["PLAIN", "SCRAM-SHA-512"] } else { &["PLAIN"] };
+    for mechanism in mechanisms {
+        let brokers = brokers(&url, mechanism, WRONG);
+        assert!(!format!("{brokers:?}").contains(WRONG));
+        let consumer = KafkaConsumer::new(&brokers, &*place.topic, "billing");
+
+        let begun = Instant::now();
+        let error = consumer.source().await.unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+        refused(begun, "source", mechanism, &error);
+
+        let begun = Instant::now();
+        let error = consumer.sink().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        refused(begun, "sink", mechanism, &error);
+
+        let begun = Instant::now();
+        refused(begun, "lane", mechanism, &consumer.retry_lane().await.unwrap_err());
+
+        let begun = Instant::now();
+        let lag = KafkaLag::new(brokers.clone(), "billing", [&*place.topic]);
+        refused(begun, "lag", mechanism, &lag.read().await.unwrap_err());
+
+        let begun = Instant::now();
+        let letters = KafkaLetters::new(&brokers, &*place.topic);
+        let error = letters.count(Filter::new()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        refused(begun, "letters", mechanism, &error);
+
+        let begun = Instant::now();
+        let replay = KafkaReplay::new(&letters, Filter::new(), ORIGIN, operation(1));
+        let error = replay.run(std::future::pending(), |_| {}).await.unwrap_err();
+        refused(begun, "replay", mechanism, &error);
+
+        let begun = Instant::now();
+        let feed = KafkaFeed::open(&brokers, &place.topic, "feed", "sqlite:///dlq.db", LEASE);
+        let error = feed.await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        refused(begun, "feed", mechanism, &error);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_log_in_where_that_is_asked_is_told() {
+    if !available() {
+        return;
+    }
+    let (_running, url) = start();
+    let consumer = KafkaConsumer::new(&Brokers::at(&url), "orders", "billing");
+    let begun = Instant::now();
+    let error = consumer.source().await.unwrap_err();
+    println!("{error}");
+    assert!(error.to_string().contains("security.protocol"), "{error}");
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    // One that the brokers do not know.
+    let consumer = KafkaConsumer::new(&brokers(&url, "SCRAM-SHA-1", PASSWORD), "orders", "billing");
+    let error = consumer.source().await.unwrap_err();
+    println!("{error}");
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("SCRAM-SHA-1"), "{error}");
+}

@@ -1,0 +1,203 @@
+//! Most handlers need not wait: what can be done about a message without waiting is done where it was received, and only
+//! what is left gets a task.
+
+use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use dlq_core::{Delivery, Disposition, TransportError};
+
+use super::hand::{HAND, Hand};
+use super::keys::KeyTurn;
+use super::message::{InHand, Place, Running, Shared};
+use super::probation::Turn;
+use super::report::{Fate, Outcome};
+use super::stack::Stack;
+use crate::stage::Settlement;
+
+/// A handler that keeps the thread for longer had better run beside others.
+const BRIEF: Duration = Duration::from_micros(10);
+/// One that keeps it for longer is as bad as many of those.
+const LONG: Duration = Duration::from_millis(1);
+/// How many messages get tasks of their own at once when handlers were not brief.
+const APART: u32 = 256;
+/// How many handlers in a row may keep the thread until then.
+const TRIES: u32 = 4;
+
+/// Whether the next message may be handled where it was received.
+///
+/// A handler that computes for long would run on one thread, and keep all others waiting. So it is watched how long
+/// they take.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Grows with each handler that was not brief, by more than it shrinks with one that was.
+    score: u32,
+    /// How many messages get tasks of their own.
+    apart: u32,
+}
+
+impl Pace {
+    const EACH: u32 = 8;
+
+    pub(super) fn is_brief(&mut self) -> bool {
+        let is_brief = self.apart == 0;
+        self.apart = self.apart.saturating_sub(1);
+        is_brief
+    }
+
+    /// The next messages had better get tasks.
+    pub(super) fn spare(&mut self, messages: u32) {
+        self.apart = self.apart.max(messages);
+    }
+
+    pub(super) fn took(&mut self, time: Duration) {
+        if time <= BRIEF {
+            self.score = self.score.saturating_sub(1);
+            return;
+        }
+        self.score += if time <= LONG { Self::EACH } else { TRIES * Self::EACH };
+        if self.score >= TRIES * Self::EACH {
+            // One more that is not brief, and it goes on so.
+            self.score = (TRIES - 1) * Self::EACH;
+            self.spare(APART);
+        }
+    }
+}
+
+/// How far a message has come without waiting.
+pub(super) enum Begun {
+    /// To the end.
+    Ended(Fate, Place),
+    /// Nowhere: it has to wait before it runs.
+    Waits(InHand),
+    /// Its stack runs.
+    Runs(InHand, Running),
+    /// The broker is being told.
+    Settles(Settles),
+}
+
+type Told = std::pin::Pin<Box<dyn Future<Output = Result<(), TransportError>> + Send>>;
+
+/// A message of which the broker is being told.
+pub(super) struct Settles {
+    told: Told,
+    outcome: Outcome,
+    delivery: Delivery,
+    _turn: Turn,
+    _key: Option<KeyTurn>,
+    _place: Place,
+}
+
+impl Shared {
+    /// Does what can be done without waiting. `turn` is kept from one message to the next. Has to be called within the
+    /// retry stage's [`step_within`](crate::retry::step_within). `None` if the stack panicked.
+    pub(super) fn at_once(
+        &self,
+        stack: &mut dyn Stack,
+        message: InHand,
+        turn: &mut Option<Turn>,
+    ) -> Option<Begun> {
+        let begin = AssertUnwindSafe(|| self.begin(stack, message, turn));
+        catch_unwind(begin)
+            .inspect_err(|_| {
+                tracing::error!(
+                    "a stack panicked outside its panic guard; the message is unsettled"
+                );
+            })
+            .ok()
+    }
+
+    fn begin(&self, stack: &mut dyn Stack, mut message: InHand, turn: &mut Option<Turn>) -> Begun {
+        let is_first = message.key.as_mut().is_none_or(KeyTurn::is_first);
+        if !is_first {
+            return Begun::Waits(message);
+        }
+        let Some(own) = turn.take().or_else(|| self.probation.turn_now()) else {
+            return Begun::Waits(message);
+        };
+        let Some(ticket) = message.ticket.take() else { return Begun::Waits(message) };
+        // Whoever goes on polls at once, with a waker of its own.
+        let mut context = Context::from_waker(Waker::noop());
+        let hand = Hand::new(ticket, message.key.is_some(), self.stop.clone());
+        let (mut stack, polled) = HAND.sync_scope(Arc::clone(&hand), || {
+            let delivery = message.delivery.clone();
+            let called = stack.call(delivery, &mut context);
+            // Not ready: a stack of its own can wait for it.
+            let mut stack = called.unwrap_or_else(|delivery| self.program.stack.run(delivery));
+            let polled = stack.as_mut().poll(&mut context);
+            (stack, polled)
+        });
+        let disposition = match polled {
+            Poll::Ready(Ok(settlement)) if !waits_here(&message, &settlement) => {
+                settlement.into_disposition()
+            }
+            Poll::Ready(ended) => {
+                stack = Box::pin(ready(ended));
+                return Begun::Runs(message, Running { stack, hand, turn: own });
+            }
+            Poll::Pending => return Begun::Runs(message, Running { stack, hand, turn: own }),
+        };
+        hand.judge(&disposition);
+        let outcome = self.will_be(&disposition);
+        let InHand { delivery, settle, key, place, .. } = message;
+        let mut told = settle.settle_boxed(disposition);
+        match told.as_mut().poll(&mut context) {
+            Poll::Ready(settled) => {
+                *turn = Some(own);
+                let outcome = self.settled(settled, outcome, &delivery);
+                Begun::Ended(Fate { outcome, route_errors: 0 }, place)
+            }
+            Poll::Pending => {
+                let (_turn, _key, _place) = (own, key, place);
+                Begun::Settles(Settles { told, outcome, delivery, _turn, _key, _place })
+            }
+        }
+    }
+}
+
+/// Given back, it would be overtaken by the next of its key.
+fn waits_here(message: &InHand, settlement: &Settlement) -> bool {
+    message.key.is_some() && matches!(settlement.disposition(), Disposition::Deferred { .. })
+}
+
+impl Settles {
+    /// Waits until the broker has answered.
+    pub(super) async fn end(mut self, shared: Arc<Shared>) -> Fate {
+        let settled = tokio::select! {
+            biased;
+            settled = &mut self.told => settled,
+            () = shared.abort.cancelled() => return Fate::UNSETTLED,
+        };
+        let outcome = shared.settled(settled, self.outcome, &self.delivery);
+        Fate { outcome, route_errors: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn brief_of(pace: &mut Pace, count: u32, time: Duration) -> u32 {
+        (0..count).map(|_| u32::from(pace.is_brief().then(|| pace.took(time)).is_some())).sum()
+    }
+
+    #[test]
+    fn handlers_that_compute_get_tasks_of_their_own() {
+        let mut pace = Pace::default();
+        assert_eq!(brief_of(&mut pace, 1_000, BRIEF), 1_000);
+        assert!(brief_of(&mut pace, 1_000, 2 * BRIEF) < 10);
+        let mut pace = Pace::default();
+        assert_eq!(brief_of(&mut pace, 200, 2 * LONG), 1, "one that is long is enough");
+    }
+
+    #[test]
+    fn one_that_was_held_up_says_nothing() {
+        let mut pace = Pace::default();
+        for _ in 0..100 {
+            assert_eq!(brief_of(&mut pace, 1, 5 * BRIEF), 1);
+            assert_eq!(brief_of(&mut pace, 20, BRIEF), 20);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Where messages come from: the one place that knows of transports.
+
+use std::error::Error;
+
+use dlq_nats::{NatsConsumer, async_nats};
+use dlq_sql::postgres::PostgresStore;
+use dlq_tower::core::memory::MemoryBroker;
+
+#[cfg(feature = "kafka")]
+#[path = "../../kafka/src/feed.rs"]
+mod kafka;
+#[path = "../../quickstart/src/feed.rs"]
+mod memory;
+#[path = "../../nats/src/feed.rs"]
+mod nats;
+
+use crate::{CONSUMER, consume};
+
+/// Publishes the feed where the environment says, and consumes it from there.
+pub(crate) async fn publish_and_consume(store: PostgresStore) -> Result<(), Box<dyn Error>> {
+    if let Ok(at) = std::env::var("KAFKA_BROKERS") {
+        return from_kafka(at, store).await;
+    }
+    if let Ok(url) = std::env::var("NATS_URL") {
+        let client = async_nats::connect(url).await?;
+        println!("{} messages on NATS JetStream", nats::publish(&client).await?);
+        let payments = NatsConsumer::new(nats::STREAM, CONSUMER)
+            .with_filter("payments.>")
+            .with_key_header(nats::KEY);
+        return consume(payments.source(&client).await?, store).await;
+    }
+    let broker = MemoryBroker::new().with_stream("payments");
+    println!("{} messages in memory", memory::publish(&broker)?);
+    consume(broker.source("payments"), store).await
+}
+
+#[cfg(feature = "kafka")]
+async fn from_kafka(at: String, store: PostgresStore) -> Result<(), Box<dyn Error>> {
+    kafka::create(&at).await?;
+    println!("{} messages on Kafka", kafka::publish(&at).await?);
+    let brokers = dlq_kafka::Brokers::at(at);
+    // Letters and retries are in the store.
+    let payments =
+        dlq_kafka::KafkaConsumer::new(&brokers, kafka::TOPIC, CONSUMER).without_retries();
+    consume(payments.source().await?, store).await
+}
+
+#[cfg(not(feature = "kafka"))]
+async fn from_kafka(_: String, _: PostgresStore) -> Result<(), Box<dyn Error>> {
+    Err("KAFKA_BROKERS is set, and this was built without Kafka: cargo run -p postgres-example --features kafka".into())
+}
