@@ -124,7 +124,7 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     Ok(format!("{scheme}://{}", path.display()))
 }
 
-/// How the store at this URL is opened: `schema` and `table` in its query are ours, the rest is the driver's.
+/// How the store at this URL is opened: `schema`, `table` and `pooler` in its query are ours, the rest is the driver's.
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres(url: &str) -> PostgresBuilder {
     let (url, ours) = without_ours(url);
@@ -132,6 +132,7 @@ pub(crate) fn postgres(url: &str) -> PostgresBuilder {
     for part in ours {
         builder = match part.split_once('=') {
             Some(("schema", name)) => builder.schema(name),
+            Some(("pooler", said)) => builder.pooler(said == "true"),
             Some((_, name)) => builder.table(name),
             None => builder,
         };
@@ -144,8 +145,9 @@ pub(crate) fn postgres(url: &str) -> PostgresBuilder {
 fn without_ours(url: &str) -> (String, Vec<&str>) {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let parts = query.split('&').filter(|part| !part.is_empty());
-    let (ours, theirs): (Vec<_>, Vec<_>) =
-        parts.partition(|part| part.starts_with("schema=") || part.starts_with("table="));
+    let is_ours =
+        |part: &&str| ["schema=", "table=", "pooler="].iter().any(|name| part.starts_with(name));
+    let (ours, theirs): (Vec<_>, Vec<_>) = parts.partition(is_ours);
     let url =
         if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
     (url, ours)

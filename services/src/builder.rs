@@ -20,6 +20,7 @@ const PORT_ATTEMPTS: u32 = 5;
 pub struct Builder {
     service: Service,
     settings: Vec<(String, String)>,
+    env: Vec<(String, String)>,
     keep_in: Option<PathBuf>,
     program: Option<PathBuf>,
     ours: bool,
@@ -80,6 +81,7 @@ impl Builder {
         Self {
             service,
             settings: Vec::new(),
+            env: Vec::new(),
             keep_in: None,
             program: None,
             ours: false,
@@ -91,6 +93,12 @@ impl Builder {
     /// over earlier ones and over the defaults.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// A variable of the server's environment, beside ours, for each node.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), value.into()));
         self
     }
 
@@ -202,7 +210,7 @@ impl Builder {
             let folder = data.node(self.service, index + 1)?;
             let (settings, login) = (&*self.settings, self.login.as_ref());
             let plan = Plan { index, ports: &ports, folder: &folder, settings, login };
-            let launch = self.prepare(installed, &plan)?;
+            let launch = Launch { env: self.env.clone(), ..self.prepare(installed, &plan)? };
             let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
             nodes.push(Running::ours(self.service, own));
         }

@@ -94,7 +94,7 @@ pub(crate) fn prepare(jars: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error> {
         args.extend(["-cp".to_owned(), format!("{}/*", jars.display())]);
         args.extend(arguments.iter().map(|&argument| argument.to_owned()));
         let program = tool(Service::Kafka, "java", "Java 17 or later")?;
-        Ok(Launch { program, args, user: None, stop_signal: "TERM" })
+        Ok(Launch { program, args, env: Vec::new(), user: None, stop_signal: "TERM" })
     };
     let format = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID];
     let users = plan.login.map_or_else(Vec::new, |Login { user, password }| {

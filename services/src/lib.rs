@@ -26,6 +26,6 @@ pub use kafka::{KAFKA_VERSION, Kafka, KafkaCluster};
 pub use nats::{NATS_VERSION, Nats, NatsCluster};
 pub use postgres::Postgres;
 pub use redis::Redis;
-pub use require::{Skip, or_skip, require, require_cluster, require_promtool};
+pub use require::{Skip, or_skip, require, require_cluster, require_pgbouncer, require_promtool};
 pub use running::Running;
 pub use service::Service;

@@ -163,11 +163,13 @@ fn env() -> Outcome {
         };
         say(&format!("{server:<9} {text}"))?;
     }
-    let text = match tools::promtool() {
-        Ok(path) => format!("{} ({})", path.display(), first_line(&path, "--version")),
-        Err(error) => format!("not available: {error}"),
-    };
-    say(&format!("{:<9} {text}", "promtool"))?;
+    for (name, tool) in [("promtool", tools::promtool()), ("pgbouncer", tools::pgbouncer())] {
+        let text = match tool {
+            Ok(path) => format!("{} ({})", path.display(), first_line(&path, "--version")),
+            Err(error) => format!("not available: {error}"),
+        };
+        say(&format!("{name:<9} {text}"))?;
+    }
     Ok(())
 }
 

@@ -97,7 +97,7 @@ pub(crate) fn prepare(program: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error
     let file = plan.folder.join("nats.conf");
     fs::write(&file, text).map_err(Error::system(Service::Nats, "write its configuration"))?;
     let args = vec!["--config".to_owned(), file.display().to_string()];
-    Ok(Launch { program, args, user: None, stop_signal: "TERM" })
+    Ok(Launch { program, args, env: Vec::new(), user: None, stop_signal: "TERM" })
 }
 
 /// The name under which the nodes of a cluster know the node with this index.

@@ -48,6 +48,7 @@ pub(crate) fn prepare(program: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error
     let launch = |program: PathBuf, args: Vec<String>| Launch {
         program,
         args,
+        env: Vec::new(),
         user: Some("postgres"),
         // Its fast shutdown; the one by TERM waits for clients to leave.
         stop_signal: "INT",

@@ -22,6 +22,8 @@ pub(crate) const POLL: Duration = Duration::from_millis(20);
 pub(crate) struct Launch {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
+    /// Variables of its environment, beside ours.
+    pub(crate) env: Vec<(String, String)>,
     /// The user to become when we are root.
     pub(crate) user: Option<&'static str>,
     /// The signal that asks it to end in good order.
@@ -185,7 +187,7 @@ fn command(launch: &Launch) -> Command {
     } else {
         Command::new(&launch.program)
     };
-    command.args(&launch.args).current_dir("/");
+    command.args(&launch.args).envs(launch.env.iter().cloned()).current_dir("/");
     command
 }
 

@@ -45,5 +45,5 @@ pub(crate) fn prepare(program: PathBuf, plan: &Plan<'_>) -> Result<Launch, Error
     let file = plan.folder.join("redis.conf");
     fs::write(&file, text).map_err(Error::system(Service::Redis, "write its configuration"))?;
     let args = vec![file.display().to_string()];
-    Ok(Launch { program, args, user: None, stop_signal: "TERM" })
+    Ok(Launch { program, args, env: Vec::new(), user: None, stop_signal: "TERM" })
 }

@@ -13,6 +13,7 @@ const VARIABLE: &str = "DLQ_TEST_REQUIRE";
 pub struct Skip(#[source] Error);
 
 /// The name of [`tools::promtool`] in that list.
+const PGBOUNCER: &str = "pgbouncer";
 const PROMTOOL: &str = "promtool";
 
 /// Starts a server for a test, which is skipped if there is none to be had:
@@ -77,6 +78,20 @@ pub fn require_promtool() -> Result<PathBuf, Skip> {
     judge(&list, PROMTOOL, tools::promtool(), &mut std::io::stderr())
 }
 
+/// The program `pgbouncer` for a test, as [`require`] gives a server; its name in `DLQ_TEST_REQUIRE` is `pgbouncer`.
+///
+/// # Errors
+///
+/// As [`require`].
+///
+/// # Panics
+///
+/// As [`require`].
+pub fn require_pgbouncer() -> Result<PathBuf, Skip> {
+    let list = std::env::var(VARIABLE).unwrap_or_default();
+    judge(&list, PGBOUNCER, tools::pgbouncer(), &mut std::io::stderr())
+}
+
 fn judge<T>(
     list: &str,
     subject: &str,
@@ -105,7 +120,7 @@ fn judge<T>(
 fn is_listed(list: &str, subject: &str) -> Result<bool, String> {
     let mut is_listed = false;
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        if name != PROMTOOL {
+        if ![PGBOUNCER, PROMTOOL].contains(&name) {
             name.parse::<Service>()?;
         }
         is_listed |= name == subject;

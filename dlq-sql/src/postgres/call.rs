@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Connection as _, PgConnection, Postgres};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -115,8 +115,51 @@ impl PostgresStore {
     }
 }
 
+/// Begins a transaction where the connection is one of a pooler: it is the same one only until a transaction ends, and a
+/// statement is prepared first and then run.
+pub(super) async fn pin(shared: Option<&str>, conn: &mut PgConnection) -> Result<()> {
+    if let Some(begin) = shared {
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// Ends what [`pin`] began.
+pub(super) async fn unpin<T>(
+    shared: Option<&str>,
+    conn: &mut PgConnection,
+    done: Result<T>,
+) -> Result<T> {
+    if shared.is_some() {
+        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = sqlx::raw_sql(end).execute(conn).await;
+        if done.is_ok() {
+            ended?;
+        }
+    }
+    done
+}
+
 /// Runs a future on a connection: `attempt!(store, conn => list(conn))`. It may be run more than once.
 macro_rules! attempt {
+    ($store:expr, $conn:ident => $work:expr) => {
+        async {
+            let shared = $store.inner.begin.shared();
+            $crate::postgres::call::on_connection!($store, conn => async {
+                $crate::postgres::call::pin(shared, conn).await?;
+                let done: $crate::error::Result<_> = {
+                    let $conn = &mut *conn;
+                    $work.await
+                };
+                $crate::postgres::call::unpin(shared, conn, done).await
+            })
+        }
+        .await
+    };
+}
+
+/// The same for a future that begins a transaction itself.
+macro_rules! on_connection {
     ($store:expr, $conn:ident => $work:expr) => {
         async {
             let store: &$crate::postgres::PostgresStore = $store;
@@ -138,9 +181,8 @@ macro_rules! attempt {
 macro_rules! transact {
     ($store:expr, $unit:ident => $work:expr) => {
         async {
-            let done = $crate::postgres::call::attempt!($store, conn => async {
-                let mut begun =
-                    $crate::postgres::unit::Unit::begin(conn, $store.names(), $store.given_time()).await?;
+            let done = $crate::postgres::call::on_connection!($store, conn => async {
+                let mut begun = $crate::postgres::unit::Unit::begin(conn, &$store.inner, $store.given_time()).await?;
                 let done: $crate::error::Result<_> = {
                     let $unit = &mut begun;
                     $work.await
@@ -154,4 +196,4 @@ macro_rules! transact {
     };
 }
 
-pub(super) use {attempt, transact};
+pub(super) use {attempt, on_connection, transact};

@@ -1,14 +1,14 @@
 //! Whether what is stored holds together.
 
 use dlq_core::StoreError;
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use super::PostgresStore;
-use super::call::attempt;
+use super::call::on_connection;
 use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
 use super::tables::COUNTED;
+use super::{Inner, PostgresStore};
 use crate::error::{During, Result};
 use crate::values::Take as _;
 
@@ -23,15 +23,15 @@ impl PostgresStore {
     /// When the database cannot be read.
     pub async fn verify(&self) -> std::result::Result<Vec<String>, StoreError> {
         let patient = self.patient();
-        attempt!(&patient, conn => verify(conn, self.names())).during("look for damage")
+        on_connection!(&patient, conn => verify(conn, &self.inner)).during("look for damage")
     }
 }
 
-async fn verify(conn: &mut PgConnection, names: &Names) -> Result<Vec<String>> {
-    let Names { letters, counts, operations, items, .. } = names;
-    let mut transaction =
-        conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
-    transaction.execute("SET LOCAL statement_timeout = 0").await?;
+async fn verify(conn: &mut PgConnection, store: &Inner) -> Result<Vec<String>> {
+    let Names { letters, counts, operations, items, .. } = &*store.names;
+    let begin =
+        format!("{}; SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = 0", store.begin.sql);
+    let mut transaction = conn.begin_with(AssertSqlSafe(begin)).await?;
     let mut findings = Vec::new();
     for sql in [
         format!(

@@ -8,12 +8,13 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 use tokio::time::timeout;
 
+use super::call::{pin, unpin};
 use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
 use super::silence::Patience;
 use super::sink::LARGEST;
-use super::{Inner, PostgresStore, migrate, schema};
+use super::{Begin, Inner, PostgresStore, migrate, schema};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
 
@@ -47,6 +48,7 @@ pub struct PostgresBuilder {
     statement_timeout: Duration,
     answer_timeout: Option<Duration>,
     largest: usize,
+    pooler: bool,
 }
 
 #[derive(Clone)]
@@ -87,6 +89,7 @@ impl PostgresBuilder {
             statement_timeout: Duration::from_secs(30),
             answer_timeout: None,
             largest: LARGEST,
+            pooler: false,
         }
     }
 
@@ -158,6 +161,16 @@ impl PostgresBuilder {
         self
     }
 
+    /// Sets whether a pooler in transaction mode stands before the database. Every call is then one transaction, which
+    /// takes two round trips more; nothing is prepared for later and no setting of a connection is changed; nobody
+    /// [listens](super), so that lanes find at their next poll what others made due; and older tables are not migrated:
+    /// do that with `dlq migrate`, past the pooler. A pool that is handed over must have no cache of statements
+    /// (`statement_cache_capacity(0)`). Defaults to no.
+    pub fn pooler(mut self, pooler: bool) -> Self {
+        self.pooler = pooler;
+        self
+    }
+
     /// Lowers how many bytes a letter may have, for tests.
     #[doc(hidden)]
     pub fn largest(mut self, bytes: usize) -> Self {
@@ -185,13 +198,14 @@ impl PostgresBuilder {
     async fn start(self) -> Result<PostgresStore> {
         let patience = self.patience()?;
         let (pool, names) = self.connect().await?;
-        let found = patience.on(schema::found(&pool, &names)).await?;
-        if !self.migrate {
+        let begin = self.begin()?;
+        let found = patience.on(schema::found(&pool, &names, &begin)).await?;
+        if !self.migrate || self.pooler {
             schema::refuse_old(&names, found, &migrate::place(&pool.connect_options(), &names))?;
         } else if found < schema::latest() {
             patience.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
         }
-        let inner = Arc::new(Inner::new(pool, Arc::new(names), self.largest));
+        let inner = Arc::new(Inner::new(pool, Arc::new(names), begin, self.largest));
         let store = PostgresStore { inner, patience, clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.set_dedup(dedup).await?;
@@ -237,21 +251,47 @@ impl PostgresBuilder {
         };
         let schema = match &self.schema {
             Some(schema) => schema.clone(),
-            None => self.patience()?.on(current_schema(&pool)).await?,
+            None => self.patience()?.on(current_schema(&pool, &self.begin()?)).await?,
         };
         let names = Names::new(&schema, &self.table);
         Ok((pool, names))
     }
 
-    async fn pool(&self, url: &str) -> Result<PgPool> {
-        let options = PgConnectOptions::from_str(url)?.disable_statement_logging();
-        let timeout = self.statement_timeout.as_millis();
+    pub(super) fn is_pooled(&self) -> bool {
+        self.pooler
+    }
+
+    /// What the server is to end by itself.
+    fn limits(&self) -> Result<[(&'static str, u128); 2]> {
         // Who vanishes in the middle of a call is to leave no locks behind.
         let idle = self.patience()?.0.map_or(0, |answer| answer.as_millis());
-        let settings = format!(
-            "SET statement_timeout = {timeout}; SET idle_in_transaction_session_timeout = {idle}; \
-             SET default_transaction_isolation = 'read committed'"
-        );
+        let statement = self.statement_timeout.as_millis();
+        Ok([("statement_timeout", statement), ("idle_in_transaction_session_timeout", idle)])
+    }
+
+    /// How a transaction begins.
+    pub(super) fn begin(&self) -> Result<Begin> {
+        let mut sql = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
+        if self.pooler {
+            // Another may have prepared something of the same name on the same connection.
+            sql.push_str("; DEALLOCATE ALL");
+            for (name, value) in self.limits()? {
+                sql.push_str(&format!("; SET LOCAL {name} = {value}"));
+            }
+        }
+        Ok(Begin { sql, is_pooled: self.pooler })
+    }
+
+    async fn pool(&self, url: &str) -> Result<PgPool> {
+        let mut options = PgConnectOptions::from_str(url)?.disable_statement_logging();
+        let mut settings = "SET default_transaction_isolation = 'read committed'".to_owned();
+        for (name, value) in self.limits()? {
+            settings.push_str(&format!("; SET {name} = {value}"));
+        }
+        if self.pooler {
+            options = options.statement_cache_capacity(0).extra_float_digits(None);
+            settings.clear();
+        }
         let settings: Arc<str> = settings.into();
         let pool = PgPoolOptions::new()
             .max_connections(self.max_connections)
@@ -282,10 +322,12 @@ async fn why_not(options: &PgConnectOptions) -> sqlx::Error {
     }
 }
 
-async fn current_schema(pool: &PgPool) -> Result<String> {
+async fn current_schema(pool: &PgPool, begin: &Begin) -> Result<String> {
     let mut conn = pool.acquire().await?;
+    pin(begin.shared(), &mut conn).await?;
     let schema = Query::new("SELECT current_schema()::text");
-    let schema = schema.first(&mut conn, |row| Fields::of(row).text_or_none()).await?.flatten();
+    let schema = schema.first(&mut conn, |row| Fields::of(row).text_or_none()).await;
+    let schema = unpin(begin.shared(), &mut conn, schema).await?.flatten();
     schema.ok_or_else(|| {
         Fault::new(
             StoreErrorKind::InvalidConfig,

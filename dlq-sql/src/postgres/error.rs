@@ -112,6 +112,12 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
         "42703" | "42883" => {
             (Incompatible, "the tables are not those that this program knows; run `dlq migrate`")
         }
+        // What was prepared on a connection is not there when it is run, or another's is.
+        "26000" | "42P05" => (
+            InvalidConfig,
+            "a pooler in transaction mode stands before the database; say so (`PostgresBuilder::pooler`, for the command \
+             `pooler=true` in the URL), or connect past it",
+        ),
         code => match code.get(..2) {
             Some("08" | "57" | "58") => {
                 (Unavailable, "the database stopped or the connection broke; try again")

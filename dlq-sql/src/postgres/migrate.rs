@@ -8,13 +8,13 @@
 //!
 //! Opening a store migrates too, unless [`PostgresBuilder::migrate`] says otherwise.
 
-use dlq_core::StoreError;
+use dlq_core::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 
 use super::PostgresBuilder;
 use super::names::{DEFAULT_TABLE, Names};
 use super::schema;
-use crate::error::{During, Result};
+use crate::error::{During, Fault, Result};
 use crate::migration::{Migration, escaped};
 
 impl PostgresBuilder {
@@ -56,6 +56,13 @@ impl PostgresBuilder {
     /// Dropping the future leaves behind what was migrated so far; migrating again goes on from there.
     pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
         let apply = async {
+            if self.is_pooled() {
+                return Err(Fault::new(
+                    StoreErrorKind::InvalidConfig,
+                    "a pooler in transaction mode stands before the database, and a migration needs a connection of its \
+                     own; name the database itself",
+                ));
+            }
             let (pool, names) = self.connect().await?;
             let migration = self.look(&pool, &names).await?;
             let ensure = schema::ensure(&pool, &names, schema::latest());
@@ -66,7 +73,9 @@ impl PostgresBuilder {
     }
 
     async fn look(&self, pool: &PgPool, names: &Names) -> Result<Migration> {
-        Ok(schema::migration(self.patience()?.on(schema::found(pool, names)).await?))
+        Ok(schema::migration(
+            self.patience()?.on(schema::found(pool, names, &self.begin()?)).await?,
+        ))
     }
 }
 

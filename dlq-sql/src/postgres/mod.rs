@@ -30,8 +30,8 @@
 //! Whoever makes letters due says so (`NOTIFY`) when the transaction is committed, and lanes that wait in other processes
 //! ask at once. For this each store listens, on one connection more than
 //! [`max_connections`](PostgresBuilder::max_connections), from when somebody first waits until its last clone is dropped.
-//! Where listening does not work, behind a pooler that shares connections between transactions for example, lanes find
-//! letters at their next poll.
+//! Where listening does not work, behind a [pooler](PostgresBuilder::pooler) that shares connections between transactions
+//! for example, lanes find letters at their next poll.
 //!
 //! # On failure
 //!
@@ -141,6 +141,7 @@ pub struct PostgresStore {
 struct Inner {
     pool: PgPool,
     names: Arc<Names>,
+    begin: Begin,
     wakes: Wakes,
     folding: Folding,
     /// How many bytes a letter may have.
@@ -149,11 +150,26 @@ struct Inner {
     returns: Mutex<JoinSet<()>>,
 }
 
+/// How a transaction begins.
+#[derive(Debug)]
+struct Begin {
+    sql: String,
+    is_pooled: bool,
+}
+
+impl Begin {
+    /// Where the connections are those of a pooler, so that every call has to be a transaction.
+    fn shared(&self) -> Option<&str> {
+        self.is_pooled.then_some(&*self.sql)
+    }
+}
+
 impl Inner {
-    fn new(pool: PgPool, names: Arc<Names>, largest: usize) -> Self {
+    fn new(pool: PgPool, names: Arc<Names>, begin: Begin, largest: usize) -> Self {
         Self {
             pool,
             names,
+            begin,
             wakes: Wakes::default(),
             folding: Folding::default(),
             largest,

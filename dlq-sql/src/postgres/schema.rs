@@ -10,6 +10,8 @@ use dlq_core::StoreErrorKind;
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
+use super::Begin;
+use super::call::{pin, unpin};
 use super::codec::Fields;
 use super::names::Names;
 use super::query::{DURABLE, Query};
@@ -91,9 +93,11 @@ fn others(names: &Names) -> String {
 }
 
 /// The version of the tables, which is not later than what is known.
-pub(super) async fn found(pool: &PgPool, names: &Names) -> Result<i64> {
+pub(super) async fn found(pool: &PgPool, names: &Names, begin: &Begin) -> Result<i64> {
     let mut conn = pool.acquire().await?;
-    let found = version(&mut conn, names).await?;
+    pin(begin.shared(), &mut conn).await?;
+    let found = version(&mut conn, names).await;
+    let found = unpin(begin.shared(), &mut conn, found).await?;
     recognise(found)?;
     Ok(found)
 }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::{AuditEntry, ItemOutcome, Operation};
 use dlq_core::{LetterId, OperationId, Timestamp};
-use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Transaction};
 
+use super::Inner;
 use super::codec::{Fields, read_head, read_whole};
 use super::dedup::Originals;
 use super::names::Names;
@@ -62,16 +63,16 @@ pub(super) struct Item {
 impl<'c> Unit<'c> {
     pub(super) async fn begin(
         conn: &'c mut PgConnection,
-        names: &'c Names,
+        store: &'c Inner,
         given: Option<Timestamp>,
     ) -> Result<Self> {
-        let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+        let mut transaction = conn.begin_with(AssertSqlSafe(&*store.begin.sql)).await?;
         let now = Query::new("SELECT ").now(given).push(&format!(" WHERE {DURABLE}"));
         let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
         let now = now.unwrap_or_default();
         Ok(Self {
             transaction,
-            names,
+            names: &store.names,
             now,
             rows: BTreeMap::new(),
             items: BTreeMap::new(),

@@ -48,6 +48,10 @@ impl PostgresStore {
         vitals.newest = stats.newest;
         findings.extend(vitals.findings(&limits));
         findings.extend(more);
+        // Behind a pooler that is known nobody listens.
+        if !self.inner.begin.is_pooled && !self.is_heard().await.during("check the store")? {
+            findings.push(unheard());
+        }
         if limits.is_deep {
             findings.extend(self.verify().await?.iter().map(|damage| damaged(damage)));
         }
@@ -164,6 +168,14 @@ async fn dead(conn: &mut PgConnection, names: &Names) -> Result<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+fn unheard() -> Finding {
+    Finding::new(Severity::Warning, "connection", "LISTEN").found("nothing is heard", "what others say is heard").advice(
+        "lanes find at their next poll, and not at once, what other processes made due; most often a pooler in transaction \
+         mode stands before the database: connect past it, or let it share connections between sessions, or say that it is \
+         there (`PostgresBuilder::pooler`, for the command `pooler=true` in the URL)",
+    )
 }
 
 fn lacks((part, amiss): &(Part, Amiss), names: &Names) -> Finding {

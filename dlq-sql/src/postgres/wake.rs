@@ -13,13 +13,14 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::Executor as _;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{Executor as _, PgConnection};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::PostgresStore;
+use super::call::attempt;
 use super::codec::{escape, unescape};
 use super::names::Names;
 use super::query::Query;
@@ -34,6 +35,10 @@ const CONNECTING: Duration = Duration::from_secs(10);
 
 /// How long nothing may be heard, at most, before the connection is tried, and how long that may take.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// How long it may take until what was said is heard, when that is looked at, and where it is said then.
+const HEARING: Duration = Duration::from_secs(5);
+const CHECK: &str = "dlq.check";
 
 /// The longest name of a consumer that is said; a longer one is everybody.
 const LONGEST: usize = 1_000;
@@ -88,7 +93,9 @@ impl Wakes {
             }
             false
         });
-        self.listen(store);
+        if !store.inner.begin.is_pooled {
+            self.listen(store);
+        }
         let mut heard = self.heard.subscribe();
         match heard.wait_for(|heard| heard.is_news(consumers, since)).await {
             Ok(heard) => heard.count,
@@ -143,6 +150,24 @@ async fn listen_for_ever(
     }
 }
 
+fn lost() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into())
+}
+
+/// A connection that listens. From a pool of its own each time: the last one may be on its way back for ever.
+async fn listener(
+    options: &PgConnectOptions,
+    channel: &str,
+    limit: Duration,
+) -> std::result::Result<PgListener, sqlx::Error> {
+    let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
+    let pool = pool.idle_timeout(None).max_lifetime(None).connect_lazy_with(options.clone());
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
+    timeout(limit, listener.listen(channel)).await.map_err(|_| lost())??;
+    Ok(listener)
+}
+
 /// Listens until the connection breaks.
 async fn listen(
     options: &PgConnectOptions,
@@ -151,13 +176,7 @@ async fn listen(
     heard: &watch::Sender<Heard>,
     begun: impl FnOnce(),
 ) -> std::result::Result<Infallible, sqlx::Error> {
-    let lost = || sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into());
-    // A pool of its own each time: the last connection may be on its way back to its pool for ever.
-    let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
-    let pool = pool.idle_timeout(None).max_lifetime(None).connect_lazy_with(options.clone());
-    let mut listener = PgListener::connect_with(&pool).await?;
-    listener.eager_reconnect(false);
-    timeout(limit, listener.listen(channel)).await.map_err(|_| lost())??;
+    let mut listener = listener(options, channel, limit).await?;
     begun();
     loop {
         match timeout(limit, listener.try_recv()).await {
@@ -175,6 +194,33 @@ async fn listen(
 }
 
 impl PostgresStore {
+    /// Whether what is said on one connection is heard on another, and quickly.
+    pub(super) async fn is_heard(&self) -> Result<bool> {
+        let limit = self.patience.0.map_or(HEARING, |limit| limit.min(HEARING));
+        let mut listener = listener(&self.pool().connect_options(), CHECK, limit).await?;
+        // Others may look at the same time.
+        let word = format!("{:?}", std::time::Instant::now());
+        let say = async |conn: &mut PgConnection| {
+            Query::new("SELECT pg_notify(")
+                .bind(CHECK)
+                .push(", ")
+                .bind(&*word)
+                .push(")")
+                .run(conn)
+                .await
+        };
+        attempt!(self, conn => say(conn))?;
+        let hear = async {
+            while let Ok(Some(heard)) = listener.try_recv().await {
+                if heard.payload() == word {
+                    return true;
+                }
+            }
+            false
+        };
+        Ok(timeout(limit, hear).await.unwrap_or(false))
+    }
+
     pub(super) async fn heard(&self, consumers: &[String], since: u64) -> u64 {
         self.inner.wakes.wait(self, consumers, since).await
     }

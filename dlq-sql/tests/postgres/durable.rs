@@ -25,7 +25,7 @@ async fn g1_what_was_confirmed_survives_although_the_pool_does_not_ask_for_that(
         return;
     }
     // Otherwise what is not asked for is written soon enough, most often.
-    let server = Service::Postgres.builder().setting("wal_writer_delay", "10s");
+    let server = Service::Postgres.builder().ours().setting("wal_writer_delay", "10s");
     let mut server = server.start().unwrap();
     let schema = Schema::at(server.url());
     let options: PgConnectOptions = server.url().parse().unwrap();

@@ -112,14 +112,14 @@ impl World {
 }
 
 /// Ends all connections but one's own.
-async fn cut(schema: &Schema) {
+pub(crate) async fn cut(schema: &Schema) {
     let mut conn = schema.connect().await;
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
     conn.execute(sql).await.unwrap();
 }
 
-async fn impatient(schema: &Schema) -> PostgresStore {
+pub(crate) async fn impatient(schema: &Schema) -> PostgresStore {
     let builder = schema.builder().acquire_timeout(Duration::from_millis(300));
     builder.statement_timeout(Duration::from_millis(300)).open().await.unwrap()
 }

@@ -10,12 +10,15 @@ mod durable;
 mod faults;
 mod fixture;
 mod foreign;
+#[cfg(target_os = "linux")]
+mod full_disk;
 mod large;
 mod migrating;
 mod model;
 mod opening;
 mod own_time;
 mod plans;
+mod pooler;
 mod proxy;
 mod racing;
 mod silence;

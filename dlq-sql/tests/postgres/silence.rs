@@ -45,7 +45,7 @@ async fn g1_the_server_freezes_and_goes_on() {
     if !available() {
         return;
     }
-    let mut server = Service::Postgres.builder().start().unwrap();
+    let mut server = Service::Postgres.builder().ours().start().unwrap();
     let schema = Schema::at(server.url());
     let world = World::start(impatient(server.url(), &schema).await);
     for left in [900, 600, 300] {
@@ -76,10 +76,10 @@ async fn g1_the_network_swallows_what_is_sent() {
     assert!(errors > 0, "nobody was struck");
 }
 
-type Call<'c> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'c>>;
+pub(crate) type Call<'c> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'c>>;
 
 /// One call of each kind, none of which finds anything wrong.
-fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
+pub(crate) fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
     fn call<'c, T>(
         name: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'c,
@@ -120,7 +120,7 @@ async fn every_call_ends_in_time_and_health_says_so() {
     if !available() {
         return;
     }
-    let mut server = Service::Postgres.builder().start().unwrap();
+    let mut server = Service::Postgres.builder().ours().start().unwrap();
     let schema = Schema::at(server.url());
     let store = impatient(server.url(), &schema).await;
     store.put(vec![letter(0)]).await.unwrap();
@@ -154,7 +154,7 @@ async fn claims_in_flight_run_again_and_no_others() {
         return;
     }
     const LETTERS: u64 = 600;
-    let mut server = Service::Postgres.builder().start().unwrap();
+    let mut server = Service::Postgres.builder().ours().start().unwrap();
     let schema = Schema::at(server.url());
     let store = impatient(server.url(), &schema).await;
     for n in 0..LETTERS {
