@@ -42,8 +42,8 @@ async fn a_wrong_place_is_named() {
 async fn a_table_that_others_made_is_left_alone() {
     let Some(schema) = tokio::task::block_in_place(|| Schema::new("others")) else { return };
     schema.sql(&format!(
-        "CREATE SCHEMA {}; CREATE TABLE dlq_events (id bigserial PRIMARY KEY, payload jsonb NOT NULL); \
-         INSERT INTO dlq_events (payload) VALUES ('{{}}')",
+        "CREATE SCHEMA {}; CREATE TABLE dlq_events (id bigserial PRIMARY KEY, event_type text, payload jsonb, error_reason text, \
+         status text); INSERT INTO dlq_events VALUES (1, 'order', '{{}}', 'boom', 'PENDING')",
         schema.name
     ));
     let (url, table) = (schema.url(), format!("{}.dlq_events", schema.name));
