@@ -181,7 +181,7 @@ macro_rules! on_connection {
 macro_rules! transact {
     ($store:expr, $unit:ident => $work:expr) => {
         async {
-            let done = $crate::postgres::call::on_connection!($store, conn => async {
+            let (done, wakes) = $crate::postgres::call::on_connection!($store, conn => async {
                 let mut begun = $crate::postgres::unit::Unit::begin(conn, &$store.inner, $store.given_time()).await?;
                 let done: $crate::error::Result<_> = {
                     let $unit = &mut begun;
@@ -189,6 +189,7 @@ macro_rules! transact {
                 };
                 begun.end(done).await
             })?;
+            $store.say(wakes).await;
             $store.wrote(1).await;
             Ok::<_, $crate::error::Fault>(done)
         }

@@ -16,7 +16,6 @@ use std::time::Duration;
 use dlq_core::store::{Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ScheduleRun};
 use dlq_core::{Filter, LetterId, StoreError, Timestamp};
 use sqlx::PgConnection;
-use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
 use super::batch::Batch;
@@ -127,7 +126,7 @@ impl PostgresStore {
             let query = lasting(query, lease, given).push(&format!(
                 " WHERE t.letter_id = h.letter_id AND {DURABLE} RETURNING t.letter_id, t.generation, t.claim_fence"
             ));
-            query.all(conn, read_token).await
+            query.all(conn, |record| read_token(&mut Fields::of(record))).await
         });
         let held: HashSet<_> = held?.into_iter().collect();
         Ok(tokens.iter().map(|token| held.contains(token)).collect())
@@ -144,8 +143,7 @@ pub(super) fn put_token<'v>(row: &mut Batch<'v>, token: &'v ClaimToken) -> Resul
     row.int(Some(values::signed(token.fence)))
 }
 
-pub(super) fn read_token(record: &PgRow) -> Result<ClaimToken> {
-    let mut fields = Fields::of(record);
+pub(super) fn read_token(fields: &mut Fields<'_>) -> Result<ClaimToken> {
     Ok(ClaimToken {
         letter: fields.letter()?,
         generation: fields.count()?,

@@ -3,7 +3,7 @@
 //! Most end well: those of a batch that succeeded or were put back take one statement, conditional on their tokens. The
 //! others lock their letters, then their operations, each in order, and change both in one transaction.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use dlq_core::store::{ClaimToken, Finish, Finished, ItemOutcome};
 use dlq_core::{DeadLetter, LetterId, Resolution, Timestamp};
@@ -13,13 +13,13 @@ use super::PostgresStore;
 use super::batch::Batch;
 use super::call::{attempt, transact};
 use super::claims::{HELD, micros, put_token, read_token};
+use super::codec::Fields;
 use super::names::Names;
 use super::query::{DURABLE, Query};
 use super::unit::Unit;
-use super::wake::saying;
 use crate::error::Result;
 use crate::row::{Changed, Row};
-use crate::values::Put as _;
+use crate::values::{Put as _, Take as _};
 
 type Ending = (ClaimToken, Finish);
 
@@ -37,7 +37,12 @@ impl PostgresStore {
             let (names, given) = (self.names(), self.given_time());
             let done: Result<Vec<_>> =
                 attempt!(self, conn => end_plainly(conn, names, &plain, given));
-            ended.extend(done?);
+            let mut released = BTreeSet::new();
+            for (token, consumer) in done? {
+                ended.insert(token);
+                released.extend(consumer);
+            }
+            self.say(released).await;
             self.wrote(ended.len()).await;
         }
         let others = finishes.iter().filter(|(token, _)| !ended.contains(token));
@@ -58,13 +63,14 @@ fn is_plain(finish: &Finish) -> bool {
     matches!(finish, Finish::Resolved(_) | Finish::Released { .. })
 }
 
-/// Ends claims whose letters succeeded or are put back, unless an operation has to be told; says which.
+/// Ends claims whose letters succeeded or are put back, unless an operation has to be told; says which, and whose letters
+/// are due again.
 async fn end_plainly(
     conn: &mut PgConnection,
     names: &Names,
     plain: &[&Ending],
     given: Option<Timestamp>,
-) -> Result<Vec<ClaimToken>> {
+) -> Result<Vec<(ClaimToken, Option<String>)>> {
     let mut batch = Batch::default();
     for (token, finish) in plain {
         let (resolution, after) = match finish {
@@ -94,10 +100,14 @@ async fn end_plainly(
     ));
     let query = query.now(given).push(&format!(
         " AS at) x WHERE t.letter_id = h.letter_id AND {DURABLE} \
-         RETURNING t.letter_id, t.generation, t.claim_fence, CASE WHEN h.resolution IS NULL THEN "
+         RETURNING t.letter_id, t.generation, t.claim_fence, CASE WHEN h.resolution IS NULL THEN t.consumer END"
     ));
-    let query = saying(query, names).push(" END");
-    query.all(conn, read_token).await
+    query
+        .all(conn, |record| {
+            let mut fields = Fields::of(record);
+            Ok((read_token(&mut fields)?, fields.text_or_none()?))
+        })
+        .await
 }
 
 impl Unit<'_> {

@@ -27,8 +27,8 @@
 //! Letters that operations release are claimed in the same transaction, with the operation locked: rate and canary hold
 //! for all processes together.
 //!
-//! Whoever makes letters due says so (`NOTIFY`) when the transaction is committed, and lanes that wait in other processes
-//! ask at once. For this each store listens, on one connection more than
+//! Whoever makes letters due says so (`NOTIFY`) once the transaction is committed, and lanes that wait in other processes
+//! ask at once. Where it died in between, they find the letters at their next poll. For this each store listens, on one connection more than
 //! [`max_connections`](PostgresBuilder::max_connections), from when somebody first waits until its last clone is dropped.
 //! Where listening does not work, behind a [pooler](PostgresBuilder::pooler) that shares connections between transactions
 //! for example, lanes find letters at their next poll.

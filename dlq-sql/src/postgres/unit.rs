@@ -85,8 +85,8 @@ impl<'c> Unit<'c> {
     }
 
     /// Writes what was held back and makes it durable; or, where the call failed, takes back what it did. Its locks are
-    /// gone then: a letter that is still locked would be passed over by whoever claims.
-    pub(super) async fn end<T>(mut self, done: Result<T>) -> Result<T> {
+    /// gone then: a letter that is still locked would be passed over by whoever claims. Says whose letters became due.
+    pub(super) async fn end<T>(mut self, done: Result<T>) -> Result<(T, BTreeSet<String>)> {
         let done = match done {
             Ok(done) => self.write().await.map(|()| done),
             Err(fault) => Err(fault),
@@ -94,7 +94,7 @@ impl<'c> Unit<'c> {
         match done {
             Ok(done) => {
                 self.transaction.commit().await?;
-                Ok(done)
+                Ok((done, self.wakes))
             }
             Err(fault) => {
                 // Where this fails too, the connection is broken, and the database takes it back.
@@ -110,9 +110,7 @@ impl<'c> Unit<'c> {
             self.write_operation(&operation).await?;
         }
         let notes = std::mem::take(&mut self.notes);
-        self.write_notes(&notes).await?;
-        let wakes = std::mem::take(&mut self.wakes);
-        self.say(wakes).await
+        self.write_notes(&notes).await
     }
 
     pub(super) fn conn(&mut self) -> &mut PgConnection {

@@ -1,4 +1,5 @@
 use std::str::FromStr as _;
+use std::time::Duration;
 
 use dlq_core::{ErrorClass, StoreError, StoreErrorKind};
 use sqlx::postgres::PgConnectOptions;
@@ -6,12 +7,16 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 
 use super::super::codec::Fields;
 use super::super::query::Query;
+use super::super::silence::Patience;
 use super::catalogue::{self, Found, Listed};
 use super::field::Shape;
 use super::letter::{Column, Kind, Reader};
 use super::{Field, ForeignColumn, ForeignTable, Meaning, Paging, select};
 use crate::error::{During as _, Fault, Result};
 use crate::values::Take as _;
+
+/// How long the database may take to let it connect.
+const CONNECTING: Duration = Duration::from_secs(30);
 
 /// How a [`ForeignTable`] is opened.
 ///
@@ -41,6 +46,7 @@ pub struct ForeignBuilder {
     service: Option<String>,
     class: ErrorClass,
     cluster: Option<String>,
+    answer_timeout: Duration,
 }
 
 impl std::fmt::Debug for ForeignBuilder {
@@ -57,6 +63,7 @@ impl ForeignBuilder {
             fields: Vec::new(),
             skipped: Vec::new(),
             zone: "UTC".to_owned(),
+            answer_timeout: Duration::from_secs(3600),
             consumer: None,
             service: None,
             class: ErrorClass::Transient,
@@ -109,6 +116,13 @@ impl ForeignBuilder {
         self
     }
 
+    /// Sets how long the database may be silent before a call gives it up and fails as `Unavailable`; zero means for ever.
+    /// It sorts the table before it gives out the first row. Defaults to an hour; to connect it has 30 seconds at most.
+    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = timeout;
+        self
+    }
+
     /// Connects, looks at the table and begins to read: what others change from now on is not seen.
     ///
     /// # Errors
@@ -118,12 +132,18 @@ impl ForeignBuilder {
     /// - `InvalidConfig`: the URL, the time zone or a name will not do; the columns are not known and not mapped; a right is
     ///   missing; or it is a table of a store, which is opened as one.
     pub async fn open(self) -> std::result::Result<ForeignTable, StoreError> {
-        self.start().await.during("open the table")
+        let open = async {
+            let options = PgConnectOptions::from_str(&self.url)?.disable_statement_logging();
+            let patience = Patience(Some(self.answer_timeout).filter(|limit| !limit.is_zero()));
+            let connecting =
+                Patience(Some(patience.0.map_or(CONNECTING, |limit| limit.min(CONNECTING))));
+            let conn = connecting.on(async { Ok(options.connect().await?) }).await?;
+            patience.on(self.start(conn, patience)).await
+        };
+        open.await.during("open the table")
     }
 
-    async fn start(self) -> Result<ForeignTable> {
-        let options = PgConnectOptions::from_str(&self.url)?.disable_statement_logging();
-        let mut conn = options.connect().await?;
+    async fn start(self, mut conn: PgConnection, patience: Patience) -> Result<ForeignTable> {
         let cluster = match &self.cluster {
             Some(cluster) => cluster.clone(),
             None => cluster(&mut conn).await?,
@@ -148,7 +168,7 @@ impl ForeignBuilder {
             opened_at: opened_at.unwrap_or_default(),
         };
         let paging = Paging::new();
-        Ok(ForeignTable { conn, reader, from, shape, paging, is_reading: false })
+        Ok(ForeignTable { conn, patience, reader, from, shape, paging, is_reading: false })
     }
 
     async fn check_zone(&self, conn: &mut PgConnection) -> Result<()> {

@@ -61,7 +61,7 @@
 //!
 //! | what happens | what to do |
 //! |---|---|
-//! | the connection breaks, the database restarts | open the table and read it again from its beginning |
+//! | the connection breaks, the database restarts, nothing comes for too long | open the table and read it again from its beginning |
 //! | the call is dropped while it waits | the same: the handle is of no use any more and says so |
 //! | the process dies after some pages were written to a store | the same: what was written is known there |
 //!
@@ -85,6 +85,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use self::letter::Reader;
 use super::codec::Fields;
 use super::query::Query;
+use super::silence::Patience;
 use crate::error::{During as _, Fault, Result};
 use crate::values::Take as _;
 
@@ -92,6 +93,7 @@ use crate::values::Take as _;
 #[derive(Debug)]
 pub struct ForeignTable {
     conn: PgConnection,
+    patience: Patience,
     reader: Reader,
     from: String,
     shape: Option<&'static str>,
@@ -185,7 +187,8 @@ impl ForeignTable {
     /// `Unavailable` when the database does not answer.
     pub async fn count(&mut self) -> std::result::Result<u64, StoreError> {
         let count = Query::new(format!("SELECT count(*) FROM {}", self.from));
-        let count = count.first(&mut self.conn, |row| Fields::of(row).int()).await;
+        let count = count.first(&mut self.conn, |row| Fields::of(row).int());
+        let count = self.patience.on(count).await;
         count.map(|count| count.unwrap_or(0).unsigned_abs()).during("count the rows of the table")
     }
 
@@ -214,7 +217,8 @@ impl ForeignTable {
         self.is_reading = true;
         let fetch = format!("FETCH FORWARD {} FROM {}", self.paging.rows, select::CURSOR);
         let fetch = sqlx::query(AssertSqlSafe(fetch)).persistent(false);
-        let rows = fetch.fetch_all(&mut self.conn).await.map_err(builder::refused)?;
+        let fetch = async { fetch.fetch_all(&mut self.conn).await.map_err(builder::refused) };
+        let rows = self.patience.on(fetch).await?;
         self.is_reading = false;
         self.paging.adapt(rows.len(), rows.iter().map(letter::size).sum());
         let letters = rows.iter().map(|row| self.reader.read(row));

@@ -3,9 +3,14 @@
 use std::collections::BTreeSet;
 use std::future::Future as _;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use dlq_core::StoreErrorKind;
 use dlq_sql::postgres::foreign::ForeignTable;
+use tokio::time::timeout;
+
+use crate::fixture::{PATIENCE, url};
+use crate::proxy::Proxy;
 
 use super::fixture::{Schema, letters, read_rest};
 
@@ -52,6 +57,27 @@ async fn a_connection_that_breaks_is_no_end() {
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
     }
     assert_eq!(letters(schema.table("t")).await.len(), 3000, "opened again it is whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_silent_is_given_up() {
+    let Some(mut schema) = Schema::create("silent").await else { return };
+    schema.run(TABLE).await;
+    let proxy = Proxy::before(url()).await;
+    let limit = Duration::from_millis(500);
+    let builder = || ForeignTable::builder(&proxy.url, "silent.t").answer_timeout(limit);
+    let mut table = builder().open().await.unwrap();
+    table.next_page().await.unwrap();
+    proxy.swallow(true);
+    let page = timeout(PATIENCE, table.next_page()).await.expect("it is given up");
+    let opened = timeout(PATIENCE, builder().open()).await.expect("it is given up");
+    for error in [page.unwrap_err(), opened.map(|_| ()).unwrap_err()] {
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains("silent for 500ms"), "{error}");
+    }
+    proxy.swallow(false);
+    // What did not come would be missing.
+    assert!(table.next_page().await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
