@@ -160,3 +160,16 @@ proptest! {
         prop_assert_eq!(decoded.death(&carried(&letter, written), "payments.charge", false), Some(letter.death()));
     }
 }
+
+#[test]
+fn no_value_of_ours_has_a_control_character() {
+    let letter = letter(Message::new("orders", "x"), "a\u{7f}b\r\nc\u{7f}\u{7f}", 2);
+    let headers = protocol::on_death(&letter);
+    for header in &headers {
+        let value = std::str::from_utf8(header.value.as_deref().unwrap()).unwrap();
+        // What is no control character of ASCII may stand in JSON.
+        assert!(!value.chars().any(|char| char.is_ascii_control()), "{value:?}");
+    }
+    let (_, decoded) = protocol::split(&headers);
+    assert_eq!(decoded.history.as_ref(), Some(&letter.history));
+}
