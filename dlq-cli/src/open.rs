@@ -2,6 +2,8 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 use std::path::Path;
+#[cfg(feature = "postgres")]
+use std::time::Duration;
 
 use dlq_core::DeadLetters;
 #[cfg(feature = "postgres")]
@@ -18,6 +20,11 @@ use crate::secret::without_password;
 
 /// What one may well ask for, and is no store here.
 const NO_STORES: &[&str] = &["postgres", "postgresql", "redis", "mongodb", "nats", "tls", "kafka"];
+
+/// How long a database may take to give a connection. `dlq serve` waits no longer than eight seconds for all of a look, and
+/// then could not say what is wrong.
+#[cfg(feature = "postgres")]
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What `--from` names.
 pub(crate) enum Place {
@@ -121,7 +128,7 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres(url: &str) -> PostgresBuilder {
     let (url, ours) = without_ours(url);
-    let mut builder = PostgresStore::builder(url).max_connections(4);
+    let mut builder = PostgresStore::builder(url).max_connections(4).acquire_timeout(PATIENCE);
     for part in ours {
         builder = match part.split_once('=') {
             Some(("schema", name)) => builder.schema(name),

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 
 use crate::{Death, History, LetterId, Message, Origin};
@@ -30,8 +31,9 @@ pub enum Lane {
 #[must_use]
 pub struct Delivery {
     shared: Arc<Shared>,
+    // Two words in all, so that it is handed on in registers.
     attempt: u32,
-    max_attempts: Option<u32>,
+    max_attempts: Option<NonZeroU32>,
 }
 
 #[derive(Clone)]
@@ -96,9 +98,9 @@ impl Delivery {
         self
     }
 
-    /// Sets how many runs of the handler its policy grants. Defaults to unknown.
+    /// Sets how many runs of the handler its policy grants; 0 for unknown, which is the default.
     pub fn with_max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = Some(attempts);
+        self.max_attempts = NonZeroU32::new(attempts);
         self
     }
 
@@ -171,7 +173,7 @@ impl Delivery {
     /// How many runs of the handler its policy grants, where a handler's stack has said so.
     #[must_use]
     pub fn max_attempts(&self) -> Option<u32> {
-        self.max_attempts
+        self.max_attempts.map(NonZeroU32::get)
     }
 
     /// By which way it came.
@@ -241,6 +243,8 @@ impl Delivery {
         let _ = self.shared.decoded.set(value);
     }
 }
+
+const _: () = assert!(size_of::<Delivery>() == 2 * size_of::<usize>());
 
 fn unnamed() -> Arc<str> {
     static UNNAMED: OnceLock<Arc<str>> = OnceLock::new();

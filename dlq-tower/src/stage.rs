@@ -188,6 +188,23 @@ impl ClassifiedError for BoxError {
     }
 }
 
+/// The outcome of a classified service. What is not rare is written, not copied: a setback is several times as large.
+#[inline]
+pub(crate) fn classified<R: IsDone, E: ClassifiedError>(
+    outcome: Result<R, E>,
+) -> Result<Done, Setback> {
+    match outcome {
+        Ok(response) => Ok(response.into_done()),
+        Err(error) => Err(setback(error)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn setback<E: ClassifiedError>(error: E) -> Setback {
+    error.into_setback()
+}
+
 /// The response of a handler that has not been classified yet: `()`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what a handler returns",
@@ -322,25 +339,51 @@ impl Never for Infallible {
 
 /// What is to be told to the broker. Only dead-letter routing makes one, and for a death or an escalation only after
 /// the record is durable: write, confirm, settle (G1).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a settlement that is dropped leaves the message unsettled"]
-pub struct Settlement {
-    disposition: Disposition,
+pub struct Settlement(Settled);
+
+/// Small, since every message has one.
+#[derive(Clone)]
+enum Settled {
+    Done(Done),
+    Other(Box<Disposition>),
 }
 
 impl Settlement {
     pub(crate) fn new(disposition: Disposition) -> Self {
-        Self { disposition }
+        Self(Settled::Other(Box::new(disposition)))
+    }
+
+    #[inline]
+    pub(crate) fn done(done: Done) -> Self {
+        Self(Settled::Done(done))
     }
 
     /// What becomes of the message.
+    #[inline]
     pub fn disposition(&self) -> &Disposition {
-        &self.disposition
+        match &self.0 {
+            Settled::Done(Done::Succeeded) => &Disposition::Succeeded,
+            Settled::Done(Done::Duplicate) => &Disposition::Duplicate,
+            Settled::Other(disposition) => disposition,
+        }
     }
 
     /// What becomes of the message, for [`Settle::settle`](dlq_core::Settle::settle).
+    #[inline]
     pub fn into_disposition(self) -> Disposition {
-        self.disposition
+        match self.0 {
+            Settled::Done(Done::Succeeded) => Disposition::Succeeded,
+            Settled::Done(Done::Duplicate) => Disposition::Duplicate,
+            Settled::Other(disposition) => *disposition,
+        }
+    }
+}
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settlement").field("disposition", self.disposition()).finish()
     }
 }
 
@@ -363,7 +406,10 @@ impl IsSettlement for Settlement {
 
 /// Dead-letter routing could not write. Nothing may be acknowledged: the message stays with the broker (G1).
 #[derive(Debug)]
-pub struct RouteError {
+pub struct RouteError(Box<Unwritten>);
+
+#[derive(Debug)]
+struct Unwritten {
     /// Why the message was to be written, in words: the failure of the handler.
     cause: String,
     source: StoreError,
@@ -371,19 +417,19 @@ pub struct RouteError {
 
 impl RouteError {
     pub(crate) fn new(cause: String, source: StoreError) -> Self {
-        Self { cause, source }
+        Self(Box::new(Unwritten { cause, source }))
     }
 
     /// Why the message was to be written: the last failure of the handler.
     #[must_use]
     pub fn cause(&self) -> &str {
-        &self.cause
+        &self.0.cause
     }
 
     /// Why it could not be written.
     #[must_use]
     pub fn store_error(&self) -> &StoreError {
-        &self.source
+        &self.0.source
     }
 }
 
@@ -392,14 +438,14 @@ impl fmt::Display for RouteError {
         write!(
             f,
             "a message could neither be handled ({}) nor be written as a dead letter",
-            self.cause
+            self.0.cause
         )
     }
 }
 
 impl std::error::Error for RouteError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
+        Some(&self.0.source)
     }
 }
 

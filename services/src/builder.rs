@@ -210,8 +210,7 @@ impl Builder {
             let folder = data.node(self.service, index + 1)?;
             let (settings, login) = (&*self.settings, self.login.as_ref());
             let plan = Plan { index, ports: &ports, folder: &folder, settings, login };
-            let launch = self.prepare(installed, &plan)?;
-            let launch = Launch { env: self.env.clone(), ..launch };
+            let launch = Launch { env: self.env.clone(), ..self.prepare(installed, &plan)? };
             let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
             nodes.push(Running::ours(self.service, own));
         }

@@ -27,8 +27,8 @@ use std::ffi::OsString;
 
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use dlq_core::Cursor;
 use dlq_core::store::{Mark, Pace};
-use dlq_core::{Cursor, OperationId};
 
 use crate::filter::FilterArgs;
 
@@ -186,7 +186,7 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Count the letters of a store for Prometheus (/metrics) and for probes (/health), until it is told to end
+    /// Count the letters of a store or a broker for Prometheus (/metrics) and for probes (/health), until it is told to end
     Serve(ServeArgs),
 }
 
@@ -348,13 +348,13 @@ pub(crate) enum OpCommand {
     },
     /// Show one operation and the outcome of each letter
     Show {
-        /// The id of the operation
-        id: OperationId,
+        /// The id of the operation, or the first digits of it
+        id: String,
     },
     /// Wait until an operation has ended, with its progress
     Watch {
-        /// The id of the operation
-        id: OperationId,
+        /// The id of the operation, or the first digits of it
+        id: String,
     },
     /// Send no more letters for now
     Pause(SteerArgs),
@@ -366,8 +366,8 @@ pub(crate) enum OpCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct SteerArgs {
-    /// The id of the operation
-    pub(crate) id: OperationId,
+    /// The id of the operation, or the first digits of it
+    pub(crate) id: String,
     /// Why; kept in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,

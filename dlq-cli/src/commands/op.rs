@@ -1,8 +1,9 @@
+use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dlq_core::store::{Control, ItemOutcome, Operation, OperationState};
-use dlq_core::{DeadLetters, OperationId};
+use dlq_core::store::{Control, ItemOutcome, Operation, OperationItem, OperationState};
+use dlq_core::{DeadLetters, Filter, LetterId, OperationId, PageRequest};
 
 use super::{Context, list, replay};
 use crate::ask;
@@ -13,6 +14,8 @@ use crate::signals::Signals;
 
 /// How many items are fetched at a time.
 const PAGE: u32 = 500;
+/// How many operations are looked through for one that is named by its first digits.
+const LATEST: u32 = 1000;
 /// How often a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -23,9 +26,9 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     match command {
         OpCommand::List { limit } => show_all(context, store, limit).await,
-        OpCommand::Show { id } => show(context, store, id).await,
+        OpCommand::Show { id } => show(context, store, named(store, &id).await?).await,
         OpCommand::Watch { id } => {
-            let operation = watch(store, id).await?;
+            let operation = watch(store, named(store, &id).await?).await?;
             if context.out.is_table() {
                 context.out.line(one_line(&operation))?;
             } else {
@@ -36,6 +39,30 @@ pub(super) async fn run(
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
         OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,
         OpCommand::Cancel(args) => steer(context, store, args, Control::Cancel).await,
+    }
+}
+
+/// The operation whose id begins with these digits, among the latest.
+async fn named(store: &DeadLetters, digits: &str) -> Result<OperationId, CliError> {
+    if let Ok(id) = digits.parse() {
+        return Ok(id);
+    }
+    let digits = digits.to_ascii_lowercase();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(CliError::refused(format!(
+            "`{digits}` begins no id of an operation; expected hexadecimal digits, as `dlq op list` shows them"
+        )));
+    }
+    let found = store.operations(LATEST).await?.into_iter().map(|operation| operation.id);
+    let found: Vec<_> = found.filter(|id| id.to_string().starts_with(&digits)).collect();
+    match found.as_slice() {
+        [id] => Ok(*id),
+        [] => Err(CliError::failed(format!(
+            "none of the latest {LATEST} operations has an id that begins with `{digits}`; `dlq op list` shows which there are"
+        ))),
+        _ => Err(CliError::refused(format!(
+            "more than one operation has an id that begins with `{digits}`; give more digits"
+        ))),
     }
 }
 
@@ -122,14 +149,16 @@ async fn show(
                 Column::whole("AGE", 3),
                 Column::text("WHY", 1, 10),
             ]);
+            let errors = errors(store, &items).await?;
             for item in &items {
+                let why = item.why.as_ref().or_else(|| errors.get(&item.letter));
                 table.row([
                     item.index.to_string(),
                     list::short(&item.letter),
                     item.generation.to_string(),
                     item.outcome.to_string(),
                     age(item.at),
-                    item.why.clone().unwrap_or_else(|| "-".to_owned()),
+                    why.cloned().unwrap_or_else(|| "-".to_owned()),
                 ]);
             }
             context.out.table(&table)?;
@@ -138,13 +167,31 @@ async fn show(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The latest errors of letters that failed again.
+async fn errors(
+    store: &DeadLetters,
+    items: &[OperationItem],
+) -> Result<HashMap<LetterId, String>, CliError> {
+    let failed = items.iter().filter(|item| item.outcome == ItemOutcome::FailedAgain);
+    let failed: Vec<_> = failed.map(|item| item.letter).collect();
+    let mut errors = HashMap::new();
+    for ids in failed.chunks(PAGE as usize) {
+        let mut filter = Filter::new();
+        filter.ids = ids.to_vec();
+        let page = store.list(filter, PageRequest::new().with_limit(PAGE)).await?;
+        errors.extend(page.letters.into_iter().map(|letter| (letter.id, letter.error)));
+    }
+    Ok(errors)
+}
+
 async fn steer(
     context: &mut Context,
     store: &DeadLetters,
     args: SteerArgs,
     control: Control,
 ) -> Result<ExitCode, CliError> {
-    let operation = store.control(args.id, control, ask::actor(args.note.as_deref())).await?;
+    let id = named(store, &args.id).await?;
+    let operation = store.control(id, control, ask::actor(args.note.as_deref())).await?;
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {
@@ -165,6 +212,12 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
         bar.say(format!("{}{}", operation.state, outcomes(&operation)));
         if operation.state.is_final() || operation.state == OperationState::Stopped {
             bar.end();
+            if operation.state == OperationState::Stopped {
+                eprintln!(
+                    "letters of the canary died again, and the rest was not sent; see why: dlq op show {id}; to go on: dlq op resume \
+                     {id}, to give it up: dlq op cancel {id}"
+                );
+            }
             return Ok(operation);
         }
         if operation.state == OperationState::Paused && told != Some(operation.state) {

@@ -9,8 +9,8 @@ use crate::{read, root};
 
 /// Crates that count.
 const CRATES: [&str; 6] = ["dlq-core", "dlq-tower", "dlq-nats", "dlq-kafka", "dlq-sql", "dlq-cli"];
-const SERVE: &str = "`dlq serve`";
-const AT_BROKER: &str = "At a broker";
+pub(crate) const SERVE: &str = "`dlq serve`";
+pub(crate) const AT_BROKER: &str = "At a broker";
 
 fn sources() -> Vec<String> {
     fn visit(folder: &Path, sources: &mut Vec<String>) {

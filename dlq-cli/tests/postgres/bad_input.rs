@@ -14,13 +14,16 @@ async fn a_wrong_place_is_named() {
         (schema.url(), "there is no table"),
         (
             "postgres://ana:s3cret@127.0.0.1:1/orders".to_owned(),
-            "postgres://ana@127.0.0.1:1/orders",
+            "postgres://ana@127.0.0.1:1/orders: cannot open the store: the database does not answer; see that it runs",
         ),
         ("postgres://ana:s3cret@[/orders".to_owned(), "postgres://ana@[/orders"),
         ("postgres://ana:s3cret@host:port/x".to_owned(), "postgres://"),
         (format!("{}?schema=public%22", schema.server), "is not a name"),
         (format!("{}?table=dlq;drop", schema.server), "is not a name"),
-        (schema.url_of("nobody_of_this_name"), "nobody_of_this_name"),
+        (
+            schema.url_of("nobody_of_this_name"),
+            "the database says: role \"nobody_of_this_name\" does not exist\n",
+        ),
     ] {
         let ran = run(&url, &["count"]);
         assert_eq!(ran.code, 1, "{url}: {}", ran.err);

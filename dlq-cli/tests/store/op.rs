@@ -30,6 +30,49 @@ async fn watching_can_be_ended_and_the_operation_goes_on() {
     }
 }
 
+/// The first digits of an id are enough, as everywhere; what begins none is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_is_named_by_its_first_digits() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+    let short = &id[..8];
+    for (verb, state) in [("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")] {
+        let ran = bench.run(&["op", verb, short]).ok();
+        assert!(ran.out.starts_with(&format!("{id} {state}: ")), "{}", ran.out);
+    }
+    assert!(bench.run(&["op", "show", &short.to_uppercase()]).ok().out.starts_with(&id));
+    let other = if id.starts_with("ffff") { "0000" } else { "ffff" };
+    for (digits, code, text) in [
+        (other, 1, "`dlq op list` shows which there are"),
+        ("xyz", 2, "`xyz` begins no id of an operation"),
+        ("", 2, "hexadecimal digits"),
+    ] {
+        let ran = bench.run(&["op", "show", digits]);
+        assert_eq!(ran.code, code, "{digits}: {}", ran.err);
+        assert!(ran.err.contains(text), "{digits}: {}", ran.err);
+    }
+}
+
+/// One that stopped itself says what to do, and why its canary died.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_operation_says_why_and_what_to_do() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    let replay = ["replay", "--all", "--yes", "--canary", "1"];
+    let id = bench.run(&replay).ok().out.trim().to_owned();
+    let request = ClaimRequest::due([CONSUMER], 3, std::time::Duration::from_secs(60));
+    let claim = bench.store.claim(request).await.unwrap().remove(0);
+    let died = died_again(&claim.letter);
+    let error = died.error().to_string();
+    bench.store.finish(vec![(claim.token, Finish::Dead(Box::new(died)))]).await.unwrap();
+    let ran = bench.run(&["op", "watch", &id]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    for text in ["died again", &format!("dlq op resume {id}"), &format!("dlq op cancel {id}")] {
+        assert!(ran.err.contains(text), "{text}: {}", ran.err);
+    }
+    let shown = bench.run(&["op", "show", &id, "--wide"]).ok().out;
+    assert!(shown.contains(&error), "{error} is not in {shown}");
+}
+
 /// One that runs to its end is followed to it; letters that failed again are said by the exit code.
 #[tokio::test(flavor = "multi_thread")]
 async fn watching_says_by_its_exit_code_that_letters_failed() {

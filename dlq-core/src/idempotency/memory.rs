@@ -8,16 +8,26 @@ use bytes::Bytes;
 use rapidhash::fast::RandomState;
 
 use super::key::Key;
-use super::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
+use super::{
+    Idempotency, IdempotencyClaim, IdempotencyToken, Immediate, ImmediateClaim, KEEP_FREE, Release,
+};
 use crate::clock::{CoarseClock, SharedClock};
 use crate::{StoreError, Timestamp};
 
 /// Idempotency in memory. Clones share the keys.
 #[derive(Clone, Debug)]
 pub struct MemoryIdempotency {
-    keys: Arc<Mutex<Keys>>,
+    shards: Arc<[Shard; SHARDS]>,
     clock: SharedClock,
 }
+
+/// How many parts the keys are spread over: neither a lock nor the growth of a part stops all of them.
+const SHARDS: usize = 64;
+
+/// In a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shard(Mutex<Keys>);
 
 #[derive(Debug, Default)]
 struct Keys {
@@ -25,6 +35,25 @@ struct Keys {
     consumers: Vec<Consumer>,
     /// The last token given out; shared by all keys, so that a forgotten key does not begin again.
     fence: u64,
+}
+
+impl Shard {
+    /// Which one `key` belongs to. Only spreads the load: keys chosen to fall into one shard are as fast as with one
+    /// shard.
+    #[inline]
+    fn of(key: &[u8]) -> usize {
+        let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let ends = match key.len() {
+            0..8 => key.iter().fold(0, |all, &byte| all << 8 | u64::from(byte)),
+            _ => word(key.first_chunk()).rotate_left(32) ^ word(key.last_chunk()),
+        };
+        (ends.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
+    }
+
+    #[inline]
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -70,7 +99,10 @@ impl MemoryIdempotency {
     /// No keys yet, by the machine's clock.
     #[must_use]
     pub fn new() -> Self {
-        Self { keys: Arc::default(), clock: Arc::new(CoarseClock) }
+        Self {
+            shards: Arc::new(std::array::from_fn(|_| Shard::default())),
+            clock: Arc::new(CoarseClock),
+        }
     }
 
     /// Sets the clock by which this handle tells the time. Defaults to the machine's.
@@ -81,19 +113,25 @@ impl MemoryIdempotency {
     }
 
     #[inline]
-    fn keys(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keys(&self, key: &[u8]) -> MutexGuard<'_, Keys> {
+        self.shards[Shard::of(key)].keys()
     }
 
-    /// Changes the entry of `token` if the token was the last that was given out for its key.
+    /// Changes the entry of a claim if it was the last one of its key.
     #[inline]
-    fn with_entry(&self, token: IdempotencyToken, change: impl FnOnce(&mut Entry) -> bool) -> bool {
-        let mut keys = self.keys();
-        let Some(index) = keys.find(&token.consumer) else { return false };
+    fn with_entry(
+        &self,
+        consumer: &Arc<str>,
+        key: &[u8],
+        fence: u64,
+        change: impl FnOnce(&mut Entry) -> bool,
+    ) -> bool {
+        let mut keys = self.keys(key);
+        let Some(index) = keys.find(consumer) else { return false };
         keys.consumers[index]
             .entries
-            .get_mut(&token.key[..])
-            .filter(|entry| entry.fence == token.fence)
+            .get_mut(key)
+            .filter(|entry| entry.fence == fence)
             .is_some_and(change)
     }
 }
@@ -104,23 +142,19 @@ impl Default for MemoryIdempotency {
     }
 }
 
-impl Idempotency for MemoryIdempotency {
-    async fn claim(
-        &self,
-        consumer: Arc<str>,
-        key: Bytes,
-        lease: Duration,
-    ) -> Result<IdempotencyClaim, StoreError> {
+impl Immediate for MemoryIdempotency {
+    #[inline]
+    fn claim_now(&self, consumer: &Arc<str>, key: &[u8], lease: Duration) -> ImmediateClaim {
         let now = self.clock.now();
         let until = now.after(lease);
-        let mut guard = self.keys();
+        let mut guard = self.keys(key);
         let keys = &mut *guard;
-        let index = keys.find(&consumer).unwrap_or_else(|| {
-            let (name, entries) = (Arc::clone(&consumer), HashMap::default());
+        let index = keys.find(consumer).unwrap_or_else(|| {
+            let (name, entries) = (Arc::clone(consumer), HashMap::default());
             keys.consumers.push(Consumer { name, entries });
             keys.consumers.len() - 1
         });
-        let entry = keys.consumers[index].entries.entry(Key::from(&key[..])).or_insert(Entry {
+        let entry = keys.consumers[index].entries.entry(Key::from(key)).or_insert(Entry {
             fence: 0,
             attempts: 0,
             crashes: 0,
@@ -128,9 +162,9 @@ impl Idempotency for MemoryIdempotency {
         });
         match entry.phase {
             Phase::Held { until } if until > now => {
-                return Ok(IdempotencyClaim::InFlight { remaining: until.since(now) });
+                return ImmediateClaim::InFlight { remaining: until.since(now) };
             }
-            Phase::Done { at, until } if until > now => return Ok(IdempotencyClaim::Done { at }),
+            Phase::Done { at, until } if until > now => return ImmediateClaim::Done { at },
             Phase::Held { .. } => entry.crashes = entry.crashes.saturating_add(1),
             Phase::Done { .. } => (entry.attempts, entry.crashes) = (0, 0),
             Phase::Free { .. } => {}
@@ -138,14 +172,59 @@ impl Idempotency for MemoryIdempotency {
         keys.fence += 1;
         entry.fence = keys.fence;
         entry.phase = Phase::Held { until };
-        let token = IdempotencyToken { consumer, key, fence: entry.fence };
-        let (attempts, crashes) = (entry.attempts, entry.crashes);
-        Ok(IdempotencyClaim::New { token, attempts, crashes })
+        let Entry { fence, attempts, crashes, .. } = *entry;
+        ImmediateClaim::New { fence, attempts, crashes }
+    }
+
+    #[inline]
+    fn complete_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, keep: Duration) -> bool {
+        let now = self.clock.now();
+        self.with_entry(consumer, key, fence, |entry| match entry.phase {
+            Phase::Held { .. } => {
+                entry.phase = Phase::Done { at: now, until: now.after(keep) };
+                true
+            }
+            Phase::Done { .. } => true,
+            Phase::Free { .. } => false,
+        })
+    }
+
+    fn release_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, release: Release) -> bool {
+        let now = self.clock.now();
+        self.with_entry(consumer, key, fence, |entry| match entry.phase {
+            Phase::Held { .. } => {
+                entry.attempts =
+                    entry.attempts.saturating_add(u32::from(release == Release::Failed));
+                entry.phase = Phase::Free { since: now };
+                true
+            }
+            Phase::Free { .. } => true,
+            Phase::Done { .. } => false,
+        })
+    }
+}
+
+impl Idempotency for MemoryIdempotency {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        Ok(match self.claim_now(&consumer, &key, lease) {
+            ImmediateClaim::New { fence, attempts, crashes } => {
+                let token = IdempotencyToken { consumer, key, fence };
+                IdempotencyClaim::New { token, attempts, crashes }
+            }
+            ImmediateClaim::InFlight { remaining } => IdempotencyClaim::InFlight { remaining },
+            ImmediateClaim::Done { at } => IdempotencyClaim::Done { at },
+        })
     }
 
     async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
         let extended = self.clock.now().after(lease);
-        Ok(self.with_entry(token, |entry| match &mut entry.phase {
+        let IdempotencyToken { consumer, key, fence } = token;
+        Ok(self.with_entry(&consumer, &key, fence, |entry| match &mut entry.phase {
             Phase::Held { until } => {
                 *until = extended;
                 true
@@ -155,49 +234,32 @@ impl Idempotency for MemoryIdempotency {
     }
 
     async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
-        let now = self.clock.now();
-        Ok(self.with_entry(token, |entry| match entry.phase {
-            Phase::Held { .. } => {
-                entry.phase = Phase::Done { at: now, until: now.after(keep) };
-                true
-            }
-            Phase::Done { .. } => true,
-            Phase::Free { .. } => false,
-        }))
+        Ok(self.complete_now(&token.consumer, &token.key, token.fence, keep))
     }
 
     async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
-        let now = self.clock.now();
-        Ok(self.with_entry(token, |entry| match entry.phase {
-            Phase::Held { .. } => {
-                entry.attempts =
-                    entry.attempts.saturating_add(u32::from(release == Release::Failed));
-                entry.phase = Phase::Free { since: now };
-                true
-            }
-            Phase::Free { .. } => true,
-            Phase::Done { .. } => false,
-        }))
+        Ok(self.release_now(&token.consumer, &token.key, token.fence, release))
     }
 
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         let now = self.clock.now();
-        let mut keys = self.keys();
         let ended = |entry: &Entry| match entry.phase {
             Phase::Done { until, .. } => until <= now,
             Phase::Free { since } => since.after(KEEP_FREE) <= now,
             Phase::Held { until } => until.after(KEEP_FREE) <= now,
         };
-        let forgotten = keys
-            .consumers
-            .iter_mut()
-            .flat_map(|consumer| consumer.entries.extract_if(|_, entry| ended(entry)))
-            .take(limit as usize)
-            .count();
-        Ok(forgotten as u64)
+        let mut left = limit as usize;
+        for shard in &*self.shards {
+            let mut keys = shard.keys();
+            let consumers = keys.consumers.iter_mut();
+            let forgotten = consumers.flat_map(|c| c.entries.extract_if(|_, entry| ended(entry)));
+            left -= forgotten.take(left).count();
+        }
+        Ok(u64::from(limit) - left as u64)
     }
 
-    fn is_immediate(&self) -> bool {
-        true
+    #[inline]
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Some(self)
     }
 }

@@ -121,11 +121,48 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Whether every answer is ready when it is first asked for, as one from memory is. Such a store is asked in place,
-    /// where one that has to be waited for needs an allocation. Defaults to `false`.
-    fn is_immediate(&self) -> bool {
-        false
+    /// The store as one that needs not be waited for, if it is one. Such a store is asked in place, where any other needs
+    /// an allocation. Defaults to `None`.
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        None
     }
+}
+
+/// The same questions to a store that answers at once, such as one in memory.
+pub trait Immediate {
+    /// See [`Idempotency::claim`].
+    fn claim_now(&self, consumer: &Arc<str>, key: &[u8], lease: Duration) -> ImmediateClaim;
+
+    /// See [`Idempotency::complete`]. `fence` is that of the claim.
+    fn complete_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, keep: Duration) -> bool;
+
+    /// See [`Idempotency::release`]. `fence` is that of the claim.
+    fn release_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, release: Release) -> bool;
+}
+
+/// What a claim found that was answered at once: an [`IdempotencyClaim`] whose consumer and key the claimer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum ImmediateClaim {
+    /// It is ours.
+    New {
+        /// Of the token: proof, to be given back with the outcome.
+        fence: u64,
+        /// Earlier runs that ended in failure.
+        attempts: u32,
+        /// Earlier claims whose lease ended without a word.
+        crashes: u32,
+    },
+    /// Somebody is at it.
+    InFlight {
+        /// How long their lease lasts.
+        remaining: Duration,
+    },
+    /// It was handled before.
+    Done {
+        /// When.
+        at: Timestamp,
+    },
 }
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -141,7 +178,7 @@ trait DynIdempotency: fmt::Debug + Send + Sync {
     fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool>;
     fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
     fn purge(&self, limit: u32) -> Answer<'_, u64>;
-    fn is_immediate(&self) -> bool;
+    fn immediate(&self) -> Option<&dyn Immediate>;
 }
 
 impl<I: Idempotency> DynIdempotency for I {
@@ -170,8 +207,8 @@ impl<I: Idempotency> DynIdempotency for I {
         Box::pin(Idempotency::purge(self, limit))
     }
 
-    fn is_immediate(&self) -> bool {
-        Idempotency::is_immediate(self)
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Idempotency::immediate(self)
     }
 }
 
@@ -213,7 +250,7 @@ impl Idempotency for BoxIdempotency {
         DynIdempotency::purge(&*self.0, limit).await
     }
 
-    fn is_immediate(&self) -> bool {
-        DynIdempotency::is_immediate(&*self.0)
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        DynIdempotency::immediate(&*self.0)
     }
 }

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 
 use super::reach::Heard;
+use crate::identity::TopicIds;
 
 /// The context of the consumer of a feed: hears of assignments, on the thread that polls.
 #[derive(Debug, Default)]
 pub(super) struct Assigned {
     pub(super) heard: Heard,
+    pub(super) ids: TopicIds,
     inner: Mutex<Partitions>,
 }
 
@@ -29,6 +32,10 @@ pub(super) struct Partition {
     pub(super) epoch: u64,
     /// Once its commit was read.
     pub(super) place: Option<Place>,
+    /// The id of the topic that its offsets are of, once it is known.
+    pub(super) topic: Option<String>,
+    /// The topic was made anew, and the client is not at its beginning yet.
+    pub(super) is_anew: bool,
 }
 
 /// How far a partition was read.
@@ -44,6 +51,12 @@ pub(super) struct Place {
     pub(super) confirmed: u64,
 }
 
+impl Partition {
+    fn new(epoch: u64) -> Self {
+        Self { epoch, place: None, topic: None, is_anew: false }
+    }
+}
+
 impl Assigned {
     pub(super) fn lock(&self) -> MutexGuard<'_, Partitions> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,6 +64,17 @@ impl Assigned {
 }
 
 impl Partitions {
+    /// Has partitions begin anew that are read of another topic than the one that has its name now.
+    pub(super) fn renew(&mut self, id: &str) {
+        for partition in self.ours.values_mut().filter(|ours| ours.place.is_some()) {
+            if partition.topic.get_or_insert_with(|| id.to_owned()) != id {
+                self.epochs += 1;
+                *partition = Partition::new(self.epochs);
+                partition.is_anew = true;
+            }
+        }
+    }
+
     /// Those of which the commit was not read yet.
     pub(super) fn fresh(&self) -> Vec<i32> {
         let fresh = self.ours.iter().filter(|(_, partition)| partition.place.is_none());
@@ -65,6 +89,11 @@ impl Partitions {
 }
 
 impl ClientContext for Assigned {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.ids.logged(message);
+        tracing::trace!(facility, "{message}");
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         self.heard.hear(&error, reason);
     }
@@ -77,7 +106,7 @@ impl ConsumerContext for Assigned {
             Rebalance::Assign(list) => {
                 for element in list.elements() {
                     inner.epochs += 1;
-                    let partition = Partition { epoch: inner.epochs, place: None };
+                    let partition = Partition::new(inner.epochs);
                     inner.ours.insert(element.partition(), partition);
                 }
             }

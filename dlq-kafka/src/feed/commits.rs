@@ -2,14 +2,14 @@
 
 use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::consumer::{CommitMode, Consumer as _};
-use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::TopicPartitionList;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::assigned::Place;
 use super::mark::{self, Mark};
 use super::member::{Done, Member};
 use super::reach::PATIENCE;
 use super::{CONFIRMING, READING};
+use crate::gauges::anew;
 
 impl Member {
     /// Reads the commits of partitions that came to us, and says there that they are being read.
@@ -21,6 +21,7 @@ impl Member {
         let asked = |error| self.failed("read the offsets", error).for_store(READING);
         let list = mark::all(&self.topic, &fresh);
         let committed = self.consumer.committed_offsets(list, PATIENCE).map_err(asked)?;
+        let id = self.consumer.context().ids.of(&self.topic);
         let mut places = Vec::new();
         let mut begun = TopicPartitionList::new();
         for element in committed.elements() {
@@ -36,22 +37,40 @@ impl Member {
                     ),
                 ));
             }
+            let topic = mark.as_ref().and_then(|mark| mark.topic.clone());
+            let is_other = topic.is_some() && id.is_some() && topic != id;
+            let is_anew = is_other || self.is_anew(partition);
+            // What is committed in a topic that is gone says nothing of this one.
+            let committed = committed.filter(|_| !is_other);
             let is_clean = committed.is_none() || mark.as_ref().is_some_and(|mark| mark.clean);
             let (low, high) = if is_clean && committed.is_some() {
                 (0, 0)
             } else {
                 self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE).map_err(asked)?
             };
+            let start = committed.unwrap_or(low);
+            if is_anew {
+                tracing::warn!(
+                    topic = &*self.topic,
+                    partition,
+                    "the topic was deleted and made anew; it is read from its beginning"
+                );
+                anew(&self.topic);
+                let start = Offset::Offset(start);
+                self.consumer.seek(&self.topic, partition, start, PATIENCE).map_err(asked)?;
+            }
             let place = Place {
                 again_until: if is_clean { i64::MIN } else { high },
-                yielded: committed.unwrap_or(low),
-                committed: committed.unwrap_or(low),
+                yielded: start,
+                committed: start,
                 confirmed: mark.as_ref().map_or(0, |mark| mark.confirmed),
             };
+            let topic = topic.filter(|_| !is_other).or_else(|| id.clone());
             if is_clean || mark.is_none() {
-                self.mark(&mut begun, partition, &place, place.committed, false).map_err(asked)?;
+                let mark = self.mark_of(&place, topic.clone(), false);
+                mark.write(&mut begun, &self.topic, partition, start).map_err(asked)?;
             }
-            places.push((partition, place));
+            places.push((partition, place, topic));
         }
         if begun.count() > 0 {
             self.consumer.commit(&begun, CommitMode::Sync).map_err(asked)?;
@@ -62,24 +81,20 @@ impl Member {
             tracing::debug!(%error, "partitions cannot be resumed");
         }
         let mut ours = self.consumer.context().lock();
-        for (partition, place) in places {
+        for (partition, place, topic) in places {
             if let Some(partition) = ours.ours.get_mut(&partition) {
-                partition.place = Some(place);
+                (partition.place, partition.topic, partition.is_anew) = (Some(place), topic, false);
             }
         }
         Ok(())
     }
 
-    fn mark(
-        &self,
-        list: &mut TopicPartitionList,
-        partition: i32,
-        place: &Place,
-        offset: i64,
-        clean: bool,
-    ) -> Result<(), KafkaError> {
-        let mark = Mark { store: self.store.clone(), confirmed: place.confirmed, clean };
-        mark.write(list, &self.topic, partition, offset)
+    fn is_anew(&self, partition: i32) -> bool {
+        self.consumer.context().lock().ours.get(&partition).is_some_and(|ours| ours.is_anew)
+    }
+
+    fn mark_of(&self, place: &Place, topic: Option<String>, clean: bool) -> Mark {
+        Mark { store: self.store.clone(), confirmed: place.confirmed, clean, topic }
     }
 
     /// Commits what is done with, of partitions that are still ours.
@@ -87,11 +102,15 @@ impl Member {
         let mut list = TopicPartitionList::new();
         let mut places = Vec::new();
         for one in done {
-            let place = self.consumer.context().lock().place(one.partition, one.epoch).copied();
+            let mut ours = self.consumer.context().lock();
+            let place = ours.place(one.partition, one.epoch).copied();
+            let topic = ours.ours.get(&one.partition).and_then(|ours| ours.topic.clone());
+            drop(ours);
             let Some(mut place) = place else { continue };
             place.committed = one.next;
             place.confirmed += one.letters;
-            self.mark(&mut list, one.partition, &place, one.next, false)
+            self.mark_of(&place, topic, false)
+                .write(&mut list, &self.topic, one.partition, one.next)
                 .map_err(|error| self.failed("commit", error).for_store(CONFIRMING))?;
             places.push((one, place));
         }
@@ -120,7 +139,8 @@ impl Member {
             let Some(place) = ours.place.filter(|place| place.yielded == place.committed) else {
                 continue;
             };
-            if let Err(error) = self.mark(&mut list, *partition, &place, place.committed, true) {
+            let mark = self.mark_of(&place, ours.topic.clone(), true);
+            if let Err(error) = mark.write(&mut list, &self.topic, *partition, place.committed) {
                 tracing::debug!(%error, "a partition is left without a word");
             }
         }

@@ -16,6 +16,7 @@ use super::reach::PATIENCE;
 use super::{DEFAULTS, FIXED, OPENING, marks, reach};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::identity;
 
 /// A consumer that has joined the group, or is about to; blocks.
 pub(super) fn join(
@@ -30,7 +31,9 @@ pub(super) fn join(
     let beat = (lease.as_millis() / 4).clamp(1, 3000).to_string();
     let own: [(&str, &str); 3] =
         [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
-    let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat()).map_err(for_store)?;
+    let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat());
+    let mut config = config.map_err(for_store)?;
+    identity::listen(&mut config);
     let asked = |what: &str, error| {
         let what = format!("{what} of topic `{topic}` by group `{group}`");
         for_store(SetupError::answered(&what, error))
@@ -73,7 +76,8 @@ pub(super) fn join(
                     let (low, _) = consumer
                         .fetch_watermarks(&topic, *partition, PATIENCE)
                         .map_err(|error| asked("look for the start", error))?;
-                    let mark = Mark { store: store.clone(), confirmed: 0, clean: true };
+                    let mark =
+                        Mark { store: store.clone(), confirmed: 0, clean: true, topic: None };
                     mark.write(&mut first, &topic, *partition, low)
                         .map_err(|error| asked("commit the start", error))?;
                 }
@@ -93,6 +97,7 @@ pub(super) fn join(
         brokers,
         topic,
         store,
+        compared: 0,
         held: VecDeque::new(),
         paused: false,
         look,

@@ -70,6 +70,8 @@ pub(super) struct Member {
     pub(super) brokers: Brokers,
     pub(super) topic: Arc<str>,
     pub(super) store: String,
+    /// What was known of the ids of topics when ours was compared with them last.
+    pub(super) compared: u64,
     /// Polled while nobody asked.
     pub(super) held: VecDeque<(Record, u64)>,
     pub(super) paused: bool,
@@ -132,6 +134,7 @@ impl Member {
 
     /// What there is; `None` when there is nothing yet.
     fn next(&mut self, limit: usize, ends: bool) -> Option<Result<Vec<Taken>, StoreError>> {
+        self.compare();
         if let Err(error) = self.prepare() {
             return Some(Err(error));
         }
@@ -165,7 +168,11 @@ impl Member {
             taken.push(Taken { record, epoch, again });
         }
         if !taken.is_empty() {
-            return Some(Ok(taken));
+            // Before anything is handed out of a topic that was made anew.
+            self.compare();
+            let mut ours = self.consumer.context().lock();
+            taken.retain(|taken| ours.place(taken.partition(), taken.epoch).is_some());
+            return (!taken.is_empty()).then_some(Ok(taken));
         }
         if !ends || self.look.0.elapsed() < self.look.1 {
             return None;
@@ -175,6 +182,17 @@ impl Member {
             Ok(true) => Some(Ok(Vec::new())),
             Ok(false) => None,
             Err(error) => Some(Err(error.for_store(READING))),
+        }
+    }
+
+    /// Has partitions begin anew whose topic is another than that of their offsets.
+    fn compare(&mut self) {
+        let context = self.consumer.context();
+        let changes = context.ids.changes();
+        if std::mem::replace(&mut self.compared, changes) != changes
+            && let Some(id) = context.ids.of(&self.topic)
+        {
+            context.lock().renew(&id);
         }
     }
 

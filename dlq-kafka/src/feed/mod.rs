@@ -67,6 +67,9 @@ const FIXED: [(&str, &str); 5] = [
 /// `max.poll.interval.ms`, which is five minutes unless it is set. Partitions of a process that died go to others when its
 /// lease has ended.
 ///
+/// A topic that was deleted and created again is another, and is read from its start, as
+/// [`KafkaSource`](crate::KafkaSource) does it; how much was confirmed is counted on.
+///
 /// The group forgets where it was when none of its members was there for as long as the brokers keep offsets (seven days
 /// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
 /// stay in the topic for as long as that keeps them.

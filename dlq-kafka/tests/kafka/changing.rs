@@ -1,6 +1,7 @@
 //! Topics that are no longer what they were when their consumer began.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use dlq_core::{Disposition, Settle as _, Source as _};
@@ -20,6 +21,13 @@ async fn place(name: &str) -> Place {
     let mut place = Place::with_partitions(name, 1).await;
     place.brokers = place.brokers.with("topic.metadata.refresh.interval.ms", "200");
     place
+}
+
+async fn make_anew(place: &Place) {
+    topic::delete(place.brokers.bootstrap(), &place.topic).await;
+    place.create(&place.topic, 1, &[]).await;
+    // Before anybody hears of the change.
+    place.publish(11..=18).await;
 }
 
 fn asking(place: &Place) -> BaseConsumer {
@@ -211,26 +219,12 @@ async fn a_topic_that_is_made_anew_and_is_shorter_is_read_from_its_beginning() {
     until_committed(&place, 0, 3).await;
 }
 
-/// The topic with five records, read and committed; then gone, and another of its name with eight.
-async fn made_anew(place: &Place, source: &mut KafkaSource) -> (Offset, String) {
-    place.publish(1..=5).await;
-    for expected in 1..=5 {
-        assert_eq!(number(&handle(source).await), expected);
-    }
-    until_committed(place, 0, 5).await;
-    let committed = commit_of(place, 0, &asking(place));
-    topic::delete(place.brokers.bootstrap(), &place.topic).await;
-    place.create(&place.topic, 1, &[]).await;
-    place.publish(11..=18).await;
-    committed
-}
-
-/// Handles until these have come. Whatever comes besides has come before.
-async fn until_all_came(source: &mut KafkaSource, numbers: std::ops::RangeInclusive<u32>) {
+/// Handles until these have come. Whatever comes besides has come before, or is of the topic before.
+async fn until_all_came(source: &mut KafkaSource, numbers: RangeInclusive<u32>) {
     let mut missing: BTreeSet<u32> = numbers.clone().collect();
     while !missing.is_empty() {
         let came = number(&handle(source).await);
-        assert!(missing.remove(&came) || numbers.contains(&came), "{came} came");
+        assert!(missing.remove(&came) || came <= *numbers.end(), "{came} came");
     }
 }
 
@@ -246,7 +240,10 @@ async fn g1_a_topic_that_is_made_anew_and_is_longer_is_read_from_its_beginning()
         if start == Start::Latest {
             until_committed(&place, 0, 0).await;
         }
-        made_anew(&place, &mut source).await;
+        place.publish(1..=5).await;
+        until_all_came(&mut source, 1..=5).await;
+        until_committed(&place, 0, 5).await;
+        make_anew(&place).await;
         until_all_came(&mut source, 11..=18).await;
         until_committed(&place, 0, 8).await;
         // Those after it begin there.
@@ -254,6 +251,32 @@ async fn g1_a_topic_that_is_made_anew_and_is_longer_is_read_from_its_beginning()
         let mut source = consumer.source().await.unwrap();
         place.publish([19]).await;
         assert_eq!(number(&handle(&mut source).await), 19);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_topic_that_nobody_saw_missing_is_read_from_its_beginning_when_it_was_made_anew() {
+    if !available() {
+        return;
+    }
+    for start in [Start::Earliest, Start::Latest] {
+        let mut place = Place::with_partitions("anew-unseen", 1).await;
+        place.brokers = place.brokers.with("topic.metadata.refresh.interval.ms", "300000");
+        // With one in hand it asks for no other, and so hears nothing of its topic.
+        let consumer = place.billing().without_retries().with_start(start).with_max_span(1);
+        let mut source = consumer.source().await.unwrap();
+        if start == Start::Latest {
+            until_committed(&place, 0, 0).await;
+        }
+        place.publish(1..=5).await;
+        until_all_came(&mut source, 1..=4).await;
+        let (_, settle) = next(&mut source).await;
+        // What was asked for before that is answered.
+        place.publish([6]).await;
+        make_anew(&place).await;
+        settle.settle(Disposition::Succeeded).await.expect("it is still ours");
+        until_all_came(&mut source, 11..=18).await;
+        until_committed(&place, 0, 8).await;
     }
 }
 
@@ -271,9 +294,7 @@ async fn what_is_in_hand_of_a_topic_that_was_made_anew_is_handled_and_commits_no
         assert_eq!(number(&delivery), expected);
         held.push(settle);
     }
-    topic::delete(place.brokers.bootstrap(), &place.topic).await;
-    place.create(&place.topic, 1, &[]).await;
-    place.publish(11..=18).await;
+    make_anew(&place).await;
     let (delivery, first) = next(&mut source).await;
     assert_eq!(number(&delivery), 11);
     // One has to wait and comes again, of a topic that is gone; unless it was seen to be missing, and its partition revoked.
@@ -305,9 +326,7 @@ async fn g1_a_topic_that_was_made_anew_while_nobody_was_there_is_read_from_its_b
     let asking = asking(&place);
     let (position, word) = commit_of(&place, 0, &asking);
     assert_eq!(position, Offset::Offset(5));
-    topic::delete(place.brokers.bootstrap(), &place.topic).await;
-    place.create(&place.topic, 1, &[]).await;
-    place.publish(11..=18).await;
+    make_anew(&place).await;
     // The brokers forget what the group had committed. A commit that was on its way stands there nevertheless.
     assert_eq!(commit_of(&place, 0, &asking).0, Offset::Invalid);
     for is_late in [false, true] {

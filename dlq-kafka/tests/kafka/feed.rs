@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::fixture::{available, start};
 use crate::fixture_feed::{PATIENCE, Topic};
+use crate::topic;
 
 const STORE: &str = "sqlite:///dlq.db";
 const LEASE: Duration = Duration::from_secs(10);
@@ -331,4 +332,42 @@ async fn a_broker_that_is_killed_is_waited_for() {
         }
     };
     timeout(PATIENCE, every).await.expect("every letter comes");
+}
+
+/// Everything that comes until these are there. A feed that ends because its topic is missing is opened again.
+async fn until_fed(feed: &mut KafkaFeed, topic: &Topic, wanted: &BTreeSet<u32>) {
+    let mut seen = BTreeSet::new();
+    let fed = async {
+        while seen != *wanted {
+            match feed.next(100).await {
+                Ok(some) => {
+                    let numbers = numbers(&some);
+                    assert!(numbers.is_subset(wanted), "{numbers:?}");
+                    seen.extend(numbers);
+                    feed.confirm().await.unwrap();
+                }
+                Err(_) => *feed = open(topic, STORE).await.unwrap(),
+            }
+        }
+    };
+    timeout(PATIENCE, fed).await.expect("all of them are fed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn g1_letters_of_a_topic_that_is_made_anew_are_fed_from_its_start() {
+    let Some(topic) = Topic::new("feed-anew", 1).await else { return };
+    topic.write(0..5).await;
+    let mut feed = open(&topic, STORE).await.unwrap();
+    until_fed(&mut feed, &topic, &all(5)).await;
+    let old = topic.word(&group(&topic));
+    topic::delete(&topic.bootstrap, &topic.name).await;
+    let topic = Topic::at(&topic.bootstrap, &topic.name, 1).await;
+    topic.write(10..18).await;
+    until_fed(&mut feed, &topic, &(10..18).collect()).await;
+    drop(feed);
+    assert_eq!(topic.committed(&group(&topic)), [Some(8)]);
+    // A commit of the old one that comes late says nothing of this one.
+    topic.commit(&group(&topic), 5, &old);
+    let mut feed = open(&topic, STORE).await.unwrap();
+    until_fed(&mut feed, &topic, &(10..18).collect()).await;
 }

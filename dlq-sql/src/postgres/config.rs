@@ -5,7 +5,8 @@ use std::time::Duration;
 use dlq_core::policy::duration;
 use dlq_core::{SharedClock, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
+use tokio::time::timeout;
 
 use super::call::{pin, unpin};
 use super::codec::Fields;
@@ -19,6 +20,9 @@ use crate::values::Take as _;
 
 /// How much longer than a statement may take its answer may be on its way.
 const SLACK: Duration = Duration::from_secs(10);
+
+/// How long one connection may take, when none was to be had, to say why.
+const ALONE: Duration = Duration::from_secs(2);
 
 /// How a [`PostgresStore`] is opened.
 ///
@@ -300,9 +304,21 @@ impl PostgresBuilder {
                     sqlx::raw_sql(AssertSqlSafe(&*settings)).execute(conn).await.map(|_| ())
                 })
             })
-            .connect_with(options)
-            .await?;
-        Ok(pool)
+            .connect_with(options.clone())
+            .await;
+        match pool {
+            Err(sqlx::Error::PoolTimedOut) => Err(why_not(&options).await.into()),
+            pool => Ok(pool?),
+        }
+    }
+}
+
+/// Why there was no connection: a pool tries until its time is up, and says no more than that; one connection alone says
+/// what is wrong.
+async fn why_not(options: &PgConnectOptions) -> sqlx::Error {
+    match timeout(ALONE, PgConnection::connect_with(options)).await {
+        Ok(Err(error)) => error,
+        _ => sqlx::Error::PoolTimedOut,
     }
 }
 

@@ -1,9 +1,15 @@
 //! What Postgres' errors mean.
 
+use std::error::Error;
+use std::fmt;
+
 use dlq_core::StoreErrorKind;
 use sqlx::error::DatabaseError;
 
 use crate::error::{Again, Fault};
+
+/// A right is missing.
+const RIGHT: &str = "42501";
 
 fn again(error: &sqlx::Error) -> Again {
     match error {
@@ -53,10 +59,27 @@ impl From<sqlx::Error> for Fault {
             }
             _ => (Unexpected, "the database refused".to_owned()),
         };
-        let again = again(&error);
-        Self::new(kind, detail).with_again(again).with_source(error)
+        let fault = Self::new(kind, detail).with_again(again(&error));
+        match error {
+            // Without the line of the server's own source; a right that is missing is named already.
+            sqlx::Error::Database(said) if said.code().as_deref() == Some(RIGHT) => fault,
+            sqlx::Error::Database(said) => fault.with_source(Said(said)),
+            error => fault.with_source(error),
+        }
     }
 }
+
+/// An error in the words of the database.
+#[derive(Debug)]
+struct Said(Box<dyn DatabaseError>);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the database says: {}", self.0.message())
+    }
+}
+
+impl Error for Said {}
 
 /// By the codes of the manual of PostgreSQL, appendix A.
 fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
@@ -77,7 +100,7 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
         "40001" | "40P01" | "23505" | "23503" => {
             (Unavailable, "others change the same letters; try again")
         }
-        "42501" => return (InvalidConfig, right(error)),
+        RIGHT => return (InvalidConfig, right(error)),
         "28000" | "28P01" => {
             (InvalidConfig, "the database refused the login; see user and password")
         }
@@ -117,7 +140,7 @@ fn right(error: &dyn DatabaseError) -> String {
     } else if what.contains("owner") {
         "let the owner of the tables migrate them: `dlq migrate --apply` as that user"
     } else {
-        "grant SELECT, INSERT, UPDATE and DELETE on the tables of the store"
+        "grant SELECT, INSERT, UPDATE and DELETE on the tables of the store; who only looks needs SELECT alone"
     };
     format!("a right is missing: {what}; {hint}")
 }

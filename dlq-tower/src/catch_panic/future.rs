@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use dlq_core::{Cause, Delivery, ErrorClass, Failure};
 use pin_project_lite::pin_project;
 
-use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback, classified};
 
 type Payload = Box<dyn Any + Send>;
 
@@ -89,9 +89,7 @@ where
                 match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
                     Ok(Poll::Pending) => return Poll::Pending,
                     Ok(Poll::Ready(outcome)) => {
-                        return Poll::Ready(
-                            outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback),
-                        );
+                        return Poll::Ready(classified(outcome));
                     }
                     Err(payload) => payload,
                 }

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 use dlq_core::Delivery;
 use pin_project_lite::pin_project;
 
-use super::permit::{Permit, Permits};
-use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+use super::permits::{Permit, Taker};
+use crate::stage::{ClassifiedError, Done, IsDone, Setback, classified};
 
 pin_project! {
     /// One run, with its permit.
@@ -26,17 +26,17 @@ impl<F> ResponseFuture<F> {
         Self { inner, permit }
     }
 
-    /// Begins anew with a permit of `permits` and the run that `call` begins in the future inside.
+    /// Begins anew with the permit of `taker` and the run that `call` begins in the future inside.
     #[inline]
     pub(super) fn again(
         self: Pin<&mut Self>,
-        permits: Option<&mut Permits>,
+        taker: Option<&mut Taker>,
         delivery: Delivery,
         call: impl FnOnce(Pin<&mut F>, Delivery),
     ) {
         let this = self.project();
-        if let (Some(permits), Some(permit)) = (permits, this.permit) {
-            permits.hand_to(permit);
+        if let (Some(taker), Some(permit)) = (taker, this.permit) {
+            taker.hand_to(permit);
         }
         call(this.inner, delivery);
     }
@@ -57,7 +57,7 @@ where
         if let Some(permit) = this.permit {
             permit.release();
         }
-        Poll::Ready(outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback))
+        Poll::Ready(classified(outcome))
     }
 }
 

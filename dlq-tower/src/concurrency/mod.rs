@@ -35,11 +35,11 @@
 //!
 //! # Cost
 //!
-//! One permit of a semaphore per attempt; nothing is allocated unless the caller has to wait.
+//! Two atomic steps per attempt; nothing is allocated unless the caller has to wait.
 
 mod future;
 mod layer;
-mod permit;
+mod permits;
 mod service;
 
 pub use future::ResponseFuture;

@@ -1,32 +1,27 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use dlq_core::Delivery;
-use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::ResponseFuture;
-use super::permit::Permits;
+use super::permits::{Permits, Taker};
 use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, IsDone, Setback};
-
-/// How long a message is deferred for when the semaphore was closed under it.
-const CLOSED: Duration = Duration::from_secs(1);
 
 /// A service of which only so many attempts run at once. See the [module docs](super).
 #[derive(Clone, Debug)]
 pub struct Concurrency<S> {
     inner: S,
     // None for as many as there are. A permit is taken by `poll_ready` and handed to the future by `call`.
-    permits: Option<Permits>,
+    permits: Option<Taker>,
 }
 
 impl<S> Concurrency<S> {
     #[inline]
-    pub(super) fn new(inner: S, permits: Arc<Semaphore>) -> Self {
-        Self { inner, permits: Some(Permits::new(permits)) }
+    pub(super) fn new(inner: S, permits: Arc<Permits>) -> Self {
+        Self { inner, permits: Some(Taker::new(permits)) }
     }
 
     /// The service of a stack without the layer.
@@ -63,18 +58,15 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        if let Some(permits) = &mut self.permits
-            && !ready!(permits.poll(cx))
-        {
-            let why = "the semaphore of attempts is closed";
-            return Poll::Ready(Err(Setback::Deferred { after: CLOSED, why }));
+        if let Some(permits) = &mut self.permits {
+            ready!(permits.poll(cx));
         }
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)
     }
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let permit = self.permits.as_mut().map(Permits::hand_over);
+        let permit = self.permits.as_mut().map(Taker::hand_over);
         ResponseFuture::new(self.inner.call(delivery), permit)
     }
 }

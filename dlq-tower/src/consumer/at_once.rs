@@ -14,7 +14,7 @@ use super::keys::KeyTurn;
 use super::message::{InHand, Place, Running, Shared};
 use super::probation::Turn;
 use super::report::{Fate, Outcome};
-use super::stack::Stack;
+use super::stack::{Repeat, Settling};
 use crate::stage::Settlement;
 
 /// A handler that keeps the thread for longer had better run beside others.
@@ -66,6 +66,13 @@ impl Pace {
     }
 }
 
+/// What the next message has from the one before, while no other task has a turn.
+#[derive(Default)]
+pub(super) struct Kept {
+    turn: Option<Turn>,
+    hand: Option<Arc<Hand>>,
+}
+
 /// How far a message has come without waiting.
 pub(super) enum Begun {
     /// To the end.
@@ -91,15 +98,15 @@ pub(super) struct Settles {
 }
 
 impl Shared {
-    /// Does what can be done without waiting. `turn` is kept from one message to the next. Has to be called within the
-    /// retry stage's [`step_within`](crate::retry::step_within). `None` if the stack panicked.
+    /// Does what can be done without waiting. Has to be called within the retry stage's
+    /// [`step_within`](crate::retry::step_within). `None` if the stack panicked.
     pub(super) fn at_once(
         &self,
-        stack: &mut dyn Stack,
+        stack: &mut dyn Repeat,
         message: InHand,
-        turn: &mut Option<Turn>,
+        kept: &mut Kept,
     ) -> Option<Begun> {
-        let begin = AssertUnwindSafe(|| self.begin(stack, message, turn));
+        let begin = AssertUnwindSafe(|| self.begin(stack, message, kept));
         catch_unwind(begin)
             .inspect_err(|_| {
                 tracing::error!(
@@ -109,35 +116,28 @@ impl Shared {
             .ok()
     }
 
-    fn begin(&self, stack: &mut dyn Stack, mut message: InHand, turn: &mut Option<Turn>) -> Begun {
+    fn begin(&self, stack: &mut dyn Repeat, mut message: InHand, kept: &mut Kept) -> Begun {
         let is_first = message.key.as_mut().is_none_or(KeyTurn::is_first);
         if !is_first {
             return Begun::Waits(message);
         }
-        let Some(own) = turn.take().or_else(|| self.probation.turn_now()) else {
+        let Some(own) = kept.turn.take().or_else(|| self.probation.turn_now()) else {
             return Begun::Waits(message);
         };
         let Some(ticket) = message.ticket.take() else { return Begun::Waits(message) };
         // Whoever goes on polls at once, with a waker of its own.
         let mut context = Context::from_waker(Waker::noop());
-        let hand = Hand::new(ticket, message.key.is_some(), self.stop.clone());
-        let (mut stack, polled) = HAND.sync_scope(Arc::clone(&hand), || {
-            let delivery = message.delivery.clone();
-            let called = stack.call(delivery, &mut context);
-            // Not ready: a stack of its own can wait for it.
-            let mut stack = called.unwrap_or_else(|delivery| self.program.stack.run(delivery));
-            let polled = stack.as_mut().poll(&mut context);
-            (stack, polled)
-        });
-        let disposition = match polled {
-            Poll::Ready(Ok(settlement)) if !waits_here(&message, &settlement) => {
+        let hand = Hand::again(kept.hand.take(), ticket, message.key.is_some());
+        let step = || stack.step(message.delivery.clone(), &mut context);
+        let disposition = match HAND.sync_scope(Arc::clone(&hand), step) {
+            Ok(Ok(settlement)) if !waits_here(&message, &settlement) => {
                 settlement.into_disposition()
             }
-            Poll::Ready(ended) => {
-                stack = Box::pin(ready(ended));
+            ended => {
+                let stack = ended.map(|ended| Box::pin(ready(ended)) as Settling);
+                let stack = stack.unwrap_or_else(|rest| rest);
                 return Begun::Runs(message, Running { stack, hand, turn: own });
             }
-            Poll::Pending => return Begun::Runs(message, Running { stack, hand, turn: own }),
         };
         hand.judge(&disposition);
         let outcome = self.will_be(&disposition);
@@ -145,7 +145,7 @@ impl Shared {
         let mut told = settle.settle_boxed(disposition);
         match told.as_mut().poll(&mut context) {
             Poll::Ready(settled) => {
-                *turn = Some(own);
+                (kept.turn, kept.hand) = (Some(own), Some(hand));
                 let outcome = self.settled(settled, outcome, &delivery);
                 Begun::Ended(Fate { outcome, route_errors: 0 }, place)
             }

@@ -1,11 +1,12 @@
 //! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
 
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dlq_core::{Delivery, Disposition, ErrorClass, History};
-use tokio_util::sync::CancellationToken;
 
 use super::outage::{Ruling, Signal, Ticket};
+use crate::retry;
 use crate::stage::{Done, Postponed, Verdict};
 
 tokio::task_local! {
@@ -21,13 +22,26 @@ pub(super) struct Hand {
     ordered: bool,
     /// Attempts made in this run, when it goes on here.
     held: Mutex<Option<(History, u32)>>,
-    stop: CancellationToken,
 }
 
 impl Hand {
-    pub(super) fn new(ticket: Ticket, ordered: bool, stop: CancellationToken) -> Arc<Self> {
+    pub(super) fn new(ticket: Ticket, ordered: bool) -> Arc<Self> {
         let ticket = Mutex::new(Some(ticket));
-        Arc::new(Self { ticket, ordered, held: Mutex::new(None), stop })
+        Arc::new(Self { ticket, ordered, held: Mutex::new(None) })
+    }
+
+    /// The same for another message, in the place of one that has ended where nobody knows of it any more.
+    pub(super) fn again(ended: Option<Arc<Self>>, ticket: Ticket, ordered: bool) -> Arc<Self> {
+        let Some(mut hand) = ended else { return Self::new(ticket, ordered) };
+        match Arc::get_mut(&mut hand) {
+            None => Self::new(ticket, ordered),
+            Some(Self { ticket: of, ordered: is_ordered, held }) => {
+                *of.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
+                *held.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+                *is_ordered = ordered;
+                hand
+            }
+        }
     }
 
     fn ticket(&self) -> Option<Ticket> {
@@ -78,7 +92,7 @@ impl Hand {
                 tokio::select! {
                     biased;
                     ruling = ticket.failed() => ruling,
-                    () = self.stop.cancelled() => Ruling::Stands,
+                    () = until_stopped() => Ruling::Stands,
                 }
             }
         };
@@ -94,5 +108,13 @@ impl Hand {
         let Postponed { after, history, attempts, .. } = postponed;
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some((history, attempts));
         Verdict::Defer { after, why: "later messages of its key wait" }
+    }
+}
+
+/// Waits until the run loop stops, which is known where a stack runs.
+async fn until_stopped() {
+    match retry::stopped() {
+        Some(stopped) => stopped.await,
+        None => pending().await,
     }
 }

@@ -211,7 +211,7 @@ impl Shared {
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered, self.stop.clone());
+        let hand = Hand::new(ticket, ordered);
         let stack = self.program.stack.run(delivery.clone());
         self.run_on(delivery, stack, hand, mark).await
     }

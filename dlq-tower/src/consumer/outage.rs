@@ -230,7 +230,8 @@ impl Outage {
                 self.changed.send_replace(());
             }
         }
-        Ticket { outage: Arc::clone(self), round, probe, judged: false }
+        let outage = self.policy.is_some().then(|| Arc::clone(self));
+        Ticket { outage, round, probe }
     }
 
     /// The ticket comes back without having been used.
@@ -324,31 +325,32 @@ enum Noted {
 /// Stands for one message that was let in.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    outage: Arc<Outage>,
+    /// Until it is judged; none without a policy.
+    outage: Option<Arc<Outage>>,
     round: u64,
     probe: bool,
-    judged: bool,
 }
 
 impl Ticket {
     /// Reports a message that did not fail.
     pub(super) fn passed(mut self, signal: Signal) {
-        self.judged = true;
-        let _ = self.outage.note(&self, signal);
+        if let Some(outage) = self.outage.take() {
+            let _ = outage.note(&self, signal);
+        }
     }
 
     /// Reports a message that failed of what may pass, and says what is to become of it. For a probe the answer waits
     /// until other probes have ended: one that fails while another succeeds is at fault itself.
     pub(super) async fn failed(mut self) -> Ruling {
-        self.judged = true;
-        let mut changed = self.outage.changed.subscribe();
-        let by = match self.outage.note(&self, Signal::Failure) {
+        let Some(outage) = self.outage.take() else { return Ruling::Stands };
+        let mut changed = outage.changed.subscribe();
+        let by = match outage.note(&self, Signal::Failure) {
             Noted::Ruled(ruling) => return ruling,
             Noted::Undecided(by) => by,
         };
         loop {
             changed.borrow_and_update();
-            if let Some(ruling) = self.outage.ruling_on(self.round) {
+            if let Some(ruling) = outage.ruling_on(self.round) {
                 return ruling;
             }
             tokio::select! {
@@ -361,8 +363,8 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.judged {
-            self.outage.give_back(self);
+        if let Some(outage) = self.outage.take() {
+            outage.give_back(self);
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::{Id, JoinError, JoinSet, coop};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::at_once::{Begun, Pace};
+use super::at_once::{Begun, Kept, Pace};
 use super::builder::{ConsumerBuilder, Settings};
 use super::feed::{AT_ONCE, End, Feed, Fetch, Fetching, Lane, Received};
 use super::gate::Gate;
@@ -23,12 +23,12 @@ use super::gauges::Gauges;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
 use super::keys::Keys;
 use super::message::{Counted, InHand, Place, Shared, handle};
-use super::probation::{Probation, Turn};
+use super::probation::Probation;
 use super::report::{Ended, Fate, Report};
 use super::room::Room;
 use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
-use super::stack::{Program, Stack};
+use super::stack::{Program, Repeat};
 use super::{IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL};
 use crate::audit::AuditWriter;
 use crate::retry::{HoldSlots, step_within};
@@ -163,7 +163,7 @@ struct Run {
     keys: Keys,
     received: mpsc::UnboundedReceiver<Vec<Received>>,
     /// For what is handled where it was received.
-    stack: Box<dyn Stack>,
+    stack: Box<dyn Repeat>,
     pace: Pace,
     parts: JoinSet<Ending>,
     part_of: HashMap<Id, Part>,
@@ -200,7 +200,7 @@ impl Run {
             settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
         };
         let mut run = Self {
-            stack: shared.program.stack.copy(),
+            stack: shared.program.stack.repeat(),
             pace: Pace::default(),
             shared: Arc::new(shared),
             keys: Keys::default(),
@@ -346,8 +346,8 @@ impl Run {
             coop::consume_budget().await;
             step_within(&shared.stop, &shared.slots, || {
                 let mut now = Instant::now();
-                let mut kept = Kept::default();
-                while let Some(next) = received.next() {
+                let (mut kept, mut freed) = (Kept::default(), None);
+                for next in received.by_ref() {
                     let message = self.enter(next, now);
                     if !shared.probation.is_beyond_doubt(&message.delivery) {
                         // Those behind a suspect are not to begin before it.
@@ -356,8 +356,8 @@ impl Run {
                     if self.stopping || !self.pace.is_brief() {
                         self.messages.spawn(handle(Arc::clone(&shared), message, None));
                     } else {
-                        let begun = shared.at_once(&mut *self.stack, message, &mut kept.turn);
-                        self.go_on(begun, &mut kept.room);
+                        let begun = shared.at_once(&mut *self.stack, message, &mut kept);
+                        self.go_on(begun, &mut freed);
                         let before = std::mem::replace(&mut now, Instant::now());
                         self.pace.took(now - before);
                     }
@@ -378,6 +378,7 @@ impl Run {
         InHand { delivery, settle, ticket: Some(ticket), key, since, place }
     }
 
+    /// `freed` is the room of those that have ended.
     fn go_on(&mut self, begun: Option<Begun>, freed: &mut Option<OwnedSemaphorePermit>) {
         let shared = Arc::clone(&self.shared);
         match begun {
@@ -454,14 +455,6 @@ impl Run {
             self.health.state(RunState::Draining);
         }
     }
-}
-
-/// What messages of one turn have from one another.
-#[derive(Default)]
-struct Kept {
-    turn: Option<Turn>,
-    /// Of those that have ended.
-    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Run {

@@ -1,7 +1,8 @@
 //! The stack and the names of its handlers, erased.
 
 use std::fmt;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,17 +15,65 @@ use tower_service::Service;
 use crate::handler::Handles;
 use crate::stage::{IsSettlement, RouteError, Settlement};
 
-pub(super) type Settling = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
+pub(super) type Ended = Result<Settlement, RouteError>;
+pub(super) type Settling = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// A complete stack: one box per message.
 pub(super) trait Stack: Send + Sync {
     fn run(&self, delivery: Delivery) -> Settling;
 
-    /// One to [call](Self::call) again and again.
-    fn copy(&self) -> Box<dyn Stack>;
+    /// One to run for one message after another.
+    fn repeat(&self) -> Box<dyn Repeat>;
+}
 
-    /// Like `run`, if it is ready now; else gives the delivery back.
-    fn call(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Settling, Delivery>;
+/// A complete stack that runs for one message after another, as far as it comes without waiting.
+pub(super) trait Repeat: Send {
+    /// How it has ended; or else the rest of it, which has to be polled anew.
+    fn step(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Ended, Settling>;
+}
+
+struct Again<S: Service<Delivery>> {
+    stack: S,
+    /// Where the next run is: as large as a future is, it is not worth a box for each.
+    place: Pin<Box<Option<S::Future>>>,
+}
+
+impl<S> Repeat for Again<S>
+where
+    S: Service<Delivery, Error = RouteError> + Clone + Send + Sync + 'static,
+    S::Response: IsSettlement,
+    S::Future: Send,
+{
+    fn step(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Ended, Settling> {
+        match self.stack.poll_ready(cx) {
+            // One of its own can wait for it.
+            Poll::Pending => return Err(self.stack.run(delivery)),
+            Poll::Ready(Err(error)) => return Ok(Err(error)),
+            Poll::Ready(Ok(())) => {}
+        }
+        self.place.set(Some(self.stack.call(delivery)));
+        match poll_place(self.place.as_mut(), cx) {
+            Poll::Ready(ended) => {
+                self.place.set(None);
+                Ok(ended)
+            }
+            Poll::Pending => {
+                let mut place = mem::replace(&mut self.place, Box::pin(None));
+                Err(Box::pin(poll_fn(move |cx| poll_place(place.as_mut(), cx))))
+            }
+        }
+    }
+}
+
+fn poll_place<F, R>(place: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<Ended>
+where
+    F: Future<Output = Result<R, RouteError>>,
+    R: IsSettlement,
+{
+    match place.as_pin_mut() {
+        Some(future) => future.poll(cx).map_ok(IsSettlement::into_settlement),
+        None => Poll::Pending,
+    }
 }
 
 impl<S> Stack for S
@@ -41,19 +90,8 @@ where
         })
     }
 
-    fn copy(&self) -> Box<dyn Stack> {
-        Box::new(self.clone())
-    }
-
-    fn call(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Settling, Delivery> {
-        match self.poll_ready(cx) {
-            Poll::Pending => Err(delivery),
-            Poll::Ready(Err(error)) => Ok(Box::pin(ready(Err(error)))),
-            Poll::Ready(Ok(())) => {
-                let settling = Service::call(self, delivery);
-                Ok(Box::pin(async { settling.await.map(IsSettlement::into_settlement) }))
-            }
-        }
+    fn repeat(&self) -> Box<dyn Repeat> {
+        Box::new(Again { stack: self.clone(), place: Box::pin(None) })
     }
 }
 

@@ -8,7 +8,7 @@ use dlq_core::{Delivery, Disposition};
 use pin_project_lite::pin_project;
 
 use super::route::Shared;
-use crate::stage::{Done, IsVerdict, Never, RouteError, Settlement, Verdict};
+use crate::stage::{IsVerdict, Never, RouteError, Settlement, Verdict};
 
 type Routing = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
 
@@ -60,8 +60,7 @@ where
                 },
             };
             let routing: Routing = match verdict {
-                Verdict::Done(Done::Succeeded) => return settled(Disposition::Succeeded),
-                Verdict::Done(Done::Duplicate) => return settled(Disposition::Duplicate),
+                Verdict::Done(done) => return Poll::Ready(Ok(Settlement::done(done))),
                 Verdict::Defer { after, why } => {
                     tracing::debug!(
                         subject = this.delivery.message().subject(),
@@ -69,7 +68,8 @@ where
                         why,
                         "deferred"
                     );
-                    return settled(Disposition::Deferred { after });
+                    let deferred = Settlement::new(Disposition::Deferred { after });
+                    return Poll::Ready(Ok(deferred));
                 }
                 Verdict::Dead(given_up) => {
                     Box::pin(Arc::clone(this.shared).bury(this.delivery.clone(), *given_up))
@@ -82,10 +82,6 @@ where
             this.state.set(State::Routing { routing });
         }
     }
-}
-
-fn settled(disposition: Disposition) -> Poll<Result<Settlement, RouteError>> {
-    Poll::Ready(Ok(Settlement::new(disposition)))
 }
 
 impl<F> fmt::Debug for ResponseFuture<F> {

@@ -127,13 +127,13 @@ impl Future for StackFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let place = self.0.as_mut().expect("a future is not polled after it has completed");
         let verdict = ready!(place.as_mut().poll(cx));
+        let place = self.0.take();
+        let Verdict::Done(done) = verdict else { return Poll::Ready(Ok(verdict)) };
         // A service may have failed where the message is not done: it is not used again.
-        if let Some(place) = self.0.take()
-            && matches!(verdict, Verdict::Done(_))
-        {
+        if let Some(place) = place {
             place.leave();
         }
-        Poll::Ready(Ok(verdict))
+        Poll::Ready(Ok(Verdict::Done(done)))
     }
 }
 

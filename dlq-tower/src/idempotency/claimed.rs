@@ -2,9 +2,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::StoreError;
+use bytes::Bytes;
 use dlq_core::idempotency::{Idempotency, IdempotencyToken, Release};
-use futures_util::FutureExt as _;
+use dlq_core::{Delivery, StoreError};
 use tokio::runtime::Handle;
 
 use super::layer::Shared;
@@ -40,27 +40,62 @@ impl Owed {
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
     shared: Arc<Shared<I>>,
-    // None once it is settled.
-    token: Option<IdempotencyToken>,
+    // None once it is settled; another may be taken in hand then.
+    held: Option<Held>,
     owed: Owed,
 }
 
+/// What a claim was given for.
+#[derive(Debug)]
+struct Held {
+    // None for the one that the layer names.
+    consumer: Option<Arc<str>>,
+    key: Bytes,
+    fence: u64,
+}
+
 impl<I: Idempotency> Claimed<I> {
-    #[inline]
     pub(super) fn new(shared: Arc<Shared<I>>, token: IdempotencyToken) -> Self {
-        Self { shared, token: Some(token), owed: Owed::Release(Release::Unused) }
+        let IdempotencyToken { consumer, key, fence } = token;
+        let held = Held { consumer: Some(consumer), key, fence };
+        Self { shared, held: Some(held), owed: Owed::Release(Release::Unused) }
     }
 
-    /// Takes another claim in hand, once the last one is settled.
+    /// Takes the claim `fence` in hand, where another one was settled if there was one.
     #[inline]
-    pub(super) fn again(&mut self, token: IdempotencyToken) {
-        self.owed = Owed::Release(Release::Unused);
-        self.token = Some(token);
+    pub(super) fn hold<'a>(
+        place: &'a mut Option<Self>,
+        shared: &Arc<Shared<I>>,
+        delivery: &Delivery,
+        key: Bytes,
+        fence: u64,
+    ) -> &'a mut Self {
+        let this = place.get_or_insert_with(|| Self {
+            shared: Arc::clone(shared),
+            held: None,
+            owed: Owed::Release(Release::Unused),
+        });
+        let named = || Arc::clone(delivery.consumer_shared());
+        let consumer = if shared.consumer.is_some() { None } else { Some(named()) };
+        this.owed = Owed::Release(Release::Unused);
+        this.held = Some(Held { consumer, key, fence });
+        this
+    }
+
+    fn token(&self) -> Option<IdempotencyToken> {
+        let Held { key, fence, .. } = self.held.as_ref()?;
+        let consumer = Arc::clone(self.consumer()?);
+        Some(IdempotencyToken { consumer, key: key.clone(), fence: *fence })
+    }
+
+    #[inline]
+    fn consumer(&self) -> Option<&Arc<str>> {
+        self.held.as_ref()?.consumer.as_ref().or(self.shared.consumer.as_ref())
     }
 
     /// Extends the claim for as long as it is polled.
     pub(super) fn keep(&self) -> impl Future<Output = Infallible> + Send + use<I> {
-        let (shared, token) = (Arc::clone(&self.shared), self.token.clone());
+        let (shared, token) = (Arc::clone(&self.shared), self.token());
         async move {
             let Some(token) = token else { return std::future::pending().await };
             loop {
@@ -86,38 +121,31 @@ impl<I: Idempotency> Claimed<I> {
     pub(super) async fn settle(mut self, owed: Owed) {
         // Owed before it is tried: a caller that is dropped here leaves it to the task.
         self.owed = owed;
-        if let Some(token) = &self.token {
-            settle(&self.shared, token.clone(), owed).await;
-            self.token = None;
+        if let Some(token) = self.token() {
+            settle(&self.shared, token, owed).await;
+            self.held = None;
         }
     }
 
-    /// The same in place, with a store that is [immediate](Idempotency::is_immediate); `false` where that is to be
-    /// waited for.
+    /// The same in place, with a store that is [immediate](Idempotency::immediate); `false` where that is to be waited
+    /// for.
     #[inline]
     pub(super) fn settle_now(&mut self, owed: Owed) -> bool {
-        if self.token.is_some() && !self.shared.store.is_immediate() {
-            return false;
-        }
         self.owed = owed;
-        self.end();
-        true
-    }
-
-    /// Settles it without waiting.
-    #[inline]
-    fn end(&mut self) {
-        let Some(token) = self.token.take() else { return };
-        let Shared { store, keep, .. } = &*self.shared;
-        if !store.is_immediate() {
-            return self.leave(token);
+        let Some(store) = self.shared.store.immediate() else { return self.held.is_none() };
+        if let (Some(consumer), Some(held)) = (self.consumer(), &self.held) {
+            let settled = match owed {
+                Owed::Completion => {
+                    store.complete_now(consumer, &held.key, held.fence, self.shared.keep)
+                }
+                Owed::Release(release) => {
+                    store.release_now(consumer, &held.key, held.fence, release)
+                }
+            };
+            self.shared.settled(owed, Ok(settled));
         }
-        let settled = match self.owed {
-            Owed::Completion => store.complete(token, *keep).now_or_never(),
-            Owed::Release(release) => store.release(token, release).now_or_never(),
-        };
-        // One that does not answer after all leaves the key to its lease.
-        self.shared.settled(self.owed, settled.unwrap_or(Ok(false)));
+        self.held = None;
+        true
     }
 }
 
@@ -152,14 +180,17 @@ impl<I> Shared<I> {
 impl<I: Idempotency> Drop for Claimed<I> {
     #[inline]
     fn drop(&mut self) {
-        self.end();
+        if self.held.is_some() && !self.settle_now(self.owed) {
+            self.leave();
+        }
     }
 }
 
 impl<I: Idempotency> Claimed<I> {
     /// Leaves it to a task.
     #[cold]
-    fn leave(&self, token: IdempotencyToken) {
+    fn leave(&self) {
+        let Some(token) = self.token() else { return };
         let Ok(runtime) = Handle::try_current() else {
             tracing::warn!(consumer = &*token.consumer, "a claim is left to its lease: no runtime");
             return;

@@ -8,7 +8,7 @@ use dlq_core::idempotency::Idempotency as Store;
 use pin_project_lite::pin_project;
 
 use super::claimed::{Claimed, Owed};
-use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, Setback, classified};
 
 type Outcome = Result<Done, Setback>;
 
@@ -74,7 +74,7 @@ where
             StateProj::Running { inner, claimed, keep } => match inner.poll(cx) {
                 Poll::Ready(outcome) => {
                     *keep = None;
-                    let outcome = outcome.map(R::into_done).map_err(E::into_setback);
+                    let outcome = classified(outcome);
                     let owed = Owed::after(&outcome);
                     match claimed.take_if(|claimed| !claimed.settle_now(owed)) {
                         Some(claimed) => (outcome, owed, claimed),

@@ -63,10 +63,10 @@
 //!
 //! # Cost
 //!
-//! Two calls of the store per message with a key. A store that [is immediate](dlq_core::idempotency::Idempotency::is_immediate)
+//! Two calls of the store per message with a key. A store that [is immediate](dlq_core::idempotency::Idempotency::immediate)
 //! is called in place, and nothing is allocated while the handler does not wait; any other costs two allocations besides
-//! its own. A [`BoxIdempotency`](dlq_core::idempotency::BoxIdempotency) adds one to each call. Nothing for messages
-//! without a key.
+//! its own, to which a [`BoxIdempotency`](dlq_core::idempotency::BoxIdempotency) adds one for each call. Nothing for
+//! messages without a key.
 
 mod claimed;
 mod future;

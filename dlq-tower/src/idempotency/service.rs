@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{
-    BoxIdempotency, Idempotency as Store, IdempotencyClaim, IdempotencyToken, Release,
+    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, Release,
 };
-use dlq_core::{Delivery, ErrorClass, StoreError, StoreErrorKind, Timestamp};
-use futures_util::FutureExt as _;
+use dlq_core::{Delivery, ErrorClass, Timestamp};
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -79,13 +78,9 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        match self.open(delivery) {
-            Ok((delivery, token)) => {
-                let claimed = self.shared.as_ref().zip(token);
-                let claimed =
-                    claimed.map(|(shared, token)| Claimed::new(Arc::clone(shared), token));
-                ResponseFuture::running(self.inner.call(delivery), claimed)
-            }
+        let mut claimed = None;
+        match self.open(delivery, &mut claimed) {
+            Ok(delivery) => ResponseFuture::running(self.inner.call(delivery), claimed),
             Err(waiting) => ResponseFuture::waiting(waiting),
         }
     }
@@ -105,17 +100,8 @@ where
         let Some((inner, claimed)) = done.as_mut().run() else {
             return done.set(self.call(delivery));
         };
-        match self.open(delivery) {
-            Ok((delivery, token)) => {
-                match (self.shared.as_ref().zip(token), claimed) {
-                    (Some((_, token)), Some(claimed)) => claimed.again(token),
-                    (Some((shared, token)), claimed) => {
-                        *claimed = Some(Claimed::new(Arc::clone(shared), token));
-                    }
-                    (None, _) => {}
-                }
-                self.inner.again(inner, delivery);
-            }
+        match self.open(delivery, claimed) {
+            Ok(delivery) => self.inner.again(inner, delivery),
             Err(waiting) => done.set(ResponseFuture::waiting(waiting)),
         }
     }
@@ -129,17 +115,18 @@ where
     S::Response: IsDone,
     S::Error: ClassifiedError,
 {
-    /// What is to be run at once, under a claim if there is a key; else what is to be waited for.
+    /// What is to be run at once, with its claim in `claimed` if there is a key; else what is to be waited for.
     #[inline]
     fn open(
         &mut self,
         delivery: Delivery,
-    ) -> Result<(Delivery, Option<IdempotencyToken>), Waiting> {
-        let Some(shared) = &self.shared else { return Ok((delivery, None)) };
+        claimed: &mut Option<Claimed<I>>,
+    ) -> Result<Delivery, Waiting> {
+        let Some(shared) = &self.shared else { return Ok(delivery) };
         // The function is the user's, and stands outside the panic guard.
         let key = match catch_unwind(AssertUnwindSafe(|| (shared.key)(&delivery))) {
             Ok(Some(key)) => key,
-            Ok(None) => return Ok((delivery, None)),
+            Ok(None) => return Ok(delivery),
             Err(payload) => {
                 let failure = failure_of(payload, ErrorClass::Permanent);
                 // The retry stage sets when.
@@ -147,17 +134,21 @@ where
                 return Err(Box::pin(ready(Err(setback))));
             }
         };
-        if !shared.store.is_immediate() {
+        let Some(store) = shared.store.immediate() else {
             let clone = self.inner.clone();
             let ready = std::mem::replace(&mut self.inner, clone);
             return Err(Box::pin(once(Arc::clone(shared), ready, delivery, key)));
+        };
+        let found = store.claim_now(shared.consumer(&delivery), &key, shared.lease);
+        if let ImmediateClaim::New { fence, .. } = found {
+            Claimed::hold(claimed, shared, &delivery, key, fence);
         }
-        let consumer = Arc::clone(shared.consumer(&delivery));
-        let claim = shared.store.claim(consumer, key, shared.lease).now_or_never();
-        match shared.claimed(delivery, claim.unwrap_or_else(|| Err(not_immediate()))) {
-            Ok((delivery, token)) => Ok((delivery, Some(token))),
-            Err(unclaimed) => Err(Box::pin(unclaimed.end(Arc::clone(shared)))),
-        }
+        shared.admit(delivery, found).map_err(|outcome| {
+            if let Some(claimed) = claimed {
+                claimed.settle_now(UNUSED);
+            }
+            Box::pin(ready(outcome)) as Waiting
+        })
     }
 }
 
@@ -181,46 +172,35 @@ where
     S::Error: ClassifiedError,
 {
     let consumer = Arc::clone(shared.consumer(&delivery));
-    let claim = shared.store.claim(consumer, key, shared.lease).await;
-    match shared.claimed(delivery, claim) {
-        Ok((delivery, token)) => {
-            let claimed = Claimed::new(shared, token);
-            ResponseFuture::running(service.call(delivery), Some(claimed)).await
+    let (found, claimed) = match shared.store.claim(consumer, key, shared.lease).await {
+        Ok(IdempotencyClaim::New { token, attempts, crashes }) => {
+            let found = ImmediateClaim::New { fence: token.fence, attempts, crashes };
+            (found, Some(Claimed::new(Arc::clone(&shared), token)))
         }
-        Err(unclaimed) => unclaimed.end(shared).await,
-    }
-}
-
-/// Why a message is not to be run, with a claim that is of no use then.
-struct Unclaimed {
-    outcome: Result<Done, Setback>,
-    token: Option<IdempotencyToken>,
-}
-
-impl Unclaimed {
-    fn of(outcome: Result<Done, Setback>) -> Self {
-        Self { outcome, token: None }
-    }
-
-    /// The claim is in hand from the start, so that it is given back also where nobody waits for the end.
-    fn end<I: Store>(
-        self,
-        shared: Arc<Shared<I>>,
-    ) -> impl Future<Output = Result<Done, Setback>> + Send {
-        let claimed = self.token.map(|token| Claimed::new(shared, token));
-        async move {
+        Ok(IdempotencyClaim::InFlight { remaining }) => {
+            (ImmediateClaim::InFlight { remaining }, None)
+        }
+        Ok(IdempotencyClaim::Done { at }) => (ImmediateClaim::Done { at }, None),
+        Err(error) => {
+            let consumer = &**shared.consumer(&delivery);
+            tracing::warn!(consumer, %error, "a key could not be claimed");
+            let why = "the idempotency store does not answer";
+            return Err(Setback::Deferred { after: NO_ANSWER, why });
+        }
+    };
+    match shared.admit(delivery, found) {
+        Ok(delivery) => ResponseFuture::running(service.call(delivery), claimed).await,
+        Err(outcome) => {
             if let Some(claimed) = claimed {
-                claimed.settle(Owed::Release(Release::Unused)).await;
+                claimed.settle(UNUSED).await;
             }
-            self.outcome
+            outcome
         }
     }
 }
 
-fn not_immediate() -> StoreError {
-    let error = StoreError::new(StoreErrorKind::Unexpected, "claim a key");
-    error.with_detail("the store says that it is immediate, but did not answer at once")
-}
+/// What is owed for a claim under which nothing was run.
+const UNUSED: Owed = Owed::Release(Release::Unused);
 
 impl<I: Store> Shared<I> {
     #[inline]
@@ -228,30 +208,22 @@ impl<I: Store> Shared<I> {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared())
     }
 
-    /// What is to be run under `claim`, if it is to be.
+    /// What is to be run after what the claim found; else its outcome.
     #[inline]
-    fn claimed(
+    fn admit(
         &self,
         delivery: Delivery,
-        claim: Result<IdempotencyClaim, StoreError>,
-    ) -> Result<(Delivery, IdempotencyToken), Unclaimed> {
-        let (token, attempts, crashes) = match claim {
-            Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
-            Ok(IdempotencyClaim::Done { .. }) => return Err(Unclaimed::of(Ok(Done::Duplicate))),
-            Ok(IdempotencyClaim::InFlight { remaining }) => {
+        found: ImmediateClaim,
+    ) -> Result<Delivery, Result<Done, Setback>> {
+        match found {
+            ImmediateClaim::New { attempts, crashes, .. } => {
+                continued(delivery, attempts, crashes, self.max_crashes).map_err(Err)
+            }
+            ImmediateClaim::Done { .. } => Err(Ok(Done::Duplicate)),
+            ImmediateClaim::InFlight { remaining } => {
                 let why = "in flight elsewhere";
-                return Err(Unclaimed::of(Err(Setback::Deferred { after: remaining, why })));
+                Err(Err(Setback::Deferred { after: remaining, why }))
             }
-            Err(error) => {
-                let consumer = &**self.consumer(&delivery);
-                tracing::warn!(consumer, %error, "a key could not be claimed");
-                let why = "the idempotency store does not answer";
-                return Err(Unclaimed::of(Err(Setback::Deferred { after: NO_ANSWER, why })));
-            }
-        };
-        match continued(delivery, attempts, crashes, self.max_crashes) {
-            Ok(delivery) => Ok((delivery, token)),
-            Err(setback) => Err(Unclaimed { outcome: Err(setback), token: Some(token) }),
         }
     }
 }

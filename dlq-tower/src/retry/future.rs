@@ -114,11 +114,12 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
     {
         let mut this = self.project();
         let verdict = ready!(this.verdict(cx));
-        if !matches!(verdict, Verdict::Done(_)) {
-            this.state.set(State::Decided { verdict: None });
-        }
         this.forget();
-        Poll::Ready(verdict)
+        let Verdict::Done(done) = verdict else {
+            this.state.set(State::Decided { verdict: None });
+            return Poll::Ready(verdict);
+        };
+        Poll::Ready(Verdict::Done(done))
     }
 }
 

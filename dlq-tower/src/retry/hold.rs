@@ -90,7 +90,7 @@ pub(crate) fn step_within<T>(
     SLOTS.sync_scope(slots.clone(), || STOP.sync_scope(stop.clone(), work))
 }
 
-/// What a waiting message listens to, where its run loop has said so.
-pub(super) fn stopped() -> Option<WaitForCancellationFutureOwned> {
+/// What a message listens to that waits, where its run loop has said so.
+pub(crate) fn stopped() -> Option<WaitForCancellationFutureOwned> {
     STOP.try_with(|stop| stop.clone().cancelled_owned()).ok()
 }

@@ -71,7 +71,7 @@ mod layer;
 mod service;
 
 pub use future::ResponseFuture;
-pub(crate) use hold::step_within;
 pub use hold::{HoldSlots, until, until_within};
+pub(crate) use hold::{step_within, stopped};
 pub use layer::RetryLayer;
 pub use service::Retry;

@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
 
-use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback};
+use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback, classified};
 
 pin_project! {
     /// One run, cut off in time.
@@ -70,9 +70,7 @@ where
         let inner = inner.expect("a future is not polled after it has completed");
         if let Poll::Ready(outcome) = inner.poll(cx) {
             this.timer.set(None);
-            return Poll::Ready(
-                outcome.map(IsDone::into_done).map_err(ClassifiedError::into_setback),
-            );
+            return Poll::Ready(classified(outcome));
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if this.timer.is_none() {

@@ -68,7 +68,7 @@ impl Idempotency for Patient {
 /// A layer over a store that is asked in place, and one over a store that is waited for, each with what is in it.
 fn both() -> [(MemoryIdempotency, IdempotencyLayer); 2] {
     let (immediate, patient) = (memory(), memory());
-    assert!(immediate.is_immediate() && !Patient(memory()).is_immediate());
+    assert!(immediate.immediate().is_some() && Patient(memory()).immediate().is_none());
     let layers = (keyed(&immediate), keyed(&Patient(patient.clone())));
     [(immediate, layers.0), (patient, layers.1)]
 }
@@ -297,56 +297,6 @@ async fn a_success_stays_a_success_when_its_mark_cannot_be_written() {
     assert_eq!(store.extended.load(SeqCst), 2, "tried again after a failed extension");
     assert_eq!(store.completed.load(SeqCst), 1);
     failed(call(&service, delivery(2)).await.unwrap_err());
-}
-
-/// Says that it is immediate, and is not.
-#[derive(Clone, Debug)]
-struct Boastful {
-    slow: Patient,
-    claims: bool,
-}
-
-impl Idempotency for Boastful {
-    async fn claim(
-        &self,
-        consumer: Arc<str>,
-        key: Bytes,
-        lease: Duration,
-    ) -> Result<IdempotencyClaim, StoreError> {
-        if self.claims {
-            return self.slow.0.claim(consumer, key, lease).await;
-        }
-        self.slow.claim(consumer, key, lease).await
-    }
-    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
-        self.slow.extend(token, lease).await
-    }
-    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
-        self.slow.complete(token, keep).await
-    }
-    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
-        self.slow.release(token, release).await
-    }
-    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
-        self.slow.purge(limit).await
-    }
-    fn is_immediate(&self) -> bool {
-        true
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_not_as_immediate_as_it_says_loses_nothing() {
-    let (store, handler) = (memory(), Handler::default());
-    let service = |claims| {
-        let boastful = Boastful { slow: Patient(store.clone()), claims };
-        once(&keyed(&boastful), &handler)
-    };
-    let deferred = call(&service(false), delivery(1)).await.unwrap_err();
-    assert!(matches!(deferred, Setback::Deferred { .. }), "{deferred}");
-    assert_eq!(handler.runs(), 0);
-    assert_eq!(call(&service(true), delivery(1)).await.unwrap(), Done::Succeeded);
-    assert!(matches!(claim(&store).await, IdempotencyClaim::InFlight { .. }), "left to its lease");
 }
 
 #[tokio::test(start_paused = true)]

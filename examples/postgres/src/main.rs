@@ -77,9 +77,10 @@ async fn consume<S: Source>(source: S, store: PostgresStore) -> Result<(), Box<d
     Ok(())
 }
 
-/// Tells every second how it stands, until the bank is back and no letter waits whose error can pass.
+/// Tells every second how it stands, until the bank is back and no letter waits whose error can pass. Where an earlier run
+/// has charged everything there is nothing to charge, which is seen by nothing happening.
 async fn until_brought_back(bank: &Bank, store: &PostgresStore) {
-    let mut seconds = 0;
+    let (mut seconds, mut still) = (0, 0);
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         seconds += 1;
@@ -96,7 +97,8 @@ async fn until_brought_back(bank: &Bank, store: &PostgresStore) {
             ),
             Err(error) => println!("{seconds:>3} s  the bank is {is}: {error}"),
         }
-        if !bank.is_away() && bank.charged() > 0 && matches!(waiting, Ok(0)) {
+        still = if !bank.is_away() && matches!(waiting, Ok(0)) { still + 1 } else { 0 };
+        if still > 0 && bank.charged() > 0 || still > 5 {
             return;
         }
     }
