@@ -165,10 +165,12 @@ impl LetterId {
         fields.add(origin.stream().as_bytes());
         fields
             .add_option(origin.partition().map(u32::to_le_bytes).as_ref().map(<[u8; 4]>::as_slice));
-        let mut position = Vec::with_capacity(48);
-        // Memory takes whatever is written.
-        let _ = write!(position, "{}", origin.position());
-        fields.add(&position);
+        let mut position = [0; 41];
+        let mut rest = &mut position[..];
+        // Two numbers and what stands between them: there is room.
+        let _ = write!(rest, "{}", origin.position());
+        let written = 41 - rest.len();
+        fields.add(&position[..written]);
         fields.add_option(
             published_at.map(|at| at.as_nanos().to_le_bytes()).as_ref().map(<[u8; 8]>::as_slice),
         );

@@ -158,8 +158,11 @@ impl Watch {
     }
 }
 
-/// A client that reads a little of partitions that are assigned to it.
-pub(crate) fn looker(brokers: &Brokers) -> Result<Arc<BaseConsumer<Reason>>, SetupError> {
+/// A client that reads a little of partitions that are assigned to it, so many bytes at a time.
+pub(crate) fn looker(
+    brokers: &Brokers,
+    bytes: &str,
+) -> Result<Arc<BaseConsumer<Reason>>, SetupError> {
     let fixed = [
         // It joins no group and commits nothing; the client wants a name.
         ("group.id", "dlq-look"),
@@ -168,7 +171,7 @@ pub(crate) fn looker(brokers: &Brokers) -> Result<Arc<BaseConsumer<Reason>>, Set
         ("enable.partition.eof", "true"),
         ("allow.auto.create.topics", "false"),
         ("auto.offset.reset", "earliest"),
-        ("fetch.message.max.bytes", "1024"),
+        ("fetch.message.max.bytes", bytes),
         ("queued.min.messages", "1"),
         ("fetch.wait.max.ms", "10"),
     ];
@@ -184,7 +187,7 @@ fn find(
     places: &[(Arc<str>, i32, Offset)],
 ) -> Result<Vec<String>, SetupError> {
     let answered = |error| SetupError::answered("look at what cannot be read", error);
-    let consumer = looker(brokers)?;
+    let consumer = looker(brokers, "1024")?;
     let until = Instant::now() + LOOK;
     let mut found = Vec::new();
     let mut gone = Vec::new();

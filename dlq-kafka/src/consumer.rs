@@ -4,14 +4,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::gauges::Gauges;
-use crate::identity::{self, TopicIds};
+use crate::identity::TopicIds;
 use crate::ladder::{Ladder, Stage};
 use crate::lane::KafkaRetryLane;
 use crate::lines::{Concurrency, Lines};
@@ -242,17 +242,17 @@ impl KafkaConsumer {
         self.ensure(&wanted).await.map_err(|error| error.for_transport(OPENING))?;
         let shared = Arc::new(Shared::new());
         let delays = stages.iter().flat_map(|(_, stages)| stages);
+        let mut config = self.client().map_err(|error| error.for_transport(OPENING))?;
         let hooks = Hooks {
             shared: Arc::clone(&shared),
             group: self.group.clone(),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
             reason: Reason::default(),
-            ids: TopicIds::default(),
-            level: RDKafkaLogLevel::Debug,
+            ids: TopicIds::listening(&mut config),
             is_leaving: AtomicBool::new(false),
         };
-        let consumer = self.join(hooks).map_err(|error| error.for_transport(OPENING))?;
+        let consumer = self.join(&config, hooks).map_err(|error| error.for_transport(OPENING))?;
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
         let topics = wanted.into_iter().map(|topic| topic.name).collect();
         let watch = Watch::new(self.brokers.clone(), topics);
@@ -295,7 +295,7 @@ impl KafkaConsumer {
         sources.chain(stages.iter().flat_map(of)).collect()
     }
 
-    fn join(&self, mut hooks: Hooks) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
+    fn client(&self) -> Result<ClientConfig, SetupError> {
         let defaults = [
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "3000"),
@@ -316,8 +316,14 @@ impl KafkaConsumer {
             ("auto.offset.reset", "earliest"),
             ("allow.auto.create.topics", "false"),
         ];
-        let mut config = self.brokers.client(&defaults, &fixed)?;
-        hooks.level = identity::listen(&mut config);
+        self.brokers.client(&defaults, &fixed)
+    }
+
+    fn join(
+        &self,
+        config: &ClientConfig,
+        hooks: Hooks,
+    ) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
         let made: Result<BaseConsumer<Hooks>, _> = config.create_with_context(hooks);
         let consumer = made.map_err(|error| SetupError::answered("make a consumer", error))?;
         let stages = consumer.context().stages.clone();

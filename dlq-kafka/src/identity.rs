@@ -3,8 +3,8 @@
 //!
 //! Brokers give each topic an id (since Kafka 2.8). The client works with it and gives it to nobody, except in its log of
 //! metadata, from where it is taken: at the first word of a topic, and when it changes. The client hears of a change
-//! before it fetches from the new topic, since fetches carry the id. The id is noted with each commit, beside the
-//! position that it makes meaningful.
+//! before it fetches from the new topic, since fetches carry the id (since Kafka 3.1); and what it logs comes by the queue
+//! of its records, before them. The id is noted with each commit, beside the position that it makes meaningful.
 //!
 //! | the topic is made anew | what the brokers have | what happens |
 //! |---|---|---|
@@ -15,7 +15,8 @@
 //! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id |
 //!
 //! A commit without an id, by another client or an earlier version, is taken for one of the topic that is there; so are
-//! all where brokers give no ids.
+//! all where brokers give no ids. Commits that are copied to another cluster are taken for those of another topic, unless
+//! they are copied without their metadata.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -24,14 +25,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 
+use crate::rebalance::log;
 use crate::shared::lock;
 
 /// What the client has to be asked to log.
 const METADATA: &str = "metadata";
 
 /// The ids of the topics that a client knows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TopicIds {
+    /// Of what the client logs, what is passed on.
+    level: RDKafkaLogLevel,
     topics: Mutex<HashMap<String, Topic>>,
     changes: AtomicU64,
 }
@@ -44,8 +48,25 @@ struct Topic {
 }
 
 impl TopicIds {
-    /// Takes what the client logs.
-    pub(crate) fn logged(&self, message: &str) {
+    /// Has a client of this configuration log what tells of ids.
+    pub(crate) fn listening(config: &mut ClientConfig) -> Self {
+        let asked = config.get("debug").map(|asked| format!("{asked},{METADATA}"));
+        // What the user asked for is passed on too.
+        let level = asked.as_ref().map_or(config.log_level, |_| RDKafkaLogLevel::Debug);
+        config.set("debug", asked.unwrap_or_else(|| METADATA.to_owned()));
+        config.set_log_level(RDKafkaLogLevel::Debug);
+        Self { level, topics: Mutex::default(), changes: AtomicU64::new(0) }
+    }
+
+    /// Takes what the client logs, and passes on what is for the user.
+    pub(crate) fn heard(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.learn(message);
+        if level as i32 <= self.level as i32 {
+            log(level, facility, message);
+        }
+    }
+
+    fn learn(&self, message: &str) {
         let Some((topic, id)) = change(message) else { return };
         let mut topics = lock(&self.topics);
         match topics.get_mut(topic) {
@@ -78,17 +99,6 @@ impl TopicIds {
     }
 }
 
-/// Has a client log what tells of ids. Which of its lines the user asked for.
-pub(crate) fn listen(config: &mut ClientConfig) -> RDKafkaLogLevel {
-    let asked = config.get("debug").map(str::to_owned);
-    let debug =
-        asked.as_ref().map_or_else(|| METADATA.to_owned(), |all| format!("{all},{METADATA}"));
-    config.set("debug", debug);
-    let level = config.log_level;
-    config.set_log_level(RDKafkaLogLevel::Debug);
-    if asked.is_some() { RDKafkaLogLevel::Debug } else { level }
-}
-
 /// `Topic NAME changed id from ID to ID`, behind the name of a thread.
 fn change(message: &str) -> Option<(&str, &str)> {
     let (start, ids) = message.split_once(" changed id from ")?;
@@ -113,12 +123,12 @@ mod tests {
 
     #[test]
     fn an_id_is_learned_and_a_past_one_does_not_come_back() {
-        let ids = TopicIds::default();
-        ids.logged(&line("AAAAAAAAAAAAAAAAAAAAAA", ONE));
+        let ids = TopicIds::listening(&mut ClientConfig::new());
+        ids.learn(&line("AAAAAAAAAAAAAAAAAAAAAA", ONE));
         assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(ONE), 1));
         assert!(!ids.is_another("orders.v1"));
         for (from, to) in [(ONE, TWO), (TWO, ONE), (ONE, TWO)] {
-            ids.logged(&line(from, to));
+            ids.learn(&line(from, to));
             assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(TWO), 2));
         }
         assert!(ids.is_another("orders.v1"));
@@ -141,11 +151,11 @@ mod tests {
     fn what_the_user_wants_logged_is_logged_too() {
         let mut config = ClientConfig::new();
         config.set_log_level(RDKafkaLogLevel::Warning);
-        assert!(matches!(listen(&mut config), RDKafkaLogLevel::Warning));
+        assert!(matches!(TopicIds::listening(&mut config).level, RDKafkaLogLevel::Warning));
         assert_eq!(config.get("debug"), Some("metadata"));
         let mut config = ClientConfig::new();
         config.set("debug", "fetch");
-        assert!(matches!(listen(&mut config), RDKafkaLogLevel::Debug));
+        assert!(matches!(TopicIds::listening(&mut config).level, RDKafkaLogLevel::Debug));
         assert_eq!(config.get("debug"), Some("fetch,metadata"));
     }
 }

@@ -24,8 +24,8 @@
 //! | `dlq_kafka_lag` | `topic`, `group` | the records that are there and before which the group has not committed, summed |
 //!
 //! A partition without a commit is behind by all that is there; so is a topic of dead letters from which nobody in the
-//! group reads, whose lag is the number of letters. In compacted topics, and behind transactions, it counts offsets that
-//! have no record. There are as many labels as topics are named.
+//! group reads, whose lag is the number of letters. In compacted topics it counts offsets that
+//! have no record; behind the last record of a transaction too, until its consumer has passed them a second later. There are as many labels as topics are named.
 //!
 //! # If the process dies here
 //!

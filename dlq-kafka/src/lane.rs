@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use dlq_core::protocol::on_escalation;
+use dlq_core::protocol::of_escalation;
 use dlq_core::{
     Escalation, Fingerprint, History, Reason, RetryLane, SharedClock, StoreError, StoreErrorKind,
     Timestamp,
@@ -10,7 +10,7 @@ use rdkafka::message::OwnedHeaders;
 use crate::ladder::Stage;
 use crate::produce::{Outgoing, Producer, Unwritten};
 use crate::topics::{FoundTopic, partition_for};
-use crate::wire::{LATEST, Rest, pack};
+use crate::wire::{LATEST, Rest, pack_ours};
 
 const OPERATION: &str = "write a retry record";
 
@@ -104,7 +104,8 @@ impl RetryLane for KafkaRetryLane {
             Err(Unwritten::TooLarge) => {}
         }
         escalation.history = shortest(&escalation.history);
-        match send(&escalation).await {
+        // Apart, since it is rare, and large in memory.
+        match Box::pin(send(&escalation)).await {
             Ok(()) => Ok(()),
             Err(Unwritten::Failed(error)) => Err(error),
             Err(Unwritten::TooLarge) => {
@@ -118,7 +119,8 @@ fn headers(escalation: &Escalation) -> Result<OwnedHeaders, StoreError> {
     let Escalation { delivery, consumer, history, .. } = escalation;
     let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
     let rest = Rest::of(delivery.message(), delivery.origin());
-    pack(&on_escalation(escalation, &fingerprint), &rest)
+    let ours = of_escalation(escalation, &fingerprint);
+    pack_ours(delivery.message().headers(), &ours, &rest)
         .map_err(|error| unwritable(OPERATION, error))
 }
 

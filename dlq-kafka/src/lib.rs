@@ -56,6 +56,10 @@
 //! A partition that goes to another process is drained for a while ([`with_drain`](KafkaConsumer::with_drain)), committed
 //! and given up. What ends later changes nothing there: it belongs to an assignment that is over.
 //!
+//! Offsets at which no record comes, those of the marks that end transactions and of what was taken back, are committed a
+//! second or two after everything before them is done, so that the lag of a group that has done everything is 0. A commit
+//! names the topic that it is of: one that is deleted and made anew is read from its beginning ([`KafkaSource`]).
+//!
 //! # Retry topics
 //!
 //! A message that has to wait longer than the process holds it goes to the first stage of the [`Ladder`] that is long
@@ -84,7 +88,8 @@
 //! - Retention: letters are removed by the brokers when their time has passed, resolved or not.
 //! - Records of an aborted transaction are not seen here; Java's consumers see them unless they are `read_committed`.
 //! - A header whose name is not UTF-8 cannot be read by the client that this crate rests on. Its record is handled without
-//!   it, and a warning says where it stands.
+//!   it, and a warning says where it stands. The client panics at it, which is caught here; a program that is built with
+//!   `panic = "abort"` ends instead. A name is read up to its first NUL.
 
 pub mod admin;
 mod blocked;

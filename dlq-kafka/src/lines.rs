@@ -35,6 +35,7 @@ impl Lines {
     }
 
     /// The record, if it may go out now, and its line; else it is kept.
+    #[inline]
     pub(crate) fn admit(&mut self, taken: Taken) -> Option<(Taken, Option<Line>)> {
         let key = match (self.concurrency, &taken.record.key) {
             // The order of a retry topic is that of its due times.

@@ -118,7 +118,19 @@ impl Producer {
     /// Writes a record, and returns once it is confirmed. Of one that is too large nothing is written.
     pub(crate) async fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
         match self.send_by(&self.inner, outgoing).await {
-            Err(Unwritten::TooLarge) => {
+            Ok(()) => Ok(()),
+            // Apart, since it is rare, and large in memory.
+            Err(unwritten) => Box::pin(self.send_again(outgoing, unwritten)).await,
+        }
+    }
+
+    async fn send_again(
+        &self,
+        outgoing: &Outgoing<'_>,
+        unwritten: Unwritten,
+    ) -> Result<(), Unwritten> {
+        match unwritten {
+            Unwritten::TooLarge => {
                 let single = self.single.get_or_try_init(|| async {
                     client(&self.brokers, &[], &[("linger.ms", "0"), ("batch.num.messages", "1")])
                 });
@@ -127,7 +139,7 @@ impl Producer {
                     .map_err(|error| Unwritten::Failed(error.for_store(outgoing.operation)))?;
                 self.send_by(single, outgoing).await
             }
-            Err(Unwritten::Failed(error)) if is_missing(&error) => {
+            Unwritten::Failed(error) if is_missing(&error) => {
                 // The topic may be there again, and with fewer partitions; the client is minutes late to see it by itself.
                 let Ok(count) = self.partitions(outgoing.topic).await else {
                     return Err(Unwritten::Failed(error));
@@ -135,7 +147,7 @@ impl Producer {
                 let partition = outgoing.partition.map(|partition| partition % count);
                 self.send_by(&self.inner, &Outgoing { partition, ..*outgoing }).await
             }
-            sent => sent,
+            failed => Err(failed),
         }
     }
 

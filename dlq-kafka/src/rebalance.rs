@@ -25,18 +25,13 @@ pub(crate) struct Hooks {
     pub(crate) reason: Reason,
     /// Which topics it reads.
     pub(crate) ids: TopicIds,
-    /// Of what the client logs, what is passed on.
-    pub(crate) level: RDKafkaLogLevel,
     /// The group is being left: everything that was to be said was said.
     pub(crate) is_leaving: AtomicBool,
 }
 
 impl ClientContext for Hooks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.ids.logged(message);
-        if level as i32 <= self.level as i32 {
-            log(level, facility, message);
-        }
+        self.ids.heard(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

@@ -31,6 +31,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How long reading may take, and how long one partition is waited for at once.
 const LOOK: Duration = Duration::from_secs(8);
 const TURN: Duration = Duration::from_millis(10);
+/// How much is read at once: there may be many records that were taken back.
+const BYTES: &str = "1048576";
 
 /// A part of a partition, without its last offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +150,7 @@ impl Tail {
 /// Of these parts those in which no record stands. What cannot be read may be one.
 pub(crate) fn without_records(brokers: &Brokers, spans: &[Span]) -> Result<Vec<Span>, SetupError> {
     let answered = |error| SetupError::answered("look at the ends of partitions", error);
-    let consumer = looker(brokers)?;
+    let consumer = looker(brokers, BYTES)?;
     let mut list = TopicPartitionList::new();
     let mut open = Vec::new();
     for span in spans {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::protocol::{Decoded, Facts, names, on_death, split};
+use dlq_core::protocol::{self, Decoded, Facts, Ours, names, of_death, split};
 use dlq_core::{DeadLetter, Header, Headers, Message, Origin, Position, Timestamp};
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use serde::{Deserialize, Serialize};
@@ -68,24 +68,43 @@ fn name(header: &Header) -> Option<&str> {
 
 /// The headers of a record, and what else is to be said.
 pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<OwnedHeaders, serde_json::Error> {
-    let mut headers = OwnedHeaders::new_with_capacity(written.len() + 1);
-    for header in written {
-        if let Some(key) = name(header) {
-            headers = headers.insert(KafkaHeader { key, value: header.value.as_deref() });
-        }
+    let headers = OwnedHeaders::new_with_capacity(written.len() + 1);
+    with_rest(written.iter().fold(headers, insert), rest)
+}
+
+/// The same of a producer's headers and ours.
+pub(crate) fn pack_ours(
+    producers: &Headers,
+    ours: &Ours,
+    rest: &Rest,
+) -> Result<OwnedHeaders, serde_json::Error> {
+    let headers = OwnedHeaders::new_with_capacity(producers.len() + ours.len() + 1);
+    let producers = protocol::producers(producers);
+    let headers = producers.fold(headers, |headers, header| insert(headers, &header));
+    let headers = ours.iter().fold(headers, |headers, (key, value)| {
+        headers.insert(KafkaHeader { key, value: Some(value) })
+    });
+    with_rest(headers, rest)
+}
+
+fn insert(headers: OwnedHeaders, header: &Header) -> OwnedHeaders {
+    let Some(key) = name(header) else { return headers };
+    headers.insert(KafkaHeader { key, value: header.value.as_deref() })
+}
+
+fn with_rest(headers: OwnedHeaders, rest: &Rest) -> Result<OwnedHeaders, serde_json::Error> {
+    if *rest == Rest::default() {
+        return Ok(headers);
     }
-    if *rest != Rest::default() {
-        let rest = serde_json::to_string(rest)?;
-        headers = headers.insert(KafkaHeader { key: REST, value: Some(&rest) });
-    }
-    Ok(headers)
+    let rest = serde_json::to_string(rest)?;
+    Ok(headers.insert(KafkaHeader { key: REST, value: Some(&rest) }))
 }
 
 /// The headers of the record of a letter.
 pub(crate) fn pack_letter(letter: &DeadLetter) -> Result<OwnedHeaders, serde_json::Error> {
     let mut rest = Rest::of(&letter.message, &letter.origin);
     rest.facts = Some(Facts::of(letter));
-    pack(&on_death(letter), &rest)
+    pack_ours(letter.message.headers(), &of_death(letter), &rest)
 }
 
 /// A record that we wrote, taken apart.

@@ -2,11 +2,8 @@ use std::sync::Arc;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
-use dlq_core::protocol::on_escalation;
-use dlq_core::{
-    DeadLetter, Death, Delivery, Escalation, Fingerprint, Headers, Message, Reason, RetryLane,
-    SharedClock, StoreError,
-};
+use dlq_core::protocol::{Ours, of_escalation};
+use dlq_core::{DeadLetter, Escalation, Fingerprint, Reason, RetryLane, SharedClock, StoreError};
 
 use crate::names::{tail, token};
 use crate::publish::{Outgoing, send};
@@ -52,7 +49,7 @@ impl NatsRetryLane {
         &self,
         letter: &DeadLetter,
         id: String,
-        written: impl Fn(&Message) -> Headers,
+        ours: Ours,
     ) -> Result<(), StoreError> {
         let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
         let mut death = letter.death();
@@ -60,10 +57,10 @@ impl NatsRetryLane {
         let outgoing = Outgoing {
             operation: "write a letter that is sent back",
             subject: format!("{prefix}.{consumer}.{}", tail(letter.message.subject())),
-            aside: format!("{prefix}-aside.{consumer}.{id}"),
-            id,
+            aside: &|| format!("{prefix}-aside.{consumer}.{id}"),
+            id: id.clone(),
             message: &letter.message,
-            written,
+            ours,
             rest: Rest::of(&letter.message, &letter.origin, death),
             orders: Vec::new(),
         };
@@ -95,32 +92,16 @@ impl RetryLane for NatsRetryLane {
             // A subject has one schedule, so each record has a subject of its own.
             subject = format!("{prefix}-at.{consumer}.{place}");
         }
-        let written = |message: &Message| {
-            let mut escalation = escalation.clone();
-            escalation.delivery = with_message(&escalation.delivery, death, message);
-            on_escalation(&escalation, &fingerprint)
-        };
         let outgoing = Outgoing {
             operation: OPERATION,
             subject,
-            aside: format!("{prefix}-aside.{consumer}.{place}"),
-            id: place,
+            aside: &|| format!("{prefix}-aside.{consumer}.{place}"),
+            id: place.clone(),
             message,
-            written,
+            ours: of_escalation(&escalation, &fingerprint),
             rest: Rest::of(message, delivery.origin(), death),
             orders,
         };
         send(&self.context, &self.config, outgoing).await.map(drop)
     }
-}
-
-/// What a record says of a delivery, of another message.
-fn with_message(delivery: &Delivery, death: Death, message: &Message) -> Delivery {
-    if message.headers() == delivery.message().headers() {
-        return delivery.clone();
-    }
-    Delivery::new(message.clone(), delivery.origin().clone())
-        .with_death(death)
-        .with_escalations(delivery.escalations())
-        .with_replays(delivery.replays())
 }

@@ -38,10 +38,13 @@ impl Lines {
     }
 
     pub(crate) fn into_map(self) -> HeaderMap {
+        if self.first.is_empty() {
+            return HeaderMap::new();
+        }
         let whole = HeaderValue::deserialize(BorrowedStrDeserializer::<Error>::new(&self.text));
         match (self.first.parse::<HeaderName>(), whole) {
             (Ok(first), Ok(whole)) => HeaderMap::from_iter([(first, whole)]),
-            // No header, or a client that does not take more than one line.
+            // A client that does not take more than one line.
             _ => self.one_by_one(),
         }
     }

@@ -12,6 +12,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
+use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
 use crate::permissions::unanswered;
@@ -28,28 +29,28 @@ const STORE_FAILED: ErrorCode = ErrorCode(10077);
 const SPARE: usize = 1024;
 
 /// A message on its way to a stream of ours.
-pub(crate) struct Outgoing<'a, W> {
+pub(crate) struct Outgoing<'a> {
     pub(crate) operation: &'static str,
     pub(crate) subject: String,
-    /// Where that is written which does not fit.
-    pub(crate) aside: String,
+    /// The subject to which that is written which does not fit.
+    pub(crate) aside: &'a (dyn Fn() -> String + Sync),
     /// What makes it the same message when it is written again.
     pub(crate) id: String,
     pub(crate) message: &'a Message,
-    /// Our headers on those of the producer's that are given.
-    pub(crate) written: W,
+    /// Our headers.
+    pub(crate) ours: Ours,
     pub(crate) rest: Rest,
     /// Headers for the server.
     pub(crate) orders: Vec<(&'static str, String)>,
 }
 
 /// Writes it, and returns once the server has confirmed: whether it was there already.
-pub(crate) async fn send<W: Fn(&Message) -> Headers>(
+pub(crate) async fn send(
     context: &Context,
     stream: &stream::Config,
-    outgoing: Outgoing<'_, W>,
+    outgoing: Outgoing<'_>,
 ) -> Result<bool, StoreError> {
-    let Outgoing { operation, subject, aside, id, message, written, mut rest, orders } = outgoing;
+    let Outgoing { operation, subject, aside, id, message, ours, mut rest, orders } = outgoing;
     let payload = message.payload().cloned().unwrap_or_default();
     let order = |mut headers: HeaderMap| {
         for (name, value) in &orders {
@@ -59,7 +60,7 @@ pub(crate) async fn send<W: Fn(&Message) -> Headers>(
     };
     let to = To { context, stream, operation };
     let whole = || {
-        let packed = wire::pack(&written(message), &rest);
+        let packed = wire::pack(message.headers(), &ours, &rest);
         packed.map(|lines| order(lines.into_map())).map_err(|error| unwritable(operation, error))
     };
     match to.publish(&subject, &id, whole, payload.clone()).await {
@@ -68,14 +69,14 @@ pub(crate) async fn send<W: Fn(&Message) -> Headers>(
         Err(Failed::TooLarge(_)) => {}
     }
     let failed = |failed: Failed| failed.told(operation, message);
+    let aside = aside();
     rest.body = to.aside(&aside, &format!("body.{id}"), payload).await.map_err(failed)?;
     let rest = rest.exactly(message);
     let json = serde_json::to_vec(&rest).map_err(|error| unwritable(operation, error))?;
     let parts = to.aside(&aside, &format!("rest.{id}"), json.into()).await.map_err(failed)?;
     let parts: Vec<String> = parts.iter().map(u64::to_string).collect();
-    let bare = message.clone().with_headers(Headers::new());
     let without = || {
-        let mut lines = wire::carry(&written(&bare));
+        let mut lines = wire::pack_ours(&Headers::new(), &ours);
         lines.push(REST, &parts.join(","));
         Ok(order(lines.into_map()))
     };

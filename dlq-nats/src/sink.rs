@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
-use dlq_core::protocol::{Facts, on_death};
+use dlq_core::protocol::{Facts, of_death};
 use dlq_core::store::Receipt;
-use dlq_core::{Binding, DeadLetter, Message, Sink, StoreError};
+use dlq_core::{Binding, DeadLetter, Sink, StoreError};
 use futures_util::future::join_all;
 
 use crate::jetstream::JetStream;
@@ -67,19 +67,13 @@ impl NatsSink {
         rest.facts = Some(Facts::of(letter));
         let binding = Binding::of(&letter.id, &letter.message);
         let prefix = &self.stream.prefix;
-        let written = |message: &Message| {
-            if message.headers() == letter.message.headers() {
-                return on_death(letter);
-            }
-            on_death(&DeadLetter { message: message.clone(), ..letter.clone() })
-        };
         let outgoing = Outgoing {
             operation: "write a dead letter",
             subject: format!("{prefix}.{}", tail(letter.message.subject())),
-            aside: format!("{prefix}-aside.{}", letter.id),
-            id: format!("{}.{binding}", letter.death()),
+            aside: &|| format!("{prefix}-aside.{}", letter.id),
+            id: format!("{}.{}.{binding}", letter.id, letter.generation),
             message: &letter.message,
-            written,
+            ours: of_death(letter),
             rest,
             orders: Vec::new(),
         };

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use async_nats::header::HeaderMap;
 use bytes::Bytes;
-use dlq_core::protocol::{Decoded, Facts, KEPT, split};
+use dlq_core::protocol::{self, Decoded, Facts, KEPT, Ours, split};
 use dlq_core::{Death, Header, Headers, Message, Origin};
 use serde::{Deserialize, Serialize};
 
@@ -90,11 +90,29 @@ pub(crate) fn is_the_servers(name: &str) -> bool {
 }
 
 /// The headers that say all this. Those that NATS cannot carry are in `rest`.
-pub(crate) fn pack(written: &Headers, rest: &Rest) -> Result<Lines, serde_json::Error> {
-    let mut lines = carry(written);
+pub(crate) fn pack(
+    producers: &Headers,
+    ours: &Ours,
+    rest: &Rest,
+) -> Result<Lines, serde_json::Error> {
+    let mut lines = pack_ours(producers, ours);
     // JSON has no line breaks and begins and ends with a brace.
     lines.push(REST, &serde_json::to_string(rest)?);
     Ok(lines)
+}
+
+/// The same without the rest.
+pub(crate) fn pack_ours(producers: &Headers, ours: &Ours) -> Lines {
+    let mut lines = Lines::new();
+    for header in protocol::producers(producers) {
+        if let Some((name, value)) = carried(&header) {
+            lines.push(&name, value);
+        }
+    }
+    for (name, value) in ours.iter().filter(|(_, value)| is_value(value)) {
+        lines.push(name, value);
+    }
+    lines
 }
 
 /// Those headers that NATS can carry.
@@ -173,7 +191,8 @@ mod tests {
         let death = Death { letter: LetterId::of(&origin, None, "c"), generation: 2 };
         let letter = dlq_testkit::fixtures::letter_of(message.clone(), 1);
         let rest = Rest::of(message, &origin, death);
-        let headers = pack(&dlq_core::protocol::on_death(&letter), &rest).unwrap().one_by_one();
+        let headers =
+            pack(message.headers(), &protocol::of_death(&letter), &rest).unwrap().one_by_one();
         for (name, _) in headers.iter() {
             assert!(!is_the_servers(name.as_ref()), "{name} would be acted upon");
         }

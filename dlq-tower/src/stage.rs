@@ -341,42 +341,40 @@ impl Never for Infallible {
 /// the record is durable: write, confirm, settle (G1).
 #[derive(Clone)]
 #[must_use = "a settlement that is dropped leaves the message unsettled"]
-pub struct Settlement(Settled);
-
-/// Small, since every message has one.
-#[derive(Clone)]
-enum Settled {
-    Done(Done),
-    Other(Box<Disposition>),
+pub struct Settlement {
+    // Two words in all, since every message has one.
+    other: Option<Box<Disposition>>,
+    // Where there is no other.
+    done: Done,
 }
 
 impl Settlement {
     pub(crate) fn new(disposition: Disposition) -> Self {
-        Self(Settled::Other(Box::new(disposition)))
+        Self { other: Some(Box::new(disposition)), done: Done::Succeeded }
     }
 
     #[inline]
     pub(crate) fn done(done: Done) -> Self {
-        Self(Settled::Done(done))
+        Self { other: None, done }
     }
 
     /// What becomes of the message.
     #[inline]
     pub fn disposition(&self) -> &Disposition {
-        match &self.0 {
-            Settled::Done(Done::Succeeded) => &Disposition::Succeeded,
-            Settled::Done(Done::Duplicate) => &Disposition::Duplicate,
-            Settled::Other(disposition) => disposition,
+        match (&self.other, self.done) {
+            (Some(other), _) => other,
+            (None, Done::Succeeded) => &Disposition::Succeeded,
+            (None, Done::Duplicate) => &Disposition::Duplicate,
         }
     }
 
     /// What becomes of the message, for [`Settle::settle`](dlq_core::Settle::settle).
     #[inline]
     pub fn into_disposition(self) -> Disposition {
-        match self.0 {
-            Settled::Done(Done::Succeeded) => Disposition::Succeeded,
-            Settled::Done(Done::Duplicate) => Disposition::Duplicate,
-            Settled::Other(disposition) => *disposition,
+        match (self.other, self.done) {
+            (Some(other), _) => *other,
+            (None, Done::Succeeded) => Disposition::Succeeded,
+            (None, Done::Duplicate) => Disposition::Duplicate,
         }
     }
 }

@@ -37,6 +37,34 @@ async fn a_wrong_place_is_named() {
     }
 }
 
+/// People have tables of the same name that are not ours: these are left alone, and one is told what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_others_made_is_left_alone() {
+    let Some(schema) = tokio::task::block_in_place(|| Schema::new("others")) else { return };
+    schema.sql(&format!(
+        "CREATE SCHEMA {}; CREATE TABLE dlq_events (id bigserial PRIMARY KEY, event_type text, payload jsonb, error_reason text, \
+         status text); INSERT INTO dlq_events VALUES (1, 'order', '{{}}', 'boom', 'PENDING')",
+        schema.name
+    ));
+    let (url, table) = (schema.url(), format!("{}.dlq_events", schema.name));
+    for (args, code) in [
+        (&["count"] as &[&str], 1),
+        (&["migrate"], 2),
+        (&["migrate", "--apply", "--yes"], 2),
+        (&["import", "--create", "--from-table", &table], 1),
+    ] {
+        let ran = run(&url, args);
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+        for text in ["somebody else made", "table=NAME", "dlq import --from-table"] {
+            assert!(ran.err.contains(text), "{args:?}: {}", ran.err);
+        }
+    }
+    let beside = format!("{url}&table=letters");
+    let ran = run(&beside, &["import", "--create", "--from-table", &table]).ok();
+    assert!(ran.out.contains("1 letters, 1 stored"), "{} {}", ran.out, ran.err);
+    assert_eq!(run(&beside, &["count"]).ok().out, "1\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_is_named() {
     let Some(bench) = Bench::with("rights", (0..3).map(letter).collect()).await else { return };

@@ -53,31 +53,25 @@ impl Fingerprint {
     /// The group that a death belongs to: of `consumer`, for `reason`, after `failure`.
     #[must_use]
     pub fn of(consumer: &str, reason: Reason, failure: Option<&Failure>) -> Self {
-        let Some(failure) = failure else {
-            return Self::from_parts(&["reason", consumer, reason.as_str()]);
-        };
-        let cause = failure.cause.as_str();
-        if let Some(group) = &failure.group {
-            return Self::from_parts(&["explicit", consumer, group]);
+        let mut parts = Fields::new();
+        parts.bytes(b"dlq fingerprint v1");
+        let mut add = |part: &str| parts.add(part.as_bytes());
+        match failure {
+            None => ["reason", consumer, reason.as_str()].into_iter().for_each(add),
+            Some(Failure { group: Some(group), .. }) => {
+                ["explicit", consumer, group].into_iter().for_each(add);
+            }
+            Some(failure) => {
+                let file = failure.location.as_deref().map(place::file);
+                add(if file.is_some() { "structured" } else { "text" });
+                add(consumer);
+                add(failure.cause.as_str());
+                add(&place::type_path(&failure.error_type));
+                file.iter().for_each(|file| add(file));
+                failure.messages.iter().for_each(|text| add(&normalize(text)));
+            }
         }
-        let error_type = place::type_path(&failure.error_type);
-        let file = failure.location.as_deref().map(place::file);
-        let texts: Vec<_> = failure.messages.iter().map(|text| normalize(text)).collect();
-        let mut parts = match &file {
-            Some(file) => vec!["structured", consumer, cause, &error_type, file],
-            None => vec!["text", consumer, cause, &error_type],
-        };
-        parts.extend(texts.iter().map(String::as_str));
-        Self::from_parts(&parts)
-    }
-
-    fn from_parts(parts: &[&str]) -> Self {
-        let mut fields = Fields::new();
-        fields.bytes(b"dlq fingerprint v1");
-        for part in parts {
-            fields.add(part.as_bytes());
-        }
-        Self { version: VERSION, hash: u64::from_be_bytes(fields.finish()) }
+        Self { version: VERSION, hash: u64::from_be_bytes(parts.finish()) }
     }
 
     /// The version of the algorithm that computed it.

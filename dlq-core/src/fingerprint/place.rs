@@ -44,7 +44,8 @@ pub(super) fn file(location: &str) -> Cow<'_, str> {
             _ => break,
         }
     }
-    if !file.contains('\\') && !file.contains("/registry/src/") {
+    let is_plain = |part: &[u8]| part != b"/registry/src/";
+    if !file.as_bytes().contains(&b'\\') && file.as_bytes().windows(14).all(is_plain) {
         return Cow::Borrowed(file);
     }
     let file: Cow<str> = Cow::Owned(file.replace('\\', "/"));

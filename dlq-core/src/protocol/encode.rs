@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write as _;
 
@@ -18,6 +19,11 @@ const MAX_HISTORY: usize = 16 * 1024;
 /// `fingerprint` is the group of its latest error.
 #[must_use]
 pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Headers {
+    of_escalation(escalation, fingerprint).onto(escalation.delivery.message().headers())
+}
+
+/// Our own of these.
+pub fn of_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Ours {
     let delivery = &escalation.delivery;
     let mut ours = Ours::new();
     let failure = escalation.history.last();
@@ -37,12 +43,17 @@ pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Head
         ours.set(names::REPLAY_COUNT, delivery.replays());
     }
     ours.text(names::DLQ_CONSUMER, [&*escalation.consumer]);
-    ours.onto(delivery.message())
+    ours
 }
 
 /// The headers of a dead letter in a broker.
 #[must_use]
 pub fn on_death(letter: &DeadLetter) -> Headers {
+    of_death(letter).onto(letter.message.headers())
+}
+
+/// Our own of these.
+pub fn of_death(letter: &DeadLetter) -> Ours {
     let mut ours = Ours::new();
     ours.set(names::ERROR_CLASS, letter.class);
     ours.set(names::ERROR_REASON, letter.reason);
@@ -62,7 +73,7 @@ pub fn on_death(letter: &DeadLetter) -> Headers {
     if letter.state.replays > 0 {
         ours.set(names::REPLAY_COUNT, letter.state.replays);
     }
-    ours.onto(&letter.message)
+    ours
 }
 
 /// The circumstances of a replay.
@@ -82,7 +93,7 @@ pub struct Replay {
 /// `retry.count` starts over at 0.
 #[must_use]
 pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
-    replayed(letter, replay).onto(&letter.message)
+    replayed(letter, replay).onto(letter.message.headers())
 }
 
 fn replayed(letter: &DeadLetter, replay: &Replay) -> Ours {
@@ -103,16 +114,35 @@ fn replayed(letter: &DeadLetter, replay: &Replay) -> Ours {
 /// and none of them counts.
 #[must_use]
 pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
+    of_replay_to_handler(letter, replay).onto(letter.message.headers())
+}
+
+/// Our own of these.
+pub fn of_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Ours {
     let mut ours = replayed(letter, replay);
     ours.history(&letter.history);
     ours.set(names::RETRY_ATTEMPTS, 0);
-    ours.onto(&letter.message)
+    ours
 }
 
-/// Our headers as they are written, the values of all in one piece.
-struct Ours {
+/// The producer's headers as they are carried beside ours: those with a name of ours under [`KEPT`].
+pub fn producers(headers: &Headers) -> impl Iterator<Item = Cow<'_, Header>> {
+    headers.iter().map(|header| {
+        if !is_ours(&header.name) {
+            return Cow::Borrowed(header);
+        }
+        let name = [KEPT.as_bytes(), &header.name].concat().into();
+        Cow::Owned(Header { name, value: header.value.clone() })
+    })
+}
+
+/// Our headers on a message, without the producer's: each with its value, which has no control characters.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Ours {
+    /// The values, one behind the other.
     text: Vec<u8>,
-    /// Each with where its value ends.
+    /// The names, each with where its value ends.
     fields: Vec<(&'static str, usize)>,
 }
 
@@ -200,21 +230,30 @@ impl Ours {
         }
     }
 
-    /// All headers: first the producer's, those with a name of ours under [`KEPT`].
-    fn onto(self, message: &Message) -> Headers {
+    /// How many there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is always the version")]
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Names and values in their order. No name occurs twice.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let text = std::str::from_utf8(&self.text).expect("only text was written");
+        let mut start = 0;
+        self.fields
+            .iter()
+            .map(move |(name, end)| (*name, &text[std::mem::replace(&mut start, *end)..*end]))
+    }
+
+    /// All headers: first the [producer's](producers), then these.
+    #[must_use]
+    pub fn onto(self, headers: &Headers) -> Headers {
         let (text, mut start) = (Bytes::from(self.text), 0);
-        let producers = message.headers().iter().map(|header| {
-            if !is_ours(&header.name) {
-                return header.clone();
-            }
-            let name = [KEPT.as_bytes(), &header.name].concat().into();
-            Header { name, value: header.value.clone() }
-        });
         let ours = self.fields.into_iter().map(|(name, end)| {
-            let value = text.slice(start..end);
-            start = end;
+            let value = text.slice(std::mem::replace(&mut start, end)..end);
             Header { name: Bytes::from_static(name.as_bytes()), value: Some(value) }
         });
-        producers.chain(ours).collect()
+        producers(headers).map(Cow::into_owned).chain(ours).collect()
     }
 }

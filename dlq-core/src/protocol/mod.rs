@@ -18,7 +18,10 @@ mod facts;
 mod text;
 
 pub use decode::{Decoded, Original, split};
-pub use encode::{Replay, on_death, on_escalation, on_replay, on_replay_to_handler};
+pub use encode::{
+    Ours, Replay, of_death, of_escalation, of_replay_to_handler, on_death, on_escalation,
+    on_replay, on_replay_to_handler, producers,
+};
 pub use facts::Facts;
 
 /// The version of the protocol that this crate writes.

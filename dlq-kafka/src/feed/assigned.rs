@@ -12,7 +12,7 @@ use super::reach::Heard;
 use crate::identity::TopicIds;
 
 /// The context of the consumer of a feed: hears of assignments, on the thread that polls.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Assigned {
     pub(super) heard: Heard,
     pub(super) ids: TopicIds,
@@ -58,6 +58,10 @@ impl Partition {
 }
 
 impl Assigned {
+    pub(super) fn new(ids: TopicIds) -> Self {
+        Self { heard: Heard::default(), ids, inner: Mutex::default() }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Partitions> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,9 +93,8 @@ impl Partitions {
 }
 
 impl ClientContext for Assigned {
-    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.ids.logged(message);
-        tracing::trace!(facility, "{message}");
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.ids.heard(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

@@ -16,7 +16,7 @@ use super::reach::PATIENCE;
 use super::{DEFAULTS, FIXED, OPENING, marks, reach};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::identity;
+use crate::identity::TopicIds;
 
 /// A consumer that has joined the group, or is about to; blocks.
 pub(super) fn join(
@@ -33,13 +33,13 @@ pub(super) fn join(
         [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
     let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat());
     let mut config = config.map_err(for_store)?;
-    identity::listen(&mut config);
+    let ids = TopicIds::listening(&mut config);
     let asked = |what: &str, error| {
         let what = format!("{what} of topic `{topic}` by group `{group}`");
         for_store(SetupError::answered(&what, error))
     };
     let consumer: BaseConsumer<Assigned> = config
-        .create_with_context(Assigned::default())
+        .create_with_context(Assigned::new(ids))
         .map_err(|error| asked("make a consumer", error))?;
     let heard = &consumer.context().heard;
     let partitions = reach::partitions(&consumer, heard, &brokers, &topic);

@@ -14,6 +14,8 @@ use crate::error::{SetupError, is_refusal};
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked within that time, so that a refusal ends the wait.
 const ASK: Duration = Duration::from_millis(500);
+/// How many news of the client are looked through for a refusal.
+const NEWS: usize = 256;
 /// How many topics are named to who named none that exists.
 const NAMED: usize = 10;
 
@@ -25,12 +27,12 @@ impl Heard {
     pub(super) fn hear(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
         tracing::debug!(?code, reason, "the client complains");
-        // That all are away says less than why.
-        if code == RDKafkaErrorCode::AllBrokersDown {
-            return;
+        let mut last = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // That all are away says less than why; and after a refusal the connection ends.
+        let was_refused = last.as_ref().is_some_and(|(code, _)| is_refusal(*code));
+        if code != RDKafkaErrorCode::AllBrokersDown && (is_refusal(code) || !was_refused) {
+            *last = Some((code, reason.to_owned()));
         }
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some((code, reason.to_owned()));
     }
 
     fn last(&self) -> Option<(RDKafkaErrorCode, String)> {
@@ -86,8 +88,11 @@ pub(super) fn partitions<C: ConsumerContext>(
         match consumer.fetch_metadata(Some(topic), ASK) {
             Ok(metadata) => break metadata,
             Err(error) => {
-                // What the client complains of is heard by polling, and a client that has joined nothing yields nothing.
-                while consumer.poll(Duration::ZERO).is_some() {}
+                // What the client complains of is heard by polling, and a client that has joined nothing yields nothing, as
+                // it does where it has something to log.
+                for _ in 0..NEWS {
+                    drop(consumer.poll(Duration::ZERO));
+                }
                 let last = heard.last();
                 if let Some((_, why)) = last.as_ref().filter(|(code, _)| is_refusal(*code)) {
                     return Err(SetupError::Config(format!(
@@ -140,4 +145,23 @@ fn others<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> String {
     let more = if names.len() > NAMED { " and others" } else { "" };
     names.truncate(NAMED);
     format!(" (there are {}{more})", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_not_forgotten_for_the_end_of_its_connection() {
+        let heard = Heard::default();
+        for (code, reason) in [
+            (RDKafkaErrorCode::BrokerTransportFailure, "disconnected"),
+            (RDKafkaErrorCode::Authentication, "wrong password"),
+            (RDKafkaErrorCode::BrokerTransportFailure, "disconnected"),
+            (RDKafkaErrorCode::AllBrokersDown, "all are away"),
+        ] {
+            heard.hear(&KafkaError::Global(code), reason);
+        }
+        assert_eq!(heard.last().unwrap().1, "wrong password");
+    }
 }

@@ -124,7 +124,7 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
         let begun = Instant::now();
         let feed = KafkaFeed::open(&brokers, &place.topic, "feed", "sqlite:///dlq.db", LEASE);
         let error = feed.await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
         refused(begun, "feed", mechanism, &error);
     }
 }
@@ -147,4 +147,53 @@ async fn who_does_not_log_in_where_that_is_asked_is_told() {
     println!("{error}");
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
     assert!(error.to_string().contains("SCRAM-SHA-1"), "{error}");
+}
+
+/// A key of a broker at this machine, in the folder; where the key is, and the certificate that vouches for it.
+#[cfg(feature = "ssl")]
+fn key(folder: &std::path::Path) -> (String, String) {
+    let [key, certificate] =
+        ["broker.p12", "ca.pem"].map(|name| folder.join(name).display().to_string());
+    let keytool = |arguments: &str| {
+        let made = std::process::Command::new("keytool")
+            .args(arguments.split(' '))
+            .args(["-alias", "broker", "-storepass", PASSWORD, "-keystore", &key])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+    };
+    keytool("-genkeypair -keyalg EC -dname CN=broker -ext SAN=ip:127.0.0.1 -storetype PKCS12");
+    keytool(&format!("-exportcert -rfc -file {certificate}"));
+    (key, certificate)
+}
+
+#[cfg(feature = "ssl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_logs_in_by_tls_reads_and_an_unknown_certificate_is_told() {
+    if !available() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (key, certificate) = key(folder.path());
+    let map = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_SSL";
+    let builder = Service::Kafka
+        .builder()
+        .login(USER, PASSWORD)
+        .setting("listener.security.protocol.map", map)
+        .setting("listener.name.login.ssl.keystore.location", key)
+        .setting("listener.name.login.ssl.keystore.password", PASSWORD)
+        .setting("listener.name.login.ssl.keystore.type", "PKCS12");
+    let running = start_as(builder);
+    let url = running.login_url().unwrap();
+    let mut place = Place::at(Arc::new(Mutex::new(running)), "tls", 1).await;
+    place.publish([7]).await;
+    let brokers = brokers(&url, "SCRAM-SHA-512", PASSWORD).with("security.protocol", "sasl_ssl");
+    let strange = KafkaConsumer::new(&brokers, &*place.topic, "billing");
+    place.brokers = brokers.with("ssl.ca.location", certificate);
+    let mut source = place.billing().source().await.unwrap();
+    assert_eq!(number(&handle(&mut source).await), 7);
+    let error = strange.source().await.unwrap_err();
+    println!("{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+    assert!(error.to_string().contains("ssl.ca.location"), "{error}");
 }

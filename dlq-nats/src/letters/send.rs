@@ -2,8 +2,8 @@ use async_nats::header;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use dlq_core::protocol::{Replay, on_replay, on_replay_to_handler};
-use dlq_core::{DeadLetter, Death, Message, OperationId, StoreError, StoreErrorKind, SystemClock};
+use dlq_core::protocol::{Replay, of_replay_to_handler, on_replay};
+use dlq_core::{DeadLetter, Death, OperationId, StoreError, StoreErrorKind, SystemClock};
 
 use super::ledger::death_of;
 use crate::lane::NatsRetryLane;
@@ -91,13 +91,9 @@ impl Shipment {
         let clock = SystemClock::shared();
         let context = self.context.clone();
         let lane = NatsRetryLane::new(context, stream.clone(), &letter.consumer, false, clock);
-        let written = |message: &Message| {
-            let mut letter = letter.clone();
-            letter.message = message.clone();
-            on_replay_to_handler(&letter, &replay)
-        };
+        let ours = of_replay_to_handler(letter, &replay);
         // Apart, since it is large: what is sent to its origin is on its way by the thousand.
-        let sent = Box::pin(lane.give_back(letter, id, written)).await;
+        let sent = Box::pin(lane.give_back(letter, id, ours)).await;
         sent.map_err(|error| match error.kind() {
             StoreErrorKind::Unavailable => Unsent::Server(error),
             _ => Unsent::Letter(error),

@@ -59,11 +59,11 @@ pub(super) fn latest() -> i64 {
 
 /// The version of the tables; 0 when there are none.
 pub(super) async fn version(conn: &mut PgConnection, names: &Names) -> Result<i64> {
-    // A connection that has looked before knows of what others have made since only once it touches a table.
-    let exists = Query::new("SELECT to_regclass(").bind(names.meta.as_str());
-    let exists = exists.push(") IS NOT NULL FROM pg_catalog.pg_namespace LIMIT 1");
-    let exists = exists.first(conn, |row| Fields::of(row).flag()).await?;
-    if exists != Some(true) {
+    if !exists(conn, &names.meta).await? {
+        // Both are made in one step, perhaps just now.
+        if exists(conn, &names.letters).await? && !exists(conn, &names.meta).await? {
+            return Err(Fault::new(StoreErrorKind::Incompatible, others(names)));
+        }
         return Ok(0);
     }
     let version = Query::new(format!("SELECT value FROM {} WHERE name = 'version'", names.meta));
@@ -74,6 +74,22 @@ pub(super) async fn version(conn: &mut PgConnection, names: &Names) -> Result<i6
             format!("{} has no version: it is not a table of dlq", names.meta),
         )
     })
+}
+
+async fn exists(conn: &mut PgConnection, table: &str) -> Result<bool> {
+    // A connection that has looked before knows of what others have made since only once it touches a table.
+    let exists = Query::new("SELECT to_regclass(").bind(table);
+    let exists = exists.push(") IS NOT NULL FROM pg_catalog.pg_namespace LIMIT 1");
+    Ok(exists.first(conn, |row| Fields::of(row).flag()).await? == Some(true))
+}
+
+/// That a table of the name is there already.
+fn others(names: &Names) -> String {
+    format!(
+        "{} is a table that somebody else made: there is no {} beside it; give the store another schema or table (schema=NAME \
+         or table=NAME in the query of its URL), and take over what is in this one with dlq import --from-table",
+        names.letters, names.meta
+    )
 }
 
 /// The version of the tables, which is not later than what is known.

@@ -269,3 +269,75 @@ async fn maybe(wait: Option<Duration>) {
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::memory::{MemoryBroker, MemorySettle, MemorySource};
+    use dlq_core::{Capabilities, Message, TransportErrorKind};
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Then {
+        Waits,
+        Ends,
+        Fails,
+        Panics,
+    }
+
+    /// Yields some messages, and then does something else.
+    #[derive(Debug)]
+    struct Some3(MemorySource, u32, Then);
+
+    impl Source for Some3 {
+        type Settle = MemorySettle;
+
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+
+        async fn next(&mut self) -> Result<Option<(Delivery, MemorySettle)>, TransportError> {
+            if self.1 < 3 {
+                self.1 += 1;
+                return self.0.next().await;
+            }
+            // Once.
+            match std::mem::replace(&mut self.2, Then::Waits) {
+                Then::Waits => pending().await,
+                Then::Ends => Ok(None),
+                Then::Fails => Err(TransportError::new(TransportErrorKind::Unexpected, "fetch")),
+                Then::Panics => panic!("a source of users'"),
+            }
+        }
+
+        async fn close(&mut self) {
+            self.0.close().await;
+        }
+    }
+
+    fn asked(then: Then) -> (usize, Option<std::thread::Result<Fetched>>) {
+        let broker = MemoryBroker::new().with_stream("work");
+        for _ in 0..5 {
+            broker.publish(Message::new("work", "x"));
+        }
+        let mut feed = Main::new(Some3(broker.source("group"), 0, then));
+        let mut messages = Vec::new();
+        feed.more(2, &mut messages);
+        assert_eq!(messages.len(), 2, "no more than there is room for");
+        feed.more(5, &mut messages);
+        let after = AssertUnwindSafe(feed.next()).catch_unwind().now_or_never();
+        for (_, settle) in &messages {
+            assert!(settle.lease().is_some());
+        }
+        (messages.len(), after)
+    }
+
+    #[tokio::test]
+    async fn g1_what_came_before_an_end_is_handed_on_and_the_end_is_told_next() {
+        assert!(matches!(asked(Then::Waits), (3, None)));
+        assert!(matches!(asked(Then::Ends), (3, Some(Ok(Ok(None))))));
+        assert!(matches!(asked(Then::Fails), (3, Some(Ok(Err(_))))));
+        assert!(matches!(asked(Then::Panics), (3, Some(Err(_)))));
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! # What it does
 //!
-//! [`Consumer`] owns everything that a run starts: one task per source, one per message in hand, one for the automatic
-//! schedule. It is built once, run once, and when [`run`](Consumer::run) returns nothing of it is alive.
+//! [`Consumer`] owns everything that a run starts: one task per source, one per message that has to wait, one for the
+//! automatic schedule. It is built once, run once, and when [`run`](Consumer::run) returns nothing of it is alive.
 //!
 //! ```
 //! use dlq_core::store::memory::MemoryStore;
@@ -95,10 +95,11 @@
 //!
 //! # Cost
 //!
-//! Four boxes per message, the stack's own included. What can be done without waiting is done where messages are
+//! Two boxes per message besides the stack's own. What can be done without waiting is done where messages are
 //! received, some dozens in a row; one whose handler or settlement has to wait gets a task then, in which a timer for its
 //! lease is armed. Where handlers compute for longer than some microseconds, messages get their tasks from the
-//! beginning, so that all threads of the runtime have their share.
+//! beginning, so that all threads of the runtime have their share. A handler must not block its thread until another
+//! message is handled: that one may begin only after it.
 
 mod at_once;
 mod backoff;

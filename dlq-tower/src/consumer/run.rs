@@ -391,9 +391,10 @@ impl Run {
                 }
             }
             Some(Begun::Waits(message)) => {
-                self.messages.spawn(handle(shared, message, None));
+                self.messages.spawn(handle(shared, *message, None));
             }
-            Some(Begun::Runs(message, running)) => {
+            Some(Begun::Runs(begun)) => {
+                let (message, running) = *begun;
                 self.messages.spawn(handle(shared, message, Some(running)));
             }
             Some(Begun::Settles(settles)) => {

@@ -125,7 +125,6 @@ impl Shared {
             let Some(lane) = &self.retry_lane else {
                 return Ok(Settlement::new(Disposition::Deferred { after }));
             };
-            let why = cause(history.last());
             let escalation = Escalation {
                 delivery: delivery.clone(),
                 consumer: Arc::clone(&consumer),
@@ -150,9 +149,10 @@ impl Shared {
                         attempts,
                         crashes: delivery.crashes(),
                     };
-                    return self.bury(delivery, given_up).await;
+                    // Apart, since it is rare, and large in memory.
+                    return Box::pin(self.bury(delivery, given_up)).await;
                 }
-                Err(error) => return Err(RouteError::new(why, error)),
+                Err(error) => return Err(RouteError::new(cause(history.last()), error)),
             }
         }
         Ok(Settlement::new(Disposition::Escalated { due, history, attempts }))

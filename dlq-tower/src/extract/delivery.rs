@@ -7,4 +7,8 @@ impl<S> FromDelivery<S> for Delivery {
     fn from_delivery(delivery: &Delivery, _: &S) -> Result<Self, Rejection> {
         Ok(delivery.clone())
     }
+
+    fn from_last(delivery: Delivery, _: &S) -> Result<Self, Rejection> {
+        Ok(delivery)
+    }
 }

@@ -39,6 +39,16 @@ pub trait FromDelivery<S>: Sized {
     ///
     /// When the message does not have it. The handler does not run, and the message is given up.
     fn from_delivery(delivery: &Delivery, state: &S) -> Result<Self, Rejection>;
+
+    /// The same from a delivery that is of no further use: what a handler's last argument is taken by. Defaults to
+    /// [`from_delivery`](Self::from_delivery).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    fn from_last(delivery: Delivery, state: &S) -> Result<Self, Rejection> {
+        Self::from_delivery(&delivery, state)
+    }
 }
 
 /// A part of the state `S`, for [`State`](super::State). Every type is a part of itself.

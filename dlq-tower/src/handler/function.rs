@@ -69,14 +69,15 @@ where
 }
 
 macro_rules! function {
-    ($($argument:ident),*) => {
-        impl<F, Fut, R, S, $($argument,)*> HandlerFn<S, ($($argument,)*)> for F
+    ($($argument:ident),*; $($last:ident)?) => {
+        impl<F, Fut, R, S, $($argument,)* $($last)?> HandlerFn<S, ($($argument,)* $($last,)?)> for F
         where
-            F: Fn($($argument),*) -> Fut + Clone + Send + Sync + 'static,
+            F: Fn($($argument,)* $($last)?) -> Fut + Clone + Send + Sync + 'static,
             Fut: Future<Output = R> + Send + 'static,
             R: HandlerOutput,
             S: Send + Sync + 'static,
             $($argument: FromDelivery<S>,)*
+            $($last: FromDelivery<S>,)?
         {
             type Error = R::Error;
 
@@ -85,23 +86,31 @@ macro_rules! function {
                 &self,
                 delivery: Delivery,
                 state: &S,
-            ) -> impl Future<Output = Result<(), Failed<R::Error>>> + Send + 'static + use<F, Fut, R, S, $($argument,)*> {
-                Run::of(|| Ok(self($($argument::from_delivery(&delivery, state)?),*)))
+            ) -> impl Future<Output = Result<(), Failed<R::Error>>>
+            + Send
+            + 'static
+            + use<F, Fut, R, S, $($argument,)* $($last)?> {
+                Run::of(|| {
+                    Ok(self(
+                        $($argument::from_delivery(&delivery, state)?,)*
+                        $($last::from_last(delivery, state)?)?
+                    ))
+                })
             }
         }
     };
 }
 
-function!();
-function!(A1);
-function!(A1, A2);
-function!(A1, A2, A3);
-function!(A1, A2, A3, A4);
-function!(A1, A2, A3, A4, A5);
-function!(A1, A2, A3, A4, A5, A6);
-function!(A1, A2, A3, A4, A5, A6, A7);
-function!(A1, A2, A3, A4, A5, A6, A7, A8);
-function!(A1, A2, A3, A4, A5, A6, A7, A8, A9);
-function!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10);
-function!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11);
-function!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12);
+function!(; );
+function!(; A1);
+function!(A1; A2);
+function!(A1, A2; A3);
+function!(A1, A2, A3; A4);
+function!(A1, A2, A3, A4; A5);
+function!(A1, A2, A3, A4, A5; A6);
+function!(A1, A2, A3, A4, A5, A6; A7);
+function!(A1, A2, A3, A4, A5, A6, A7; A8);
+function!(A1, A2, A3, A4, A5, A6, A7, A8; A9);
+function!(A1, A2, A3, A4, A5, A6, A7, A8, A9; A10);
+function!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10; A11);
+function!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11; A12);

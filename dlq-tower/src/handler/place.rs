@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use crossbeam_utils::atomic::AtomicCell;
 use dlq_core::Delivery;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -30,6 +31,8 @@ pub(super) trait Run: Send + Sync {
 /// The composed layers, and the places that messages have left.
 pub(super) struct Composed<S: Service<Delivery>> {
     retry: Retry<S>,
+    /// The last that was left: taken and left again by one atomic step each, however many others there are.
+    last: AtomicCell<Option<Pin<Box<Place<S>>>>>,
     free: Mutex<Vec<Pin<Box<Place<S>>>>>,
 }
 
@@ -46,7 +49,7 @@ pin_project! {
 
 impl<S: Service<Delivery>> Composed<S> {
     pub(super) fn new(retry: Retry<S>) -> Self {
-        Self { retry, free: Mutex::default() }
+        Self { retry, last: AtomicCell::default(), free: Mutex::default() }
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<Pin<Box<Place<S>>>>> {
@@ -64,7 +67,7 @@ where
         + 'static,
 {
     fn run(self: Arc<Self>, delivery: Delivery) -> StackFuture {
-        let free = self.free().pop();
+        let free = self.last.take().or_else(|| self.free().pop());
         // A handler at its limit makes its own message wait, not those behind it (G4).
         let place = match free {
             Some(mut place) => {
@@ -109,9 +112,10 @@ where
 {
     fn leave(mut self: Pin<Box<Self>>) {
         if let Some(of) = self.as_mut().project().of.take() {
+            let Some(earlier) = of.last.swap(Some(self)) else { return };
             let mut free = of.free();
             if free.len() < FREE {
-                free.push(self);
+                free.push(earlier);
             }
         }
     }

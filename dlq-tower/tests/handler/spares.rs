@@ -1,12 +1,17 @@
 //! What a message leaves behind in its handler's stack for later ones: a place, and nothing of itself.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_tower::core::{Delivery, Message, Reason};
+use dlq_tower::core::idempotency::memory::MemoryIdempotency;
+use dlq_tower::core::idempotency::{Idempotency as _, IdempotencyClaim};
+use dlq_tower::core::{Cause, Delivery, Message, Reason, TokioClock};
 use dlq_tower::handler::{HandlerStack, handler};
+use dlq_tower::stage::{Done, Verdict};
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
@@ -36,6 +41,75 @@ async fn nothing_of_a_message_is_kept_when_it_is_done() {
         let (delivery, payload) = watched();
         succeeds(&stack, delivery).await;
         assert!(payload.upgrade().is_none(), "its payload is still somewhere");
+    }
+}
+
+/// A handler's future that lets go of nothing when it completes.
+struct Clinging(Delivery);
+
+impl Future for Clinging {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.0.message().payload().is_some() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+#[tokio::test]
+async fn nor_is_what_a_future_clings_to() {
+    let stack = handler("payments.charge", Clinging).timeout(Duration::from_secs(9)).build();
+    let stack = stack.unwrap();
+    for _ in 0..3 {
+        let (delivery, payload) = watched();
+        succeeds(&stack, delivery).await;
+        assert!(payload.upgrade().is_none(), "its payload is still in the future");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_message_has_its_whole_timeout_and_its_own_claim() {
+    let now = dlq_tower::core::Timestamp::from_millis(0);
+    let clock = Arc::new(TokioClock::starting_at(now));
+    let store = MemoryIdempotency::new().with_clock(clock);
+    let work = async |_: Delivery| tokio::time::sleep(Duration::from_secs(60)).await;
+    let stack = handler("payments.charge", work)
+        .timeout(Duration::from_secs(90))
+        .idempotency(store.clone())
+        .idempotency_key(|delivery: &Delivery| delivery.message().key().cloned())
+        .idempotency_lease(Duration::from_secs(30));
+    let stack = stack.build().unwrap();
+    let keyed = |key: &'static str| delivery(Message::new("payments", "{}").with_key(key));
+    for key in ["a", "", "b", "c"] {
+        let began = tokio::time::Instant::now();
+        let other = async {
+            tokio::time::sleep(Duration::from_secs(45)).await;
+            let (consumer, key) = (Arc::from("payments.charge"), Bytes::from(key));
+            store.claim(consumer, key, Duration::from_secs(1)).await.unwrap()
+        };
+        let (ran, claim) = tokio::join!(run(&stack, keyed(key)), other);
+        assert_eq!(ran, Verdict::Done(Done::Succeeded));
+        assert_eq!(began.elapsed(), Duration::from_secs(60), "one attempt");
+        if key.is_empty() {
+            assert!(matches!(claim, IdempotencyClaim::New { .. }), "it has no key: {claim:?}");
+        } else {
+            assert!(matches!(claim, IdempotencyClaim::InFlight { .. }), "extended: {claim:?}");
+            assert_eq!(run(&stack, keyed(key)).await, Verdict::Done(Done::Duplicate));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_place_that_was_used_before_is_a_failure_like_any_other() {
+    // Panics where it is called, before there is a future.
+    let work = |message: Message| {
+        assert!(message.payload().is_some_and(|payload| payload != "bad"), "a bad one");
+        std::future::ready(())
+    };
+    let stack = handler("payments.charge", work).concurrency(1).build().unwrap();
+    for _ in 0..3 {
+        succeeds(&stack, bytes("{}")).await;
+        let dead = dies(&stack, bytes("bad")).await;
+        assert_eq!(dead.cause, Some(Cause::Panic));
     }
 }
 
