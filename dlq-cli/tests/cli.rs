@@ -357,7 +357,7 @@ async fn words_outside_the_vocabulary_are_usage_errors() {
         (&["replay", "--all", "--rate", "fast"], "50/s"),
         (&["list", "--fingerprint", "x"], "dlq groups"),
         (&["mark", "dead"], "resolved"),
-        (&["op", "show", "1"], "32 hexadecimal digits"),
+        (&["op", "show", "one"], "dlq op list"),
     ] {
         let ran = bench.run(args);
         assert_eq!(ran.code, 2, "{args:?}");
