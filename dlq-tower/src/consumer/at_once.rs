@@ -18,7 +18,7 @@ use super::stack::{Repeat, Settling};
 use crate::stage::Settlement;
 
 /// A handler that keeps the thread for longer had better run beside others.
-const BRIEF: Duration = Duration::from_micros(10);
+const BRIEF: Duration = Duration::from_micros(5);
 /// One that keeps it for longer is as bad as several of those.
 const LONG: Duration = Duration::from_millis(1);
 /// How many messages get tasks of their own at once when handlers were not brief.
