@@ -108,7 +108,8 @@ impl Timestamp {
 }
 
 /// Year, month and day of the Gregorian calendar, so many days after the epoch. Years are counted from March, so that the
-/// day that some have more is their last.
+/// day that some have more is their last: the algorithm `civil_from_days` of Howard Hinnant's "chrono-Compatible Low-Level
+/// Date Algorithms" (2013).
 fn date(days: i64) -> (i64, i64, i64) {
     // Days between the first of March of the year 0 and the epoch; and days of 400, 100, 4 and 1 years.
     let days = days + 719_468;

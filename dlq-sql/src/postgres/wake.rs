@@ -3,8 +3,9 @@
 //! Whoever makes letters due, or lets an operation go on, says so (`NOTIFY`) once that is committed. Not in the same
 //! transaction: all those of a server that say something are committed one after the other, each with a write to the
 //! disk of its own (16 writers at once: 520 instead of 3,300 commits a second). So the saying is a transaction that writes
-//! nothing and waits for no disk. A process that dies between the two has told nobody. One connection for all clones of a store listens (`LISTEN`) once somebody waits.
-//! What is heard is counted and kept, so that nothing is missed between asking for letters and waiting for them.
+//! nothing and waits for no disk. A process that dies between the two has told nobody: others find the letters when they
+//! ask next. One connection for all clones of a store listens (`LISTEN`) once somebody waits. What is heard is counted and
+//! kept, so that nothing is missed between asking for letters and waiting for them.
 //!
 //! While the connection is broken nothing is heard: it is made anew, and everybody is woken once. Where listening does
 //! not work at all, behind a pooler that shares connections between transactions say, who waits finds letters when it
