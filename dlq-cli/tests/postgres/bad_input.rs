@@ -86,14 +86,15 @@ async fn a_missing_right_is_named() {
     assert_eq!(run(&url, &["count"]).ok().out, "3\n");
     run(&url, &["check"]).ok();
     run(&url, &["migrate", "--check"]).ok();
-    for args in [
-        &["delete", "--all", "--yes"] as &[&str],
-        &["mark", "resolved", "--all", "--yes"],
-        &["replay", "--all", "--yes"],
-        &["cleanup", "--older-than", "0s", "--include-unresolved", "--yes"],
-        &["edit", &letter(1).id.to_string(), "--payload-text", "{}", "--yes"],
+    for (args, needed) in [
+        (&["delete", "--all", "--yes"] as &[&str], "for table dlq_events; this needs "),
+        (&["mark", "resolved", "--all", "--yes"], "UPDATE"),
+        (&["replay", "--all", "--yes"], "for table dlq_operations; this needs INSERT on it"),
+        (&["cleanup", "--older-than", "0s", "--include-unresolved", "--yes"], "SELECT and UPDATE on it"),
+        (&["edit", &letter(1).id.to_string(), "--payload-text", "{}", "--yes"], "UPDATE"),
     ] {
-        refused(args, "grant SELECT, INSERT, UPDATE and DELETE");
+        refused(args, needed);
+        refused(args, "on it; grant SELECT, INSERT, UPDATE and DELETE");
     }
     assert_eq!(bench.run(&["count", "--status", "pending"]).ok().out, "3\n");
     bench.schema.sql(

@@ -6,10 +6,8 @@ use std::fmt;
 use dlq_core::StoreErrorKind;
 use sqlx::error::DatabaseError;
 
+use super::rights::{RIGHT, missing};
 use crate::error::{Again, Fault};
-
-/// A right is missing.
-const RIGHT: &str = "42501";
 
 fn again(error: &sqlx::Error) -> Again {
     match error {
@@ -69,6 +67,16 @@ impl From<sqlx::Error> for Fault {
     }
 }
 
+/// The same of an error of a statement, which names the rights that the statement needs.
+pub(super) fn fault_of(sql: &str, error: sqlx::Error) -> Fault {
+    match &error {
+        sqlx::Error::Database(said) if said.code().as_deref() == Some(RIGHT) => {
+            Fault::new(StoreErrorKind::InvalidConfig, missing(&**said, Some(sql)))
+        }
+        _ => Fault::from(error),
+    }
+}
+
 /// An error in the words of the database.
 #[derive(Debug)]
 struct Said(Box<dyn DatabaseError>);
@@ -100,7 +108,7 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
         "40001" | "40P01" | "23505" | "23503" => {
             (Unavailable, "others change the same letters; try again")
         }
-        RIGHT => return (InvalidConfig, right(error)),
+        RIGHT => return (InvalidConfig, missing(error, None)),
         "28000" | "28P01" => {
             (InvalidConfig, "the database refused the login; see user and password")
         }
@@ -128,19 +136,4 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
         },
     };
     (kind, detail.to_owned())
-}
-
-/// Which right is missing.
-fn right(error: &dyn DatabaseError) -> String {
-    let what = error.message();
-    let hint = if what.contains("schema") {
-        "grant USAGE on the schema, and CREATE where the tables are to be made or migrated"
-    } else if what.contains("sequence") {
-        "grant USAGE on the sequence"
-    } else if what.contains("owner") {
-        "let the owner of the tables migrate them: `dlq migrate --apply` as that user"
-    } else {
-        "grant SELECT, INSERT, UPDATE and DELETE on the tables of the store; who only looks needs SELECT alone"
-    };
-    format!("a right is missing: {what}; {hint}")
 }

@@ -102,6 +102,7 @@ mod parts;
 mod plan;
 mod query;
 mod release;
+mod rights;
 mod rows;
 mod schedule;
 mod schema;

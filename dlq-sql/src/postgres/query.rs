@@ -1,5 +1,6 @@
 //! [`Query`]: SQL text and what is bound to it, grown side by side.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::{LetterId, OperationId, Timestamp};
@@ -8,7 +9,8 @@ use sqlx::{Arguments as _, AssertSqlSafe, Encode, PgConnection, Postgres, Type};
 
 use super::batch::Batch;
 use super::codec::{Time, escape};
-use crate::error::{Fault, Result};
+use super::error::fault_of;
+use crate::error::Result;
 
 /// Two hundred years in microseconds: what is later than that is as late for a [`Timestamp`].
 const LONGEST: i64 = 200 * 366 * 86_400 * 1_000_000;
@@ -149,8 +151,9 @@ impl Query {
         conn: &mut PgConnection,
         mut read: impl FnMut(&PgRow) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let query = sqlx::query_with(AssertSqlSafe(self.sql), self.arguments);
-        let rows = query.fetch_all(conn).await.map_err(Fault::from)?;
+        let sql = Arc::new(self.sql);
+        let query = sqlx::query_with(AssertSqlSafe(Arc::clone(&sql)), self.arguments);
+        let rows = query.fetch_all(conn).await.map_err(|error| fault_of(&sql, error))?;
         rows.iter().map(&mut read).collect()
     }
 
@@ -160,14 +163,16 @@ impl Query {
         conn: &mut PgConnection,
         read: impl FnOnce(&PgRow) -> Result<T>,
     ) -> Result<Option<T>> {
-        let query = sqlx::query_with(AssertSqlSafe(self.sql), self.arguments);
-        let row = query.fetch_optional(conn).await.map_err(Fault::from)?;
+        let sql = Arc::new(self.sql);
+        let query = sqlx::query_with(AssertSqlSafe(Arc::clone(&sql)), self.arguments);
+        let row = query.fetch_optional(conn).await.map_err(|error| fault_of(&sql, error))?;
         row.as_ref().map(read).transpose()
     }
 
     /// Runs it; how many rows it changed.
     pub(super) async fn run(self, conn: &mut PgConnection) -> Result<u64> {
-        let query = sqlx::query_with(AssertSqlSafe(self.sql), self.arguments);
-        Ok(query.execute(conn).await.map_err(Fault::from)?.rows_affected())
+        let sql = Arc::new(self.sql);
+        let query = sqlx::query_with(AssertSqlSafe(Arc::clone(&sql)), self.arguments);
+        Ok(query.execute(conn).await.map_err(|error| fault_of(&sql, error))?.rows_affected())
     }
 }
