@@ -90,7 +90,10 @@ async fn a_missing_right_is_named() {
         (&["delete", "--all", "--yes"] as &[&str], "for table dlq_events; this needs "),
         (&["mark", "resolved", "--all", "--yes"], "UPDATE"),
         (&["replay", "--all", "--yes"], "for table dlq_operations; this needs INSERT on it"),
-        (&["cleanup", "--older-than", "0s", "--include-unresolved", "--yes"], "SELECT and UPDATE on it"),
+        (
+            &["cleanup", "--older-than", "0s", "--include-unresolved", "--yes"],
+            "SELECT and UPDATE on it",
+        ),
         (&["edit", &letter(1).id.to_string(), "--payload-text", "{}", "--yes"], "UPDATE"),
     ] {
         refused(args, needed);
