@@ -114,7 +114,7 @@ pub(crate) fn failure_of(payload: Payload, class: ErrorClass) -> Failure {
 }
 
 /// Runs a destructor that may panic. The payload of such a panic is leaked, since dropping it may panic in turn.
-fn discard(drop: impl FnOnce()) {
+pub(crate) fn discard(drop: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(drop)) {
         std::mem::forget(payload);
     }

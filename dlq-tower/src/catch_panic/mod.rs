@@ -53,6 +53,6 @@ mod layer;
 mod service;
 
 pub use future::ResponseFuture;
-pub(crate) use future::failure_of;
+pub(crate) use future::{discard, failure_of};
 pub use layer::CatchPanicLayer;
 pub use service::CatchPanic;

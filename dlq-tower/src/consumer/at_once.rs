@@ -2,6 +2,7 @@
 //! what is left gets a task.
 
 use std::future::ready;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -15,14 +16,19 @@ use super::message::{InHand, Place, Running, Shared};
 use super::probation::Turn;
 use super::report::{Fate, Outcome};
 use super::stack::{Repeat, Settling};
+use crate::catch_panic::discard;
 use crate::stage::Settlement;
 
 /// A handler that keeps the thread for longer had better run beside others.
 const BRIEF: Duration = Duration::from_micros(5);
 /// One that keeps it for longer is as bad as several of those.
 const LONG: Duration = Duration::from_millis(1);
+/// One that keeps it for longer does more than compute, and holds up the whole loop.
+const BLOCKING: Duration = Duration::from_millis(20);
 /// How many messages get tasks of their own at once when handlers were not brief.
 const APART: u32 = 256;
+/// The same after several that were blocking; and after how many brief ones that is forgotten.
+const MOST_APART: u32 = 1 << 16;
 /// How many handlers in a row may keep the thread until then.
 const TRIES: u32 = 4;
 
@@ -36,6 +42,10 @@ pub(super) struct Pace {
     score: u32,
     /// How many messages get tasks of their own.
     apart: u32,
+    /// How many did after the last one that was blocking.
+    penalty: u32,
+    /// How many were brief since then.
+    calm: u32,
 }
 
 impl Pace {
@@ -55,7 +65,17 @@ impl Pace {
     pub(super) fn took(&mut self, time: Duration) {
         if time <= BRIEF {
             self.score = self.score.saturating_sub(1);
+            self.calm += 1;
+            if self.calm == MOST_APART {
+                (self.penalty, self.calm) = (0, 0);
+            }
             return;
+        }
+        if time > BLOCKING {
+            // Brief ones in between do not make up for it.
+            self.penalty = (2 * self.penalty).clamp(APART, MOST_APART);
+            self.calm = 0;
+            return self.spare(self.penalty);
         }
         self.score += if time <= LONG { Self::EACH } else { TRIES / 2 * Self::EACH };
         if self.score >= TRIES * Self::EACH {
@@ -102,16 +122,20 @@ impl Shared {
     /// [`step_within`](crate::retry::step_within). `None` if the stack panicked.
     pub(super) fn at_once(
         &self,
-        stack: &mut dyn Repeat,
+        stack: &mut Box<dyn Repeat>,
         message: InHand,
         kept: &mut Kept,
     ) -> Option<Begun> {
-        let begin = AssertUnwindSafe(|| self.begin(stack, message, kept));
-        catch_unwind(begin)
-            .inspect_err(|_| {
+        let begun = catch_unwind(AssertUnwindSafe(|| self.begin(&mut **stack, message, kept)));
+        begun
+            .map_err(|payload| {
                 tracing::error!(
                     "a stack panicked outside its panic guard; the message is unsettled"
                 );
+                // It may hold a permit or a claim still, for a message that is gone.
+                let broken = mem::replace(stack, self.program.stack.repeat());
+                discard(move || drop(broken));
+                discard(move || drop(payload));
             })
             .ok()
     }
@@ -190,6 +214,19 @@ mod tests {
         assert!(brief_of(&mut pace, 1_000, 2 * BRIEF) < 10);
         let mut pace = Pace::default();
         assert_eq!(brief_of(&mut pace, 200, 2 * LONG), 2, "two that are long are enough");
+    }
+
+    #[test]
+    fn one_that_blocks_is_kept_apart_whatever_comes_between() {
+        let mut pace = Pace::default();
+        let blocked = |pace: &mut Pace| {
+            brief_of(pace, 20, BRIEF);
+            brief_of(pace, 1, 2 * BLOCKING)
+        };
+        let held_up: u32 = (0..1_000).map(|_| blocked(&mut pace)).sum();
+        assert!((1..10).contains(&held_up), "{held_up}");
+        brief_of(&mut pace, 2 * MOST_APART, BRIEF);
+        assert_eq!((pace.penalty, brief_of(&mut pace, 500, BRIEF)), (0, 500), "it is forgotten");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use dlq_core::store::Claims;
 use dlq_core::{Delivery, Settle, SettleOnce, Source, TransportError};
 use futures_util::poll;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Growing;
@@ -134,6 +134,8 @@ impl<C: Claims + Clone> Feed for Lane<C> {
 pub(super) struct Received {
     pub(super) delivery: Delivery,
     pub(super) settle: SettleOnce,
+    /// When it was received, or earlier.
+    pub(super) since: Instant,
     pub(super) ticket: Ticket,
     pub(super) room: OwnedSemaphorePermit,
 }
@@ -221,7 +223,7 @@ impl Fetching {
                     if std::mem::take(&mut failing) {
                         works(health.as_ref());
                     }
-                    let mut messages = vec![first];
+                    let (since, mut messages) = (Instant::now(), vec![first]);
                     let mut rest = room.more(gate.at_once(AT_ONCE) - 1);
                     if let Some(rest) = &rest {
                         feed.more(rest.num_permits(), &mut messages);
@@ -231,7 +233,7 @@ impl Fetching {
                     let mut room = || permit.take().or_else(|| rest.as_mut()?.split(1));
                     let begun = messages.into_iter().filter_map(|(delivery, settle)| {
                         let ticket = gate.ticket();
-                        Some(Received { delivery, settle, ticket, room: room()? })
+                        Some(Received { delivery, settle, since, ticket, room: room()? })
                     });
                     if received.send(begun.collect()).is_err() {
                         return End::Stopped;

@@ -348,7 +348,7 @@ impl Run {
                 let mut now = Instant::now();
                 let (mut kept, mut freed) = (Kept::default(), None);
                 for next in received.by_ref() {
-                    let message = self.enter(next, now);
+                    let message = self.enter(next);
                     if !shared.probation.is_beyond_doubt(&message.delivery) {
                         // Those behind a suspect are not to begin before it.
                         self.pace.spare(SUSPECT);
@@ -356,7 +356,7 @@ impl Run {
                     if self.stopping || !self.pace.is_brief() {
                         self.messages.spawn(handle(Arc::clone(&shared), message, None));
                     } else {
-                        let begun = shared.at_once(&mut *self.stack, message, &mut kept);
+                        let begun = shared.at_once(&mut self.stack, message, &mut kept);
                         self.go_on(begun, &mut freed);
                         let before = std::mem::replace(&mut now, Instant::now());
                         self.pace.took(now - before);
@@ -369,8 +369,8 @@ impl Run {
         }
     }
 
-    fn enter(&mut self, received: Received, since: Instant) -> InHand {
-        let Received { delivery, settle, ticket, room } = received;
+    fn enter(&mut self, received: Received) -> InHand {
+        let Received { delivery, settle, since, ticket, room } = received;
         let delivery = self.shared.program.address(delivery);
         // Here, in the order of receipt; the tasks begin in any.
         let key = self.shared.program.order_key(&delivery).map(|key| self.keys.enter(key));

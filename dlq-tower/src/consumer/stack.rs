@@ -12,6 +12,7 @@ use bytes::Bytes;
 use dlq_core::{Delivery, Lane};
 use tower_service::Service;
 
+use crate::catch_panic::discard;
 use crate::handler::Handles;
 use crate::stage::{IsSettlement, RouteError, Settlement};
 
@@ -33,6 +34,8 @@ pub(super) trait Repeat: Send {
 }
 
 struct Again<S: Service<Delivery>> {
+    /// Never polled: what others are cloned from.
+    fresh: S,
     stack: S,
     /// Where the next run is: as large as a future is, it is not worth a box for each.
     place: Pin<Box<Option<S::Future>>>,
@@ -46,9 +49,15 @@ where
 {
     fn step(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Ended, Settling> {
         match self.stack.poll_ready(cx) {
-            // One of its own can wait for it.
-            Poll::Pending => return Err(self.stack.run(delivery)),
-            Poll::Ready(Err(error)) => return Ok(Err(error)),
+            // It stands in some line, where its place goes to this message.
+            Poll::Pending => {
+                let waiting = mem::replace(&mut self.stack, self.fresh.clone());
+                return Err(run(waiting, delivery));
+            }
+            Poll::Ready(Err(error)) => {
+                self.stack = self.fresh.clone();
+                return Ok(Err(error));
+            }
             Poll::Ready(Ok(())) => {}
         }
         self.place.set(Some(self.stack.call(delivery)));
@@ -83,16 +92,24 @@ where
     S::Future: Send,
 {
     fn run(&self, delivery: Delivery) -> Settling {
-        let mut service = self.clone();
-        Box::pin(async move {
-            poll_fn(|cx| service.poll_ready(cx)).await?;
-            service.call(delivery).await.map(IsSettlement::into_settlement)
-        })
+        run(self.clone(), delivery)
     }
 
     fn repeat(&self) -> Box<dyn Repeat> {
-        Box::new(Again { stack: self.clone(), place: Box::pin(None) })
+        Box::new(Again { fresh: self.clone(), stack: self.clone(), place: Box::pin(None) })
     }
+}
+
+fn run<S>(mut service: S, delivery: Delivery) -> Settling
+where
+    S: Service<Delivery, Error = RouteError> + Send + 'static,
+    S::Response: IsSettlement,
+    S::Future: Send,
+{
+    Box::pin(async move {
+        poll_fn(|cx| service.poll_ready(cx)).await?;
+        service.call(delivery).await.map(IsSettlement::into_settlement)
+    })
 }
 
 /// Whose messages these are, and in which order.
@@ -174,15 +191,16 @@ impl Program {
 
 /// Runs a function of the user's in the run loop: a panic in it is that message's, and must not end the loop (G9).
 fn guarded<T>(what: &str, delivery: &Delivery, run: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(run))
-        .inspect_err(|_| {
-            tracing::error!(
-                what,
-                origin = %delivery.origin(),
-                "a function given to the consumer panicked for a message"
-            );
-        })
-        .ok()
+    let ran = catch_unwind(AssertUnwindSafe(run));
+    ran.map_err(|payload| {
+        discard(move || drop(payload));
+        tracing::error!(
+            what,
+            origin = %delivery.origin(),
+            "a function given to the consumer panicked for a message"
+        );
+    })
+    .ok()
 }
 
 impl fmt::Debug for Program {

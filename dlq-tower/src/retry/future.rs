@@ -224,10 +224,13 @@ where
                         return Poll::Ready(verdict);
                     }
                     Poll::Pending => {
+                        if this.stop.is_none() {
+                            *this.stop = stopped().map(Box::pin);
+                        }
                         if let Some(stop) = this.stop {
                             ready!(stop.as_mut().poll(cx));
-                            let none = Duration::ZERO;
-                            let verdict = this.shared.postpone(none, delivery, this.history);
+                            let (now, why) = (Duration::ZERO, "the consumer stops");
+                            let verdict = this.shared.defer(now, why, delivery, this.history);
                             return Poll::Ready(verdict);
                         }
                         return Poll::Pending;

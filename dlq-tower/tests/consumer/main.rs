@@ -4,6 +4,7 @@
 
 mod adversary;
 mod broker;
+mod by_hand;
 mod config;
 mod faulty;
 mod flow;

@@ -43,6 +43,31 @@ async fn what_runs_may_finish_and_what_has_not_started_is_given_back() {
     assert_eq!(alive(), 0, "nothing is left alive");
 }
 
+/// The same of what waits for a permit.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_first_permit_is_given_back() {
+    let (broker, store, log) = (Broker::with(10), Store::new(), Log::default());
+    let seen = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let seen = seen.clone();
+        async move {
+            seen.note(position(&delivery));
+            sleep(10 * SECOND).await;
+        }
+    });
+    let work = work.concurrency(1).build().unwrap();
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until(|world| world.fetched == 10).await;
+    log.until(|lines| !lines.is_empty()).await;
+    let asked = Instant::now();
+    let report = running.stop().await;
+    assert_eq!((report.handled, report.deferred, report.unsettled), (1, 9, 0));
+    assert!(asked.elapsed() <= 10 * SECOND);
+    assert_eq!((log.lines().len(), broker.held()), (1, 0));
+    assert!(store.letters().await.is_empty(), "nothing was routed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_does_not_finish_in_time_is_cut_off_unsettled() {
     let (broker, store) = (Broker::with(3), Store::new());

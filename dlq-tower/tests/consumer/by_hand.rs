@@ -1,0 +1,72 @@
+//! Stacks composed by hand, whose permits are waited for before a message is called.
+
+use std::fmt;
+
+use dlq_core::{Classification, Classify, Delivery, RetryPolicy};
+use dlq_tower::classify::ClassifyLayer;
+use dlq_tower::concurrency::ConcurrencyLayer;
+use dlq_tower::consumer::Consumer;
+use dlq_tower::dead_letter::DeadLetterLayer;
+use dlq_tower::retry::RetryLayer;
+use tower::{ServiceBuilder, service_fn};
+
+use crate::broker::Broker;
+use crate::faulty::Store;
+use crate::support::{Running, SECOND, position};
+
+#[derive(Debug)]
+struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("refused")
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Classify for Refused {
+    fn classify(&self) -> Classification {
+        Classification::transient()
+    }
+}
+
+/// The layers around a service that handles one message at a time.
+macro_rules! one_at_a_time {
+    ($service:expr) => {
+        ServiceBuilder::new()
+            .layer(DeadLetterLayer::new(Store::new()))
+            .layer(RetryLayer::new(RetryPolicy::new()))
+            .layer(ConcurrencyLayer::new(1))
+            .layer(ClassifyLayer::derived())
+            .service(service_fn($service))
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn g4_a_message_that_waits_for_a_permit_waits_for_no_other_message() {
+    let broker = Broker::with(2);
+    let stack = one_at_a_time!(|_: Delivery| async {
+        tokio::time::sleep(SECOND).await;
+        Ok::<_, Refused>(())
+    });
+    let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    assert_eq!(running.stop().await.handled, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_permit_of_a_message_that_panicked_is_free_again() {
+    let broker = Broker::with(2);
+    // No panic guard.
+    let stack = one_at_a_time!(|delivery: Delivery| async move {
+        assert!(position(&delivery) != 0, "a stack panics");
+        Ok::<_, Refused>(())
+    });
+    let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
+    let running = Running::start(consumer.build().unwrap());
+    broker.until(|world| world.settled.len() == 1).await;
+    assert_eq!(broker.settled(), [(1, "succeeded")]);
+    assert_eq!(running.stop().await.unsettled, 1);
+}
