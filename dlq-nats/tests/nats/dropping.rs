@@ -1,7 +1,7 @@
 //! Whoever asks for the next message may go away at any time, as a consumer does that asks only for what is at hand.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::{Delivery, Disposition, Lane, RetryLane, Settle, Source, Timestamp};
 use dlq_nats::{DlqStream, NatsConsumer, NatsSettle, NatsSink, NatsSource};
@@ -22,16 +22,32 @@ fn patient() -> NatsConsumer {
     billing().with_lease(LEASE)
 }
 
+/// Asks again and again at this pace, and never waits for the answer.
+async fn at_hand(source: &mut NatsSource, pace: Duration) -> (Delivery, NatsSettle) {
+    let asked = async {
+        loop {
+            match source.next().now_or_never() {
+                Some(next) => return next.unwrap().expect("the source has not ended"),
+                None => tokio::time::sleep(pace).await,
+            }
+        }
+    };
+    timeout(SOON, asked).await.expect("what was begun goes on")
+}
+
 async fn soon(source: &mut NatsSource) -> (Delivery, NatsSettle) {
     let next = timeout(SOON, source.next()).await.expect("it comes before its lease ends");
     next.unwrap().expect("the source has not ended")
 }
 
 /// A server on which retry records of messages of these sizes are due, and the source that is going to get them.
-async fn due(sizes: impl IntoIterator<Item = usize>) -> (Server, NatsSource) {
+async fn due(
+    consumer: NatsConsumer,
+    sizes: impl IntoIterator<Item = usize>,
+) -> (Server, NatsSource) {
     let server = Server::with("max_payload", &MOST.to_string()).await;
-    let lane = patient().retry_lane(&server.client).await.unwrap();
-    let mut source = server.source(&patient()).await;
+    let lane = consumer.retry_lane(&server.client).await.unwrap();
+    let mut source = server.source(&consumer).await;
     let mut settles = Vec::new();
     for size in sizes {
         let sent = server.context.publish("orders.created", vec![b'1'; size].into()).await;
@@ -52,7 +68,7 @@ async fn large_records_that_are_due_together_are_handled_at_once() {
     if !available() {
         return;
     }
-    let (server, source) = due([MOST - 20; 3]).await;
+    let (server, source) = due(patient(), [MOST - 20; 3]).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let seeing = Arc::clone(&seen);
     let stack = handler("billing", move |delivery: Delivery| {
@@ -80,16 +96,12 @@ async fn what_is_asked_for_and_dropped_at_once_comes_once_all_the_same() {
         return;
     }
     let sizes = [MOST - 20, 1, MOST - 30, MOST - 40, 2];
-    let (server, mut source) = due(sizes).await;
+    let (server, mut source) = due(patient(), sizes).await;
     server.publish(100..105).await;
     let mut records = Vec::new();
     let mut messages = Vec::new();
     while records.len() + messages.len() < 10 {
-        let at_hand = source.next().now_or_never();
-        let (delivery, settle) = match at_hand {
-            Some(next) => next.unwrap().expect("the source has not ended"),
-            None => soon(&mut source).await,
-        };
+        let (delivery, settle) = at_hand(&mut source, Duration::from_millis(2)).await;
         assert_eq!(delivery.deliveries(), 1);
         let size = delivery.message().payload().unwrap().len();
         let of = if delivery.lane() == Lane::Main { &mut messages } else { &mut records };
@@ -105,7 +117,7 @@ async fn a_record_that_is_being_read_is_given_back_at_the_end() {
     if !available() {
         return;
     }
-    let (server, mut source) = due([MOST - 20, MOST - 30]).await;
+    let (server, mut source) = due(patient(), [MOST - 20, MOST - 30]).await;
     let (first, settle) = soon(&mut source).await;
     settle.settle(Disposition::Succeeded).await.unwrap();
     // The other came with it or comes soon: until it is taken, nothing is lost by going away.
@@ -116,13 +128,28 @@ async fn a_record_that_is_being_read_is_given_back_at_the_end() {
         }
     };
     timeout(SOON, handed_out).await.expect("the server hands it out");
-    for _ in 0..3 {
-        assert!(source.next().now_or_never().is_none(), "its parts are elsewhere");
-    }
+    assert!(source.next().now_or_never().is_none(), "its parts are elsewhere");
     source.close().await;
     let mut other = server.source(&patient()).await;
     let (second, settle) = soon(&mut other).await;
     assert_eq!((second.lane(), second.deliveries()), (Lane::Retry, 2));
     assert_ne!(second.message().payload(), first.message().payload());
     settle.settle(Disposition::Succeeded).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_takes_longer_than_its_lease_to_read_is_kept() {
+    const LEASE: Duration = Duration::from_secs(3);
+    if !available() {
+        return;
+    }
+    // Three parts, each of which takes as long as whoever asks stays away.
+    let (server, mut source) = due(billing().with_lease(LEASE), [MOST - 20]).await;
+    let begun = Instant::now();
+    let (record, settle) = at_hand(&mut source, Duration::from_millis(1_100)).await;
+    assert!(begun.elapsed() > LEASE, "it took {:?}", begun.elapsed());
+    assert_eq!((record.lane(), record.deliveries()), (Lane::Retry, 1));
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    assert_eq!(server.count("DLQ_RETRY").await, 0);
+    assert!(timeout(LEASE, source.next()).await.is_err(), "once");
 }
