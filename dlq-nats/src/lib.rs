@@ -79,6 +79,7 @@ mod permissions;
 mod place;
 mod publish;
 mod pull;
+mod records;
 pub mod router;
 mod settle;
 mod sink;

@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// A message that was fetched.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fetched {
     pub(crate) message: Message,
     pub(crate) reply: Subject,
@@ -102,17 +102,33 @@ impl Puller {
 
     /// The next message; `None` once closed.
     pub(crate) async fn next(&mut self) -> Result<Option<Fetched>, TransportError> {
+        // Once this is through nothing is awaited: what is taken is yielded.
+        Ok(if self.fill().await? { self.pop() } else { None })
+    }
+
+    /// The next message, which stays here until it is taken by [`pop`](Self::pop), or its lease is lost because nobody
+    /// asked for long; `None` once closed.
+    pub(crate) async fn front(&mut self) -> Result<Option<&Fetched>, TransportError> {
+        Ok(if self.fill().await? { self.ready.front() } else { None })
+    }
+
+    /// Takes the message in front.
+    pub(crate) fn pop(&mut self) -> Option<Fetched> {
+        self.ready.pop_front()
+    }
+
+    /// Waits until there is a message at hand; `false` once closed.
+    async fn fill(&mut self) -> Result<bool, TransportError> {
         loop {
             if self.closed {
-                return Ok(None);
+                return Ok(false);
             }
             self.prepare().await?;
             self.sweep();
             self.refresh().await?;
             self.ask().await?;
-            // From here to the return nothing is awaited: what is taken is yielded.
-            if let Some(next) = self.ready.pop_front() {
-                return Ok(Some(next));
+            if self.has_some() {
+                return Ok(true);
             }
             let Some(subscriber) = &mut self.subscriber else { continue };
             let wake =

@@ -1,32 +1,21 @@
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::header::HeaderMap;
-use async_nats::jetstream::Context;
 use bytes::Bytes;
 use dlq_core::{
-    Capabilities, Death, Delivery, Headers, Lane, Message, Ordering, Origin, Position, SharedClock,
-    Source, StoreError, Timestamp, TransportError,
+    Capabilities, Death, Delivery, Headers, Message, Ordering, Origin, Position, SharedClock,
+    Source, Timestamp, TransportError,
 };
 
 use crate::place::Place;
-use crate::publish::{Whole, receive};
 use crate::pull::{Fetched, Puller};
-use crate::settle::{NatsSettle, Server, nak};
+use crate::records::Records;
+use crate::settle::{NatsSettle, Server};
 use crate::wire;
-
-/// How much before its time a record may come: less than clocks differ.
-const EARLY: Duration = Duration::from_millis(20);
-
-/// For how long a record is given back that cannot be read now.
-const UNREADABLE: Duration = Duration::from_secs(10);
 
 /// How many messages that are at hand may come before a record that waits is looked for.
 const STREAK: u32 = 32;
-
-/// A delivery, when it is due, and which messages of the retry stream are parts of it.
-type Record = (Delivery, Option<Timestamp>, Vec<u64>);
 
 /// How messages of one consumer are read.
 #[derive(Clone, Debug)]
@@ -56,7 +45,7 @@ pub struct NatsSource {
     server: Arc<Server>,
     reading: Reading,
     main: Option<Puller>,
-    retries: Option<Puller>,
+    retries: Option<Records>,
     /// How many messages of the stream came one after another, while records may have waited.
     streak: u32,
 }
@@ -68,26 +57,10 @@ impl NatsSource {
         main: Option<Puller>,
         retries: Option<Puller>,
     ) -> Self {
-        Self { server: Arc::new(server), reading, main, retries, streak: 0 }
-    }
-
-    /// The next message of either; the one that has some at hand first, but not for ever.
-    async fn fetch(&mut self) -> Result<(Lane, Option<Fetched>), TransportError> {
-        let Self { main, retries, streak, .. } = self;
-        if *streak < STREAK && main.as_ref().is_some_and(Puller::has_some) {
-            *streak += 1;
-            return tokio::select! {
-                biased;
-                next = next_of(main) => Ok((Lane::Main, next?)),
-                next = next_of(retries) => Ok((Lane::Retry, next?)),
-            };
-        }
-        *streak = 0;
-        tokio::select! {
-            biased;
-            next = next_of(retries) => Ok((Lane::Retry, next?)),
-            next = next_of(main) => Ok((Lane::Main, next?)),
-        }
+        let server = Arc::new(server);
+        let records = |puller| Records::new(Arc::clone(&server), reading.clone(), puller);
+        let retries = retries.map(records);
+        Self { server, reading, main, retries, streak: 0 }
     }
 }
 
@@ -102,52 +75,45 @@ impl Source for NatsSource {
             .with_delayed_release(true)
     }
 
+    /// The next of either: of the one that has some at hand first, but not for ever.
     async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
-        loop {
-            let (lane, next) = self.fetch().await?;
-            let Some(fetched) = next else { return Ok(None) };
-            let reply = fetched.reply.clone();
-            let (delivery, due, aside) = match lane {
-                Lane::Main => (self.reading.main(fetched), None, Vec::new()),
-                // While what stands aside is fetched the record is in nobody's hands: it comes again if this is dropped.
-                _ => match self.reading.record(&self.server.context, fetched).await {
-                    Ok(record) => record,
-                    Err(error) => {
-                        tracing::error!(%error, "a retry record cannot be read; it is tried again");
-                        let _ = self.server.client.publish(reply, nak(UNREADABLE)).await;
-                        continue;
-                    }
-                },
-            };
-            let now = self.reading.clock.now();
-            let early = due.map_or(Duration::ZERO, |due| due.since(now));
-            if early > EARLY {
-                // If this is not heard it comes again when its lease ends, and is looked at again.
-                let _ = self.server.client.publish(reply, nak(early)).await;
-                continue;
+        let Self { server, reading, main, retries, streak } = self;
+        let has_main = main.as_ref().is_some_and(Puller::has_some);
+        let is_opening = retries.as_ref().is_some_and(Records::is_opening);
+        let main_first = has_main && !is_opening && *streak < STREAK;
+        *streak = if main_first { *streak + 1 } else { 0 };
+        let message = async {
+            let Some(main) = main else { return pending().await };
+            let Some(fetched) = main.next().await? else { return Ok(None) };
+            let settle = NatsSettle::new(Arc::clone(server), fetched.reply.clone(), Vec::new());
+            Ok(Some((reading.main(fetched), settle)))
+        };
+        let record = async {
+            match retries {
+                Some(retries) => retries.next().await,
+                None => pending().await,
             }
-            let settle = NatsSettle::new(Arc::clone(&self.server), reply, aside);
-            return Ok(Some((delivery, settle)));
+        };
+        if main_first {
+            tokio::select! { biased; next = message => next, next = record => next }
+        } else {
+            tokio::select! { biased; next = record => next, next = message => next }
         }
     }
 
     async fn close(&mut self) {
-        for puller in [&mut self.main, &mut self.retries].into_iter().flatten() {
-            puller.close().await;
+        if let Some(main) = &mut self.main {
+            main.close().await;
         }
-    }
-}
-
-async fn next_of(puller: &mut Option<Puller>) -> Result<Option<Fetched>, TransportError> {
-    match puller {
-        Some(puller) => puller.next().await,
-        None => pending().await,
+        if let Some(retries) = &mut self.retries {
+            retries.close().await;
+        }
     }
 }
 
 impl Reading {
     /// A message of the user's stream.
-    fn main(&self, fetched: Fetched) -> Delivery {
+    pub(crate) fn main(&self, fetched: Fetched) -> Delivery {
         let Fetched { message, place, .. } = fetched;
         let headers = message.headers.unwrap_or_default();
         self.message(&message.subject, &headers, message.payload, place)
@@ -205,30 +171,5 @@ impl Reading {
             }
         };
         delivery.with_consumer(Arc::clone(&self.consumer)).with_deliveries(place.delivered)
-    }
-
-    /// A record of the retry lane.
-    async fn record(&self, context: &Context, fetched: Fetched) -> Result<Record, StoreError> {
-        let headers = fetched.message.headers.clone().unwrap_or_default();
-        let payload = fetched.message.payload.clone();
-        let read = receive(context, &fetched.place.stream, &headers, payload).await?;
-        let Some(Whole { read, aside }) = read else {
-            tracing::error!(
-                subject = %fetched.message.subject,
-                "something else than a retry record is in the retry stream; it is handled as a message"
-            );
-            return Ok((self.main(fetched), None, Vec::new()));
-        };
-        let wire::Unpacked { message, decoded, rest } = read;
-        let delivery = Delivery::new(message, rest.origin)
-            .with_consumer(Arc::clone(&self.consumer))
-            .with_lane(Lane::Retry)
-            .with_death(rest.death)
-            .with_history(decoded.history.unwrap_or_default())
-            .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
-            .with_escalations(decoded.escalations.unwrap_or(1))
-            .with_replays(decoded.replays.unwrap_or(0))
-            .with_deliveries(fetched.place.delivered);
-        Ok((delivery, decoded.due, aside))
     }
 }

@@ -7,6 +7,7 @@ mod admin;
 mod bad_input;
 mod cluster;
 mod domain;
+mod dropping;
 mod feed;
 mod fixture;
 mod idempotency;
