@@ -209,6 +209,7 @@ impl Partition {
     /// Records were fetched, of which the offset is given and what is to be known is noted.
     pub(crate) fn receive<'a>(&self, records: impl Iterator<Item = (u64, &'a mut Received)>) {
         let mut state = self.state();
+        let before = state.position();
         for (offset, received) in records {
             let sequence = state.tracker.receive(offset);
             // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
@@ -216,6 +217,10 @@ impl Partition {
                 state.handover.reaches(offset);
             }
             *received = Received { sequence, deaths: state.handover.deaths_of(offset) };
+        }
+        // What was taken for the end was not: the commit goes back to what is not done.
+        if state.position() < before {
+            state.is_dirty = true;
         }
         self.measure(&state);
     }
@@ -243,7 +248,7 @@ impl Partition {
     pub(crate) fn rests_at(&self) -> Option<u64> {
         let state = self.state();
         let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
-        rests.then(|| state.tracker.position().or(state.start)).flatten()
+        rests.then(|| state.position()).flatten()
     }
 
     /// No record stands from `from`, where it rests, up to `to`.
@@ -370,8 +375,12 @@ impl State {
         if self.is_gone {
             return None;
         }
-        let position = self.tracker.position().or(self.start)?;
-        Some((position, self.handover.write(is_clean)))
+        Some((self.position()?, self.handover.write(is_clean)))
+    }
+
+    /// Before it everything is done.
+    fn position(&self) -> Option<u64> {
+        self.tracker.position().or(self.start)
     }
 }
 
@@ -463,6 +472,19 @@ mod tests {
         partition.close(true);
         partition.passes(9, 10);
         assert_eq!(partition.point(false), None);
+    }
+
+    #[test]
+    fn g1_a_record_before_what_was_taken_for_the_end_takes_the_commit_back() {
+        let partition = open();
+        partition.passes(5, 7);
+        assert_eq!(partition.news().map(|news| news.0), Some(7));
+        let received = partition.receive_one(5);
+        assert_eq!(partition.news().map(|news| news.0), Some(5));
+        partition.receive_one(6);
+        assert_eq!(partition.news(), None);
+        partition.done(received.sequence).unwrap();
+        assert_eq!(partition.news().map(|news| news.0), Some(6));
     }
 
     #[test]

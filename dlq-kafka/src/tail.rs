@@ -4,7 +4,9 @@
 //! ever. So partitions in which everything is done are looked at now and then. Where one ends beyond what was received, a
 //! second client reads from there, and where it comes to that end without a record, the end is committed. What it has not
 //! seen is not believed: an end is asked for before it reads, it reads as the first client does, and nothing is said of a
-//! partition of which something was received meanwhile. A process that dies before that commit has done everything, and
+//! partition of which something was received meanwhile. A replica that is behind ends before the end that the leader gave:
+//! so it has to get past that, or nothing comes for a while after the replica's end. Should a record come from there all
+//! the same, the commit goes back to it. A process that dies before that commit has done everything, and
 //! the next one looks again.
 
 use std::collections::HashMap;
@@ -31,6 +33,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How long reading may take, and how long one partition is waited for at once.
 const LOOK: Duration = Duration::from_secs(8);
 const TURN: Duration = Duration::from_millis(10);
+/// How long nothing comes at the end of a replica until there is nothing: it may be behind its leader.
+const SURE: Duration = Duration::from_secs(2);
 /// How much is read at once: there may be many records that were taken back.
 const BYTES: &str = "1048576";
 
@@ -157,7 +161,7 @@ pub(crate) fn without_records(brokers: &Brokers, spans: &[Span]) -> Result<Vec<S
         let from = Offset::Offset(span.from);
         list.add_partition_offset(&span.topic, span.partition, from).map_err(answered)?;
         if let Some(queue) = consumer.split_partition_queue(&span.topic, span.partition) {
-            open.push((span, queue));
+            open.push((span, queue, None));
         }
     }
     consumer.assign(&list).map_err(answered)?;
@@ -166,12 +170,27 @@ pub(crate) fn without_records(brokers: &Brokers, spans: &[Span]) -> Result<Vec<S
     while !open.is_empty() && Instant::now() < until {
         // What is of no partition.
         let _ = consumer.poll(Duration::ZERO);
-        open.retain(|(span, queue)| {
+        // How far it has come, past what it gives to nobody.
+        let come = consumer.position().map_err(answered)?;
+        open.retain_mut(|(span, queue, ended)| {
             let is_empty = match queue.poll(TURN) {
-                None => return true,
                 Some(Ok(message)) => message.offset() >= span.to,
-                Some(Err(KafkaError::PartitionEOF(_))) => true,
+                Some(Err(KafkaError::PartitionEOF(_))) => {
+                    ended.get_or_insert_with(Instant::now);
+                    return true;
+                }
                 Some(Err(_)) => false,
+                None => {
+                    let come = come.find_partition(&span.topic, span.partition);
+                    let is_past = come.is_some_and(
+                        |come| matches!(come.offset(), Offset::Offset(come) if come >= span.to),
+                    );
+                    let is_over = |ended: &Instant| ended.elapsed() >= SURE;
+                    if !is_past && !ended.as_ref().is_some_and(is_over) {
+                        return true;
+                    }
+                    true
+                }
             };
             if is_empty {
                 empty.push((*span).clone());
