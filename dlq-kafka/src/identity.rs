@@ -10,9 +10,9 @@
 //! |---|---|---|
 //! | while a process reads it | no commit, or one with the old id | the client tells of the new id: the partition begins at the first record, as a new assignment; what is in hand of the old topic is handled, and commits nothing |
 //! | and the process dies before it is told | the same | the next one finds no commit, and begins at the first record; or a commit with the old id, and does the same |
-//! | and it dies after that, before a commit | the same | the same |
-//! | after the first commit of the new topic | the commit, with the new id | it goes on there |
-//! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id |
+//! | and it dies after that, before the beginning is committed | the same | the same |
+//! | after that commit, which comes before the first record is handed out | the commit, with the new id | it goes on there |
+//! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id; so it is when the process dies before the beginning is committed, and with [`Start::Latest`](crate::Start::Latest) what came before the next one asks is not read |
 //!
 //! A commit without an id, by another client or an earlier version, is taken for one of the topic that is there; so are
 //! all where brokers give no ids. Commits that are copied to another cluster are taken for those of another topic, unless

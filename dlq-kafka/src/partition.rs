@@ -133,9 +133,11 @@ impl Partition {
         self.state().is_gone
     }
 
-    /// The client is at the beginning.
+    /// The client is at the beginning. That can be said at once, so that whoever has it next does not take it for a
+    /// partition of which the group knows nothing. A new log begins at 0; what is deleted of it is passed over.
     pub(crate) fn begins(&self) {
-        self.state().opening = Opening::First;
+        let mut state = self.state();
+        (state.opening, state.start) = (Opening::First, Some(0));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -187,6 +189,11 @@ impl Partition {
                 None
             }
         }
+    }
+
+    /// Whether nothing has come yet from where the group begins: who goes there now gets nothing twice.
+    pub(crate) fn is_before_end(&self) -> bool {
+        self.state().end.is_some()
     }
 
     /// The first record has come, and there was no commit before it.
@@ -456,6 +463,16 @@ mod tests {
     }
 
     #[test]
+    fn g5_the_client_does_not_go_back_to_what_has_come() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.begins_at(7);
+        assert!((3..7).all(|offset| partition.passes_over(offset).is_some()));
+        assert!(partition.is_before_end());
+        assert!((7..=10).all(|offset| partition.passes_over(offset).is_none()));
+        assert!(!partition.is_before_end(), "7 to 10 would come again");
+    }
+
+    #[test]
     fn g1_an_end_without_records_is_passed_unless_something_has_come() {
         let partition = open();
         assert_eq!(partition.rests_at(), Some(5));
@@ -516,10 +533,11 @@ mod tests {
         assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
         assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
         assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);
+        assert_eq!(new.point(false), None, "the client is not there yet");
         new.begins();
-        assert_eq!(new.point(false), None, "nothing is known of it before its first record");
-        new.starts_at(0);
-        assert_eq!(new.point(false).map(|(position, _)| position), Some(0));
+        let (position, metadata) = new.point(false).expect("the next owner has to find it");
+        assert_eq!(position, 0);
+        assert!(metadata.contains(";topic=two"), "{metadata}");
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Poller {
     /// Since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
+    /// Partitions of which something was passed over, and where the client has to go.
+    seeks: Vec<(Arc<Partition>, u64)>,
     /// When new partitions could not be taken over last.
     refused: Option<Instant>,
     watch: Watch,
@@ -100,6 +102,7 @@ impl Poller {
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
+            seeks: Vec::new(),
             refused: None,
             watch,
             gauges,
@@ -119,6 +122,7 @@ impl Poller {
             self.fetch(phase);
             self.compare();
             self.take_over();
+            self.skip();
             self.hand_over();
             self.commit();
             self.flow(phase);
@@ -196,17 +200,13 @@ impl Poller {
     fn take(&mut self, mut piece: Piece) {
         if self.start == Start::Latest {
             let partition = Arc::clone(&piece.partition);
-            let mut seek = None;
             piece.retain(|offset| match partition.passes_over(offset) {
                 None => true,
                 Some(end) => {
-                    seek = seek.or(end);
+                    self.seeks.extend(end.map(|end| (Arc::clone(&partition), end)));
                     false
                 }
             });
-            if let Some(end) = seek {
-                self.seek(&partition, end);
-            }
         }
         if piece.len() > 0 {
             piece.receive();
@@ -214,11 +214,18 @@ impl Poller {
         }
     }
 
-    /// What is read until then is passed over, wherever the client goes.
-    fn seek(&self, partition: &Partition, end: u64) {
-        let to = Offset::Offset(i64::try_from(end).unwrap_or(i64::MAX));
-        if let Err(error) = self.consumer.seek(&partition.topic, partition.number, to, ASKING) {
-            tracing::warn!(%error, topic = %partition.topic, "all records before the end have to be read");
+    /// Sends the client to where the group begins. What it has read until then is passed over wherever it goes, and so it
+    /// stays where it is if it is there already. Nothing that was polled is left out of this when it is asked.
+    fn skip(&mut self) {
+        for (partition, end) in std::mem::take(&mut self.seeks) {
+            if partition.is_gone() || partition.is_leaving() || !partition.is_before_end() {
+                continue;
+            }
+            let (topic, number) = (&*partition.topic, partition.number);
+            let to = Offset::Offset(i64::try_from(end).unwrap_or(i64::MAX));
+            if let Err(error) = self.consumer.seek(topic, number, to, ASKING) {
+                tracing::warn!(%error, topic, "all records before the end have to be read");
+            }
         }
     }
 
