@@ -3,7 +3,7 @@
 //! It never stops polling, so that the group sees a process that lives however long its handlers take; when nobody takes
 //! what it fetched, it pauses the partitions. Pausing is flow control only: what waits for its time waits in memory.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,6 +74,8 @@ pub(crate) struct Poller {
     refused: Option<Instant>,
     watch: Watch,
     gauges: Gauges,
+    /// How often the client had turned to a topic that is gone, or back, when partitions were compared with it last.
+    turns: HashMap<Arc<str>, u64>,
     /// What was known of the ids of topics when partitions were compared with them last.
     compared: u64,
     tail: Tail,
@@ -106,6 +108,7 @@ impl Poller {
             refused: None,
             watch,
             gauges,
+            turns: HashMap::new(),
             compared: 0,
             tail,
         }
@@ -270,11 +273,23 @@ impl Poller {
         if std::mem::replace(&mut self.compared, changes) == changes {
             return;
         }
-        for old in self.shared.all() {
+        let all = self.shared.all();
+        // Those of which something was read since then that was another of this name.
+        let mut fallen = HashSet::new();
+        for topic in all.iter().map(|partition| &partition.topic).collect::<HashSet<_>>() {
+            let (is_behind, turns) = ids.behind(topic);
+            let known = self.turns.entry(Arc::clone(topic)).or_insert(0);
+            if std::mem::replace(known, turns) != turns || is_behind {
+                fallen.insert(Arc::clone(topic));
+            }
+        }
+        for old in all {
             let Some(id) = ids.of(&old.topic) else { continue };
             // Where nothing is known of its offsets yet it is looked at then.
             let is_open = old.opening() != Opening::Unknown || old.next().is_some();
-            if !is_open || old.is_of(&id) {
+            let is_anew = old.opening() == Opening::Anew;
+            let has_fallen = fallen.contains(&old.topic) && !is_anew;
+            if !has_fallen && (!is_open || old.is_of(&id)) {
                 continue;
             }
             let (topic, partition) = (&*old.topic, old.number);
@@ -298,7 +313,12 @@ impl Poller {
 
     /// Sends the client to the beginning of partitions whose topic was made anew. What it has read elsewhere is gone then.
     fn begin(&self, closed: &[Arc<Partition>]) -> Result<(), KafkaError> {
+        let ids = &self.consumer.context().ids;
         for partition in closed.iter().filter(|partition| partition.opening() == Opening::Anew) {
+            // The beginning of the one that is gone is another.
+            if ids.behind(&partition.topic).0 {
+                continue;
+            }
             self.consumer.seek(&partition.topic, partition.number, Offset::Beginning, ASKING)?;
             partition.begins();
         }

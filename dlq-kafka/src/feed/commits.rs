@@ -15,7 +15,8 @@ impl Member {
     /// Reads the commits of partitions that came to us, and says there that they are being read.
     pub(super) fn prepare(&self) -> Result<(), StoreError> {
         let fresh = self.consumer.context().lock().fresh();
-        if fresh.is_empty() {
+        // What is read of a topic that is gone has no place, and is dropped.
+        if fresh.is_empty() || self.consumer.context().ids.behind(&self.topic).0 {
             return Ok(());
         }
         let asked = |error| self.failed("read the offsets", error).for_store(READING);
