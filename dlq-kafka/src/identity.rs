@@ -15,6 +15,10 @@
 //! | after that commit, which comes before the first record is handed out | the commit, with the new id | it goes on there |
 //! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id; so it is when the process dies before the beginning is committed, and with [`Start::Latest`](crate::Start::Latest) what came before the next one asks is not read |
 //!
+//! One thing only another client gets out of: when the topic was not seen while it was missing, and the epoch of its leader
+//! had grown, the client takes that of the new topic for old and fetches nothing. The group begins at the first record, as
+//! above, and that nothing comes is told after half a minute, until the process is restarted; the next one reads.
+//!
 //! A commit without an id, by another client or an earlier version, is taken for one of the topic that is there; so are
 //! all where brokers give no ids. Commits that are copied to another cluster are taken for those of another topic, unless
 //! they are copied without their metadata.

@@ -130,7 +130,7 @@ impl Poller {
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
-            self.tail.watch(&self.consumer, &self.shared);
+            self.tail.watch(&self.consumer, &self.shared, &self.paused);
         }
         self.leave();
     }
