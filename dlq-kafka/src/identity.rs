@@ -10,9 +10,14 @@
 //! |---|---|---|
 //! | while a process reads it | no commit, or one with the old id | the client tells of the new id: the partition begins at the first record, as a new assignment; what is in hand of the old topic is handled, and commits nothing |
 //! | and the process dies before it is told | the same | the next one finds no commit, and begins at the first record; or a commit with the old id, and does the same |
-//! | and it dies after that, before a commit | the same | the same |
-//! | after the first commit of the new topic | the commit, with the new id | it goes on there |
-//! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id |
+//! | and it dies after that, before the beginning is committed | the same | the same |
+//! | and a broker that is behind still has the old one | the commit, with the new id | while the client reads the old one nothing is handed out; back at the new one it begins at the first record again, since where it stands says nothing |
+//! | after that commit, which comes before the first record is handed out | the commit, with the new id | it goes on there |
+//! | while nobody is there | no commit: brokers forget those of a topic that is deleted | the group begins where its [`Start`](crate::Start) says; a commit of the old topic that came late has the old id; so it is when the process dies before the beginning is committed, and with [`Start::Latest`](crate::Start::Latest) what came before the next one asks is not read |
+//!
+//! One thing only another client gets out of: when the topic was not seen while it was missing, and the epoch of its leader
+//! had grown, the client takes that of the new topic for old and fetches nothing. The group begins at the first record, as
+//! above, and that nothing comes is told after half a minute, until the process is restarted; the next one reads.
 //!
 //! A commit without an id, by another client or an earlier version, is taken for one of the topic that is there; so are
 //! all where brokers give no ids. Commits that are copied to another cluster are taken for those of another topic, unless
@@ -43,8 +48,12 @@ pub(crate) struct TopicIds {
 #[derive(Debug)]
 struct Topic {
     id: String,
-    /// Those before. A broker that is behind may still tell of them.
+    /// Those before. A broker that is behind may still tell of them, and then the client reads the topic that is gone.
     past: HashSet<String>,
+    /// Whether it does.
+    is_behind: bool,
+    /// How often it began to, or was back.
+    turns: u64,
 }
 
 impl TopicIds {
@@ -70,13 +79,29 @@ impl TopicIds {
         let Some((topic, id)) = change(message) else { return };
         let mut topics = lock(&self.topics);
         match topics.get_mut(topic) {
-            Some(known) if known.id == id || known.past.contains(id) => return,
+            Some(known) if known.past.contains(id) => {
+                if !std::mem::replace(&mut known.is_behind, true) {
+                    known.turns += 1;
+                    tracing::warn!(
+                        topic,
+                        id,
+                        "a broker that is behind gives the client a topic that was deleted; nothing of it is handed out"
+                    );
+                }
+            }
+            Some(known) if known.id == id => {
+                if std::mem::replace(&mut known.is_behind, false) {
+                    known.turns += 1;
+                }
+            }
             Some(known) => {
                 let before = std::mem::replace(&mut known.id, id.to_owned());
                 known.past.insert(before);
+                known.is_behind = false;
             }
             None => {
-                let new = Topic { id: id.to_owned(), past: HashSet::new() };
+                let new =
+                    Topic { id: id.to_owned(), past: HashSet::new(), is_behind: false, turns: 0 };
                 topics.insert(topic.to_owned(), new);
             }
         }
@@ -91,6 +116,13 @@ impl TopicIds {
     /// The id of a topic; `None` while it is unknown.
     pub(crate) fn of(&self, topic: &str) -> Option<String> {
         lock(&self.topics).get(topic).map(|topic| topic.id.clone())
+    }
+
+    /// Whether the client reads a topic of this name that is gone, and how often it began to or was back. What it reads then says
+    /// nothing of the one that is there, and where it goes on there afterwards it was sent by what it read.
+    pub(crate) fn behind(&self, topic: &str) -> (bool, u64) {
+        let topics = lock(&self.topics);
+        topics.get(topic).map_or((false, 0), |topic| (topic.is_behind, topic.turns))
     }
 
     /// Whether the topic was made anew since the client began.
@@ -122,14 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_learned_and_a_past_one_does_not_come_back() {
+    fn g1_an_id_is_learned_and_where_the_client_falls_back_to_a_past_one_it_is_told() {
         let ids = TopicIds::listening(&mut ClientConfig::new());
         ids.learn(&line("AAAAAAAAAAAAAAAAAAAAAA", ONE));
         assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(ONE), 1));
         assert!(!ids.is_another("orders.v1"));
-        for (from, to) in [(ONE, TWO), (TWO, ONE), (ONE, TWO)] {
-            ids.learn(&line(from, to));
-            assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(TWO), 2));
+        let steps = [(TWO, 2, (false, 0)), (ONE, 3, (true, 1)), (TWO, 4, (false, 2))];
+        for (to, changes, behind) in steps {
+            ids.learn(&line("AAAAAAAAAAAAAAAAAAAAAA", to));
+            assert_eq!((ids.of("orders.v1").as_deref(), ids.changes()), (Some(TWO), changes));
+            assert_eq!(ids.behind("orders.v1"), behind);
         }
         assert!(ids.is_another("orders.v1"));
         assert_eq!(ids.of("orders"), None);

@@ -118,6 +118,7 @@ mod settle;
 mod shared;
 mod sink;
 mod source;
+mod standstill;
 mod tail;
 mod topics;
 mod tracker;

@@ -133,9 +133,11 @@ impl Partition {
         self.state().is_gone
     }
 
-    /// The client is at the beginning.
+    /// The client is at the beginning. That can be said at once, so that whoever has it next does not take it for a
+    /// partition of which the group knows nothing. A new log begins at 0; what is deleted of it is passed over.
     pub(crate) fn begins(&self) {
-        self.state().opening = Opening::First;
+        let mut state = self.state();
+        (state.opening, state.start) = (Opening::First, Some(0));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -189,6 +191,11 @@ impl Partition {
         }
     }
 
+    /// Whether nothing has come yet from where the group begins: who goes there now gets nothing twice.
+    pub(crate) fn is_before_end(&self) -> bool {
+        self.state().end.is_some()
+    }
+
     /// The first record has come, and there was no commit before it.
     pub(crate) fn starts_at(&self, offset: u64) {
         let mut state = self.state();
@@ -209,6 +216,7 @@ impl Partition {
     /// Records were fetched, of which the offset is given and what is to be known is noted.
     pub(crate) fn receive<'a>(&self, records: impl Iterator<Item = (u64, &'a mut Received)>) {
         let mut state = self.state();
+        let before = state.position();
         for (offset, received) in records {
             let sequence = state.tracker.receive(offset);
             // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
@@ -216,6 +224,10 @@ impl Partition {
                 state.handover.reaches(offset);
             }
             *received = Received { sequence, deaths: state.handover.deaths_of(offset) };
+        }
+        // What was taken for the end was not: the commit goes back to what is not done.
+        if state.position() < before {
+            state.is_dirty = true;
         }
         self.measure(&state);
     }
@@ -243,7 +255,7 @@ impl Partition {
     pub(crate) fn rests_at(&self) -> Option<u64> {
         let state = self.state();
         let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
-        rests.then(|| state.tracker.position().or(state.start)).flatten()
+        rests.then(|| state.position()).flatten()
     }
 
     /// No record stands from `from`, where it rests, up to `to`.
@@ -370,8 +382,12 @@ impl State {
         if self.is_gone {
             return None;
         }
-        let position = self.tracker.position().or(self.start)?;
-        Some((position, self.handover.write(is_clean)))
+        Some((self.position()?, self.handover.write(is_clean)))
+    }
+
+    /// Before it everything is done.
+    fn position(&self) -> Option<u64> {
+        self.tracker.position().or(self.start)
     }
 }
 
@@ -447,6 +463,16 @@ mod tests {
     }
 
     #[test]
+    fn g5_the_client_does_not_go_back_to_what_has_come() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.begins_at(7);
+        assert!((3..7).all(|offset| partition.passes_over(offset).is_some()));
+        assert!(partition.is_before_end());
+        assert!((7..=10).all(|offset| partition.passes_over(offset).is_none()));
+        assert!(!partition.is_before_end(), "7 to 10 would come again");
+    }
+
+    #[test]
     fn g1_an_end_without_records_is_passed_unless_something_has_come() {
         let partition = open();
         assert_eq!(partition.rests_at(), Some(5));
@@ -463,6 +489,19 @@ mod tests {
         partition.close(true);
         partition.passes(9, 10);
         assert_eq!(partition.point(false), None);
+    }
+
+    #[test]
+    fn g1_a_record_before_what_was_taken_for_the_end_takes_the_commit_back() {
+        let partition = open();
+        partition.passes(5, 7);
+        assert_eq!(partition.news().map(|news| news.0), Some(7));
+        let received = partition.receive_one(5);
+        assert_eq!(partition.news().map(|news| news.0), Some(5));
+        partition.receive_one(6);
+        assert_eq!(partition.news(), None);
+        partition.done(received.sequence).unwrap();
+        assert_eq!(partition.news().map(|news| news.0), Some(6));
     }
 
     #[test]
@@ -494,10 +533,11 @@ mod tests {
         assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
         assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
         assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);
+        assert_eq!(new.point(false), None, "the client is not there yet");
         new.begins();
-        assert_eq!(new.point(false), None, "nothing is known of it before its first record");
-        new.starts_at(0);
-        assert_eq!(new.point(false).map(|(position, _)| position), Some(0));
+        let (position, metadata) = new.point(false).expect("the next owner has to find it");
+        assert_eq!(position, 0);
+        assert!(metadata.contains(";topic=two"), "{metadata}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! It never stops polling, so that the group sees a process that lives however long its handlers take; when nobody takes
 //! what it fetched, it pauses the partitions. Pausing is flow control only: what waits for its time waits in memory.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,10 +68,14 @@ pub(crate) struct Poller {
     /// Since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
+    /// Partitions of which something was passed over, and where the client has to go.
+    seeks: Vec<(Arc<Partition>, u64)>,
     /// When new partitions could not be taken over last.
     refused: Option<Instant>,
     watch: Watch,
     gauges: Gauges,
+    /// How often the client had turned to a topic that is gone, or back, when partitions were compared with it last.
+    turns: HashMap<Arc<str>, u64>,
     /// What was known of the ids of topics when partitions were compared with them last.
     compared: u64,
     tail: Tail,
@@ -100,9 +104,11 @@ impl Poller {
             paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
+            seeks: Vec::new(),
             refused: None,
             watch,
             gauges,
+            turns: HashMap::new(),
             compared: 0,
             tail,
         }
@@ -119,11 +125,12 @@ impl Poller {
             self.fetch(phase);
             self.compare();
             self.take_over();
+            self.skip();
             self.hand_over();
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
-            self.tail.watch(&self.consumer, &self.shared);
+            self.tail.watch(&self.consumer, &self.shared, &self.paused);
         }
         self.leave();
     }
@@ -196,17 +203,13 @@ impl Poller {
     fn take(&mut self, mut piece: Piece) {
         if self.start == Start::Latest {
             let partition = Arc::clone(&piece.partition);
-            let mut seek = None;
             piece.retain(|offset| match partition.passes_over(offset) {
                 None => true,
                 Some(end) => {
-                    seek = seek.or(end);
+                    self.seeks.extend(end.map(|end| (Arc::clone(&partition), end)));
                     false
                 }
             });
-            if let Some(end) = seek {
-                self.seek(&partition, end);
-            }
         }
         if piece.len() > 0 {
             piece.receive();
@@ -214,11 +217,18 @@ impl Poller {
         }
     }
 
-    /// What is read until then is passed over, wherever the client goes.
-    fn seek(&self, partition: &Partition, end: u64) {
-        let to = Offset::Offset(i64::try_from(end).unwrap_or(i64::MAX));
-        if let Err(error) = self.consumer.seek(&partition.topic, partition.number, to, ASKING) {
-            tracing::warn!(%error, topic = %partition.topic, "all records before the end have to be read");
+    /// Sends the client to where the group begins. What it has read until then is passed over wherever it goes, and so it
+    /// stays where it is if it is there already. Nothing that was polled is left out of this when it is asked.
+    fn skip(&mut self) {
+        for (partition, end) in std::mem::take(&mut self.seeks) {
+            if partition.is_gone() || partition.is_leaving() || !partition.is_before_end() {
+                continue;
+            }
+            let (topic, number) = (&*partition.topic, partition.number);
+            let to = Offset::Offset(i64::try_from(end).unwrap_or(i64::MAX));
+            if let Err(error) = self.consumer.seek(topic, number, to, ASKING) {
+                tracing::warn!(%error, topic, "all records before the end have to be read");
+            }
         }
     }
 
@@ -263,11 +273,23 @@ impl Poller {
         if std::mem::replace(&mut self.compared, changes) == changes {
             return;
         }
-        for old in self.shared.all() {
+        let all = self.shared.all();
+        // Those of which something was read since then that was another of this name.
+        let mut fallen = HashSet::new();
+        for topic in all.iter().map(|partition| &partition.topic).collect::<HashSet<_>>() {
+            let (is_behind, turns) = ids.behind(topic);
+            let known = self.turns.entry(Arc::clone(topic)).or_insert(0);
+            if std::mem::replace(known, turns) != turns || is_behind {
+                fallen.insert(Arc::clone(topic));
+            }
+        }
+        for old in all {
             let Some(id) = ids.of(&old.topic) else { continue };
             // Where nothing is known of its offsets yet it is looked at then.
             let is_open = old.opening() != Opening::Unknown || old.next().is_some();
-            if !is_open || old.is_of(&id) {
+            let is_anew = old.opening() == Opening::Anew;
+            let has_fallen = fallen.contains(&old.topic) && !is_anew;
+            if !has_fallen && (!is_open || old.is_of(&id)) {
                 continue;
             }
             let (topic, partition) = (&*old.topic, old.number);
@@ -291,7 +313,12 @@ impl Poller {
 
     /// Sends the client to the beginning of partitions whose topic was made anew. What it has read elsewhere is gone then.
     fn begin(&self, closed: &[Arc<Partition>]) -> Result<(), KafkaError> {
+        let ids = &self.consumer.context().ids;
         for partition in closed.iter().filter(|partition| partition.opening() == Opening::Anew) {
+            // The beginning of the one that is gone is another.
+            if ids.behind(&partition.topic).0 {
+                continue;
+            }
             self.consumer.seek(&partition.topic, partition.number, Offset::Beginning, ASKING)?;
             partition.begins();
         }

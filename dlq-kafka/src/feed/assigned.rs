@@ -23,6 +23,8 @@ pub(super) struct Assigned {
 pub(super) struct Partitions {
     pub(super) ours: BTreeMap<i32, Partition>,
     epochs: u64,
+    /// How often the client had turned to a topic that is gone, or back.
+    turns: u64,
 }
 
 /// A partition while it is ours.
@@ -68,10 +70,13 @@ impl Assigned {
 }
 
 impl Partitions {
-    /// Has partitions begin anew that are read of another topic than the one that has its name now.
-    pub(super) fn renew(&mut self, id: &str) {
-        for partition in self.ours.values_mut().filter(|ours| ours.place.is_some()) {
-            if partition.topic.get_or_insert_with(|| id.to_owned()) != id {
+    /// Has partitions begin anew that are read of another topic than the one that has its name now, which has this id; or
+    /// were, when the client has turned to one that is gone, or back.
+    pub(super) fn renew(&mut self, id: &str, turns: u64) {
+        let has_turned = std::mem::replace(&mut self.turns, turns) != turns;
+        for partition in self.ours.values_mut().filter(|ours| has_turned || ours.place.is_some()) {
+            let is_other = partition.topic.get_or_insert_with(|| id.to_owned()) != id;
+            if has_turned || is_other {
                 self.epochs += 1;
                 *partition = Partition::new(self.epochs);
                 partition.is_anew = true;
@@ -120,5 +125,34 @@ impl ConsumerContext for Assigned {
             }
             Rebalance::Error(error) => tracing::warn!(%error, "a rebalance failed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g1_what_was_read_of_a_topic_that_is_gone_is_of_another_assignment() {
+        let mut all = Partitions::default();
+        all.ours.insert(0, Partition::new(0));
+        let place = Place { again_until: 0, yielded: 5, committed: 5, confirmed: 5 };
+        let read = |all: &mut Partitions| {
+            let partition = all.ours.get_mut(&0).unwrap();
+            (partition.place, partition.topic) = (Some(place), Some("two".to_owned()));
+        };
+        read(&mut all);
+        all.renew("two", 0);
+        assert!(all.place(0, 0).is_some());
+        // To the one that is gone, and back.
+        for turns in [1, 2] {
+            all.renew("two", turns);
+            assert!(all.place(0, turns - 1).is_none() && all.fresh() == [0]);
+            assert!(all.ours[&0].is_anew);
+        }
+        read(&mut all);
+        assert!(all.place(0, 2).is_some());
+        all.renew("three", 2);
+        assert!(all.place(0, 2).is_none() && all.ours[&0].is_anew);
     }
 }

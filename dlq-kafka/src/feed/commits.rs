@@ -15,7 +15,8 @@ impl Member {
     /// Reads the commits of partitions that came to us, and says there that they are being read.
     pub(super) fn prepare(&self) -> Result<(), StoreError> {
         let fresh = self.consumer.context().lock().fresh();
-        if fresh.is_empty() {
+        // What is read of a topic that is gone has no place, and is dropped.
+        if fresh.is_empty() || self.consumer.context().ids.behind(&self.topic).0 {
             return Ok(());
         }
         let asked = |error| self.failed("read the offsets", error).for_store(READING);
@@ -38,8 +39,9 @@ impl Member {
                 ));
             }
             let topic = mark.as_ref().and_then(|mark| mark.topic.clone());
-            let is_other = topic.is_some() && id.is_some() && topic != id;
-            let is_anew = is_other || self.is_anew(partition);
+            let is_anew = self.is_anew(partition);
+            let is_other = is_of_another(topic.as_deref(), id.as_deref(), is_anew);
+            let is_anew = is_other || is_anew;
             // What is committed in a topic that is gone says nothing of this one.
             let committed = committed.filter(|_| !is_other);
             let is_clean = committed.is_none() || mark.as_ref().is_some_and(|mark| mark.clean);
@@ -149,6 +151,29 @@ impl Member {
         }
         if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
             tracing::debug!(%error, "the group is left without a word");
+        }
+    }
+}
+
+/// Whether a commit is of another topic than the one with this id. One that does not say is taken for it, unless the topic
+/// was made anew while we read it: then it is one of before.
+fn is_of_another(committed: Option<&str>, id: Option<&str>, is_anew: bool) -> bool {
+    id.is_some() && committed != id && (committed.is_some() || is_anew)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_another;
+
+    #[test]
+    fn g1_a_commit_without_an_id_is_not_believed_of_a_topic_that_was_made_anew() {
+        let id = Some("two");
+        assert!(is_of_another(None, id, true), "an earlier version wrote it before");
+        assert!(!is_of_another(None, id, false));
+        for is_anew in [false, true] {
+            assert!(!is_of_another(id, id, is_anew));
+            assert!(is_of_another(Some("one"), id, is_anew));
+            assert!(!is_of_another(Some("one"), None, is_anew), "brokers give no ids");
         }
     }
 }

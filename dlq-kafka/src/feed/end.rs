@@ -13,6 +13,10 @@ use crate::tail::{Span, without_records};
 impl Member {
     /// Whether the group has confirmed every letter of the topic.
     pub(super) fn is_at_end(&self) -> Result<bool, SetupError> {
+        // That of a topic that is gone says nothing.
+        if self.consumer.context().ids.behind(&self.topic).0 {
+            return Ok(false);
+        }
         let failed = |error| self.failed("look for the end", error);
         let heard = &self.consumer.context().heard;
         let partitions = reach::partitions(&self.consumer, heard, &self.brokers, &self.topic)?;

@@ -192,7 +192,7 @@ impl Member {
         if std::mem::replace(&mut self.compared, changes) != changes
             && let Some(id) = context.ids.of(&self.topic)
         {
-            context.lock().renew(&id);
+            context.lock().renew(&id, context.ids.behind(&self.topic).1);
         }
     }
 
