@@ -3,13 +3,13 @@
 use std::sync::PoisonError;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::PostgresStore;
 use super::silence::Patience;
-use crate::error::{Again, Result};
+use crate::error::{Again, Fault, Result};
 
 /// How often a transaction is run that loses against others.
 const TRIES: u32 = 20;
@@ -23,21 +23,28 @@ pub(super) struct Call<'s> {
     store: &'s PostgresStore,
     /// There is none only once the call has failed.
     conn: Option<PoolConnection<Postgres>>,
+    /// Whether a try has begun and not ended. Where the call is dropped in it, the server may be in a transaction that
+    /// nobody here knows of.
+    under_way: bool,
     tries: u32,
     breaks: u32,
 }
 
 impl<'s> Call<'s> {
     pub(super) async fn begin(store: &'s PostgresStore) -> Result<Self> {
-        Ok(Self { store, conn: Some(store.pool().acquire().await?), tries: 1, breaks: 0 })
+        let conn = Some(store.pool().acquire().await?);
+        Ok(Self { store, conn, under_way: false, tries: 1, breaks: 0 })
     }
 
+    /// The connection, for a try that [`settle`](Self::settle) ends.
     pub(super) fn conn(&mut self) -> &mut PgConnection {
+        self.under_way = true;
         self.conn.as_deref_mut().expect("no connection was taken only where the call failed")
     }
 
     /// What a try came to; `None` when it is to be made again.
     pub(super) async fn settle<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
+        self.under_way = false;
         let fault = match done {
             Ok(done) => return Ok(Some(done)),
             Err(fault) => fault,
@@ -70,27 +77,29 @@ impl<'s> Call<'s> {
     /// Takes a connection that answers: all that waited in the pool may be broken.
     async fn reconnect(&mut self) -> Result<()> {
         loop {
-            let mut conn = self.store.pool().acquire().await?;
-            match self.store.patience.on(async { Ok(conn.ping().await?) }).await {
-                Ok(()) => {
-                    self.conn = Some(conn);
-                    return Ok(());
-                }
-                // The others will be no better.
-                Err(fault) if fault.again() == Again::Silent => {
-                    drop(conn.detach());
-                    self.store.close_idle();
-                    return Err(fault);
-                }
-                Err(_) => drop(conn.detach()),
+            self.conn = Some(self.store.pool().acquire().await?);
+            let patience = self.store.patience;
+            let conn = self.conn();
+            let Err(fault) = patience.on(async { Ok(conn.ping().await?) }).await else {
+                return Ok(());
+            };
+            self.close();
+            // The others will be no better.
+            if fault.again() == Again::Silent {
+                self.store.close_idle();
+                return Err(fault);
             }
         }
     }
 }
 
 impl Drop for Call<'_> {
-    /// Gives the connection back. The pool waits for what is under way on it, and would wait for ever.
+    /// Gives the connection back, unless a try is under way on it: the next call would run in its transaction, and be
+    /// taken back with it. The pool waits for a connection that it is given, and would wait for ever.
     fn drop(&mut self) {
+        if self.under_way {
+            self.close();
+        }
         let Some(mut conn) = self.conn.take() else { return };
         let Patience(Some(limit)) = self.store.patience else { return };
         if Handle::try_current().is_err() {
@@ -107,19 +116,52 @@ impl Drop for Call<'_> {
 }
 
 impl PostgresStore {
-    /// Where one connection is dead, others that nobody uses may be: each would cost the next call as long.
+    /// Where one connection is dead, others that nobody uses may be: each would cost the next call as long. Those of a
+    /// pool that was handed over are not ours to judge.
     fn close_idle(&self) {
+        if !self.inner.owns_pool {
+            return;
+        }
         while let Some(conn) = self.pool().try_acquire() {
             drop(conn.detach());
         }
     }
 }
 
+/// A connection for one use, which is closed unless it is [given back](Self::give_back): who is dropped in the middle
+/// leaves behind what nobody knows, and the pool would wait for it.
+pub(super) struct Lent(Option<PoolConnection<Postgres>>);
+
+impl Lent {
+    pub(super) async fn from(pool: &PgPool) -> Result<Self> {
+        Ok(Self(Some(pool.acquire().await?)))
+    }
+
+    pub(super) fn conn(&mut self) -> &mut PgConnection {
+        self.0.as_deref_mut().expect("only its end takes the connection")
+    }
+
+    pub(super) fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        drop(self.0.take().map(PoolConnection::detach));
+    }
+}
+
+/// Why a transaction did not begin. It may have begun in part, so its connection is given up like one that broke.
+pub(super) fn not_begun(error: sqlx::Error) -> Fault {
+    Fault::from(error).with_again(Again::Broken)
+}
+
 /// Begins a transaction where the connection is one of a pooler: it is the same one only until a transaction ends, and a
 /// statement is prepared first and then run.
 pub(super) async fn pin(shared: Option<&str>, conn: &mut PgConnection) -> Result<()> {
     if let Some(begin) = shared {
-        sqlx::raw_sql(AssertSqlSafe(begin)).execute(conn).await?;
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(conn).await.map_err(not_begun)?;
     }
     Ok(())
 }

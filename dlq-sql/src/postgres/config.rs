@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 use tokio::time::timeout;
 
-use super::call::{pin, unpin};
+use super::call::{Lent, pin, unpin};
 use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
@@ -143,7 +143,7 @@ impl PostgresBuilder {
     }
 
     /// Sets how long a statement may run before it fails as `Unavailable`; zero means for ever. Does nothing to a pool
-    /// that was handed over. Defaults to 30 seconds.
+    /// that was handed over, unless behind a [`pooler`](Self::pooler). Defaults to 30 seconds.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
         self
@@ -155,7 +155,12 @@ impl PostgresBuilder {
     /// [`statement_timeout`](Self::statement_timeout), or no statement could take that long. What the database is given
     /// time for (migrating, starting and cancelling operations, looking for damage) may be silent for six hours.
     ///
-    /// Defaults to ten seconds more than the statement time-out, and to for ever where that is for ever.
+    /// On a pool that was handed over only the connection of that call is closed; on one of the store's own, those that
+    /// nobody uses too, since they are most often as dead.
+    ///
+    /// Defaults to ten seconds more than the statement time-out. Defaults to for ever where that is for ever, and for a
+    /// pool that was handed over: set it there, to more than the longest statement takes that the pool's own
+    /// `statement_timeout` allows. Behind a [`pooler`](Self::pooler) the first goes for such a pool too.
     pub fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
         self
@@ -205,7 +210,8 @@ impl PostgresBuilder {
         } else if found < schema::latest() {
             patience.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
         }
-        let inner = Arc::new(Inner::new(pool, Arc::new(names), begin, self.largest));
+        let owns_pool = matches!(self.place, Place::Url(_));
+        let inner = Arc::new(Inner::new(pool, owns_pool, Arc::new(names), begin, self.largest));
         let store = PostgresStore { inner, patience, clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.set_dedup(dedup).await?;
@@ -216,9 +222,11 @@ impl PostgresBuilder {
     /// How long the database may be silent.
     pub(super) fn patience(&self) -> Result<Patience> {
         let statement = self.statement_timeout;
-        let default = if statement.is_zero() { statement } else { statement + SLACK };
+        // Else a statement that takes long looks like silence.
+        let is_limited = self.limits_statements() && !statement.is_zero();
+        let default = if is_limited { statement + SLACK } else { Duration::ZERO };
         let answer = self.answer_timeout.unwrap_or(default);
-        if !answer.is_zero() && answer <= statement && matches!(self.place, Place::Url(_)) {
+        if !answer.is_zero() && answer <= statement && self.limits_statements() {
             return Err(Fault::new(
                 StoreErrorKind::InvalidConfig,
                 format!(
@@ -230,6 +238,11 @@ impl PostgresBuilder {
             ));
         }
         Ok(Patience(Some(answer).filter(|answer| !answer.is_zero())))
+    }
+
+    /// Whether the server is told to end statements: when a connection is made, or behind a pooler in each transaction.
+    fn limits_statements(&self) -> bool {
+        self.pooler || matches!(self.place, Place::Url(_))
     }
 
     /// Connections, and what the tables are called; nothing has been looked at yet.
@@ -323,15 +336,34 @@ async fn why_not(options: &PgConnectOptions) -> sqlx::Error {
 }
 
 async fn current_schema(pool: &PgPool, begin: &Begin) -> Result<String> {
-    let mut conn = pool.acquire().await?;
-    pin(begin.shared(), &mut conn).await?;
+    let mut lent = Lent::from(pool).await?;
+    let conn = lent.conn();
+    pin(begin.shared(), conn).await?;
     let schema = Query::new("SELECT current_schema()::text");
-    let schema = schema.first(&mut conn, |row| Fields::of(row).text_or_none()).await;
-    let schema = unpin(begin.shared(), &mut conn, schema).await?.flatten();
+    let schema = schema.first(conn, |row| Fields::of(row).text_or_none()).await;
+    let schema = unpin(begin.shared(), conn, schema).await?.flatten();
+    lent.give_back();
     schema.ok_or_else(|| {
         Fault::new(
             StoreErrorKind::InvalidConfig,
             "the `search_path` of this user names no schema that there is; say which schema the tables are in",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server ends no statement of a pool that was handed over, so no time is too long for one.
+    #[tokio::test]
+    async fn silence_is_limited_by_default_where_statements_are() {
+        let pool = PgPoolOptions::new().connect_lazy("postgres://ana@127.0.0.1:1/orders").unwrap();
+        let seconds = |builder: PostgresBuilder| builder.patience().unwrap().0.map(|d| d.as_secs());
+        let handed_over = || PostgresBuilder::with(pool.clone());
+        assert_eq!(seconds(handed_over()), None);
+        assert_eq!(seconds(handed_over().answer_timeout(Duration::from_secs(5))), Some(5));
+        assert_eq!(seconds(handed_over().pooler(true)), Some(40));
+        assert_eq!(seconds(PostgresBuilder::new("postgres://ana@127.0.0.1:1/orders")), Some(40));
+    }
 }

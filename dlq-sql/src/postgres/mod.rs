@@ -38,6 +38,7 @@
 //! | what happens | what the caller sees | what is stored |
 //! |---|---|---|
 //! | the database stops or restarts, a connection is cut | the call is made again a few times, then `Unavailable` | all of the call, or nothing of it |
+//! | a call is dropped before it returned | nothing; its connection is closed | all of the call, or nothing of it, and nothing of any other |
 //! | no connection is free in time, a statement takes too long | `Unavailable` | as before |
 //! | the database freezes, the network swallows what is sent | `Unavailable`, after the [`answer_timeout`](PostgresBuilder::answer_timeout) | all of the call, or nothing of it; what had arrived may be carried out once the database goes on |
 //! | the disk is full, the database is a read-only replica | `Unavailable` | as before |
@@ -141,6 +142,8 @@ pub struct PostgresStore {
 #[derive(Debug)]
 struct Inner {
     pool: PgPool,
+    /// Whether nobody else uses it.
+    owns_pool: bool,
     names: Arc<Names>,
     begin: Begin,
     wakes: Wakes,
@@ -166,9 +169,10 @@ impl Begin {
 }
 
 impl Inner {
-    fn new(pool: PgPool, names: Arc<Names>, begin: Begin, largest: usize) -> Self {
+    fn new(pool: PgPool, owns_pool: bool, names: Arc<Names>, begin: Begin, largest: usize) -> Self {
         Self {
             pool,
+            owns_pool,
             names,
             begin,
             wakes: Wakes::default(),
@@ -195,7 +199,8 @@ impl PostgresStore {
         PostgresBuilder::new(url)
     }
 
-    /// Settings to open a store with on connections that the program has already.
+    /// Settings to open a store with on connections that the program has already. Their time-outs are the pool's: say by
+    /// [`answer_timeout`](PostgresBuilder::answer_timeout) how long the database may be silent, or a call waits for ever.
     pub fn with_pool(pool: PgPool) -> PostgresBuilder {
         PostgresBuilder::with(pool)
     }

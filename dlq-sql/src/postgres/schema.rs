@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use super::Begin;
-use super::call::{pin, unpin};
+use super::call::{Lent, pin, unpin};
 use super::codec::Fields;
 use super::names::Names;
 use super::query::{DURABLE, Query};
@@ -94,10 +94,12 @@ fn others(names: &Names) -> String {
 
 /// The version of the tables, which is not later than what is known.
 pub(super) async fn found(pool: &PgPool, names: &Names, begin: &Begin) -> Result<i64> {
-    let mut conn = pool.acquire().await?;
-    pin(begin.shared(), &mut conn).await?;
-    let found = version(&mut conn, names).await;
-    let found = unpin(begin.shared(), &mut conn, found).await?;
+    let mut lent = Lent::from(pool).await?;
+    let conn = lent.conn();
+    pin(begin.shared(), conn).await?;
+    let found = version(conn, names).await;
+    let found = unpin(begin.shared(), conn, found).await?;
+    lent.give_back();
     recognise(found)?;
     Ok(found)
 }
@@ -151,14 +153,15 @@ pub(super) fn refuse_old(names: &Names, found: i64, place: &str) -> Result<()> {
 
 /// Creates what is missing and migrates what is old, up to version `until`. Does nothing when there is nothing to do.
 pub(super) async fn ensure(pool: &PgPool, names: &Names, until: i64) -> Result<()> {
-    let mut conn = pool.acquire().await?;
+    let mut lent = Lent::from(pool).await?;
     loop {
-        let found = version(&mut conn, names).await?;
+        let found = version(lent.conn(), names).await?;
         recognise(found)?;
         if found >= until {
+            lent.give_back();
             return Ok(());
         }
-        if !advance(pool, &mut conn, names, until).await? {
+        if !advance(pool, lent.conn(), names, until).await? {
             tokio::time::sleep(PAUSE).await;
         }
     }

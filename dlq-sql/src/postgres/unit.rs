@@ -8,6 +8,7 @@ use dlq_core::{LetterId, OperationId, Timestamp};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Transaction};
 
 use super::Inner;
+use super::call::not_begun;
 use super::codec::{Fields, read_head, read_whole};
 use super::dedup::Originals;
 use super::names::Names;
@@ -66,7 +67,8 @@ impl<'c> Unit<'c> {
         store: &'c Inner,
         given: Option<Timestamp>,
     ) -> Result<Self> {
-        let mut transaction = conn.begin_with(AssertSqlSafe(&*store.begin.sql)).await?;
+        let begun = conn.begin_with(AssertSqlSafe(&*store.begin.sql)).await;
+        let mut transaction = begun.map_err(not_begun)?;
         let now = Query::new("SELECT ").now(given).push(&format!(" WHERE {DURABLE}"));
         let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
         let now = now.unwrap_or_default();

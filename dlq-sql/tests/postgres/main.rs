@@ -6,6 +6,7 @@ mod bytes;
 mod check;
 mod claiming;
 mod counting;
+mod dropped;
 mod durable;
 mod faults;
 mod fixture;

@@ -21,6 +21,7 @@ use dlq_sql::postgres::PostgresStore;
 use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
 use dlq_tower::store_lane::StoreLane;
 use futures_util::future::join_all;
+use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep, timeout};
@@ -353,6 +354,42 @@ async fn a_lane_whose_connections_are_swallowed_polls_and_listens_anew() {
         heard = hears(heard).await;
         is_given().await;
     }
+}
+
+/// The program's own connections, which others use too: one of them that is silent is closed, and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_a_pool_that_was_handed_over_only_the_silent_connection_is_closed() {
+    if !available() {
+        return;
+    }
+    let proxy = Proxy::before(url()).await;
+    let schema = Schema::fresh();
+    let pool = PgPoolOptions::new().max_connections(3).acquire_timeout(ACQUIRE);
+    let pool = pool.test_before_acquire(false).connect(&proxy.url).await.unwrap();
+    let open = || {
+        let builder = PostgresStore::with_pool(pool.clone()).schema(&schema.name);
+        builder.answer_timeout(ANSWER).open()
+    };
+    let store = open().await.unwrap();
+    connected(&store, 3).await;
+    let idle = async |count| {
+        let began = Instant::now();
+        while pool.num_idle() != count {
+            assert!(began.elapsed() < PATIENCE, "{} are idle, not {count}", pool.num_idle());
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    idle(3).await;
+    proxy.swallow(true);
+    store.put(vec![letter(1)]).await.unwrap_err();
+    idle(2).await;
+    // Opening uses up the others, and gives none of them back to wait for what never comes.
+    for _ in 0..2 {
+        let error = open().await.unwrap_err();
+        assert!(error.to_string().contains("silent"), "{error}");
+    }
+    proxy.swallow(false);
+    open().await.expect("no connection is lost");
 }
 
 #[tokio::test]
