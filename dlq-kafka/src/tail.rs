@@ -51,6 +51,7 @@ pub(crate) struct Span {
 type Looked = Vec<(Arc<Partition>, Span)>;
 /// Whether a part is without a record.
 type Found = Vec<(Span, bool)>;
+type Look = JoinHandle<Result<Vec<(Arc<Partition>, Span, bool)>, SetupError>>;
 
 /// Looks at the ends of partitions in which everything is done.
 pub(crate) struct Tail {
@@ -58,7 +59,7 @@ pub(crate) struct Tail {
     /// Up to where each was done when it was looked at last, and up to where something was found beyond.
     known: HashMap<(Arc<str>, i32), (u64, i64)>,
     due: Instant,
-    look: Option<JoinHandle<Result<Vec<(Arc<Partition>, Span, bool)>, SetupError>>>,
+    look: Option<Look>,
     still: Standstill,
 }
 
