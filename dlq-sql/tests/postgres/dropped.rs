@@ -32,7 +32,10 @@ async fn dropped_after(polls: u32, mut call: Call<'_>) -> bool {
 }
 
 /// Drops each call wherever it waits, and lets `check` look after each.
-async fn drop_everywhere(store: &PostgresStore, mut check: impl AsyncFnMut(&str, u32, u64)) {
+pub(crate) async fn drop_everywhere(
+    store: &PostgresStore,
+    mut check: impl AsyncFnMut(&str, u32, u64),
+) {
     store.put(vec![letter(0)]).await.unwrap();
     let (all, mut count) = (calls(store).len(), 0);
     for which in 0..all {
@@ -68,7 +71,7 @@ async fn g1_what_is_stored_after_a_dropped_call_stays_stored() {
 }
 
 /// Waits until nobody of this name is in a transaction.
-async fn no_transaction_is_open(schema: &Schema, application: &str, what: &str) {
+pub(crate) async fn no_transaction_is_open(schema: &Schema, application: &str, what: &str) {
     let mut conn = schema.connect().await;
     let sql = format!(
         "SELECT FROM pg_stat_activity WHERE application_name = '{application}' AND xact_start IS NOT NULL"

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::dropped::{drop_everywhere, no_transaction_is_open};
 use crate::faults::{World, cut};
 use crate::fixture::{PATIENCE, Schema, available};
 use crate::silence::calls;
@@ -161,6 +162,20 @@ async fn g1_a_consumer_buries_through_a_pooler() {
     let store = pooler.builder().pooler(true).open().await.unwrap();
     let errors = World::start(store).ends_well(&pooler.schema, "through a pooler").await;
     assert_eq!(errors, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_dropped_call_keeps_no_connection_of_the_pooler() {
+    let Some(pooler) = Pooler::start().await else { return };
+    pooler.schema.store().await;
+    let url = format!("{}?application_name=dropping", pooler.url);
+    let builder = PostgresStore::builder(url).schema(&pooler.schema.name).max_connections(1);
+    let store = builder.pooler(true).open().await.unwrap();
+    drop_everywhere(&store, async |name, polls, _| {
+        let what = format!("{name}, dropped after {polls} polls,");
+        no_transaction_is_open(&pooler.schema, "dropping", &what).await;
+    })
+    .await;
 }
 
 /// Who does not know of the pooler is told that nothing is heard.
