@@ -99,7 +99,8 @@ impl Tail {
         let rests = |(topic, number): &(Arc<str>, i32)| shared.find(topic, *number)?.rests_at();
         if let Some(error) = self.still.told(Instant::now(), rests, |place| paused.contains(place))
         {
-            shared.fail(error);
+            shared.queue().blocked = Some(error);
+            shared.arrived.notify_one();
         }
         match self.ends(consumer, shared) {
             Ok(spans) if spans.is_empty() => {}
