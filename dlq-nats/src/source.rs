@@ -75,8 +75,8 @@ impl Source for NatsSource {
             .with_delayed_release(true)
     }
 
-    /// The next of either: of the one that has some at hand first, but not for ever.
     async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
+        // Of the stream first while it has some at hand, but not for ever. A record that is being read is always asked.
         let Self { server, reading, main, retries, streak } = self;
         let has_main = main.as_ref().is_some_and(Puller::has_some);
         let is_opening = retries.as_ref().is_some_and(Records::is_opening);
