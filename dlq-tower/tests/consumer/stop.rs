@@ -5,6 +5,7 @@ use std::future::{pending, ready};
 use dlq_core::{Delivery, Status};
 use dlq_tower::consumer::{Consumer, Ended, RunState};
 use dlq_tower::handler::{HandlerError, handler};
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,18 @@ use crate::broker::Broker;
 use crate::faulty::Store;
 use crate::support::{Log, Running, SECOND, policy, position, soon};
 
+/// Notes each message, and takes ten seconds for it.
+fn slow(log: &Log) -> impl Fn(Delivery) -> BoxFuture<'static, ()> + Clone + use<> {
+    let seen = log.clone();
+    move |delivery| {
+        let seen = seen.clone();
+        Box::pin(async move {
+            seen.note(position(&delivery));
+            sleep(10 * SECOND).await;
+        })
+    }
+}
+
 fn alive() -> usize {
     Handle::current().metrics().num_alive_tasks()
 }
@@ -20,14 +33,7 @@ fn alive() -> usize {
 #[tokio::test(start_paused = true)]
 async fn what_runs_may_finish_and_what_has_not_started_is_given_back() {
     let (broker, store, log) = (Broker::with(10), Store::new(), Log::default());
-    let seen = log.clone();
-    let work = handler("orders.handle", move |delivery: Delivery| {
-        let seen = seen.clone();
-        async move {
-            seen.note(position(&delivery));
-            sleep(10 * SECOND).await;
-        }
-    });
+    let work = handler("orders.handle", slow(&log));
     // One after another, by key: the first runs, the others wait in line.
     let work = work.order_by(|_: &Delivery| "same").build().unwrap();
     let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store);
@@ -47,14 +53,7 @@ async fn what_runs_may_finish_and_what_has_not_started_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_its_first_permit_is_given_back() {
     let (broker, store, log) = (Broker::with(10), Store::new(), Log::default());
-    let seen = log.clone();
-    let work = handler("orders.handle", move |delivery: Delivery| {
-        let seen = seen.clone();
-        async move {
-            seen.note(position(&delivery));
-            sleep(10 * SECOND).await;
-        }
-    });
+    let work = handler("orders.handle", slow(&log));
     let work = work.concurrency(1).build().unwrap();
     let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
     let running = Running::start(consumer.build().unwrap());
