@@ -8,6 +8,19 @@ use dlq_core::{
     Message, Origin, Position, Reason, Timestamp,
 };
 
+/// Text of `size` bytes that no other letter has.
+fn payload(n: u64, size: usize) -> Vec<u8> {
+    let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let next = |_| {
+        // Xorshift, a letter of the alphabet at a time.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        b'a' + (state % 26) as u8
+    };
+    (0..size).map(next).collect()
+}
+
 /// A letter with a payload of `size` bytes and two attempts; a tenth of them are decode errors.
 pub(crate) fn letter(n: u64, size: usize) -> DeadLetter {
     let origin = Origin::new("memory", "payments", Position::Offset(n));
@@ -31,10 +44,13 @@ pub(crate) fn letter(n: u64, size: usize) -> DeadLetter {
     DeadLetter {
         id: LetterId::of(&origin, Some(at), "payments.charge"),
         generation: 0,
-        message: Message::new(format!("payments.{}", n % 8), vec![b'x'; size])
+        message: Message::new(format!("payments.{}", n % 8), payload(n, size))
             .with_id(format!("evt-{n}"))
             .with_key(format!("customer-{}", n % 100))
-            .with_header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+            .with_header(
+                "traceparent",
+                format!("00-4bf92f3577b34da6a3ce{n:012x}-00f067aa0ba902b7-01"),
+            )
             .with_published_at(at),
         origin,
         consumer: "payments.charge".to_owned(),

@@ -5,6 +5,8 @@
 //! runs what needs no server.
 
 mod bury;
+#[cfg(feature = "nats")]
+mod cpu;
 mod healthy;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -41,9 +43,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         #[cfg(feature = "kafka")]
         ("kafka-consume", kafka::consume::run),
         #[cfg(feature = "kafka")]
-        ("kafka-ladder", kafka::ladder::run),
+        ("kafka-ladder", kafka::ladder::near),
+        #[cfg(feature = "kafka")]
+        ("kafka-ladder-far", kafka::ladder::far),
         #[cfg(feature = "kafka")]
         ("kafka-healthy", kafka::healthy::run),
+        #[cfg(feature = "kafka")]
+        ("kafka-healthy-raw", kafka::healthy::raw),
         #[cfg(feature = "kafka")]
         ("kafka-waiting", kafka::waiting::run),
         #[cfg(feature = "postgres")]
@@ -53,6 +59,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
     ];
+    if cfg!(debug_assertions) {
+        println!("built without --release: the figures say nothing");
+    }
     for (name, bench) in benches {
         if wanted.is_empty() || wanted.contains(name) {
             println!("\n== {name}");

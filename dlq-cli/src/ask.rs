@@ -45,8 +45,13 @@ pub(crate) fn go_on(yes: bool, what: &str) -> Result<(), CliError> {
 }
 
 fn expect(what: &str, expected: &str, hint: &str) -> Result<(), CliError> {
-    eprint!("{what}? [{hint}] ");
-    std::io::stderr().flush()?;
+    // Not locked: others may have something to say while the operator thinks.
+    let mut stderr = std::io::stderr();
+    if write!(stderr, "{what}? [{hint}] ").and_then(|()| stderr.flush()).is_err() {
+        return Err(CliError::refused(
+            "there is nobody to ask; say --yes (or --dry-run to look first)",
+        ));
+    }
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     if answer.trim().eq_ignore_ascii_case(expected) {

@@ -64,7 +64,7 @@ impl CliError {
             Self::Refused(message) => (message, 2),
             Self::Closed => return ExitCode::SUCCESS,
         };
-        eprintln!("dlq: {}", crate::output::escape(&crate::secret::hide(&message)));
+        say!("dlq: {}", crate::output::escape(&crate::secret::hide(&message)));
         ExitCode::from(code)
     }
 }

@@ -1,15 +1,19 @@
 //! The filter flags, the same on every command.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use dlq_core::policy::duration;
 use dlq_core::store::{BoxLetters, Letters as _};
 use dlq_core::{
-    Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, OperationId, Reason, Status,
+    Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, LetterSummary, OperationId,
+    Order, PageRequest, Reason, Status,
 };
 use dlq_core::{SubjectPattern, SystemClock, Timestamp};
 
+use crate::commands::Context;
 use crate::error::CliError;
 
 #[derive(Clone, Debug, Args)]
@@ -46,7 +50,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, visible_alias = "error-class")]
     class: Vec<ErrorClass>,
     /// Text that the error contains
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     error: Option<String>,
     /// Group of errors, as `dlq groups` shows it
     #[arg(long)]
@@ -188,6 +192,31 @@ impl FilterArgs {
             self.attr.into_iter().map(|Attribute(name, value)| (name, value)).collect();
         Ok(filter)
     }
+}
+
+/// Refuses ids that were given whole and are no letter's: whoever names one means it.
+pub(crate) async fn must_exist(context: &Context, filter: &Filter) -> Result<(), CliError> {
+    for id in &filter.ids {
+        if context.letters.count(Filter::new().with_id(*id)).await? == 0 {
+            return Err(CliError::failed(format!(
+                "no letter has the id {id} in {}; `dlq list` shows which there are",
+                context.target
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The same of what is stored by now, by the store's own time.
+pub(crate) async fn until_now(context: &Context, mut filter: Filter) -> Result<Filter, CliError> {
+    let newest = PageRequest::new().with_limit(1).with_order(Order::NewestFirst);
+    let newest = context.letters.list(filter.clone(), newest).await?.letters;
+    // Some stores keep microseconds.
+    let after = |newest: &LetterSummary| newest.state.created_at.after(Duration::from_micros(1));
+    // Where there is none, none is meant.
+    let after = newest.first().map_or(Timestamp::EPOCH, after);
+    filter.until = Some(filter.until.map_or(after, |until| until.min(after)));
+    Ok(filter)
 }
 
 /// The letter whose id begins with these digits.

@@ -3,6 +3,15 @@
 //! Data goes to standard output, talk to standard error. Exit codes: 0 ok, 1 error, 2 usage or refused, 3 some items
 //! failed or were skipped.
 
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "they panic where nobody reads; `Output` and `say!` do not"
+)]
+
+#[macro_use]
+mod say;
+
 mod ask;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;

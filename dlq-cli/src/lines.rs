@@ -69,7 +69,7 @@ impl LinesFile {
                 )));
             }
             file.set_len(end).map_err(cannot)?;
-            eprintln!("cut a torn last line of {} bytes", length - end);
+            say!("cut a torn last line of {} bytes", length - end);
         }
         file.seek(SeekFrom::End(0)).map_err(cannot)?;
         let after =
@@ -88,6 +88,15 @@ impl LinesFile {
         self.0.flush()?;
         Ok(self.0.get_ref().sync_all()?)
     }
+}
+
+/// What a letter without its message is not imported for: with it, it would be another one.
+const NO_MESSAGE: &str =
+    "its message could not be read when it was exported (`kafka.pointer.unread`); export it again";
+
+/// Whether a letter that only points to its message came without it, though that may be there.
+pub(crate) fn is_unread(letter: &DeadLetter) -> bool {
+    letter.attributes.contains_key("kafka.pointer.unread")
 }
 
 /// The letter of a line, or why it is none, with the column.
@@ -177,6 +186,7 @@ pub(crate) fn read_batches(
             continue;
         }
         match read(&line) {
+            Ok(letter) if is_unread(&letter) => batch.bad.push((batch.line, NO_MESSAGE.to_owned())),
             Ok(letter) => batch.letters.push(letter),
             Err(why) => batch.bad.push((batch.line, why)),
         }

@@ -1,6 +1,6 @@
 //! From a URL to a store or a broker.
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres"))]
 use std::path::Path;
 #[cfg(feature = "postgres")]
 use std::time::Duration;
@@ -66,18 +66,20 @@ pub(crate) fn url(from: &Option<String>) -> Result<&str, CliError> {
     })
 }
 
-/// Opens a store.
+/// Opens a store, as it is: whoever looks at an older one does not change it under the programs that use it.
 pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliError> {
     match url.split_once("://") {
         Some(("sqlite", path)) if !path.is_empty() => {
-            let opened = SqliteStore::builder().path(path).create(create).open().await;
+            let builder = SqliteStore::builder().path(path).create(create).migrate(false);
+            let opened = builder.open().await;
             let store =
                 opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
-            let opened = postgres(url).migrate(create).open().await;
+            let is_new = create && !is_there(url).await?;
+            let opened = postgres(url).migrate(is_new).open().await;
             let store =
                 opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
@@ -95,7 +97,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
 }
 
 /// Whether there is a store at this URL.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres"))]
 pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
     match url.split_once("://") {
         #[cfg(feature = "postgres")]

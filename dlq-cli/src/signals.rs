@@ -26,7 +26,7 @@ where
         done = work(Box::new(stop)) => done,
         () = async {
             signals.next().await;
-            eprintln!("dlq: ending; once more to end at once");
+            say!("dlq: ending; once more to end at once");
             let _ = ask.send(());
             signals.next().await;
         } => Err(CliError::failed("ended at once; what was in hand comes again")),

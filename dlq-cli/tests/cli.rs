@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, OperationSpec, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, OperationSpec,
+    Operations as _, Upkeep as _,
 };
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Filter, Fingerprint, History, LetterId,
@@ -216,6 +217,75 @@ async fn destructive_verbs_want_a_filter_and_a_yes() {
     assert_eq!(bench.store.count(Filter::new()).await.unwrap(), 0);
 }
 
+/// What is left of a filter whose variable was empty means every letter, and is refused like none.
+#[tokio::test]
+async fn a_filter_that_excludes_nothing_is_none() {
+    let bench = Bench::with(some()).await;
+    for void in [
+        &["--error", ""] as &[&str],
+        &["--min-attempts", "0"],
+        &["--max-attempts", "4294967295"],
+        &["--min-retries", "0", "--max-retries", "4294967295"],
+        &["--subject", ">"],
+    ] {
+        for verb in [&["delete"] as &[&str], &["mark", "resolved"], &["replay"]] {
+            let ran = bench.run(&[verb, void, &["--yes"]].concat());
+            assert_eq!(ran.code, 2, "{verb:?} {void:?}: {}", ran.err);
+        }
+    }
+    assert_eq!(bench.store.count(Filter::new().with_status(Status::Pending)).await.unwrap(), 10);
+    assert_eq!(
+        bench.run(&["delete", "--subject", ">", "--all", "--yes"]).ok().out,
+        "deleted: 10\n"
+    );
+}
+
+#[tokio::test]
+async fn an_id_that_is_no_letters_is_an_error() {
+    let bench = Bench::with(some()).await;
+    let id = "0".repeat(32);
+    for verb in [&["show"] as &[&str], &["delete", "--yes", "--id"], &["replay", "--yes", "--id"]] {
+        let ran = bench.run(&[verb, &[&id]].concat());
+        assert_eq!(ran.code, 1, "{verb:?}: {}", ran.err);
+        assert!(ran.err.contains(&id) && ran.err.contains("dlq list"), "{}", ran.err);
+    }
+    let ran = bench.run(&["export", "--id", &id]);
+    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+}
+
+#[tokio::test]
+async fn a_limit_of_nothing_is_all_or_refused() {
+    let bench = Bench::with(some()).await;
+    bench.run(&["replay", "--cause", "decode", "--yes"]).ok();
+    assert_eq!(bench.run(&["groups", "--limit", "0"]).ok().out, bench.run(&["groups"]).ok().out);
+    assert_eq!(bench.run(&["op", "list", "--limit", "0"]).ok().out.lines().count(), 2);
+    assert_eq!(bench.run(&["peek", "--limit", "0"]).code, 2);
+    assert_eq!(bench.run(&["replay", "--all", "--limit", "0", "--yes"]).code, 2);
+}
+
+/// Numbers, order and duplicates are what the producer wrote.
+#[tokio::test]
+async fn a_payload_is_shown_as_it_is() {
+    let mut letter = letter(1, Cause::Decode, "expected one `a`, found two");
+    let json = r#"{"z":1,"id":12345678901234567890123,"price":0.10000000000000000555,"a":1,"a":2}"#;
+    letter.message = Message::new("payments.requested", json);
+    let id = letter.id.to_string();
+    let bench = Bench::with(vec![letter]).await;
+    let shown = bench.run(&["show", &id]).ok().out;
+    let lines: Vec<_> = shown.lines().map(str::trim).collect();
+    let at = lines.iter().position(|line| *line == "{").unwrap();
+    let expected = [
+        "{",
+        "\"z\": 1,",
+        "\"id\": 12345678901234567890123,",
+        "\"price\": 0.10000000000000000555,",
+        "\"a\": 1,",
+        "\"a\": 2",
+        "}",
+    ];
+    assert_eq!(lines[at..at + 7], expected, "{shown}");
+}
+
 #[tokio::test]
 async fn marks_go_round_and_keep_the_note() {
     let bench = Bench::with(some()).await;
@@ -327,6 +397,26 @@ async fn a_closed_pipe_is_not_an_error() {
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
         assert!(!ran.err.contains("panicked"), "{}", ran.err);
     }
+}
+
+/// What was asked for is done, and the exit code says so, whoever listens.
+#[tokio::test]
+async fn closed_pipes_on_both_sides_are_not_errors() {
+    let bench = Bench::with(some()).await;
+    for args in [
+        &["list", "--subject", "orders.*"] as &[&str],
+        &["mark", "quarantined", "--cause", "decode", "--yes"],
+        &["replay", "--cause", "error", "--yes"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = bench.command(args);
+        command.stdout(writer.try_clone().unwrap()).stderr(writer);
+        assert_eq!(command.status().unwrap().code(), Some(0), "{args:?}");
+    }
+    let with = |status| bench.store.count(Filter::new().with_status(status));
+    assert_eq!(with(Status::Quarantined).await.unwrap(), 3);
+    assert_eq!(bench.store.operations(10).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -57,10 +57,15 @@ struct Shared {
 impl Delivery {
     /// A first delivery of `message`, which stood at `origin`.
     pub fn new(message: Message, origin: Origin) -> Self {
+        Self::to(unnamed(), message, origin)
+    }
+
+    /// A first delivery to the consumer of this name.
+    pub fn to(consumer: impl Into<Arc<str>>, message: Message, origin: Origin) -> Self {
         Self {
             shared: Arc::new(Shared {
                 message,
-                consumer: unnamed(),
+                consumer: consumer.into(),
                 origin,
                 lane: Lane::Main,
                 deliveries: 1,

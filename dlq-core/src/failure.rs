@@ -466,7 +466,8 @@ impl History {
     /// Drops backtraces and cuts every text to `limit` bytes, with a mark.
     pub fn shorten(&mut self, limit: usize) {
         let is_short = |Attempt { failure, .. }: &Attempt| {
-            let mut texts = failure.messages.iter().chain([&failure.error_type]);
+            let named = failure.group.iter().chain(&failure.location);
+            let mut texts = failure.messages.iter().chain([&failure.error_type]).chain(named);
             failure.backtrace.is_none() && texts.all(|text| text.len() <= limit)
         };
         let Some(attempts) = &mut self.attempts else { return };
@@ -476,7 +477,8 @@ impl History {
         for attempt in Arc::make_mut(attempts) {
             let failure = &mut attempt.failure;
             failure.backtrace = None;
-            for text in failure.messages.iter_mut().chain([&mut failure.error_type]) {
+            let named = failure.group.iter_mut().chain(&mut failure.location);
+            for text in failure.messages.iter_mut().chain([&mut failure.error_type]).chain(named) {
                 if text.len() > limit {
                     text.truncate(floor_boundary(text, limit));
                     text.push('…');

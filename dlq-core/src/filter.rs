@@ -127,10 +127,20 @@ impl Filter {
         self
     }
 
-    /// Whether it means every letter.
+    /// Whether it means every letter: it has no condition, or none that any letter could fail, such as an empty text
+    /// in the error.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let mut telling = self.clone();
+        if telling.subjects.iter().any(|subject| subject.as_str() == ">") {
+            telling.subjects.clear();
+        }
+        telling.error = telling.error.filter(|text| !text.is_empty());
+        telling.min_attempts = telling.min_attempts.filter(|least| *least > 0);
+        telling.max_attempts = telling.max_attempts.filter(|most| *most < u32::MAX);
+        telling.min_retries = telling.min_retries.filter(|least| *least > 0);
+        telling.max_retries = telling.max_retries.filter(|most| *most < u32::MAX);
+        telling == Self::default()
     }
 
     /// Whether `letter` is meant. The reference that every store agrees with.

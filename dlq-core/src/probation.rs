@@ -20,7 +20,9 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
     /// When the mark is not known to be durable; the message is then not run.
     fn begin(&self, letter: LetterId) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
-    /// Forgets every mark of this message: its run has ended, whatever its outcome.
+    /// Forgets every mark of this message: its run has ended, whatever its outcome. Not told while it is given up for its
+    /// crashes and the broker does not know of it, so nothing else may take its marks away: not that it is given back, nor
+    /// that its delivery is dropped.
     fn end(&self, letter: LetterId) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 

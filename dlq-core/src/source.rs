@@ -1,7 +1,7 @@
 //! [`Source`] yields deliveries, [`Settle`] ends them: the two traits a transport implements for consuming.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -55,6 +55,12 @@ pub trait Settle: fmt::Debug + Send + 'static {
         self,
         disposition: Disposition,
     ) -> impl Future<Output = Result<(), TransportError>> + Send;
+
+    /// [`settle`](Self::settle) without a future, for a transport that need not wait for its broker; the handle is to be
+    /// dropped then. `None` when it has to wait, and `settle` has to be called. Defaults to `None`.
+    fn settle_now(&mut self, _disposition: &Disposition) -> Option<Result<(), TransportError>> {
+        None
+    }
 
     /// Extends the lease by its full length from now. Does nothing for a transport without leases.
     ///
@@ -142,6 +148,22 @@ pub trait Source: fmt::Debug + Send + 'static {
         &mut self,
     ) -> impl Future<Output = Result<Option<(Delivery, Self::Settle)>, TransportError>> + Send;
 
+    /// How long what was fetched and not yielded may go without [`next`](Self::next) until [`keep`](Self::keep) is to be
+    /// called; `None`, the default, for ever.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Sees that what was fetched and not yielded stays here while its consumer has no room for it, such as by extending
+    /// leases. Yields nothing, and returns soon. Does nothing by default.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    fn keep(&mut self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
+
     /// Stops fetching and gives back what was fetched but not yielded. Calling it twice is fine.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -153,6 +175,7 @@ trait DynSettle: fmt::Debug + Send {
         self: Box<Self>,
         disposition: Disposition,
     ) -> BoxFuture<'static, Result<(), TransportError>>;
+    fn settle_now_dyn(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>>;
     fn extend_dyn(&mut self) -> BoxFuture<'_, Result<(), TransportError>>;
     fn lease_dyn(&self) -> Option<Duration>;
 }
@@ -163,6 +186,10 @@ impl<S: Settle> DynSettle for S {
         disposition: Disposition,
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         Box::pin((*self).settle(disposition))
+    }
+
+    fn settle_now_dyn(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
+        self.settle_now(disposition)
     }
 
     fn extend_dyn(&mut self) -> BoxFuture<'_, Result<(), TransportError>> {
@@ -200,7 +227,7 @@ impl SettleOnce {
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         match self.inner.take() {
             Some(inner) => inner.settle_dyn(disposition),
-            None => Box::pin(std::future::ready(Ok(()))),
+            None => Box::pin(ready(Ok(()))),
         }
     }
 }
@@ -208,6 +235,12 @@ impl SettleOnce {
 impl Settle for SettleOnce {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         self.settle_boxed(disposition).await
+    }
+
+    fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
+        let settled = self.inner.as_mut()?.settle_now_dyn(disposition)?;
+        self.inner = None;
+        Some(settled)
     }
 
     async fn extend(&mut self) -> Result<(), TransportError> {

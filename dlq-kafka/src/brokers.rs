@@ -18,9 +18,26 @@ const OURS: &[(&str, &str)] = &[
     ("transactional.id", "transactions are the replay's"),
 ];
 
-/// Other names that the client has for settings, of those that are set here or refused.
-const ALIASES: &[(&str, &str)] =
-    &[("sasl.mechanism", "sasl.mechanisms"), ("request.required.acks", "acks")];
+/// Settings that the client has two names for, of which the second is the one used here.
+const ALIASES: &[(&str, &str)] = &[
+    ("auto.commit.enable", "enable.auto.commit"),
+    ("compression.codec", "compression.type"),
+    ("fetch.message.max.bytes", "max.partition.fetch.bytes"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("message.send.max.retries", "retries"),
+    ("message.timeout.ms", "delivery.timeout.ms"),
+    ("queue.buffering.max.ms", "linger.ms"),
+    ("request.required.acks", "acks"),
+    ("sasl.mechanism", "sasl.mechanisms"),
+    ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id"),
+    ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
+];
+
+/// The one name of a setting: of two the client would take the one that it reads last, in no order.
+fn name_of(setting: &str) -> &str {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == setting);
+    alias.map_or(setting, |(_, name)| name)
+}
 
 /// Where the cluster is, and how to speak to it.
 ///
@@ -58,10 +75,7 @@ impl Brokers {
     /// consumers, producers and administration alike. Those on which a guarantee rests are refused when something is
     /// opened.
     pub fn with(mut self, setting: impl Into<String>, value: impl Into<String>) -> Self {
-        let setting = setting.into();
-        // Of two names of one setting the client takes the one that it reads last.
-        let name = ALIASES.iter().find(|(alias, _)| *alias == setting).map(|(_, name)| *name);
-        self.settings.insert(name.map_or(setting, str::to_owned), value.into());
+        self.settings.insert(name_of(&setting.into()).to_owned(), value.into());
         self
     }
 
@@ -130,13 +144,13 @@ impl Brokers {
         // A server that is back is found within a second, and not within ten.
         config.set("reconnect.backoff.max.ms", "1000");
         for (setting, value) in defaults {
-            config.set(*setting, *value);
+            config.set(name_of(setting), *value);
         }
         for (setting, value) in &self.settings {
             config.set(setting, value);
         }
         for (setting, value) in fixed {
-            config.set(*setting, *value);
+            config.set(name_of(setting), *value);
         }
         config.set("bootstrap.servers", &self.bootstrap);
         Ok(config)
@@ -164,9 +178,51 @@ mod tests {
             .with("sasl.mechanisms", "PLAIN")
             .with("sasl.mechanism", "SCRAM-SHA-512");
         assert_eq!(brokers.client(&[], &[]).unwrap().get("sasl.mechanisms"), Some("SCRAM-SHA-512"));
-        for (setting, value) in [("request.required.acks", "1"), ("metadata.broker.list", "x")] {
+        for (setting, value) in [
+            ("request.required.acks", "1"),
+            ("auto.commit.enable", "true"),
+            ("metadata.broker.list", "x"),
+        ] {
             let error = Brokers::at("h").with(setting, value).client(&[], &[]).unwrap_err();
             assert!(error.to_string().contains("not to be set"), "{error}");
+        }
+    }
+    #[test]
+    fn what_is_fixed_holds_whichever_name_the_user_has_for_it() {
+        for (alias, name) in ALIASES {
+            for (user, ours) in [(alias, name), (name, alias), (alias, alias)] {
+                let brokers = Brokers::at("h").with(*user, "theirs");
+                if OURS.iter().any(|(ours, _)| ours == name) {
+                    continue;
+                }
+                let get = |defaults: &[_], fixed: &[_]| {
+                    let config = brokers.client(defaults, fixed).unwrap();
+                    assert_eq!(config.get(alias), None, "{name} has one name");
+                    config.get(name).map(str::to_owned)
+                };
+                assert_eq!(get(&[(*ours, "default")], &[]).as_deref(), Some("theirs"), "{user}");
+                assert_eq!(get(&[], &[(*ours, "fixed")]).as_deref(), Some("fixed"), "{user}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_client_knows_both_names_of_a_setting() {
+        // One is an older name that only topics have, and some are in builds with TLS only.
+        let is_asked = |name: &str| {
+            name != "enable.auto.commit" && !name.starts_with("sasl.oauthbearer.client.")
+        };
+        for (alias, name) in ALIASES.iter().filter(|(_, name)| is_asked(name)) {
+            let value = match *name {
+                "compression.type" => "lz4",
+                "acks" => "1",
+                "sasl.mechanisms" => "PLAIN",
+                _ => "77",
+            };
+            for (set, other) in [(alias, name), (name, alias)] {
+                let config = ClientConfig::new().set(*set, value).create_native_config().unwrap();
+                assert_eq!(config.get(other).unwrap(), value, "{set} is {other}");
+            }
         }
     }
 }

@@ -10,6 +10,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 pub(crate) enum SetupError {
     /// What is there, or what was asked for, will not do.
     Config(String),
+    /// This topic may not be used by this user, who may use others.
+    Forbidden(String),
+    /// What is there cannot be read by this build.
+    Unreadable(String),
     /// What was asked for does not exist.
     NotFound(String),
     /// The cluster did not answer, or not now.
@@ -55,7 +59,9 @@ impl SetupError {
 
     pub(crate) fn for_store(self, operation: &'static str) -> StoreError {
         let (kind, text, source) = match self {
-            Self::Config(text) => (StoreErrorKind::InvalidConfig, text, None),
+            Self::Config(text) | Self::Forbidden(text) | Self::Unreadable(text) => {
+                (StoreErrorKind::InvalidConfig, text, None)
+            }
             Self::NotFound(text) => (StoreErrorKind::NotFound, text, None),
             Self::Unavailable(text, source) => (StoreErrorKind::Unavailable, text, source),
         };
@@ -68,9 +74,10 @@ impl SetupError {
 
     pub(crate) fn for_transport(self, operation: &'static str) -> TransportError {
         let (kind, text, source) = match self {
-            Self::Config(text) | Self::NotFound(text) => {
-                (TransportErrorKind::InvalidConfig, text, None)
-            }
+            Self::Config(text)
+            | Self::Forbidden(text)
+            | Self::Unreadable(text)
+            | Self::NotFound(text) => (TransportErrorKind::InvalidConfig, text, None),
             Self::Unavailable(text, source) => (TransportErrorKind::Unavailable, text, source),
         };
         let error = TransportError::new(kind, operation).with_detail(text);
@@ -117,9 +124,11 @@ pub(crate) fn is_refusal(code: RDKafkaErrorCode) -> bool {
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(text) | Self::NotFound(text) | Self::Unavailable(text, _) => {
-                f.write_str(text)
-            }
+            Self::Config(text)
+            | Self::Forbidden(text)
+            | Self::Unreadable(text)
+            | Self::NotFound(text)
+            | Self::Unavailable(text, _) => f.write_str(text),
         }
     }
 }

@@ -1,4 +1,6 @@
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use dlq_core::Timestamp;
 use metrics::{Gauge, counter, gauge, histogram};
@@ -14,13 +16,19 @@ pub const DLQ_KAFKA_LATENESS_SECONDS: &str = "dlq_kafka_lateness_seconds";
 /// Partitions that are read from their beginning, since their topic was deleted and made anew, by `topic`: a counter.
 pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
 
-/// What a source shows of itself.
+/// What a source shows of itself. The thread that polls writes it in each of its turns, so that what is shown is of now.
 #[derive(Clone)]
 pub(crate) struct Gauges {
-    pub(crate) waiting: Gauge,
-    pub(crate) paused: Gauge,
+    waiting: Gauge,
+    paused: Gauge,
     next_due: Gauge,
+    /// When the first of what waits is due, in milliseconds since `began`.
+    due: Arc<AtomicU64>,
+    began: Instant,
 }
+
+/// Nothing waits.
+const NEVER: u64 = u64::MAX;
 
 impl Gauges {
     pub(crate) fn new(group: &str) -> Self {
@@ -29,11 +37,33 @@ impl Gauges {
             waiting: of(DLQ_KAFKA_WAITING),
             paused: of(DLQ_KAFKA_PAUSED),
             next_due: of(DLQ_KAFKA_NEXT_DUE_SECONDS),
+            due: Arc::new(AtomicU64::new(NEVER)),
+            began: Instant::now(),
         }
     }
 
-    pub(crate) fn next_due(&self, due_in: Option<Duration>) {
-        self.next_due.set(due_in.unwrap_or_default().as_secs_f64());
+    /// The first of what waits is due then. Told by the source.
+    pub(crate) fn next_due(&self, due: Option<Instant>) {
+        let millis = |due: Instant| due.saturating_duration_since(self.began).as_millis();
+        let due = due.map_or(NEVER, |due| u64::try_from(millis(due)).unwrap_or(NEVER));
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    /// Shows how many records wait, how many partitions are paused, and how long it is until the first record is due.
+    pub(crate) fn show(&self, waiting: usize, paused: usize) {
+        self.waiting.set(waiting as f64);
+        self.paused.set(paused as f64);
+        let due_in = match self.due.load(Ordering::Relaxed) {
+            NEVER => Duration::ZERO,
+            due => Duration::from_millis(due).saturating_sub(self.began.elapsed()),
+        };
+        self.next_due.set(due_in.as_secs_f64());
+    }
+
+    /// Nothing waits any more, and nothing is ours.
+    pub(crate) fn end(&self) {
+        self.next_due(None);
+        self.show(0, 0);
     }
 }
 

@@ -70,9 +70,27 @@ impl KafkaRetryLane {
             }
         }
     }
+
+    async fn send(&self, escalation: &Escalation, topic: &Topic) -> Result<(), Unwritten> {
+        let (stage, partitions) = topic;
+        let message = escalation.delivery.message();
+        let death = escalation.delivery.death(&escalation.consumer);
+        let key = message.key();
+        let by = death.letter.as_bytes();
+        let outgoing = Outgoing {
+            operation: OPERATION,
+            topic: &stage.topic,
+            partition: Some(partition_for(key.map(|key| &key[..]), by, *partitions)),
+            key,
+            value: message.payload(),
+            headers: &|| headers(escalation),
+        };
+        self.producer.send(&outgoing).await
+    }
 }
 
 impl RetryLane for KafkaRetryLane {
+    /// Many of these wait at the same time, and so what they keep is small.
     async fn escalate(&self, mut escalation: Escalation) -> Result<(), StoreError> {
         let Some((stage, due)) = self.stage(&escalation) else {
             let text = "the ladder of retry topics has no stages; add one, or go `without_retries`";
@@ -80,36 +98,18 @@ impl RetryLane for KafkaRetryLane {
             return Err(failed.with_detail(text));
         };
         escalation.due = due;
-        let (stage, partitions) = stage;
-        let delivery = escalation.delivery.clone();
-        let message = delivery.message();
-        let death = delivery.death(&escalation.consumer);
-        let key = message.key();
-        let by = death.letter.as_bytes();
-        let partition = partition_for(key.map(|key| &key[..]), by, *partitions);
-        let send = async |escalation: &Escalation| {
-            let outgoing = Outgoing {
-                operation: OPERATION,
-                topic: &stage.topic,
-                partition: Some(partition),
-                key,
-                value: message.payload(),
-                headers: &|| headers(escalation),
-            };
-            self.producer.send(&outgoing).await
-        };
-        match send(&escalation).await {
+        match self.send(&escalation, stage).await {
             Ok(()) => return Ok(()),
             Err(Unwritten::Failed(error)) => return Err(error),
             Err(Unwritten::TooLarge) => {}
         }
         escalation.history = shortest(&escalation.history);
-        // Apart, since it is rare, and large in memory.
-        match Box::pin(send(&escalation)).await {
+        // Apart, since it is rare.
+        match Box::pin(self.send(&escalation, stage)).await {
             Ok(()) => Ok(()),
             Err(Unwritten::Failed(error)) => Err(error),
             Err(Unwritten::TooLarge) => {
-                Err(too_large(OPERATION, &stage.topic, StoreErrorKind::Refused))
+                Err(too_large(OPERATION, &stage.0.topic, StoreErrorKind::Refused))
             }
         }
     }

@@ -89,7 +89,7 @@
 //! - Records of an aborted transaction are not seen here; Java's consumers see them unless they are `read_committed`.
 //! - A header whose name is not UTF-8 cannot be read by the client that this crate rests on. Its record is handled without
 //!   it, and a warning says where it stands. The client panics at it, which is caught here; a program that is built with
-//!   `panic = "abort"` ends instead. A name is read up to its first NUL.
+//!   `panic = "abort"` ends instead, and is told so before the first header is read. A name is read up to its first NUL.
 
 pub mod admin;
 mod blocked;

@@ -19,7 +19,9 @@ const MARKING: &str = "mark the run of a suspect";
 /// [`KafkaSource::crash_marks`](crate::KafkaSource::crash_marks).
 ///
 /// A mark stands in the metadata of the partition's commit, which is written before the suspect runs. That the run has
-/// ended is said by the next commit, the same that says what else is done: no run is blamed for the death of another.
+/// ended is said by the next commit, the same that says what else is done: no run is blamed for the death of another. A
+/// record that is done has no marks, unless it is dead of them: those stay until the group's position has passed it. One that
+/// is given back keeps them until they are [ended](CrashMarks::end).
 #[derive(Clone, Debug)]
 pub struct KafkaCrashMarks {
     shared: Arc<Shared>,

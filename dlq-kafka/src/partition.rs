@@ -329,9 +329,10 @@ impl Partition {
         state.point(is_clean)
     }
 
-    /// Whether this hop is seen for the first time, of a retry topic.
-    pub(crate) fn is_first(&self, death: Death, escalations: u32) -> bool {
-        self.state().hops.insert((death, escalations))
+    /// Whether this hop is seen for the first time, of a retry topic: of how many times the death was sent back, and how
+    /// many times the message was given on since.
+    pub(crate) fn is_first(&self, death: Death, replays: u32, escalations: u32) -> bool {
+        self.state().hops.insert((death, replays, escalations))
     }
 
     /// Whether no record before had headers that cannot be read.
@@ -394,12 +395,14 @@ impl State {
 /// The latest hops of a retry topic.
 #[derive(Debug, Default)]
 struct Hops {
-    known: HashSet<(Death, u32)>,
-    order: VecDeque<(Death, u32)>,
+    known: HashSet<Hop>,
+    order: VecDeque<Hop>,
 }
 
+type Hop = (Death, u32, u32);
+
 impl Hops {
-    fn insert(&mut self, hop: (Death, u32)) -> bool {
+    fn insert(&mut self, hop: Hop) -> bool {
         if !self.known.insert(hop) {
             return false;
         }
@@ -546,9 +549,9 @@ mod tests {
         let death =
             |n: u32| Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: n };
         for n in 0..(HOPS as u32 + 5) {
-            assert!(hops.insert((death(n), 1)));
+            assert!(hops.insert((death(n), 0, 1)));
         }
-        assert!(!hops.insert((death(6), 1)));
+        assert!(!hops.insert((death(6), 0, 1)));
         assert_eq!((hops.known.len(), hops.order.len()), (HOPS, HOPS));
     }
 }

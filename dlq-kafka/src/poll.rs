@@ -478,7 +478,6 @@ impl Poller {
             phase == Phase::Closing || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
         let stages = all.iter().filter(|partition| partition.stage.is_some()).count();
         let waiting: usize = all.iter().map(|partition| partition.held()).sum();
-        self.gauges.waiting.set(waiting as f64);
         let is_crowded = self.early() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
@@ -504,7 +503,7 @@ impl Poller {
             }
         }
         let ours = |place: &&(Arc<str>, i32)| self.shared.find(&place.0, place.1).is_some();
-        self.gauges.paused.set(self.paused.iter().filter(ours).count() as f64);
+        self.gauges.show(waiting, self.paused.iter().filter(ours).count());
         for (list, result) in
             [(&pause, self.consumer.pause(&pause)), (&resume, self.consumer.resume(&resume))]
         {
@@ -524,6 +523,7 @@ impl Poller {
         let is_clean = self.shared.phase() == Phase::Closing;
         self.consumer.context().is_leaving.store(true, Ordering::Release);
         give_up(&self.consumer, &all, is_clean, self.consumer.assignment_lost());
+        self.gauges.end();
         drop(self.consumer);
         self.shared.advance(Phase::Left);
     }

@@ -1,7 +1,7 @@
 //! Writes records, and returns once every replica in sync has them.
 
 use std::error::Error as _;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,12 +13,13 @@ use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
 };
-use tokio::sync::{Notify, OnceCell, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
+use crate::letters::leave;
 use crate::rebalance::log;
 use crate::shared::lock;
 
@@ -27,29 +28,66 @@ const DELIVERY: &str = "30000";
 /// For how long a queue that is full is waited for, and how often it is looked at.
 const FULL: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
+/// For how long a client that can do no more is kept for who still waits for a record.
+const CLOSING: Duration = Duration::from_secs(40);
 /// How long the cluster may be asked for the partitions of a topic.
 const ASKING: Duration = Duration::from_secs(10);
 
 /// What became of a record, for whoever waits for it.
 type Waiting = oneshot::Sender<Result<(), KafkaError>>;
+type Told = oneshot::Receiver<Result<(), KafkaError>>;
 
 /// What the client's own thread has to say. It is told on a task: to wake each of those who wait from another thread would
 /// cost more than to write their records.
-#[derive(Default)]
 struct Reports {
-    queue: Mutex<Vec<(Waiting, Result<(), KafkaError>)>>,
+    /// `None` where there is no task any more.
+    queue: Mutex<Option<Vec<Report>>>,
     arrived: Notify,
 }
 
+type Report = (Waiting, Result<(), KafkaError>);
+
 impl Reports {
-    async fn tell(self: Arc<Self>) {
-        loop {
-            self.arrived.notified().await;
-            for (waiting, outcome) in std::mem::take(&mut *lock(&self.queue)) {
-                // Who does not wait any more does not want to know.
-                let _ = waiting.send(outcome);
+    fn new() -> Arc<Self> {
+        Arc::new(Self { queue: Mutex::new(Some(Vec::new())), arrived: Notify::new() })
+    }
+
+    fn add(&self, report: Report) {
+        match &mut *lock(&self.queue) {
+            Some(queue) => queue.push(report),
+            None => return tell([report]),
+        }
+        self.arrived.notify_one();
+    }
+
+    fn tell(self: Arc<Self>) -> impl Future<Output = ()> + Send {
+        // Also where the task is never begun.
+        let telling = Telling(self);
+        async move {
+            let Telling(reports) = &telling;
+            loop {
+                reports.arrived.notified().await;
+                let news = lock(&reports.queue).as_mut().map(std::mem::take);
+                tell(news.into_iter().flatten());
             }
         }
+    }
+}
+
+/// The task. It ends with its runtime, which may be before those who send from another one.
+struct Telling(Arc<Reports>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let left = lock(&self.0.queue).take();
+        tell(left.into_iter().flatten());
+    }
+}
+
+fn tell(reports: impl IntoIterator<Item = Report>) {
+    for (waiting, outcome) in reports {
+        // Who does not wait any more does not want to know.
+        let _ = waiting.send(outcome);
     }
 }
 
@@ -60,8 +98,7 @@ impl ProducerContext for Context {
 
     fn delivery(&self, outcome: &DeliveryResult<'_>, waiting: Box<Waiting>) {
         let outcome = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        lock(&self.0.queue).push((*waiting, outcome));
-        self.0.arrived.notify_one();
+        self.0.add((*waiting, outcome));
     }
 }
 
@@ -95,24 +132,126 @@ pub(crate) enum Unwritten {
 }
 
 /// Writes records, many at the same time. Cheap to clone.
+///
+/// A client that has met with a fatal error writes nothing any more: the first record by which that shows is not written,
+/// and the next one makes another client.
 #[derive(Clone)]
 pub(crate) struct Producer {
-    inner: Client,
+    inner: Arc<Slot>,
     /// Writes one record at a time: a batch is refused whole when it is too large for its topic.
-    single: Arc<OnceCell<Client>>,
+    single: Arc<Slot>,
     brokers: Brokers,
 }
 
-#[derive(Clone)]
+type Settings = &'static [(&'static str, &'static str)];
+
+/// The place of a client, which is made when it is needed.
+struct Slot {
+    brokers: Brokers,
+    defaults: Settings,
+    fixed: Settings,
+    client: RwLock<Option<Arc<Client>>>,
+}
+
+impl Slot {
+    fn new(brokers: &Brokers, defaults: Settings, fixed: Settings) -> Arc<Self> {
+        Arc::new(Self { brokers: brokers.clone(), defaults, fixed, client: RwLock::default() })
+    }
+
+    fn client(&self) -> Result<Arc<Client>, SetupError> {
+        if let Some(client) = &*self.client.read().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(Arc::clone(client));
+        }
+        let mut slot = self.client.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*slot {
+            return Ok(Arc::clone(client));
+        }
+        let made = client(&self.brokers, self.defaults, self.fixed)?;
+        Ok(Arc::clone(slot.insert(Arc::new(made))))
+    }
+
+    /// Has the next one make another client in the place of this one.
+    fn give_up(&self, client: &Arc<Client>) {
+        let mut slot = self.client.write().unwrap_or_else(PoisonError::into_inner);
+        if !slot.as_ref().is_some_and(|open| Arc::ptr_eq(open, client)) {
+            return;
+        }
+        let Some(old) = slot.take() else { return };
+        drop(slot);
+        // To close it blocks, and so it is done by nobody who waits for a record.
+        leave(move || {
+            let until = std::time::Instant::now() + CLOSING;
+            while Arc::strong_count(&old) > 1 && std::time::Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+        });
+    }
+}
+
 struct Client {
-    producer: Arc<ThreadedProducer<Context>>,
-    _telling: Arc<JoinSet<()>>,
+    producer: ThreadedProducer<Context>,
+    _telling: JoinSet<()>,
+}
+
+impl Client {
+    /// Gives the client a record, and says where its outcome will be told. `None` while its queue is full.
+    fn take(&self, outgoing: &Outgoing<'_>) -> Result<Option<Told>, Unwritten> {
+        let Outgoing { operation, topic, .. } = *outgoing;
+        let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
+        let (waiting, told) = oneshot::channel();
+        let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, Box::new(waiting));
+        record.headers = Some(headers);
+        record.partition = outgoing.partition;
+        record.key = outgoing.key.map(|key| &key[..]);
+        record.payload = outgoing.value.map(|value| &value[..]);
+        match self.producer.send(record) {
+            Ok(()) => Ok(Some(told)),
+            Err((error, _)) if error.rdkafka_error_code() == Some(Code::QueueFull) => Ok(None),
+            Err((error, _)) => Err(self.unwritten(operation, topic, error)),
+        }
+    }
+
+    async fn take_when_there_is_room(&self, outgoing: &Outgoing<'_>) -> Result<Told, Unwritten> {
+        let until = Instant::now() + FULL;
+        while Instant::now() < until {
+            sleep(LOOK).await;
+            if let Some(told) = self.take(outgoing)? {
+                return Ok(told);
+            }
+        }
+        let full = KafkaError::MessageProduction(Code::QueueFull);
+        Err(unwritten(outgoing.operation, outgoing.topic, full))
+    }
+
+    /// Why a record was not written: what has put an end to the client, if something has.
+    fn unwritten(&self, operation: &'static str, topic: &str, error: KafkaError) -> Unwritten {
+        let Some((code, why)) = self.producer.client().fatal_error() else {
+            return unwritten(operation, topic, error);
+        };
+        let (kind, text) = if is_refusal(code) {
+            let text = format!(
+                "topic `{topic}` may not be written by this user, nor any other; allow `Write` on it ({why})"
+            );
+            (StoreErrorKind::InvalidConfig, text)
+        } else {
+            let text = format!("topic `{topic}`: the client has ended, and is made anew ({why})");
+            (StoreErrorKind::Unavailable, text)
+        };
+        Unwritten::Failed(StoreError::new(kind, operation).with_detail(text).with_source(error))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.producer.client().fatal_error().is_some()
+    }
 }
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = client(brokers, &[("linger.ms", "2")], &[])?;
-        Ok(Self { inner, single: Arc::default(), brokers: brokers.clone() })
+        let inner = Slot::new(brokers, &[("linger.ms", "2")], &[]);
+        // What is wrong with the settings shows here.
+        inner.client()?;
+        let single = Slot::new(brokers, &[], &[("linger.ms", "0"), ("batch.num.messages", "1")]);
+        Ok(Self { inner, single, brokers: brokers.clone() })
     }
 
     /// Writes a record, and returns once it is confirmed. Of one that is too large nothing is written.
@@ -130,15 +269,7 @@ impl Producer {
         unwritten: Unwritten,
     ) -> Result<(), Unwritten> {
         match unwritten {
-            Unwritten::TooLarge => {
-                let single = self.single.get_or_try_init(|| async {
-                    client(&self.brokers, &[], &[("linger.ms", "0"), ("batch.num.messages", "1")])
-                });
-                let single = single
-                    .await
-                    .map_err(|error| Unwritten::Failed(error.for_store(outgoing.operation)))?;
-                self.send_by(single, outgoing).await
-            }
+            Unwritten::TooLarge => self.send_by(&self.single, outgoing).await,
             Unwritten::Failed(error) if is_missing(&error) => {
                 // The topic may be there again, and with fewer partitions; the client is minutes late to see it by itself.
                 let Ok(count) = self.partitions(outgoing.topic).await else {
@@ -151,27 +282,29 @@ impl Producer {
         }
     }
 
-    async fn send_by(&self, client: &Client, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
-        let Outgoing { operation, topic, .. } = *outgoing;
-        let mut until = None;
-        let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
-        let (waiting, told) = oneshot::channel();
-        let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, Box::new(waiting));
-        record.headers = Some(headers);
-        record.partition = outgoing.partition;
-        record.key = outgoing.key.map(|key| &key[..]);
-        record.payload = outgoing.value.map(|value| &value[..]);
-        while let Err((error, unsent)) = client.producer.send(record) {
-            let is_full = error.rdkafka_error_code() == Some(Code::QueueFull);
-            if !is_full || Instant::now() >= *until.get_or_insert_with(|| Instant::now() + FULL) {
-                return Err(unwritten(operation, topic, error));
-            }
-            record = unsent;
-            sleep(LOOK).await;
+    async fn send_by(&self, slot: &Slot, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
+        let client = slot.client();
+        let client =
+            client.map_err(|error| Unwritten::Failed(error.for_store(outgoing.operation)))?;
+        let sent = self.send_with(&client, outgoing).await;
+        if sent.is_err() && client.has_ended() {
+            slot.give_up(&client);
         }
-        match told.await {
+        sent
+    }
+
+    /// Many of these wait at the same time, and so what they keep is small.
+    async fn send_with(&self, client: &Client, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
+        let told = match client.take(outgoing)? {
+            Some(told) => told,
+            // Apart, since it is rare, and large in memory.
+            None => Box::pin(client.take_when_there_is_room(outgoing)).await?,
+        };
+        let told = told.await;
+        let Outgoing { operation, topic, .. } = *outgoing;
+        match told {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(unwritten(operation, topic, error)),
+            Ok(Err(error)) => Err(client.unwritten(operation, topic, error)),
             Err(_) => {
                 let text = "the producer was closed before the record was confirmed";
                 let failed = StoreError::new(StoreErrorKind::Unavailable, operation);
@@ -183,9 +316,9 @@ impl Producer {
     /// How many partitions a topic has.
     pub(crate) async fn partitions(&self, topic: &str) -> Result<i32, SetupError> {
         let what = format!("look for topic `{topic}` at {}", self.brokers.bootstrap());
-        let (inner, name) = (self.inner.clone(), topic.to_owned());
+        let (client, name) = (self.inner.client()?, topic.to_owned());
         let asked = tokio::task::spawn_blocking(move || {
-            let metadata = inner.producer.client().fetch_metadata(Some(&name), ASKING)?;
+            let metadata = client.producer.client().fetch_metadata(Some(&name), ASKING)?;
             let topic = metadata.topics().iter().find(|topic| topic.name() == name);
             match topic.map(|topic| (topic.error(), topic.partitions().len())) {
                 Some((None, count)) if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
@@ -214,12 +347,12 @@ fn client(
     ];
     let defaults = [&[("delivery.timeout.ms", DELIVERY)], defaults].concat();
     let config = brokers.client(&defaults, &[&ours, fixed].concat())?;
-    let reports = Arc::new(Reports::default());
+    let reports = Reports::new();
     let made = config.create_with_context(Context(Arc::clone(&reports)));
     let producer = made.map_err(|error| SetupError::answered("make a producer", error))?;
     let mut telling = JoinSet::new();
     telling.spawn(reports.tell());
-    Ok(Client { producer: Arc::new(producer), _telling: Arc::new(telling) })
+    Ok(Client { producer, _telling: telling })
 }
 
 /// Whether the record has no place, as far as the client knows.
@@ -258,5 +391,26 @@ fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritt
 impl std::fmt::Debug for Producer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Producer").field("brokers", &self.brokers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_is_told_also_when_the_runtime_has_ended_that_told_it() {
+        let reports = Reports::new();
+        let ended = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut telling = JoinSet::new();
+        telling.spawn_on(Arc::clone(&reports).tell(), ended.handle());
+        let (before, told_before) = oneshot::channel();
+        reports.add((before, Ok(())));
+        ended.shutdown_background();
+        let (after, told_after) = oneshot::channel();
+        reports.add((after, Ok(())));
+        for told in [told_before, told_after] {
+            tokio::time::timeout(FULL, told).await.expect("it is told").unwrap().unwrap();
+        }
     }
 }

@@ -61,35 +61,35 @@ impl Reading {
             }
             sent
         };
-        let delivery = if is_plain {
-            Delivery::new(sent(headers, timestamp), origin)
-        } else {
-            // Headers that claim an identity are believed where they fit the message (G2).
-            let (producers, decoded) = wire::split_ours(&headers);
-            let read = sent(headers, timestamp);
-            match decoded.death(&read, &self.consumer, false) {
-                None => Delivery::new(read, origin),
-                Some(Death { letter, generation }) => {
-                    let born = &decoded.original;
-                    let origin = match (&born.topic, born.partition, born.offset) {
-                        (Some(topic), Some(partition), Some(position)) => {
-                            dlq_core::Origin::new("kafka", topic.as_str(), position)
-                                .with_partition(partition)
-                                .with_cluster(Arc::clone(&self.cluster))
-                        }
-                        _ => origin,
-                    };
-                    let mut message = read.with_headers(producers);
-                    if let Some(at) = born.timestamp {
-                        message = message.with_published_at(at);
+        let consumer = Arc::clone(&self.consumer);
+        if is_plain {
+            return Delivery::to(consumer, sent(headers, timestamp), origin);
+        }
+        // Headers that claim an identity are believed where they fit the message (G2).
+        let (producers, decoded) = wire::split_ours(&headers);
+        let read = sent(headers, timestamp);
+        let delivery = match decoded.death(&read, &self.consumer, false) {
+            None => Delivery::new(read, origin),
+            Some(Death { letter, generation }) => {
+                let born = &decoded.original;
+                let origin = match (&born.topic, born.partition, born.offset) {
+                    (Some(topic), Some(partition), Some(position)) => {
+                        dlq_core::Origin::new("kafka", topic.as_str(), position)
+                            .with_partition(partition)
+                            .with_cluster(Arc::clone(&self.cluster))
                     }
-                    Delivery::new(message, origin)
-                        .with_death(Death { letter, generation: generation.saturating_add(1) })
-                        .with_replays(decoded.replays.unwrap_or(0))
+                    _ => origin,
+                };
+                let mut message = read.with_headers(producers);
+                if let Some(at) = born.timestamp {
+                    message = message.with_published_at(at);
                 }
+                Delivery::new(message, origin)
+                    .with_death(Death { letter, generation: generation.saturating_add(1) })
+                    .with_replays(decoded.replays.unwrap_or(0))
             }
         };
-        delivery.with_consumer(Arc::clone(&self.consumer))
+        delivery.with_consumer(consumer)
     }
 
     fn record(&self, record: Record, stands: Origin, delay: Duration) -> Read {

@@ -1,5 +1,5 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use dlq_core::{Header, Headers, Origin, Position, Timestamp};
@@ -69,6 +69,15 @@ pub(crate) fn kafka() -> Arc<str> {
 }
 
 pub(crate) fn read_headers(headers: &BorrowedHeaders) -> (Headers, usize) {
+    if cfg!(panic = "abort") {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            tracing::warn!(
+                "this program is built with `panic = \"abort\"`: a header whose name is not UTF-8 ends it; build it with \
+                 `panic = \"unwind\"`"
+            );
+        });
+    }
     // The client panics at a name that is not UTF-8, which any producer can write. Whatever hook there is for panics
     // hears of it, so it is asked once.
     let each = (0..headers.count())

@@ -1,7 +1,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlq_core::{Delivery, Disposition, LetterId, Settle, TransportError, TransportErrorKind};
+use dlq_core::{
+    Delivery, Disposition, LetterId, Reason, Settle, TransportError, TransportErrorKind,
+};
 use tokio::time::timeout;
 
 use crate::shared::{Line, Phase, Place, Returned, Shared};
@@ -25,6 +27,13 @@ pub struct KafkaSettle {
     delivery: Option<Delivery>,
     /// Under which identity its runs are marked, of a suspect.
     suspect: Option<LetterId>,
+    /// It is noted that it is done.
+    is_noted: bool,
+    /// It is done because it kills: its marks go with the commit that passes it. Until then it may be handed out to another
+    /// owner, who has to know (G3).
+    kills: bool,
+    /// It is not in hand any more.
+    is_back: bool,
 }
 
 impl KafkaSettle {
@@ -36,7 +45,9 @@ impl KafkaSettle {
         suspect: Option<LetterId>,
     ) -> Self {
         let shared = Arc::clone(shared);
-        Self { shared, place, line, delivery: Some(delivery), suspect }
+        let delivery = Some(delivery);
+        let (is_noted, kills, is_back) = (false, false, false);
+        Self { shared, place, line, delivery, suspect, is_noted, kills, is_back }
     }
 
     fn give_back(&mut self, after: Duration) {
@@ -48,7 +59,10 @@ impl KafkaSettle {
         self.shared.give_back(Returned { delivery, place, due, line });
     }
 
-    fn done(&mut self) -> Result<(), TransportError> {
+    fn done(&mut self, disposition: &Disposition) -> Result<(), TransportError> {
+        if self.is_noted {
+            return Ok(());
+        }
         self.delivery = None;
         if let Some(line) = self.line.take() {
             self.shared.release(line);
@@ -56,7 +70,35 @@ impl KafkaSettle {
         self.place.partition.done(self.place.sequence).map_err(|_| {
             let text = "its partition was given to another process, which has the record now";
             TransportError::new(TransportErrorKind::Lost, "settle a record").with_detail(text)
-        })
+        })?;
+        self.is_noted = true;
+        self.kills =
+            matches!(disposition, Disposition::Dead(letter) if letter.reason == Reason::MaxCrashes);
+        Ok(())
+    }
+
+    /// It is not in hand any more; was nothing said of it, it comes again. Whether its mark goes then is not known here, for
+    /// what was found to kill is given back unrun: who wrote the mark ends it.
+    fn come_back(&mut self) {
+        if std::mem::replace(&mut self.is_back, true) {
+            return;
+        }
+        self.give_back(DROPPED);
+        if let Some(letter) = self.suspect {
+            if self.is_noted && !self.kills {
+                self.place.partition.end(self.place.offset);
+            }
+            if self.is_noted || self.place.partition.is_leaving() {
+                self.shared.cleared(letter, &self.place);
+            }
+        }
+        self.shared.came_back(&self.place);
+    }
+
+    /// Whether it had the last word of a closed source: whoever waits for it may end the process next. Asked once it is
+    /// not in hand any more.
+    fn was_last(&self) -> bool {
+        self.shared.in_hand() == 0 && self.shared.phase() == Phase::Closing
     }
 }
 
@@ -67,15 +109,22 @@ impl Settle for KafkaSettle {
                 self.give_back(after);
                 Ok(())
             }
-            _ => self.done(),
+            done => self.done(&done),
         };
-        let shared = Arc::clone(&self.shared);
-        drop(self);
-        if shared.in_hand() == 0 && shared.phase() == Phase::Closing {
-            // The last word of a closed source: whoever waits for it may end the process next.
-            let _ = timeout(LEAVING, shared.until_left()).await;
+        self.come_back();
+        if self.was_last() {
+            let _ = timeout(LEAVING, self.shared.until_left()).await;
         }
         settled
+    }
+
+    fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
+        if matches!(disposition, Disposition::Deferred { .. }) {
+            return None;
+        }
+        let settled = self.done(disposition);
+        self.come_back();
+        (!self.was_last()).then_some(settled)
     }
 
     /// There is no lease: a partition is ours until it is revoked.
@@ -90,11 +139,107 @@ impl Settle for KafkaSettle {
 
 impl Drop for KafkaSettle {
     fn drop(&mut self) {
-        self.give_back(DROPPED);
-        if let Some(letter) = self.suspect {
-            self.place.partition.end(self.place.offset);
-            self.shared.cleared(letter, &self.place);
-        }
-        self.shared.came_back(&self.place);
+        self.come_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use dlq_core::{Message, Origin, Position};
+    use futures_util::poll;
+
+    use super::*;
+    use crate::partition::{Partition, Received};
+
+    fn open() -> Arc<Partition> {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.found(Some((5, "")));
+        partition.opened();
+        Arc::new(partition)
+    }
+
+    /// What was found to kill is given back until its letter can be written, and must not be run then.
+    #[tokio::test]
+    async fn g3_the_mark_of_what_is_given_back_stays_until_it_is_ended() {
+        use dlq_core::CrashMarks as _;
+
+        let (shared, partition) = (Arc::new(Shared::new()), open());
+        let marks = crate::marks::KafkaCrashMarks::new(Arc::clone(&shared));
+        let suspect = |shared: &Arc<Shared>| {
+            let mut settle = in_hand(shared, &partition, 5);
+            let letter = settle.delivery.as_ref().unwrap().death("billing").letter;
+            shared.suspect(letter, settle.place.clone());
+            settle.suspect = Some(letter);
+            (settle, letter)
+        };
+        let (settle, letter) = suspect(&shared);
+        assert_eq!(partition.begin(5).ok(), Some(0));
+        settle.settle(Disposition::Deferred { after: DROPPED }).await.unwrap();
+        assert_eq!(partition.begin(5).ok(), Some(1), "it was given back");
+        drop(suspect(&shared));
+        assert_eq!(partition.begin(5).ok(), Some(2), "it was dropped");
+        marks.end(letter).await.unwrap();
+        assert_eq!(partition.begin(5).ok(), Some(0), "its run has ended");
+        let (settle, _) = suspect(&shared);
+        settle.settle(DONE).await.unwrap();
+        assert_eq!(partition.begin(5).ok(), Some(0), "it is done");
+        assert!(shared.suspected(letter).is_none());
+        let (settle, _) = suspect(&shared);
+        let mut dead = dlq_testkit::fixtures::letter(5);
+        dead.reason = Reason::MaxCrashes;
+        settle.settle(Disposition::Dead(Box::new(dead))).await.unwrap();
+        assert_eq!(
+            partition.begin(5).ok(),
+            Some(1),
+            "whoever is handed it before it is passed has to know"
+        );
+        let (settle, _) = suspect(&shared);
+        partition.leave();
+        drop(settle);
+        assert!(shared.suspected(letter).is_none(), "nothing is kept of what went");
+    }
+
+    fn in_hand(shared: &Arc<Shared>, partition: &Arc<Partition>, offset: u64) -> KafkaSettle {
+        let mut received = Received::default();
+        partition.receive([(offset, &mut received)].into_iter());
+        let place = Place { partition: Arc::clone(partition), sequence: received.sequence, offset };
+        assert!(shared.yielded(&place));
+        let origin = Origin::new("kafka", "orders", Position::Offset(offset));
+        let delivery = Delivery::new(Message::new("orders", "x"), origin);
+        KafkaSettle::new(shared, place, None, delivery, None)
+    }
+
+    const DONE: Disposition = Disposition::Succeeded;
+
+    #[tokio::test]
+    async fn g1_the_last_word_of_a_closed_source_waits_until_its_group_was_left() {
+        let (shared, partition) = (Arc::new(Shared::new()), open());
+        let [mut first, mut last] = [5, 6].map(|offset| in_hand(&shared, &partition, offset));
+        shared.advance(Phase::Closing);
+        assert!(matches!(first.settle_now(&DONE), Some(Ok(()))));
+        assert!(last.settle_now(&DONE).is_none(), "it has to wait");
+        assert_eq!((shared.in_hand(), partition.rests_at()), (0, Some(7)), "the thread may leave");
+        assert!(partition.close(true).is_some());
+        let mut settled = pin!(last.settle(DONE));
+        assert!(poll!(settled.as_mut()).is_pending());
+        shared.advance(Phase::Left);
+        assert!(settled.await.is_ok(), "it was noted before");
+    }
+
+    #[test]
+    fn what_is_said_at_once_is_said_once_and_not_of_a_partition_that_went() {
+        let (shared, partition) = (Arc::new(Shared::new()), open());
+        let [mut first, mut second] = [5, 6].map(|offset| in_hand(&shared, &partition, offset));
+        let later = Disposition::Deferred { after: DROPPED };
+        assert!(first.settle_now(&later).is_none(), "it is given back by the other way");
+        assert!(matches!(first.settle_now(&DONE), Some(Ok(()))));
+        drop(first);
+        assert_eq!((shared.in_hand(), shared.queue().returned.len()), (1, 0));
+        partition.close(true);
+        assert!(matches!(second.settle_now(&DONE), Some(Err(_))), "another has it now");
+        drop(second);
+        assert_eq!((shared.in_hand(), shared.queue().returned.len()), (0, 0));
     }
 }

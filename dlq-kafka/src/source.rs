@@ -158,9 +158,13 @@ impl KafkaSource {
             let (Sleeper::Returned(Returned { place, .. }) | Sleeper::Record { place, .. }) =
                 sleeper;
             let is_past = place.partition.is_leaving();
-            if let (true, Sleeper::Returned(Returned { line: Some(line), .. })) = (is_past, sleeper)
+            if let (true, Sleeper::Returned(Returned { line, delivery, place, .. })) =
+                (is_past, sleeper)
             {
-                lines.push(line.clone());
+                lines.extend(line.clone());
+                if delivery.deliveries() > 1 {
+                    self.shared.cleared(delivery.death(&self.reading.consumer).letter, place);
+                }
             }
             !is_past
         });
@@ -206,7 +210,8 @@ impl KafkaSource {
             Read::Record { delivery, due } => {
                 let delivery = counted(delivery);
                 let death = delivery.death(&self.reading.consumer);
-                if !place.partition.is_first(death, delivery.escalations()) {
+                let (replays, escalations) = (delivery.replays(), delivery.escalations());
+                if !place.partition.is_first(death, replays, escalations) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
                     let _ = place.partition.done(place.sequence);
                     return None;
@@ -258,6 +263,7 @@ impl KafkaSource {
         if has_lost {
             self.forget();
         }
+        self.gauges.next_due(self.waiting.next_due());
         Ok(!self.ready.is_empty() || !self.next.is_empty())
     }
 }
@@ -303,8 +309,6 @@ impl Source for KafkaSource {
                 continue;
             }
             let due = self.waiting.next_due();
-            let due_in = due.map(|due| due.saturating_duration_since(Instant::now()));
-            self.gauges.next_due(due_in);
             tokio::select! {
                 () = self.shared.arrived.notified() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
@@ -319,6 +323,7 @@ impl Source for KafkaSource {
         self.next.clear();
         self.lines.clear();
         self.waiting.clear();
+        self.gauges.next_due(None);
         self.shared.advance(Phase::Closing);
         if self.shared.in_hand() == 0 && timeout(LEAVING, self.shared.until_left()).await.is_err() {
             tracing::error!("the client did not leave its group in time; it is left to its thread");

@@ -15,6 +15,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::unavailable;
+use crate::permissions::unanswered;
 
 const OPERATION: &str = "acknowledge a message";
 const ACK: Bytes = Bytes::from_static(b"+ACK");
@@ -37,6 +38,7 @@ struct Asked {
 /// Where acknowledgements are asked for. The task behind it lives as long as this.
 #[derive(Debug)]
 pub(crate) struct Acks {
+    client: Client,
     asked: mpsc::UnboundedSender<Asked>,
     _task: JoinSet<()>,
 }
@@ -45,17 +47,17 @@ impl Acks {
     pub(crate) fn new(client: Client) -> Self {
         let (asked, receiver) = mpsc::unbounded_channel();
         let mut task = JoinSet::new();
-        task.spawn(Sending::new(client).run(receiver));
-        Self { asked, _task: task }
+        task.spawn(Sending::new(client.clone()).run(receiver));
+        Self { client, asked, _task: task }
     }
 
     /// Acknowledges the message that is answered at `reply`; returns once the server has confirmed.
-    pub(crate) async fn acknowledge(&self, reply: Subject) -> Answer {
+    pub(crate) async fn acknowledge(&self, reply: &Subject) -> Answer {
         let (answer, answered) = oneshot::channel();
-        if self.asked.send(Asked { reply, answer }).is_err() {
+        if self.asked.send(Asked { reply: reply.clone(), answer }).is_err() {
             return Err(failed("the runtime of the source has ended"));
         }
-        answered.await.unwrap_or_else(|_| Err(failed("the server did not answer in time")))
+        answered.await.unwrap_or_else(|_| Err(failed(&unanswered(&self.client, reply))))
     }
 }
 

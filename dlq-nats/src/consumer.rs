@@ -33,7 +33,8 @@ pub enum Start {
 /// recognised by that name.
 ///
 /// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries and without
-/// a backoff. It is created when it is not there; one that exists with other settings is reported, never changed.
+/// a backoff. It is created when it is not there; one that exists with other settings is reported, never changed. Its
+/// [lease](Self::with_lease) is taken as it is.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct NatsConsumer {
@@ -93,7 +94,8 @@ impl NatsConsumer {
     }
 
     /// Sets for how long a message stays with a process without a word (`ack_wait`). It is extended while the handler
-    /// runs or the message waits, so that it only says how soon a dead process is noticed. Defaults to 60 s.
+    /// runs or the message waits, so that it only says how soon a dead process is noticed. A consumer that is there keeps
+    /// its own, of at least a second or this. Defaults to 60 s.
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -173,22 +175,22 @@ impl NatsConsumer {
     /// # Errors
     ///
     /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do, or the
-    /// server says that the user may not fetch; `Unavailable` when the server does not answer or there is no such stream.
+    /// server says that the user may not fetch or acknowledge; `Unavailable` when the server does not answer or there is no such
+    /// stream.
     pub async fn source(&self, client: &impl JetStream) -> Result<NatsSource, TransportError> {
         const OPENING: &str = "open a consumer";
         let context = client.context();
         let mut pullers = Vec::new();
-        for mut durable in self.durables() {
-            let opened = async {
+        let opened = async {
+            let mut needs = Vec::new();
+            for mut durable in self.durables() {
                 durable.ensure(&context).await?;
-                let Some(api) = client.api() else { return Ok(()) };
-                let (stream, consumer) = (durable.of.name(), &durable.name);
-                let fetching = format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}");
-                permissions::require(&context.client(), [&fetching]).await
-            };
-            opened.await.map_err(|error| error.for_transport(OPENING))?;
-            pullers.push(Puller::new(context.clone(), durable, self.prefetch));
-        }
+                needs.extend(durable.needs(client.api()));
+                pullers.push(Puller::new(context.clone(), durable, self.prefetch));
+            }
+            permissions::require_each(&context.client(), needs).await
+        };
+        opened.await.map_err(|error| error.for_transport(OPENING))?;
         let reading = Reading {
             consumer: Arc::clone(&self.name),
             cluster: Arc::clone(&self.cluster),
@@ -206,8 +208,9 @@ impl NatsConsumer {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when the stream exists with other settings, or this consumer goes
-    /// [without retries](Self::without_retries); `Unavailable` when the server does not answer.
+    /// `InvalidConfig` when the stream exists with other settings, the server says that the user may not publish to this
+    /// consumer's part of it, or this consumer goes [without retries](Self::without_retries); `Unavailable` when the
+    /// server does not answer.
     pub async fn retry_lane(&self, client: &impl JetStream) -> Result<NatsRetryLane, StoreError> {
         const OPENING: &str = "open a retry lane";
         let Some(stream) = &self.retries else {
@@ -218,7 +221,7 @@ impl NatsConsumer {
         let config = stream.config();
         let opened = async {
             let info = streams::ensure(&context, &config).await?;
-            permissions::require(&context.client(), &config.subjects).await.map(|()| info)
+            permissions::require(&context.client(), &stream.lane(&self.name)).await.map(|()| info)
         };
         let info = opened.await.map_err(|error| error.for_store(OPENING))?;
         let schedules = stream.schedules(&info);

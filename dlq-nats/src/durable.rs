@@ -11,6 +11,7 @@ use async_nats::jetstream::stream::ConsumerErrorKind;
 use crate::consumer::Start;
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
+use crate::permissions::acknowledged;
 use crate::streams::{self, find};
 use crate::version::{self, FILTERS};
 
@@ -32,6 +33,9 @@ impl Of {
     }
 }
 
+/// Below this a lease ends while a busy process has yet to say its first word.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
 /// What a durable consumer is to be, and where its stream stood when it was last seen.
 #[derive(Clone, Debug)]
 pub(crate) struct Durable {
@@ -39,6 +43,7 @@ pub(crate) struct Durable {
     pub(crate) name: String,
     pub(crate) filters: Vec<String>,
     pub(crate) start: Start,
+    /// Its `ack_wait`; once it was looked at, the one that it has.
     pub(crate) lease: Duration,
     pub(crate) max_ack_pending: i64,
     /// What it is to say of itself.
@@ -74,6 +79,16 @@ impl Durable {
             None => self.create(context, &created).await?,
         };
         self.check(&info.config)?;
+        if info.config.ack_wait != self.lease {
+            tracing::warn!(
+                consumer = self.name,
+                stream = self.of.name(),
+                asked = ?self.lease,
+                found = ?info.config.ack_wait,
+                "the consumer has another `ack_wait` at the server, which counts"
+            );
+            self.lease = info.config.ack_wait;
+        }
         self.seen = Some((created, info.ack_floor.stream_sequence));
         Ok(())
     }
@@ -154,9 +169,21 @@ impl Durable {
         }
     }
 
-    /// Whether the consumer that is there can be worked with. It is never changed.
+    /// What has to be permitted to read by it; of each, one will do. Nothing where it is not known under which `api`.
+    pub(crate) fn needs(&self, api: Option<&str>) -> Vec<Vec<String>> {
+        let (stream, consumer) = (self.of.name(), &self.name);
+        let fetched = |api| vec![format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}")];
+        let needs = |api| vec![fetched(api), acknowledged(stream, consumer)];
+        api.map_or_else(Vec::new, needs)
+    }
+
+    /// Whether the consumer that is there can be worked with. It is never changed. A lease is taken as it is, since none
+    /// loses messages, unless it is too short to be kept.
     fn check(&self, found: &Config) -> Result<(), SetupError> {
-        let wrong = self.differences(found);
+        let mut wrong = self.differences(found);
+        if found.ack_wait >= self.lease.min(SHORTEST_LEASE) {
+            wrong.0.retain(|wrong| wrong.setting != "ack_wait");
+        }
         if wrong.0.is_empty() {
             return Ok(());
         }

@@ -19,14 +19,24 @@ impl SetupError {
         Self::Unavailable(what.into(), Some(source.into()))
     }
 
-    /// An answer of JetStream's: one that the request deserved is not helped by asking again.
+    /// An answer of JetStream's: one that the request deserved is not helped by asking again. That a cluster has no place
+    /// for something passes when its servers are back.
     pub(crate) fn answered(what: &str, error: async_nats::jetstream::Error) -> Self {
         let text = format!("{what}: {error}");
         let refused = error.error_code() == ErrorCode::STREAM_INVALID_CONFIG;
-        if refused || ((400..500).contains(&error.code()) && error.code() != 408) {
+        let passes = error.code() == 408 || error.error_code() == ErrorCode::CLUSTER_NO_PEERS;
+        if refused || ((400..500).contains(&error.code()) && !passes) {
             Self::Config(text)
         } else {
             Self::Unavailable(text, Some(error.into()))
+        }
+    }
+
+    /// The same of what was as it should be before, and may be so again: somebody changes it, and nobody gives up.
+    pub(crate) fn passing(self) -> Self {
+        match self {
+            Self::Config(text) => Self::Unavailable(text, None),
+            unavailable => unavailable,
         }
     }
 

@@ -15,6 +15,7 @@ use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::letters::StoredLetter;
+use crate::permissions;
 use crate::publish::unwritable;
 use crate::pull::{Fetched, Puller};
 use crate::streams::{DlqStream, find};
@@ -75,7 +76,8 @@ impl NatsFeed {
     /// # Errors
     ///
     /// `NotFound` when there is no such stream; `Conflict` when the letters of this consumer go into another store;
-    /// `InvalidConfig` when the consumer exists with settings that will not do; `Unavailable` when the server does not
+    /// `InvalidConfig` when the consumer exists with settings that will not do, or the server says that the user may not
+    /// fetch or acknowledge; `Unavailable` when the server does not
     /// answer.
     pub async fn open(
         jetstream: &impl JetStream,
@@ -110,7 +112,11 @@ impl NatsFeed {
         let mut durable = Durable::new(Of::Stream(stream.name.clone()), consumer.to_owned(), lease);
         durable.filters = vec![format!("{}.>", stream.prefix)];
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
-        durable.ensure(&context).await.map_err(|error| error.for_store(OPENING))?;
+        let opened = async {
+            durable.ensure(&context).await?;
+            permissions::require_each(&context.client(), durable.needs(jetstream.api())).await
+        };
+        opened.await.map_err(|error| error.for_store(OPENING))?;
         Ok(Self {
             client: context.client(),
             puller: Puller::new(context.clone(), durable, PREFETCH),
@@ -164,16 +170,7 @@ impl NatsFeed {
             };
             match next {
                 Ok(fetched) => return Ok(fetched),
-                Err(error) => {
-                    let kind = if error.is_transient() {
-                        StoreErrorKind::Unavailable
-                    } else {
-                        StoreErrorKind::InvalidConfig
-                    };
-                    return Err(StoreError::new(kind, READING)
-                        .with_detail(error.to_string())
-                        .with_source(error));
-                }
+                Err(error) => return Err(unwritable(READING, error)),
             }
         }
     }

@@ -63,12 +63,14 @@
 
 mod acks;
 pub mod admin;
+mod buckets;
 mod consumer;
 mod difference;
 mod durable;
 mod error;
 mod feed;
 pub mod idempotency;
+mod inboxes;
 mod jetstream;
 mod lane;
 mod letters;

@@ -1,11 +1,19 @@
+use std::time::Duration;
+
 use async_nats::jetstream::kv::{Config, CreateErrorKind, Operation, Store, UpdateErrorKind};
 use async_nats::jetstream::stream::StorageType;
 use dlq_core::{CrashMarks, LetterId, StoreError, StoreErrorKind};
 
+use crate::buckets;
 use crate::jetstream::JetStream;
 use crate::publish::unwritable;
 
+const OPENING: &str = "open the bucket of crash marks";
 const MARKING: &str = "write a crash mark";
+
+/// For how long a bucket that is made here keeps a mark, and for how long one that is there has to.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const LEAST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Crash marks in a key-value bucket: one key per suspect, whose value counts runs that began.
 #[derive(Clone, Debug)]
@@ -14,34 +22,30 @@ pub struct NatsCrashMarks {
 }
 
 impl NatsCrashMarks {
-    /// Opens the bucket of this name, which is created with so many replicas when it is not there.
+    /// Opens the bucket of this name, which is created with so many replicas when it is not there. It then keeps a mark
+    /// for 30 days after it was last written, so that what is left of suspects does not stay for ever.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the bucket can neither be opened nor created.
+    /// `InvalidConfig` when it exists and would forget marks: it is in memory, evicts them, or keeps them for less than a
+    /// day; `Unavailable` when it can neither be opened nor created.
     pub async fn open(
         client: &impl JetStream,
         bucket: impl Into<String>,
         replicas: usize,
     ) -> Result<Self, StoreError> {
-        let context = client.context();
-        let bucket = bucket.into();
-        if let Ok(bucket) = context.get_key_value(bucket.clone()).await {
-            return Ok(Self { bucket });
-        }
         let config = Config {
-            bucket,
+            bucket: bucket.into(),
             description: "Marks of suspects: runs that began and did not end".to_owned(),
             history: 1,
+            max_age: KEPT,
             storage: StorageType::File,
             num_replicas: replicas,
             ..Config::default()
         };
-        let bucket = context
-            .create_key_value(config)
-            .await
-            .map_err(|error| unwritable("open the bucket of crash marks", error))?;
-        Ok(Self { bucket })
+        let wrong = |found: &_| buckets::forgets(found, Some(LEAST));
+        let bucket = buckets::ensure(&client.context(), config, wrong).await;
+        Ok(Self { bucket: bucket.map_err(|error| error.for_store(OPENING))? })
     }
 }
 

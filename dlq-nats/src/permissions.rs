@@ -10,6 +10,8 @@ use crate::subjects::{covers, overlap};
 
 /// Where a server tells a user who they are. Not all users may ask, and servers before 2.9.11 do not answer.
 pub(crate) const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
+/// What the subjects begin with by which messages are acknowledged.
+pub(crate) const ACK: &str = "$JS.ACK.";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +35,21 @@ struct Permissions {
     publish: Option<Subjects>,
     #[serde(default)]
     subscribe: Option<Subjects>,
+    /// Whether what is received may be answered, unless other subjects are allowed nothing but that.
+    #[serde(default)]
+    responses: Option<Responses>,
+}
+
+/// How a message that was received may be answered. A delivery is told of while it is worked on, and then acknowledged,
+/// which is as many answers as it takes.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Responses {
+    /// How often; below 0 without an end.
+    #[serde(default)]
+    max: i64,
+    /// For how long, in nanoseconds; below 0 without an end.
+    #[serde(default)]
+    ttl: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,6 +65,11 @@ impl Subjects {
         let is_allowed = self.allow.is_empty() || self.allow.iter().any(|a| covers(a, subject));
         is_allowed && !self.deny.iter().any(|denied| overlap(denied, subject))
     }
+
+    fn allow_some(&self, subject: &str) -> bool {
+        let is_allowed = self.allow.is_empty() || self.allow.iter().any(|a| overlap(a, subject));
+        is_allowed && !self.deny.iter().any(|denied| covers(denied, subject))
+    }
 }
 
 impl User {
@@ -58,9 +80,37 @@ impl User {
         serde_json::from_slice::<Answer>(&answer.payload).ok().map(|answer| answer.data)
     }
 
+    /// Whether to all that match this pattern.
     pub(crate) fn may_publish(&self, subject: &str) -> bool {
-        let rules = self.permissions.as_ref().and_then(|all| all.publish.as_ref());
-        rules.is_none_or(|rules| rules.allow(subject))
+        self.publishes(subject, Subjects::allow)
+    }
+
+    /// The same, also long after what is answered.
+    pub(crate) fn may_publish_late(&self, subject: &str) -> bool {
+        let answers = self.permissions.as_ref().and_then(|all| all.responses);
+        answers.is_some_and(|answers| answers.max < 0 && answers.ttl < 0)
+            || self.is_listed(subject, Subjects::allow)
+    }
+
+    /// Whether to some that match this pattern.
+    pub(crate) fn may_publish_some(&self, subject: &str) -> bool {
+        self.publishes(subject, Subjects::allow_some)
+    }
+
+    fn publishes(&self, subject: &str, allow: impl Fn(&Subjects, &str) -> bool) -> bool {
+        let answers = self.permissions.as_ref().and_then(|all| all.responses);
+        let answers_always = answers.is_some_and(|answers| answers.max < 0);
+        (answers_always && subject.starts_with(ACK)) || self.is_listed(subject, allow)
+    }
+
+    fn is_listed(&self, subject: &str, allow: impl Fn(&Subjects, &str) -> bool) -> bool {
+        let Some(permissions) = &self.permissions else { return true };
+        let answers = permissions.responses.is_some();
+        match &permissions.publish {
+            // Who may answer may do nothing else unless it is said.
+            Some(rules) if !(answers && rules.allow.is_empty()) => allow(rules, subject),
+            _ => !answers,
+        }
     }
 
     pub(crate) fn may_subscribe(&self, subject: &str) -> bool {
@@ -69,17 +119,45 @@ impl User {
     }
 }
 
+/// Where messages of a consumer are acknowledged; one will do. Newer servers can be told to write domain and account before
+/// it.
+pub(crate) fn acknowledged(stream: &str, consumer: &str) -> Vec<String> {
+    vec![format!("{ACK}{stream}.{consumer}.>"), format!("{ACK}*.*.{stream}.{consumer}.>")]
+}
+
 /// Refuses what can be known not to work: a user who may not publish to these subjects.
 pub(crate) async fn require<'a>(
     client: &Client,
     subjects: impl IntoIterator<Item = &'a String>,
 ) -> Result<(), SetupError> {
+    require_each(client, subjects.into_iter().map(|subject| vec![subject.clone()]).collect()).await
+}
+
+/// The same of subjects of which one will do.
+pub(crate) async fn require_each(
+    client: &Client,
+    needed: Vec<Vec<String>>,
+) -> Result<(), SetupError> {
+    if needed.is_empty() {
+        return Ok(());
+    }
     let Some(user) = User::ask(client).await else { return Ok(()) };
-    let forbidden: Vec<String> = subjects
-        .into_iter()
-        .filter(|subject| !user.may_publish(subject))
-        .map(|subject| format!("`{subject}`"))
-        .collect();
+    let lacks = |any: &&Vec<String>| !any.iter().any(|subject| user.may_publish(subject));
+    refuse(&user, needed.iter().filter(lacks).filter_map(|any| any.first()))
+}
+
+/// The same of subjects of which a part may be all that is needed: what the user may not publish to is only told.
+pub(crate) async fn require_some(client: &Client, subjects: &[String]) -> Result<(), SetupError> {
+    let Some(user) = User::ask(client).await else { return Ok(()) };
+    refuse(&user, subjects.iter().filter(|subject| !user.may_publish_some(subject)))?;
+    for subject in subjects.iter().filter(|subject| !user.may_publish(subject)) {
+        tracing::warn!(user = user.name, subject, "the user may publish to some of these only");
+    }
+    Ok(())
+}
+
+fn refuse<'a>(user: &User, forbidden: impl Iterator<Item = &'a String>) -> Result<(), SetupError> {
+    let forbidden: Vec<String> = forbidden.map(|subject| format!("`{subject}`")).collect();
     if forbidden.is_empty() {
         return Ok(());
     }
@@ -100,5 +178,66 @@ pub(crate) fn unanswered(client: &Client, subject: &str) -> String {
         )
     } else {
         format!("there is no connection to the server ({state}): check its URL, and that it runs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(permissions: &str) -> User {
+        serde_json::from_str(&format!("{{\"user\":\"app\",\"permissions\":{permissions}}}"))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_part_of_what_is_asked_may_be_permitted() {
+        let part = user(r#"{"publish":{"allow":["dlq.orders.>"]}}"#);
+        assert!(part.may_publish_some("dlq.>") && !part.may_publish("dlq.>"));
+        assert!(!part.may_publish_some("dlq-aside.>"));
+        let without = user(r#"{"publish":{"deny":["dlq.orders.>"]}}"#);
+        assert!(without.may_publish_some("dlq.>") && !without.may_publish("dlq.>"));
+        let none = user(r#"{"publish":{"deny":["dlq.>"]}}"#);
+        assert!(!none.may_publish_some("dlq.>"));
+    }
+
+    #[test]
+    fn who_may_answer_as_often_as_it_takes_may_acknowledge() {
+        let ack = acknowledged("ORDERS", "billing");
+        for (permissions, acknowledges, writes) in [
+            ("null", true, true),
+            (r#"{"publish":{"allow":["dlq.>"]}}"#, false, true),
+            (r#"{"publish":{"allow":["dlq.>"]},"responses":{"max":-1,"ttl":0}}"#, true, true),
+            (r#"{"publish":{},"responses":{"max":-1,"ttl":0}}"#, true, false),
+            // The lease is extended by it, and then there is none left for the acknowledgement.
+            (r#"{"publish":{"allow":["dlq.>"]},"responses":{"max":1,"ttl":0}}"#, false, true),
+            (r#"{"publish":{},"responses":{"max":1,"ttl":0}}"#, false, false),
+            (
+                r#"{"publish":{"allow":["dlq.>","$JS.ACK.>"]},"responses":{"max":1,"ttl":0}}"#,
+                true,
+                true,
+            ),
+            (r#"{"publish":{"allow":["$JS.ACK.>"]}}"#, true, false),
+            (r#"{"publish":{"deny":["$JS.ACK.ORDERS.billing.>"]}}"#, false, true),
+        ] {
+            let user = user(permissions);
+            let may = ack.iter().any(|subject| user.may_publish(subject));
+            assert_eq!((may, user.may_publish("dlq.>")), (acknowledges, writes), "{permissions}");
+        }
+    }
+
+    #[test]
+    fn who_may_answer_for_a_while_may_not_acknowledge_late() {
+        let ack = &acknowledged("ORDERS", "billing")[0];
+        for (permissions, late) in [
+            ("null", true),
+            (r#"{"publish":{},"responses":{"max":-1,"ttl":120000000000}}"#, false),
+            (r#"{"publish":{},"responses":{"max":-1,"ttl":-1}}"#, true),
+            (r#"{"publish":{"allow":["$JS.ACK.>"]},"responses":{"max":-1,"ttl":1}}"#, true),
+        ] {
+            let user = user(permissions);
+            assert!(user.may_publish(ack), "{permissions}");
+            assert_eq!(user.may_publish_late(ack), late, "{permissions}");
+        }
     }
 }

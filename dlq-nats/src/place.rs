@@ -16,12 +16,7 @@ impl Place {
     /// Reads `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMER_SEQUENCE.NANOS.PENDING`, before which newer servers
     /// write domain and account.
     pub(crate) fn read(reply: &str) -> Option<Self> {
-        let tokens: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
-        let rest = match tokens.len() {
-            7 => &tokens[..],
-            9.. => &tokens[2..],
-            _ => return None,
-        };
+        let rest = tokens(reply)?;
         Some(Self {
             stream: rest[0].to_owned(),
             delivered: u32::try_from(rest[2].parse::<u64>().ok()?).unwrap_or(u32::MAX),
@@ -29,6 +24,22 @@ impl Place {
             published: Timestamp::from_nanos(rest[5].parse().ok()?),
         })
     }
+}
+
+/// The number of a delivery among all of its consumer.
+pub(crate) fn handed(reply: &str) -> Option<u64> {
+    tokens(reply)?[4].parse().ok()
+}
+
+/// What stands there from the name of the stream on.
+fn tokens(reply: &str) -> Option<Vec<&str>> {
+    let mut tokens: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
+    match tokens.len() {
+        7 => {}
+        9.. => drop(tokens.drain(..2)),
+        _ => return None,
+    }
+    Some(tokens)
 }
 
 #[cfg(test)]
@@ -43,7 +54,9 @@ mod tests {
             sequence: 42,
             published: Timestamp::from_nanos(1_790_000_000_000_000_001),
         };
-        let rest = "ORDERS.billing.3.42.7.1790000000000000001.5";
+        let rest = "ORDERS.billing.3.42.17.1790000000000000001.5";
+        assert_eq!(handed(&format!("$JS.ACK.{rest}")), Some(17));
+        assert_eq!(handed(&format!("$JS.ACK.hub.ACC.{rest}.token")), Some(17));
         assert_eq!(Place::read(&format!("$JS.ACK.{rest}")), Some(place.clone()));
         assert_eq!(Place::read(&format!("$JS.ACK.hub.ACC.{rest}.token")), Some(place));
         for odd in ["", "_INBOX.x", "$JS.ACK.a.b", "$JS.ACK.ORDERS.c.x.y.z.t.p"] {

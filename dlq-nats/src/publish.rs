@@ -5,6 +5,8 @@
 //! subjects that nobody consumes: the payload as it is, and what the producer's headers and [`REST`](wire::REST) would
 //! say as JSON. The message itself then has our headers only, and says where the rest stands.
 
+use std::collections::HashSet;
+
 use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
@@ -27,6 +29,9 @@ const STORE_FAILED: ErrorCode = ErrorCode(10077);
 
 /// What is left of `max_payload` for the headers of a part.
 const SPARE: usize = 1024;
+
+/// In how many parts something may stand aside.
+const PARTS: usize = 1024;
 
 /// A message on its way to a stream of ours.
 pub(crate) struct Outgoing<'a> {
@@ -82,6 +87,17 @@ pub(crate) async fn send(
     };
     let sent = to.publish(&subject, &id, without, Bytes::new()).await;
     sent.map(|(_, duplicate)| duplicate).map_err(failed)
+}
+
+/// Nobody has said in time whether the stream keeps what was published to `subject`.
+pub(crate) fn unheard(
+    context: &Context,
+    stream: &stream::Config,
+    operation: &'static str,
+    subject: &str,
+) -> StoreError {
+    let to = To { context, stream, operation };
+    to.told(subject, PublishError::new(PublishErrorKind::TimedOut))
 }
 
 struct To<'a> {
@@ -146,6 +162,9 @@ impl To<'_> {
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
     async fn aside(&self, subject: &str, id: &str, mut bytes: Bytes) -> Result<Vec<u64>, Failed> {
         let most = self.context.client().max_payload().saturating_sub(SPARE).max(SPARE);
+        if bytes.len().div_ceil(most) > PARTS {
+            return Err(Failed::TooLarge(PublishErrorKind::MaxPayloadExceeded.into()));
+        }
         let mut parts = Vec::new();
         while !bytes.is_empty() {
             let part = bytes.split_to(bytes.len().min(most));
@@ -167,7 +186,8 @@ impl To<'_> {
     }
 }
 
-fn is_too_large(error: &PublishError) -> bool {
+/// Whether one message is not enough.
+pub(crate) fn is_too_large(error: &PublishError) -> bool {
     error.kind() == PublishErrorKind::MaxPayloadExceeded
         || answer(error).is_some_and(|code| TOO_LARGE.contains(&code))
 }
@@ -214,7 +234,8 @@ pub(crate) struct Whole {
     pub(crate) aside: Vec<u64>,
 }
 
-/// Reads what [`send`] wrote; `None` when somebody else has written it.
+/// Reads what [`send`] wrote; `None` when somebody else has written it. `Corrupt` when it names parts that are not there,
+/// or that [`send`] would not name.
 pub(crate) async fn receive(
     context: &Context,
     stream: &str,
@@ -240,12 +261,12 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
     if parts.is_empty() {
         return Ok(Bytes::new());
     }
+    let corrupt =
+        |text: String| StoreError::new(StoreErrorKind::Corrupt, OPERATION).with_detail(text);
+    credible(parts).map_err(corrupt)?;
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
-    let gone = |part: u64| {
-        let text = format!("its part {part} has gone from the stream");
-        StoreError::new(StoreErrorKind::Corrupt, OPERATION).with_detail(text)
-    };
+    let gone = |part: u64| corrupt(format!("its part {part} has gone from the stream"));
     let mut whole = BytesMut::new();
     for part in parts {
         let message = stream.get_raw_message(*part).await.map_err(|error| match error.kind() {
@@ -256,4 +277,31 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
         whole.extend_from_slice(&message.payload);
     }
     Ok(whole.freeze())
+}
+
+/// Whether [`send`] may have named these parts: the header may be anybody's.
+fn credible(parts: &[u64]) -> Result<(), String> {
+    let count = parts.len();
+    if count > PARTS {
+        return Err(format!("it names {count} parts; there are {PARTS} at most"));
+    }
+    let mut seen = HashSet::new();
+    match parts.iter().find(|part| **part == 0 || !seen.insert(**part)) {
+        Some(part) => Err(format!("it names part {part}, which is no sequence or named twice")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_named_once_and_are_not_endless() {
+        let most: Vec<u64> = (1..=PARTS as u64).collect();
+        assert_eq!(credible(&most), Ok(()));
+        for parts in [vec![0], vec![7, 8, 7], [&most[..], &[PARTS as u64 + 1]].concat()] {
+            assert!(credible(&parts).is_err(), "{parts:?}");
+        }
+    }
 }

@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use async_nats::{Client, Message, Request, Subject, Subscriber};
 use dlq_core::{TransportError, TransportErrorKind};
 use futures_util::{FutureExt, StreamExt};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::durable::Durable;
-use crate::error::unavailable;
+use crate::error::{SetupError, unavailable};
 use crate::place::Place;
 use crate::settle::{PROGRESS, nak};
 
@@ -59,10 +61,17 @@ pub(crate) struct Puller {
     heard: Instant,
     /// When it was last looked what the server has sent.
     polled: Instant,
+    /// Before then nothing of what is ready has waited for a quarter of its lease.
+    renew: Instant,
     /// How often the client had connected when the server was last asked.
     connects: u64,
     /// Whether stream and consumer have to be looked at before the server is asked again.
     doubtful: bool,
+    /// Whether a message has come again, so that they are worth a look.
+    again: bool,
+    looked: Instant,
+    /// Looks at them, whether or not somebody waits.
+    looking: JoinSet<Result<Durable, SetupError>>,
     not_before: Instant,
     pause: Duration,
     closed: bool,
@@ -83,8 +92,12 @@ impl Puller {
             asked: 0,
             heard: now,
             polled: now,
+            renew: now,
             connects: 0,
             doubtful: false,
+            again: false,
+            looked: now,
+            looking: JoinSet::new(),
             not_before: now,
             pause: FIRST_PAUSE,
             closed: false,
@@ -93,6 +106,23 @@ impl Puller {
 
     pub(crate) fn with_prefetch(self, messages: usize) -> Self {
         Self { prefetch: messages.max(1), ..self }
+    }
+
+    /// For how long a message stays here without a word.
+    pub(crate) fn lease(&self) -> Duration {
+        self.durable.lease
+    }
+
+    /// How long what is ready may go without [`keep`](Self::keep) or being asked for.
+    pub(crate) fn patience(&self) -> Duration {
+        self.durable.lease / 4
+    }
+
+    /// Keeps the leases of what is ready while nobody has room for it.
+    pub(crate) async fn keep(&mut self) {
+        self.sweep();
+        // Where it cannot be said now, it is said the next time, or the message comes again.
+        let _ = timeout(WATCH, self.refresh()).await;
     }
 
     /// Whether there are messages at hand.
@@ -158,13 +188,35 @@ impl Puller {
 
     /// Sees that there is somebody to ask, and a place where the answers go.
     async fn prepare(&mut self) -> Result<(), TransportError> {
-        if self.doubtful && Instant::now() >= self.not_before {
-            let ensured = self.durable.ensure(&self.context).await;
-            if let Err(error) = ensured {
+        let is_due = self.doubtful && Instant::now() >= self.not_before;
+        if (is_due || self.again) && self.looking.is_empty() {
+            let (mut durable, context) = (self.durable.clone(), self.context.clone());
+            self.looking.spawn(async move {
+                durable.ensure(&context).await?;
+                Ok(durable)
+            });
+            (self.again, self.looked) = (false, Instant::now());
+        }
+        let looked =
+            if is_due { self.looking.join_next().await } else { self.looking.try_join_next() };
+        match looked {
+            None => {}
+            Some(Ok(Ok(durable))) => {
+                (self.durable, self.doubtful) = (durable, false);
+                // Under a shorter lease what is ready is renewed earlier.
+                self.renew = Instant::now();
+            }
+            // What still works is not given up because something else is silent.
+            Some(Ok(Err(SetupError::Unavailable(..)))) if !self.doubtful => {}
+            Some(Ok(Err(error))) => {
+                self.doubtful = true;
                 self.slow();
+                return Err(error.passing().for_transport("fetch"));
+            }
+            Some(Err(_)) => {
+                let error = SetupError::Unavailable("the runtime has ended".to_owned(), None);
                 return Err(error.for_transport("fetch"));
             }
-            self.doubtful = false;
         }
         if self.subscriber.is_none() {
             let subscribed = self.client.subscribe(self.inbox.clone()).await;
@@ -201,6 +253,8 @@ impl Puller {
             let read = reply.and_then(|reply| Some((Place::read(&reply)?, reply)));
             match read {
                 Some((place, reply)) => {
+                    // Its lease may have become another one meanwhile, or a limit was set.
+                    self.again |= place.delivered > 1 && self.looked.elapsed() >= self.lease();
                     self.ready.push_back(Fetched { message, reply, place, received });
                 }
                 None => tracing::error!(
@@ -235,24 +289,28 @@ impl Puller {
         }
     }
 
-    /// What waited here for long is given a new lease, or dropped when its lease may have ended: it comes again.
+    /// What has waited here for a quarter of its lease is given a new one. What may have lost it, because nobody came
+    /// here for long, is dropped: it comes again.
     async fn refresh(&mut self) -> Result<(), TransportError> {
-        let lease = self.durable.lease;
-        while let Some(first) = self.ready.front() {
-            let age = first.received.elapsed();
-            if age > lease * 3 / 4 {
-                self.ready.pop_front();
-                continue;
-            }
-            if age > lease / 4 {
-                let said = self.client.publish(first.reply.clone(), PROGRESS).await;
-                said.map_err(|error| unavailable("extend a lease", error))?;
-                if let Some(first) = self.ready.front_mut() {
-                    first.received = Instant::now();
-                }
-            }
+        let now = Instant::now();
+        if now < self.renew {
             return Ok(());
         }
+        let lease = self.durable.lease;
+        self.ready.retain(|fetched| now.duration_since(fetched.received) <= lease * 3 / 4);
+        // What is said to nobody renews nothing.
+        if self.client.connection_state() == State::Connected {
+            for fetched in &mut self.ready {
+                if now.duration_since(fetched.received) > lease / 4 {
+                    let said = self.client.publish(fetched.reply.clone(), PROGRESS).await;
+                    said.map_err(|error| unavailable("extend a lease", error))?;
+                    fetched.received = now;
+                }
+            }
+        }
+        // What comes later is younger than any of these.
+        let oldest = self.ready.iter().map(|fetched| fetched.received).min();
+        self.renew = oldest.unwrap_or(now) + lease / 4;
         Ok(())
     }
 
@@ -305,6 +363,7 @@ impl Puller {
     /// Stops asking, and gives back what was fetched and not yielded, in its order.
     pub(crate) async fn close(&mut self) {
         self.closed = true;
+        self.looking.abort_all();
         if timeout(CLOSING, self.give_back()).await.is_err() {
             tracing::warn!(
                 consumer = self.durable.name,

@@ -57,6 +57,7 @@ impl Records {
     /// The next record that is due; `None` once closed.
     pub(crate) async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
         loop {
+            let patience = self.puller.patience();
             let Some(front) = self.puller.front().await? else { return Ok(None) };
             // One whose lease was lost meanwhile is no longer in front.
             let opening = match self.opening.take() {
@@ -65,7 +66,6 @@ impl Records {
             };
             let opening = self.opening.insert(opening);
             // Asked again now and then, the puller keeps the lease.
-            let patience = self.server.lease / 4;
             let Ok(record) = timeout(patience, &mut opening.record).await else { continue };
             let reply = opening.reply.clone();
             self.opening = None;
@@ -75,7 +75,8 @@ impl Records {
                     let early = due.map_or(Duration::ZERO, |due| due.since(now));
                     if early <= EARLY {
                         self.puller.pop();
-                        let settle = NatsSettle::new(Arc::clone(&self.server), reply, aside);
+                        let (server, lease) = (Arc::clone(&self.server), self.puller.lease());
+                        let settle = NatsSettle::new(server, reply, aside).with_lease(lease);
                         return Ok(Some((delivery, settle)));
                     }
                     early
@@ -89,6 +90,15 @@ impl Records {
             let _ = self.server.client.publish(reply, nak(after)).await;
             self.puller.pop();
         }
+    }
+
+    /// See [`Puller`].
+    pub(crate) fn patience(&self) -> Duration {
+        self.puller.patience()
+    }
+
+    pub(crate) async fn keep(&mut self) {
+        self.puller.keep().await;
     }
 
     pub(crate) async fn close(&mut self) {

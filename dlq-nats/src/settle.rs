@@ -24,6 +24,7 @@ pub(crate) struct Server {
     pub(crate) client: Client,
     pub(crate) context: Context,
     pub(crate) acks: Acks,
+    /// The lease that was asked for.
     pub(crate) lease: Duration,
     /// The name of the retry stream.
     pub(crate) retries: Option<Arc<str>>,
@@ -46,6 +47,7 @@ impl Server {
 pub struct NatsSettle {
     server: Arc<Server>,
     reply: Subject,
+    lease: Duration,
     ends: Instant,
     /// Under which sequences parts of the message stand in the retry stream, which go with it.
     aside: Vec<u64>,
@@ -53,8 +55,13 @@ pub struct NatsSettle {
 
 impl NatsSettle {
     pub(crate) fn new(server: Arc<Server>, reply: Subject, aside: Vec<u64>) -> Self {
-        let ends = Instant::now() + server.lease;
-        Self { server, reply, ends, aside }
+        let lease = server.lease;
+        Self { server, reply, lease, ends: Instant::now() + lease, aside }
+    }
+
+    /// With the lease that the consumer has.
+    pub(crate) fn with_lease(self, lease: Duration) -> Self {
+        Self { lease, ends: Instant::now() + lease, ..self }
     }
 
     async fn say(
@@ -77,7 +84,7 @@ impl NatsSettle {
     async fn acknowledge(&self) -> Result<(), TransportError> {
         let until = self.ends.min(Instant::now() + PATIENCE);
         loop {
-            let outcome = self.server.acks.acknowledge(self.reply.clone()).await;
+            let outcome = self.server.acks.acknowledge(&self.reply).await;
             if outcome.is_ok() || Instant::now() + PAUSE >= until {
                 return outcome;
             }
@@ -130,12 +137,12 @@ impl Settle for NatsSettle {
 
     async fn extend(&mut self) -> Result<(), TransportError> {
         let begun = Instant::now();
-        self.say("extend a lease", PROGRESS, WORD.min(self.server.lease)).await?;
-        self.ends = begun + self.server.lease;
+        self.say("extend a lease", PROGRESS, WORD.min(self.lease)).await?;
+        self.ends = begun + self.lease;
         Ok(())
     }
 
     fn lease(&self) -> Option<Duration> {
-        Some(self.server.lease)
+        Some(self.lease)
     }
 }

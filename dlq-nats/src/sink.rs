@@ -1,18 +1,21 @@
 use std::sync::Arc;
 
+use async_nats::header;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
-use dlq_core::protocol::{Facts, of_death};
+use dlq_core::protocol::{Facts, Ours, of_death};
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Sink, StoreError};
-use futures_util::future::join_all;
 
+use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
 use crate::names::tail;
 use crate::permissions;
-use crate::publish::{Outgoing, send};
+use crate::publish::{Outgoing, send, unheard, unwritable};
 use crate::streams::{self, DlqStream};
-use crate::wire::Rest;
+use crate::wire::{self, Rest};
+
+const WRITE: &str = "write a dead letter";
 
 /// The stream of dead letters: a letter for `orders.created` is published to `dlq.orders.created`.
 ///
@@ -38,6 +41,7 @@ pub struct NatsSink {
     context: Context,
     stream: DlqStream,
     config: Arc<Config>,
+    inboxes: Arc<Inboxes>,
 }
 
 impl NatsSink {
@@ -52,38 +56,83 @@ impl NatsSink {
         let config = stream.config();
         let opened = async {
             streams::ensure(&context, &config).await?;
-            permissions::require(&context.client(), &config.subjects).await
+            permissions::require_some(&context.client(), &config.subjects).await
         };
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
-        Ok(Self { context, stream, config: Arc::new(config) })
+        let inboxes = Arc::new(Inboxes::new(&context));
+        Ok(Self { context, stream, config: Arc::new(config), inboxes })
     }
 
     pub(crate) fn replicas(&self) -> usize {
         self.stream.replicas
     }
 
-    async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
+    fn describe(&self, letter: &DeadLetter) -> Described {
         let mut rest = Rest::of(&letter.message, &letter.origin, letter.death());
         rest.facts = Some(Facts::of(letter));
         let binding = Binding::of(&letter.id, &letter.message);
+        Described {
+            subject: format!("{}.{}", self.stream.prefix, tail(letter.message.subject())),
+            id: format!("{}.{}.{binding}", letter.id, letter.generation),
+            ours: of_death(letter),
+            rest,
+        }
+    }
+
+    /// As one message.
+    fn whole(&self, letter: &DeadLetter) -> Result<Publication, StoreError> {
+        let Described { subject, id, ours, rest } = self.describe(letter);
+        let lines = wire::pack(letter.message.headers(), &ours, &rest);
+        let mut lines = lines.map_err(|error| unwritable(WRITE, error))?;
+        lines.push(header::NATS_MESSAGE_ID.as_ref(), &id);
+        lines.push(header::NATS_EXPECTED_STREAM.as_ref(), &self.config.name);
+        let payload = letter.message.payload().cloned().unwrap_or_default();
+        Ok(Publication { subject, headers: lines.into_map(), payload })
+    }
+
+    /// By itself: in parts where it has to be, to a stream that is made again where it has gone.
+    async fn bury(&self, letter: &DeadLetter) -> Result<bool, StoreError> {
+        let Described { subject, id, ours, rest } = self.describe(letter);
         let prefix = &self.stream.prefix;
         let outgoing = Outgoing {
-            operation: "write a dead letter",
-            subject: format!("{prefix}.{}", tail(letter.message.subject())),
+            operation: WRITE,
+            subject,
             aside: &|| format!("{prefix}-aside.{}", letter.id),
-            id: format!("{}.{}.{binding}", letter.id, letter.generation),
+            id,
             message: &letter.message,
-            ours: of_death(letter),
+            ours,
             rest,
             orders: Vec::new(),
         };
-        let duplicate = send(&self.context, &self.config, outgoing).await?;
-        Ok(if duplicate { Receipt::Unchanged } else { Receipt::Stored })
+        send(&self.context, &self.config, outgoing).await
     }
 }
 
+/// What is written of a letter, and where.
+struct Described {
+    subject: String,
+    id: String,
+    ours: Ours,
+    rest: Rest,
+}
+
 impl Sink for NatsSink {
+    /// All at once first; by itself, then, what the server has refused.
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
-        join_all(letters.iter().map(|letter| self.bury(letter))).await.into_iter().collect()
+        let whole = letters.iter().map(|letter| self.whole(letter)).collect::<Result<_, _>>()?;
+        let heard = self.inboxes.publish(whole).await;
+        let mut receipts = Vec::with_capacity(letters.len());
+        for (letter, heard) in letters.iter().zip(heard) {
+            let duplicate = match heard {
+                Heard::Kept { duplicate } => duplicate,
+                Heard::Refused => self.bury(letter).await?,
+                Heard::Nothing => {
+                    let subject = self.describe(letter).subject;
+                    return Err(unheard(&self.context, &self.config, WRITE, &subject));
+                }
+            };
+            receipts.push(if duplicate { Receipt::Unchanged } else { Receipt::Stored });
+        }
+        Ok(receipts)
     }
 }

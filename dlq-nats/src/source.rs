@@ -1,5 +1,6 @@
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::header::HeaderMap;
 use bytes::Bytes;
@@ -34,7 +35,9 @@ pub(crate) struct Reading {
 ///
 /// After a lost connection, a restart of the server or a change of leader it asks again. A consumer that was deleted is
 /// created again where it stood when this process last looked at it, which is when it was opened or in trouble: messages
-/// may then come again, and none is skipped. [`next`](Source::next) fails with `Unavailable` while that is not possible.
+/// may then come again, and none is skipped. It is looked at in trouble, and when a message has come again: another
+/// `ack_wait` that an operator has set counts from there on, and a consumer that would lose messages is not read until it
+/// is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
 ///
 /// # Headers
 ///
@@ -85,7 +88,8 @@ impl Source for NatsSource {
         let message = async {
             let Some(main) = main else { return pending().await };
             let Some(fetched) = main.next().await? else { return Ok(None) };
-            let settle = NatsSettle::new(Arc::clone(server), fetched.reply.clone(), Vec::new());
+            let (server, reply) = (Arc::clone(server), fetched.reply.clone());
+            let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(main.lease());
             Ok(Some((reading.main(fetched), settle)))
         };
         let record = async {
@@ -98,6 +102,20 @@ impl Source for NatsSource {
             tokio::select! { biased; next = message => next, next = record => next }
         } else {
             tokio::select! { biased; next = record => next, next = message => next }
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        let main = self.main.as_ref().map(Puller::patience);
+        main.into_iter().chain(self.retries.as_ref().map(Records::patience)).min()
+    }
+
+    async fn keep(&mut self) {
+        if let Some(main) = &mut self.main {
+            main.keep().await;
+        }
+        if let Some(retries) = &mut self.retries {
+            retries.keep().await;
         }
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
+use crate::names::token;
 use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 
@@ -171,6 +172,12 @@ impl RetryStream {
             discard: DiscardPolicy::Old,
             ..base(self.replicas)
         }
+    }
+
+    /// The subjects of the consumer of this name.
+    pub(crate) fn lane(&self, consumer: &str) -> [String; 3] {
+        let consumer = token(consumer);
+        ["", "-at", "-aside"].map(|part| format!("{}{part}.{consumer}.>", self.prefix))
     }
 
     /// Whether records can be left with the server until they are due.

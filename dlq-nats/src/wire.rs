@@ -224,6 +224,15 @@ mod tests {
     }
 
     #[test]
+    fn a_line_break_begins_no_header() {
+        for value in ["1\r\nNats-Rollup: all", "1\nNats-Rollup: all", "1\r", "\r\n\r\n"] {
+            let name = format!("a\r\n{value}: b");
+            let message = Message::new("s", "x").with_header("a", value).with_header(name, "1");
+            assert_eq!(there_and_back(&message), message, "{value:?}");
+        }
+    }
+
+    #[test]
     fn what_others_wrote_is_not_taken_for_ours() {
         let mut headers = HeaderMap::new();
         assert!(unpack(&headers, Bytes::new()).is_none());

@@ -26,7 +26,7 @@ impl StoreFixture for Forgetful {
 }
 
 #[test]
-#[should_panic(expected = "after step")]
+#[should_panic(expected = "step ")]
 fn a_difference_is_found() {
     dlq_testkit::store::model::compare::<Forgetful>(500);
 }

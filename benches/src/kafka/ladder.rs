@@ -6,16 +6,24 @@ use super::ours::{self, Fate};
 use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds, show};
 use crate::measure::Size;
 
-pub(crate) fn run(size: Size) -> Result<(), Failed> {
+/// With a broker next door.
+pub(crate) fn near(size: Size) -> Result<(), Failed> {
+    run(size, false)
+}
+
+/// With one that is 5 ms away.
+pub(crate) fn far(size: Size) -> Result<(), Failed> {
+    run(size, true)
+}
+
+fn run(size: Size, far: bool) -> Result<(), Failed> {
+    let count = records(5_000, if far { 100_000 } else { 300_000 }, size);
     block_on(async {
-        for far in [false, true] {
-            let count = records(5_000, if far { 100_000 } else { 300_000 }, size);
-            let Some(mut bench) = Bench::start(far).await? else { return Ok(()) };
-            bench.fill("work", count).await?;
-            println!("\n{count} records of {BYTES} bytes, {}", far_or_near(far));
-            for in_hand in [256, 1_024] {
-                once(&mut bench, size, count, in_hand).await?;
-            }
+        let Some(mut bench) = Bench::start(far).await? else { return Ok(()) };
+        bench.fill("work", count).await?;
+        println!("{count} records of {BYTES} bytes, {}", far_or_near(far));
+        for in_hand in [256, 1_024, 4_096] {
+            once(&mut bench, size, count, in_hand).await?;
         }
         Ok(())
     })

@@ -5,6 +5,7 @@
 
 pub(crate) mod consume;
 pub(crate) mod healthy;
+mod held;
 pub(crate) mod ladder;
 mod ours;
 mod raw;

@@ -40,17 +40,16 @@ pub(super) enum Fate {
     Retry,
 }
 
-#[derive(Clone)]
 struct Counting {
     fate: Fate,
-    left: Arc<AtomicUsize>,
+    left: AtomicUsize,
     /// When the first record came: until then the group was being joined.
-    begun: Arc<OnceLock<Instant>>,
-    done: Arc<Notify>,
+    begun: OnceLock<Instant>,
+    done: Notify,
 }
 
 #[dlq_handler(name = "bench.work", backoff = constant("1h"), max_attempts = 3)]
-async fn work(delivery: Delivery, State(counting): State<Counting>) -> Result<(), Refused> {
+async fn work(delivery: Delivery, State(counting): State<Arc<Counting>>) -> Result<(), Refused> {
     counting.begun.get_or_init(Instant::now);
     black_box(delivery.message().payload().map(bytes::Bytes::len));
     if counting.left.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -75,16 +74,16 @@ pub(super) async fn consume(
         .with_group(group)
         .with_ladder(Ladder::of([Duration::from_secs(3600)]))
         .with_missing_topics_created();
-    let state = Counting {
+    let state = Arc::new(Counting {
         fate,
-        left: Arc::new(AtomicUsize::new(count)),
-        begun: Arc::default(),
-        done: Arc::new(Notify::new()),
-    };
+        left: AtomicUsize::new(count),
+        begun: OnceLock::new(),
+        done: Notify::new(),
+    });
     let lane = records.retry_lane().await?;
     let sink = records.sink().await?;
     let consumer = Consumer::builder(records.source().await?)
-        .handler(work::handler().with_state(state.clone()).build()?)
+        .handler(work::handler().with_state(Arc::clone(&state)).build()?)
         .retry_lane(lane)
         .sink(sink)
         .max_in_hand(in_hand)

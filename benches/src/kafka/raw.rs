@@ -2,17 +2,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use dlq_kafka::rdkafka::config::FromClientConfig;
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use dlq_kafka::rdkafka::message::{BorrowedMessage, Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+use futures_util::FutureExt as _;
 
 use super::Failed;
+use super::healthy::Watch;
 
 /// How often offsets are committed, as ours are.
-const COMMIT: Duration = Duration::from_millis(100);
+pub(super) const COMMIT: Duration = Duration::from_millis(100);
 
 struct Positions {
     topic: String,
@@ -43,7 +47,11 @@ impl Positions {
     }
 }
 
-fn consumer(mut config: ClientConfig, topic: &str, group: &str) -> Result<BaseConsumer, Failed> {
+/// A consumer that has joined its group.
+pub(super) fn joined<C>(mut config: ClientConfig, topic: &str, group: &str) -> Result<C, Failed>
+where
+    C: FromClientConfig + Consumer,
+{
     config
         .set("group.id", group)
         .set("auto.offset.reset", "earliest")
@@ -53,12 +61,12 @@ fn consumer(mut config: ClientConfig, topic: &str, group: &str) -> Result<BaseCo
         .set("queued.min.messages", "20000")
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.queue.backoff.ms", "10");
-    let consumer: BaseConsumer = config.create()?;
+    let consumer: C = config.create()?;
     consumer.subscribe(&[topic])?;
     Ok(consumer)
 }
 
-fn next(consumer: &BaseConsumer) -> Result<BorrowedMessage<'_>, Failed> {
+pub(super) fn next(consumer: &BaseConsumer) -> Result<BorrowedMessage<'_>, Failed> {
     loop {
         if let Some(message) = consumer.poll(Duration::from_millis(100)) {
             return Ok(message?);
@@ -66,14 +74,14 @@ fn next(consumer: &BaseConsumer) -> Result<BorrowedMessage<'_>, Failed> {
     }
 }
 
-/// How long it takes to consume so many records.
+/// How long it takes to consume so many records, one in hand, and to leave the group.
 pub(super) fn consume(
     config: ClientConfig,
     topic: &str,
     group: &str,
     count: usize,
 ) -> Result<Duration, Failed> {
-    let consumer = consumer(config, topic, group)?;
+    let consumer: BaseConsumer = joined(config, topic, group)?;
     let mut positions = Positions::new(topic);
     let mut start = None;
     for _ in 0..count {
@@ -83,6 +91,7 @@ pub(super) fn consume(
         positions.done(&consumer, message.partition(), message.offset())?;
     }
     consumer.commit(&positions.list()?, CommitMode::Sync)?;
+    drop(consumer);
     Ok(start.map(|start| start.elapsed()).unwrap_or_default())
 }
 
@@ -96,7 +105,7 @@ pub(super) async fn forward(
     count: usize,
     in_hand: usize,
 ) -> Result<Duration, Failed> {
-    let consumer = consumer(config.clone(), topic, group)?;
+    let consumer: BaseConsumer = joined(config.clone(), topic, group)?;
     let mut config = config;
     let producer: FutureProducer =
         config.set("enable.idempotence", "true").set("linger.ms", "1").create()?;
@@ -109,11 +118,7 @@ pub(super) async fn forward(
         }
         let message = next(&consumer)?;
         start.get_or_insert_with(Instant::now);
-        let mut headers = OwnedHeaders::new_with_capacity(9);
-        for key in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
-            headers = headers.insert(Header { key, value: Some("some text of a header") });
-        }
-        let mut record = FutureRecord::<[u8], [u8]>::to(to).headers(headers);
+        let mut record = FutureRecord::<[u8], [u8]>::to(to).headers(nine_headers());
         record.key = message.key();
         record.payload = message.payload();
         let delivery = producer.send_result(record).map_err(|(error, _)| error)?;
@@ -124,6 +129,61 @@ pub(super) async fn forward(
     }
     consumer.commit(&positions.list()?, CommitMode::Sync)?;
     Ok(start.map(|start| start.elapsed()).unwrap_or_default())
+}
+
+/// Reads a topic until it is told to stop, and commits. Where there is another topic, a tenth of the records is written to
+/// it, and read there as well. How many were.
+pub(super) fn divert(
+    config: ClientConfig,
+    topic: &str,
+    to: Option<&str>,
+    watch: &Watch,
+    stop: &AtomicBool,
+) -> Result<u64, Failed> {
+    let consumer: BaseConsumer = joined(config.clone(), topic, topic)?;
+    let topics: Vec<&str> = [topic].into_iter().chain(to).collect();
+    consumer.subscribe(&topics)?;
+    let mut config = config;
+    let producer: FutureProducer =
+        config.set("enable.idempotence", "true").set("linger.ms", "2").create()?;
+    let mut positions = Positions::new(topic);
+    let mut others = Positions::new(to.unwrap_or_default());
+    let mut sent: VecDeque<(i32, i64, DeliveryFuture)> = VecDeque::new();
+    let mut diverted = 0;
+    while !stop.load(Ordering::Relaxed) {
+        while let Some((partition, offset, delivery)) = sent.front_mut()
+            && let Some(delivered) = delivery.now_or_never()
+        {
+            delivered?.map_err(|(error, _)| error)?;
+            positions.done(&consumer, *partition, *offset)?;
+            sent.pop_front();
+        }
+        let Some(message) = consumer.poll(Duration::from_millis(20)) else { continue };
+        let message = message?;
+        if message.topic() != topic {
+            others.done(&consumer, message.partition(), message.offset())?;
+        } else if !watch.is_healthy(message.key(), message.payload())
+            && let Some(to) = to
+        {
+            let mut record = FutureRecord::<[u8], [u8]>::to(to).headers(nine_headers());
+            record.key = message.key();
+            record.payload = message.payload();
+            let delivery = producer.send_result(record).map_err(|(error, _)| error)?;
+            sent.push_back((message.partition(), message.offset(), delivery));
+            diverted += 1;
+        } else {
+            positions.done(&consumer, message.partition(), message.offset())?;
+        }
+    }
+    Ok(diverted)
+}
+
+fn nine_headers() -> OwnedHeaders {
+    let mut headers = OwnedHeaders::new_with_capacity(9);
+    for key in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
+        headers = headers.insert(Header { key, value: Some("some text of a header") });
+    }
+    headers
 }
 
 async fn confirm(

@@ -17,6 +17,7 @@ use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
+use crate::cpu;
 use crate::measure::{Size, rate};
 use crate::proxy::Proxy;
 
@@ -51,7 +52,7 @@ impl Shape {
 
 /// A server with a stream of messages, and a client that is near or far.
 struct Bench {
-    _server: Running,
+    server: Running,
     _proxy: Proxy,
     client: Client,
     far: Client,
@@ -70,7 +71,7 @@ impl Bench {
         let proxy = Proxy::start(address, DELAY)?;
         let client = async_nats::connect(server.url()).await?;
         let far = async_nats::connect(proxy.url()).await?;
-        let bench = Self { _server: server, _proxy: proxy, client, far, rounds: 0 };
+        let bench = Self { server, _proxy: proxy, client, far, rounds: 0 };
         fill(&jetstream::new(bench.client.clone()), messages).await?;
         Ok(Some(bench))
     }
@@ -82,6 +83,12 @@ impl Bench {
     fn next_name(&mut self) -> String {
         self.rounds += 1;
         format!("round-{}", self.rounds)
+    }
+
+    /// What the server and this process have computed so far, where that is known.
+    fn computed(&self) -> Option<[Duration; 2]> {
+        let server = cpu::of(self.server.process_id()?)?;
+        Some([server, cpu::of(std::process::id())?])
     }
 
     /// Forgets the letters, so that those of the next round are not taken for the same.

@@ -38,6 +38,12 @@ impl Bench {
         self.raw.execute(sql).await?;
         Ok(())
     }
+
+    /// Nothing in the tables, and nothing left to be written of what was in them.
+    async fn empty(&mut self) -> Result<(), Failed> {
+        self.sql("TRUNCATE dlq_events CASCADE").await?;
+        self.sql("CHECKPOINT").await
+    }
 }
 
 /// Runs a bench with a server, or says that there is none.

@@ -1,3 +1,4 @@
+use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::error::CliError;
 use crate::open;
 use crate::output::{Output, Progress};
 use crate::secret::without_password;
+use crate::serve::Counted;
 use crate::signals::until_asked;
 
 /// For how long `--once` waits for a store or a server that is not there.
@@ -53,7 +55,7 @@ pub(crate) async fn store(
     Ok(Kept { store, name: open::name(&args.into).await? })
 }
 
-/// Drains a feed into a store, and says what was done.
+/// Drains a feed into a store, and says what was done; also when `refused` ends it, which is then the error.
 pub(crate) async fn drain(
     feed: impl Feed,
     into: Kept,
@@ -61,7 +63,9 @@ pub(crate) async fn drain(
     shown: &str,
     out: &mut Output,
     args: &IngestArgs,
+    refused: impl Future<Output = CliError>,
 ) -> Result<ExitCode, CliError> {
+    let counted = Counted::open(args.metrics.as_deref(), "this ingest").await?;
     let Telling { mut incidents, alerts } = telling;
     let Kept { store, name } = into;
     let mut ingest = Ingest::new(feed, store.store().clone()).with_batch(args.batch);
@@ -74,7 +78,7 @@ pub(crate) async fn drain(
     let bar = Progress::endless("new letters");
     let run = until_asked(|stop| {
         let (ingest, alerts, bar) = (&mut ingest, &alerts, &bar);
-        eprintln!("letters of {shown} go into {name}");
+        say!("letters of {shown} go into {name}");
         async move {
             let tell = |new: &[Incident]| {
                 bar.aside(|| incidents.write(new))?;
@@ -82,10 +86,18 @@ pub(crate) async fn drain(
                 alerts.tell(new);
                 Ok(())
             };
-            ingest.run(stop, tell).await.map_err(|error| CliError::caused_by(&*error))
+            let mut refusal = None;
+            let stop = async {
+                tokio::select! {
+                    () = stop => {}
+                    error = refused => refusal = Some(error),
+                }
+            };
+            let ran = ingest.run(stop, tell).await;
+            refusal.map_or_else(|| ran.map_err(|error| CliError::caused_by(&*error)), Err)
         }
     });
-    let ran = run.await;
+    let ran = counted.beside(run).await;
     bar.end();
     let report = ingest.report().clone();
     // Others get its share at once.
@@ -99,7 +111,7 @@ pub(crate) async fn drain(
     ran?;
     let is_aside = report.with_outcome(Outcome::SetAside) > 0;
     if is_aside {
-        eprintln!(
+        say!(
             "letters that were set aside are named among the incidents, and stay at the broker for as long as it keeps them"
         );
     }

@@ -64,11 +64,11 @@ impl Replaying {
         explain(plan, &args.to, args.change.dry_run);
         if args.change.dry_run {
             show(out, plan)?;
-            eprintln!("dry run: nothing was sent");
+            say!("dry run: nothing was sent");
             return Ok(Err(ExitCode::SUCCESS));
         }
         if plan.letters == 0 {
-            eprintln!("nothing to replay");
+            say!("nothing to replay");
             if !out.is_table() {
                 out.document(&json!({ "sent": 0 }))?;
             }
@@ -86,7 +86,7 @@ impl Replaying {
                 if self.failures.len() < SAID {
                     let id = commands::short(&id);
                     let why = escape(&chain(error));
-                    self.bar.aside(|| eprintln!("letter {id} cannot be sent: {why}"));
+                    self.bar.aside(|| say!("letter {id} cannot be sent: {why}"));
                 }
                 let mut failure = json!({ "letter": id, "why": chain(error) });
                 if let (Some(failure), Value::Object(place)) = (failure.as_object_mut(), place) {
@@ -126,7 +126,7 @@ impl Replaying {
             }))?;
         }
         if report.doubtful > 0 {
-            eprintln!(
+            say!(
                 "{} letters may have been sent twice: a replay died while it sent them, and their stream cannot be asked",
                 report.doubtful
             );
@@ -137,7 +137,7 @@ impl Replaying {
             } else {
                 "the same command".to_owned()
             };
-            eprintln!("{} letters are untouched; to go on: {how}", report.left);
+            say!("{} letters are untouched; to go on: {how}", report.left);
         }
         if let Some(error) = &report.stopped {
             return Err(CliError::failed(chain(error)));
@@ -154,15 +154,15 @@ fn explain(plan: &ReplayPlan, to: &str, dry: bool) {
         "origin" => "where they were born".to_owned(),
         place => format!("`{}`", escape(place)),
     };
-    eprintln!("{} letters {will} be sent to {to}", plan.letters);
+    say!("{} letters {will} be sent to {to}", plan.letters);
     for (why, count) in &plan.skipped {
-        eprintln!("{count} more match and {will} be skipped: {why}");
+        say!("{count} more match and {will} be skipped: {why}");
     }
     for hearer in &plan.hearers {
-        eprintln!("{} {will} hear them too", escape(&hearer.to_string()));
+        say!("{} {will} hear them too", escape(&hearer.to_string()));
     }
     for note in &plan.notes {
-        eprintln!("note: {}", escape(note));
+        say!("note: {}", escape(note));
     }
 }
 

@@ -39,6 +39,12 @@ pub(crate) struct BrokerArgs {
     #[cfg(feature = "kafka")]
     #[arg(long, value_name = "FILE", env = "DLQ_KAFKA_CONFIG", global = true)]
     pub(crate) kafka_config: Option<PathBuf>,
+
+    /// The alias of the cluster of Kafka, as its consumers have it: it is part of the identity of letters. Defaults to
+    /// default
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "NAME", env = "DLQ_KAFKA_CLUSTER", global = true)]
+    pub(crate) kafka_cluster: Option<String>,
 }
 
 /// A setting of a client; its value may be secret.
@@ -96,7 +102,7 @@ pub(crate) struct IngestArgs {
     /// The store, which is created when it is not there, e.g. sqlite://dlq.db or postgres://HOST/DATABASE
     #[arg(long, value_name = "URL", env = "DLQ_INTO", hide_env_values = true)]
     pub(crate) into: String,
-    /// End when every letter is in the store, instead of waiting for more
+    /// End when every letter is in the store or was set aside (exit code 3), instead of waiting for more
     #[arg(long)]
     pub(crate) once: bool,
     /// Append a JSON line for each new letter to this file; defaults to standard error
@@ -118,6 +124,10 @@ pub(crate) struct IngestArgs {
     /// How many letters are put at once
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) batch: usize,
+    /// Show what it counts to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone is that of 127.0.0.1. Whoever
+    /// reaches it may read it. Defaults to nowhere
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
 }
 
 /// Who is told of each new letter. Letters do not wait for it.
@@ -152,7 +162,8 @@ pub(crate) struct RouteArgs {
     /// How often consumers without workers are made to say what they gave up
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
     pub(crate) sweep_every: Duration,
-    /// How soon the work of a router that died is taken over. Defaults to 30s, or to what routers at this server have
+    /// How soon the work of a router that died is taken over. Defaults to 30s; it counts when the durable consumer is
+    /// created, and routers after that take its lease
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
     /// The alias of the cluster, which is part of the identity of letters
@@ -180,6 +191,10 @@ pub(crate) struct RouteArgs {
     /// On how many servers streams are kept that are not there yet
     #[arg(long, value_name = "N", env = "DLQ_ROUTE_REPLICAS", default_value_t = 1)]
     pub(crate) replicas: usize,
+    /// Show what it counts to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone is that of 127.0.0.1. Whoever
+    /// reaches it may read it. Defaults to nowhere
+    #[arg(long, value_name = "ADDR", env = "DLQ_ROUTE_METRICS")]
+    pub(crate) metrics: Option<String>,
 }
 
 /// What only a replay at a broker takes.

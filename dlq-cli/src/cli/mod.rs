@@ -7,13 +7,12 @@ mod import_table;
 mod serve;
 mod upkeep;
 
-#[cfg(feature = "nats")]
-pub(crate) use broker::RouteArgs;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use broker::{
-    AlertArgs, BrokerArgs, CheckAtBrokerArgs, ConsumerOf, IngestArgs, ReplayAtBrokerArgs,
-    ServeAtBrokerArgs,
+    AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs, ServeAtBrokerArgs,
 };
+#[cfg(feature = "nats")]
+pub(crate) use broker::{ConsumerOf, RouteArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
 pub(crate) use serve::ServeArgs;
@@ -258,7 +257,7 @@ pub(crate) struct ShowArgs {
 pub(crate) struct GroupsArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// How many groups at most
+    /// How many groups at most; 0 for all
     #[arg(long, default_value_t = 20)]
     pub(crate) limit: u32,
 }
@@ -274,7 +273,7 @@ pub(crate) struct PeekArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// How many of the latest letters
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
 }
 
@@ -319,7 +318,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, default_value = "handler", value_name = "handler|origin|SUBJECT|TOPIC")]
     pub(crate) to: String,
     /// How many at most, oldest first
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
     /// How fast at most, e.g. 50/s
     #[arg(long)]
@@ -342,7 +341,7 @@ pub(crate) struct ReplayArgs {
 pub(crate) enum OpCommand {
     /// List operations, newest first
     List {
-        /// How many at most
+        /// How many at most; 0 for all
         #[arg(long, default_value_t = 20)]
         limit: u32,
     },

@@ -128,8 +128,15 @@ pub(crate) struct MigrateArgs {
     /// Do it
     #[arg(long)]
     pub(crate) apply: bool,
+    /// Collapse the letters of each original message into one, and keep it so from now on: the newest stays, with the
+    /// counts of all
+    #[arg(long, conflicts_with_all = ["check", "apply"])]
+    pub(crate) deduplicate: bool,
+    /// Also when more than half of all letters would go
+    #[arg(long, requires = "deduplicate")]
+    pub(crate) force: bool,
     /// Do not ask
-    #[arg(short, long, requires = "apply")]
+    #[arg(short, long)]
     pub(crate) yes: bool,
 }
 

@@ -50,9 +50,9 @@ pub(crate) fn show_findings(
     }
     let wrong = findings.iter().filter(|finding| finding.severity > Severity::Note).count();
     if wrong > 0 {
-        eprintln!("{wrong} findings at {shown}");
+        say!("{wrong} findings at {shown}");
         return Ok(ExitCode::from(PARTIAL));
     }
-    eprintln!("{shown} is as it should be");
+    say!("{shown} is as it should be");
     Ok(ExitCode::SUCCESS)
 }

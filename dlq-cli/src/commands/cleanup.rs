@@ -4,12 +4,14 @@ use std::time::Duration;
 use dlq_core::store::{Cleanup, Letters as _};
 use dlq_core::{
     Clock as _, DeadLetters, Filter, LetterSummary, Order, PageRequest, Status, SystemClock,
+    Timestamp,
 };
 
 use super::{Context, list};
 use crate::ask;
 use crate::cli::CleanupArgs;
 use crate::error::CliError;
+use crate::output::Progress;
 
 /// How many letters are looked at in one step.
 const PAGE: u32 = 1000;
@@ -33,7 +35,7 @@ pub(super) async fn run(
     if confirm.dry_run || !confirm.yes {
         let (count, sample) = look(context, &filter, older_than, include_unresolved).await?;
         let what = if include_unresolved { "letters" } else { "resolved letters" };
-        eprintln!("{count} {what} in {} are old enough to be deleted", context.target);
+        say!("{count} {what} in {} are old enough to be deleted", context.target);
         if confirm.dry_run {
             if !context.out.is_table() {
                 let found = serde_json::json!({ "count": count, "sample": sample });
@@ -41,20 +43,25 @@ pub(super) async fn run(
             } else if !sample.is_empty() {
                 context.out.table(&list::table(&sample))?;
             }
-            eprintln!("dry run: nothing was changed");
+            say!("dry run: nothing was changed");
             return Ok(ExitCode::SUCCESS);
         }
         if count == 0 {
-            eprintln!("nothing to do");
+            say!("nothing to do");
             return Ok(ExitCode::SUCCESS);
         }
         ask::agree(false, "delete", count)?;
     }
+    let old = old_enough(&filter, SystemClock.now().before(older_than), include_unresolved);
+    let letters = context.letters.clone();
+    let left = async || letters.count(old.clone()).await.ok();
+    let bar = Progress::of(left().await.unwrap_or(0), "letters");
     let mut cleanup = Cleanup::older_than(older_than).with_filter(filter).with_batch(batch);
     if include_unresolved {
         cleanup = cleanup.with_unresolved();
     }
-    let deleted = store.cleanup(cleanup, ask::actor(confirm.note.as_deref())).await?;
+    let delete = store.cleanup(cleanup, ask::actor(confirm.note.as_deref()));
+    let deleted = bar.during(delete, left).await?;
     if context.out.is_table() {
         context.out.line(format_args!("deleted: {deleted}"))?;
     } else {
@@ -71,13 +78,7 @@ async fn look(
     include_unresolved: bool,
 ) -> Result<(u64, Vec<LetterSummary>), CliError> {
     let latest = SystemClock.now().before(older_than);
-    let mut filter = filter.clone();
-    // What was changed last so long ago was stored no later.
-    let stored_before = latest.after(Duration::from_nanos(1));
-    filter.until = Some(filter.until.map_or(stored_before, |until| until.min(stored_before)));
-    if !include_unresolved {
-        filter.statuses = vec![Status::Resolved];
-    }
+    let filter = old_enough(filter, latest, include_unresolved);
     let (mut count, mut sample, mut after) = (0, Vec::new(), None);
     loop {
         let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
@@ -94,4 +95,16 @@ async fn look(
             return Ok((count, sample));
         }
     }
+}
+
+/// The letters among which a cleanup finds what was changed last by then.
+fn old_enough(filter: &Filter, latest: Timestamp, include_unresolved: bool) -> Filter {
+    let mut filter = filter.clone();
+    // What was changed last so long ago was stored no later.
+    let stored_before = latest.after(Duration::from_micros(1));
+    filter.until = Some(filter.until.map_or(stored_before, |until| until.min(stored_before)));
+    if !include_unresolved {
+        filter.statuses = vec![Status::Resolved];
+    }
+    filter
 }

@@ -23,7 +23,7 @@ pub(super) fn run(
         }
         ContextCommand::Use { name } => {
             file.set_default(&name)?;
-            eprintln!("the default context is `{}`", escape(&name));
+            say!("the default context is `{}`", escape(&name));
         }
     }
     file.warn();
@@ -38,7 +38,7 @@ fn list(out: &mut Output, file: &File) -> Result<(), CliError> {
         return out.documents("contexts", &all);
     }
     if file.contexts.is_empty() {
-        eprintln!("no contexts; `dlq context --help` says where they stand");
+        say!("no contexts; `dlq context --help` says where they stand");
         return Ok(());
     }
     let mut table = Table::new(&[

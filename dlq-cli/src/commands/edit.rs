@@ -36,7 +36,7 @@ pub(super) async fn run(
     };
     let changed = change(context, store, &args, &letter, edit).await;
     if changed.is_err() || args.confirm.dry_run {
-        eprintln!("what you wrote is kept in {}", draft.keep()?.display());
+        say!("what you wrote is kept in {}", draft.keep()?.display());
     }
     changed
 }
@@ -84,7 +84,7 @@ async fn change(
         CliError::from(error).hinting("--allow-invalid takes it as it is")
     })?;
     if after == letter.message {
-        eprintln!("nothing to change: the letter is like that already");
+        say!("nothing to change: the letter is like that already");
         return show(context, letter, false);
     }
     if context.out.is_table() {
@@ -92,13 +92,13 @@ async fn change(
         context.out.flush()?;
     }
     if args.confirm.dry_run {
-        eprintln!("dry run: nothing was changed");
+        say!("dry run: nothing was changed");
         return show(context, &DeadLetter { message: after, ..letter.clone() }, false);
     }
     ask::agree(args.confirm.yes, "edit", 1)?;
     let by = ask::actor(args.confirm.note.as_deref());
     let edited = store.edit(letter.id, edit.expecting(letter), by).await?;
-    eprintln!("edited {}; a replay sends what it is now", letter.id);
+    say!("edited {}; a replay sends what it is now", letter.id);
     show(context, &edited, true)
 }
 

@@ -6,7 +6,8 @@ use dlq_core::{Cursor, DeadLetter, Filter, LetterId, LetterSummary, Order, PageR
 use super::{Context, PARTIAL};
 use crate::cli::ExportArgs;
 use crate::error::CliError;
-use crate::lines::LinesFile;
+use crate::filter::must_exist;
+use crate::lines::{LinesFile, is_unread};
 use crate::output::Progress;
 use crate::signals;
 
@@ -17,6 +18,7 @@ const BYTES: u64 = 16 * 1024 * 1024;
 
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
+    must_exist(context, &filter).await?;
     let Some(path) = &args.to else {
         let total = context.letters.count(filter.clone()).await?;
         let bar = Progress::of(total, "letters").hidden_if(context.out.is_terminal());
@@ -27,15 +29,13 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
         let never = std::future::pending();
         let exported = export(context, &filter, None, &mut Box::pin(never), out).await;
         bar.end();
-        let exported = exported?;
-        eprintln!("{}", said(exported.letters));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ExitCode::from(exported?.say()));
     };
     let (mut file, after) =
         if args.resume { LinesFile::resume(path)? } else { (LinesFile::create(path)?, None) };
     let mut rest = filter.clone();
     if let Some(after) = after {
-        eprintln!("going on after letter {}", after.id);
+        say!("going on after letter {}", after.id);
         rest.since = Some(rest.since.map_or(after.created_at, |since| since.max(after.created_at)));
     }
     let bar = Progress::of(context.letters.count(rest).await?, "letters");
@@ -53,25 +53,35 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
     let exported = ended.await.map_err(|error| {
         error.hinting("what is written stays; the same command with --resume goes on from there")
     })?;
-    eprintln!("{}", said(exported.letters));
-    if exported.is_cut_short {
-        eprintln!(
-            "ended before the last letter; the same command with --resume goes on from there"
-        );
-        return Ok(ExitCode::from(PARTIAL));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(exported.say()))
 }
 
+#[derive(Default)]
 struct Exported {
     letters: u64,
+    /// Of these, those whose messages could not be read.
+    unread: u64,
     is_cut_short: bool,
 }
 
-fn said(letters: u64) -> String {
-    match letters {
-        0 => "exported 0 letters: none match".to_owned(),
-        letters => format!("exported {letters} letters"),
+impl Exported {
+    /// Says what was done, and returns the exit code.
+    fn say(&self) -> u8 {
+        match self.letters {
+            0 => say!("exported 0 letters: none match"),
+            letters => say!("exported {letters} letters"),
+        }
+        if self.unread > 0 {
+            say!(
+                "{} of them without their messages, which cannot be read: their attribute `kafka.pointer.unread` says why; \
+                 they are not imported",
+                self.unread
+            );
+        }
+        if self.is_cut_short {
+            say!("ended before the last letter; the same command with --resume goes on from there");
+        }
+        if self.is_cut_short || self.unread > 0 { PARTIAL } else { 0 }
     }
 }
 
@@ -83,7 +93,7 @@ async fn export(
     stop: &mut (impl Future<Output = ()> + Unpin),
     mut write: impl FnMut(&mut Context, &DeadLetter) -> Result<(), CliError>,
 ) -> Result<Exported, CliError> {
-    let mut exported = Exported { letters: 0, is_cut_short: false };
+    let mut exported = Exported::default();
     loop {
         let request =
             PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst).with_after(after);
@@ -102,6 +112,7 @@ async fn export(
             for letter in &letters {
                 write(context, letter)?;
                 exported.letters += 1;
+                exported.unread += u64::from(is_unread(letter));
             }
         }
         after = page.next;

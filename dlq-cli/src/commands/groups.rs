@@ -2,20 +2,20 @@ use std::process::ExitCode;
 
 use dlq_core::store::Letters as _;
 
-use super::Context;
+use super::{Context, at_most};
 use crate::cli::GroupsArgs;
 use crate::error::CliError;
 use crate::output::{Column, Table, age};
 
 pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
-    let groups = context.letters.groups(filter, args.limit).await?;
+    let groups = context.letters.groups(filter, at_most(args.limit)).await?;
     if !context.out.is_table() {
         context.out.documents("groups", &groups)?;
         return Ok(ExitCode::SUCCESS);
     }
     if groups.is_empty() {
-        eprintln!("no letters match");
+        say!("no letters match");
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&[

@@ -63,7 +63,7 @@ pub(super) async fn run(
     bar.end();
     imported.show(context)?;
     if is_cut_short {
-        eprintln!("ended after line {}; the same command goes on from there", imported.lines);
+        say!("ended after line {}; the same command goes on from there", imported.lines);
     }
     let is_partial = is_cut_short || imported.bad > 0;
     Ok(if is_partial { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
@@ -97,8 +97,8 @@ impl Imported {
     fn say_bad(&self, batch: &Batch) {
         for (n, (line, why)) in (self.bad..).zip(&batch.bad) {
             match n {
-                ..SAID => eprintln!("line {line} is not a letter: {}", escape(why)),
-                SAID => eprintln!("more lines are not letters; they are counted"),
+                ..SAID => say!("line {line} is not a letter: {}", escape(why)),
+                SAID => say!("more lines are not letters; they are counted"),
                 _ => return,
             }
         }
@@ -127,10 +127,10 @@ impl Imported {
 
     fn show(&self, context: &mut Context) -> Result<(), CliError> {
         if self.lines == 0 {
-            eprintln!("there is no line; nothing was imported");
+            say!("there is no line; nothing was imported");
         }
         if let Some(count) = self.by_receipt.get("conflicting") {
-            eprintln!(
+            say!(
                 "{count} letters have the identity of one that is there and other bytes; both are kept"
             );
         }

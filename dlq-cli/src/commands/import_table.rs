@@ -39,7 +39,7 @@ pub(super) async fn run(
     describe(&table, rows, args.consumer.is_some());
     if args.dry_run {
         show_columns(context, &table, rows)?;
-        eprintln!("dry run: nothing was imported");
+        say!("dry run: nothing was imported");
         return Ok(ExitCode::SUCCESS);
     }
     let bar = Progress::of(rows, "rows");
@@ -65,7 +65,7 @@ pub(super) async fn run(
     bar.end();
     imported.show(context)?;
     if is_cut_short {
-        eprintln!("ended before all {rows} rows were read; the same command imports the rest");
+        say!("ended before all {rows} rows were read; the same command imports the rest");
     }
     let is_partial = is_cut_short || imported.bad > 0;
     Ok(if is_partial { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
@@ -100,7 +100,7 @@ async fn open_table(url: String, table: &str, args: &TableArgs) -> Result<Foreig
 fn describe(table: &ForeignTable, rows: u64, is_consumer_given: bool) {
     let name = escape(table.name());
     let how = table.shape().map_or_else(|| "as mapped".to_owned(), |shape| format!("as `{shape}`"));
-    eprintln!("{rows} rows in {name}, read {how}");
+    say!("{rows} rows in {name}, read {how}");
     let columns = table.columns();
     let unknown: Vec<_> = columns
         .iter()
@@ -108,15 +108,15 @@ fn describe(table: &ForeignTable, rows: u64, is_consumer_given: bool) {
         .map(|column| escape(&column.name))
         .collect();
     if !unknown.is_empty() {
-        eprintln!("kept as attributes: {}", unknown.join(", "));
+        say!("kept as attributes: {}", unknown.join(", "));
     }
     if table.key().is_empty() {
-        eprintln!("it has no key: a row that is changed and imported again is another letter");
+        say!("it has no key: a row that is changed and imported again is another letter");
     }
     let has_consumer =
         columns.iter().any(|column| column.meaning == Meaning::Field(Field::Consumer));
     if !is_consumer_given && !has_consumer {
-        eprintln!(
+        say!(
             "no column says whose deaths these are; they get the table's name, or say --consumer NAME"
         );
     }
@@ -171,8 +171,8 @@ impl Imported {
                 Ok(letter) => letters.push(letter),
                 Err(bad) => {
                     match self.bad {
-                        ..SAID => eprintln!("{}", escape(&bad.to_string())),
-                        SAID => eprintln!("more rows cannot be read; they are counted"),
+                        ..SAID => say!("{}", escape(&bad.to_string())),
+                        SAID => say!("more rows cannot be read; they are counted"),
                         _ => {}
                     }
                     self.bad += 1;
@@ -200,7 +200,7 @@ impl Imported {
     fn show(&self, context: &mut Context) -> Result<(), CliError> {
         let letters: u64 = self.by_receipt.values().sum();
         if let Some(count) = self.by_receipt.get("conflicting") {
-            eprintln!(
+            say!(
                 "{count} rows have other bytes than when they were imported before; both letters are kept"
             );
         }

@@ -37,7 +37,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
         }
     }
     match context.out.format {
-        Format::Table if kept.is_empty() => eprintln!("no letters match"),
+        Format::Table if kept.is_empty() => say!("no letters match"),
         Format::Table => context.out.table(&table(&kept))?,
         Format::Json => context.out.json(&serde_json::json!({
             "schema_version": SCHEMA_VERSION, "letters": kept, "next": after,
@@ -47,7 +47,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     if let Some(cursor) = after.filter(|_| context.out.format != Format::Json) {
         context.out.flush()?;
         let total = context.letters.count(filter).await?;
-        eprintln!("{shown} of {total} letters; the next page: --cursor {cursor}");
+        say!("{shown} of {total} letters; the next page: --cursor {cursor}");
     }
     Ok(ExitCode::SUCCESS)
 }

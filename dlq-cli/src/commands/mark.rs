@@ -7,9 +7,10 @@ use super::{Context, PARTIAL, list};
 use crate::ask;
 use crate::cli::{ChangeArgs, MarkArgs};
 use crate::error::CliError;
-use crate::filter::FilterArgs;
+use crate::filter::{FilterArgs, must_exist, until_now};
+use crate::output::Progress;
+use dlq_core::PageRequest;
 use dlq_core::store::Selection;
-use dlq_core::{Filter, PageRequest};
 
 pub(super) async fn run(
     context: &mut Context,
@@ -21,7 +22,8 @@ pub(super) async fn run(
         return Ok(ExitCode::SUCCESS);
     };
     let by = ask::actor(args.change.note.as_deref());
-    let marked = store.store().mark(selection, args.mark, by).await?;
+    let mark = store.store().mark(selection, args.mark, by);
+    let marked = Progress::busy("marking letters").during(mark, async || None).await?;
     finish(context, &format!("marked {}", args.mark), marked)
 }
 
@@ -38,16 +40,11 @@ pub(super) async fn select(
     } else {
         Selection::matching(filter.clone())?
     };
-    for id in &filter.ids {
-        if context.letters.count(Filter::new().with_id(*id)).await? == 0 {
-            return Err(CliError::failed(format!(
-                "no letter has the id {id} in {}; `dlq list` shows which there are",
-                context.target
-            )));
-        }
-    }
+    must_exist(context, &filter).await?;
+    // What comes while the operator looks and thinks is not what they agree to.
+    let selection = Selection::matching(until_now(context, selection.filter().clone()).await?)?;
     let count = context.letters.count(filter.clone()).await?;
-    eprintln!("{count} letters match in {}", context.target);
+    say!("{count} letters match in {}", context.target);
     if change.dry_run {
         let sample = context.letters.list(filter, PageRequest::new().with_limit(10)).await?.letters;
         if context.out.is_table() {
@@ -57,11 +54,11 @@ pub(super) async fn select(
         } else {
             context.out.document(&serde_json::json!({ "count": count, "sample": sample }))?;
         }
-        eprintln!("dry run: nothing was changed");
+        say!("dry run: nothing was changed");
         return Ok(None);
     }
     if count == 0 {
-        eprintln!("nothing to do");
+        say!("nothing to do");
         return Ok(None);
     }
     ask::confirm(change, verb, count)?;
@@ -80,7 +77,7 @@ pub(super) fn finish(
         context.out.document(&marked)?;
     }
     if marked.skipped > 0 {
-        eprintln!("skipped {}: consumers are running them now; try again later", marked.skipped);
+        say!("skipped {}: consumers are running them now; try again later", marked.skipped);
         return Ok(ExitCode::from(PARTIAL));
     }
     Ok(ExitCode::SUCCESS)

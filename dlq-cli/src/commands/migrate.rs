@@ -8,7 +8,6 @@ use super::PARTIAL;
 use crate::ask;
 use crate::cli::MigrateArgs;
 use crate::error::CliError;
-#[cfg(feature = "postgres")]
 use crate::open;
 use crate::output::{Column, Output, SCHEMA_VERSION, Table};
 use crate::secret::without_password;
@@ -68,6 +67,9 @@ pub(super) async fn run(
         }
     };
     let database = Database::at(url)?;
+    if args.deduplicate {
+        return deduplicate(url, out, args).await;
+    }
     let mut migration = database.look().await.map_err(failed)?;
     let wanted = args.apply && !migration.is_up_to_date();
     if wanted {
@@ -85,26 +87,48 @@ pub(super) async fn run(
     out.flush()?;
     let (known, left) = (migration.known, migration.steps.len());
     if wanted {
-        eprintln!("{shown} has version {known} now");
+        say!("{shown} has version {known} now");
     } else if left == 0 {
-        eprintln!("{shown} has version {known}, as this program has");
+        say!("{shown} has version {known}, as this program has");
     } else {
         explain(&migration, &shown);
-        eprintln!("to do it: dlq migrate --apply --from '{shown}'");
+        say!("to do it: dlq migrate --apply --from '{shown}'");
     }
     let is_left = args.check && left > 0;
     Ok(if is_left { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }
 
+async fn deduplicate(url: &str, mut out: Output, args: MigrateArgs) -> Result<ExitCode, CliError> {
+    let shown = without_password(url);
+    let store = open::store(url, false).await?;
+    let what = format!("collapse the letters of each original message in {shown} into one");
+    ask::go_on(args.yes, &what)?;
+    let removed = store.deduplicate(args.force).await.map_err(|error| {
+        let is_refused = error.kind() == StoreErrorKind::Refused;
+        let error = CliError::from(error).about(&shown);
+        if is_refused { error.hinting("say --force") } else { error }
+    })?;
+    if !out.is_table() {
+        out.document(&serde_json::json!({
+            "schema_version": SCHEMA_VERSION, "deduplicated": true, "removed": removed,
+        }))?;
+    }
+    out.flush()?;
+    say!(
+        "{removed} letters went into others; {shown} keeps one of each original message from now on"
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
 fn explain(migration: &Migration, shown: &str) {
     match migration.found {
         Some(found) => {
-            eprintln!("{shown} has version {found}, and this program has {}", migration.known);
+            say!("{shown} has version {found}, and this program has {}", migration.known);
         }
-        None => eprintln!("{shown} has no tables yet"),
+        None => say!("{shown} has no tables yet"),
     }
     if !migration.is_online() {
-        eprintln!("not every step can run while consumers work; stop them first");
+        say!("not every step can run while consumers work; stop them first");
     }
 }
 

@@ -45,6 +45,11 @@ pub(crate) struct Context {
     pub(crate) target: String,
 }
 
+/// What a store is asked for where 0 stands for all: the most that every store can count to.
+fn at_most(limit: u32) -> u32 {
+    if limit == 0 { i32::MAX.unsigned_abs() } else { limit }
+}
+
 /// Exit code 3: some items failed or were skipped.
 pub(crate) const PARTIAL: u8 = 3;
 

@@ -1,11 +1,11 @@
 use std::collections::HashMap;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::store::{Control, ItemOutcome, Operation, OperationItem, OperationState};
 use dlq_core::{DeadLetters, Filter, LetterId, OperationId, PageRequest};
 
-use super::{Context, list, replay};
+use super::{Context, at_most, list, replay};
 use crate::ask;
 use crate::cli::{Format, OpCommand, SteerArgs};
 use crate::error::CliError;
@@ -18,6 +18,8 @@ const PAGE: u32 = 500;
 const LATEST: u32 = 1000;
 /// How often a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
+/// How long a store may be away before the watch is given up.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) async fn run(
     context: &mut Context,
@@ -71,13 +73,13 @@ async fn show_all(
     store: &DeadLetters,
     limit: u32,
 ) -> Result<ExitCode, CliError> {
-    let operations = store.operations(limit).await?;
+    let operations = store.operations(at_most(limit)).await?;
     if !context.out.is_table() {
         context.out.documents("operations", &operations)?;
         return Ok(ExitCode::SUCCESS);
     }
     if operations.is_empty() {
-        eprintln!("no operations");
+        say!("no operations");
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&[
@@ -207,13 +209,15 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
     let bar = Progress::of(operation.progress.total, "letters");
     let mut signals = Signals::new()?;
     let mut told = None;
+    let mut lost: Option<Instant> = None;
+    let on = format!("the operation goes on; to see it again: dlq op watch {id}");
     loop {
         bar.set(operation.progress.done());
         bar.say(format!("{}{}", operation.state, outcomes(&operation)));
         if operation.state.is_final() || operation.state == OperationState::Stopped {
             bar.end();
             if operation.state == OperationState::Stopped {
-                eprintln!(
+                say!(
                     "letters of the canary died again, and the rest was not sent; see why: dlq op show {id}; to go on: dlq op resume \
                      {id}, to give it up: dlq op cancel {id}"
                 );
@@ -221,14 +225,28 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
             return Ok(operation);
         }
         if operation.state == OperationState::Paused && told != Some(operation.state) {
-            bar.aside(|| eprintln!("the operation is paused; to go on: dlq op resume {id}"));
+            bar.aside(|| say!("the operation is paused; to go on: dlq op resume {id}"));
         }
         told = Some(operation.state);
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => operation = letters.operation(id).await?,
+            () = tokio::time::sleep(LOOK) => match letters.operation(id).await {
+                Ok(found) => (operation, lost) = (found, None),
+                // Meanwhile the consumers wait for the store, too.
+                Err(error) if error.is_transient() && lost.is_none_or(|at| at.elapsed() < PATIENCE) => {
+                    if lost.is_none() {
+                        let why = escape(&CliError::from(error).into_message());
+                        bar.aside(|| say!("{why}; looking again"));
+                    }
+                    lost.get_or_insert_with(Instant::now);
+                }
+                Err(error) => {
+                    bar.end();
+                    return Err(CliError::from(error).hinting(&on));
+                }
+            },
             () = signals.next() => {
                 bar.end();
-                eprintln!("the operation goes on; to see it again: dlq op watch {id}, to end it: dlq op cancel {id}");
+                say!("{on}, to end it: dlq op cancel {id}");
                 return Ok(operation);
             }
         }

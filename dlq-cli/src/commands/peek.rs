@@ -23,7 +23,7 @@ pub(super) async fn run(context: &mut Context, args: PeekArgs) -> Result<ExitCod
         return Ok(ExitCode::SUCCESS);
     }
     if latest.is_empty() {
-        eprintln!("no letters match");
+        say!("no letters match");
         return Ok(ExitCode::SUCCESS);
     }
     histogram(&mut context.out, &stats)?;

@@ -7,6 +7,7 @@ use super::{Context, PARTIAL, list, op};
 use crate::ask;
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
+use crate::filter::{must_exist, until_now};
 use crate::output::SCHEMA_VERSION;
 
 pub(super) async fn run(
@@ -25,6 +26,9 @@ pub(super) async fn run(
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
     }
+    must_exist(context, &filter).await?;
+    // What comes while the operator looks and thinks is not what they agree to.
+    let filter = until_now(context, filter).await?;
     let mut spec = OperationSpec::replay(filter).with_max_replays(args.max_replays);
     if let Some(limit) = args.limit {
         spec = spec.with_limit(limit);
@@ -41,12 +45,12 @@ pub(super) async fn run(
     }
     explain(&plan, "will be");
     if plan.count == 0 {
-        eprintln!("nothing to replay");
+        say!("nothing to replay");
         return Ok(ExitCode::SUCCESS);
     }
     ask::confirm(&args.change, "replay", plan.count)?;
     let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
-    eprintln!(
+    say!(
         "operation {} has {} letters; running consumers take them, consumers that start later do too",
         list::short(&operation.id),
         operation.progress.total
@@ -54,7 +58,7 @@ pub(super) async fn run(
     if args.wait {
         operation = op::watch(store, operation.id).await?;
     } else {
-        eprintln!("follow it: dlq op watch {}", operation.id);
+        say!("follow it: dlq op watch {}", operation.id);
     }
     if context.out.is_table() {
         context.out.line(operation.id)?;
@@ -83,7 +87,7 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
         if !plan.sample.is_empty() {
             context.out.table(&list::table(&plan.sample))?;
         }
-        eprintln!("dry run: nothing was changed");
+        say!("dry run: nothing was changed");
     } else {
         context
             .out
@@ -93,14 +97,11 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
 }
 
 fn explain(plan: &Plan, verb: &str) {
-    eprintln!("{} letters {verb} sent back to their handlers", plan.count);
+    say!("{} letters {verb} sent back to their handlers", plan.count);
     if plan.past_cap > 0 {
-        eprintln!(
-            "{} of them were replayed too often and {verb} quarantined instead",
-            plan.past_cap
-        );
+        say!("{} of them were replayed too often and {verb} quarantined instead", plan.past_cap);
     }
     for (status, count) in &plan.ineligible {
-        eprintln!("{count} more match but are {status} and stay as they are");
+        say!("{count} more match but are {status} and stay as they are");
     }
 }

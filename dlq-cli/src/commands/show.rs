@@ -8,7 +8,7 @@ use super::Context;
 use crate::cli::ShowArgs;
 use crate::error::CliError;
 use crate::filter::letter_id;
-use crate::output::{Output, age, bytes, escape};
+use crate::output::{Output, age, bytes, escape, indented};
 
 pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCode, CliError> {
     let id = letter_id(&context.letters, &args.id).await?;
@@ -21,7 +21,7 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
     if args.payload {
         match letter.message.payload() {
             Some(payload) => context.out.raw(payload)?,
-            None => eprintln!("the message has no payload (a tombstone)"),
+            None => say!("the message has no payload (a tombstone)"),
         }
     } else if context.out.is_table() {
         print(&mut context.out, &letter)?;
@@ -96,15 +96,14 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
         None => field(out, "payload", "none (a tombstone)".to_owned())?,
         Some(payload) => {
             field(out, "payload", format!("{} bytes", payload.len()))?;
-            let text = match serde_json::from_slice::<serde_json::Value>(payload) {
-                Ok(value) => serde_json::to_string_pretty(&value)?
-                    .split('\n')
-                    .map(escape)
-                    .collect::<Vec<_>>()
-                    .join("\n"),
-                Err(_) => bytes(payload, true),
-            };
-            text.lines().try_for_each(|line| out.line(format_args!("    {line}")))?;
+            match indented(payload) {
+                Some(json) => {
+                    json.lines().map(escape).try_for_each(|line| payload_line(out, &line))?
+                }
+                None => {
+                    bytes(payload, true).lines().try_for_each(|line| payload_line(out, line))?
+                }
+            }
         }
     }
 
@@ -142,6 +141,10 @@ fn print_attempt(out: &mut Output, attempt: &Attempt) -> Result<(), CliError> {
         out.line(format_args!("       {}", escape(line)))?;
     }
     Ok(())
+}
+
+fn payload_line(out: &mut Output, line: &str) -> Result<(), CliError> {
+    out.line(format_args!("    {line}"))
 }
 
 fn field(out: &mut Output, name: &str, value: String) -> Result<(), CliError> {

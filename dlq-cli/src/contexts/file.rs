@@ -92,7 +92,7 @@ impl File {
     pub(crate) fn warn(&self) {
         let holds = self.contexts.values().any(Named::holds_password);
         if holds && is_readable_by_others(&self.path) {
-            eprintln!(
+            say!(
                 "dlq: warning: {} holds a password and others can read it; chmod 600 it, or use password_command",
                 self.path.display()
             );

@@ -209,7 +209,7 @@ fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
         CliError::failed(format!("cannot read password_file {}: {error}", path.display()))
     })?;
     if file::is_readable_by_others(&path) {
-        eprintln!("dlq: warning: others can read the password in {}; chmod 600 it", path.display());
+        say!("dlq: warning: others can read the password in {}; chmod 600 it", path.display());
     }
     password(String::from_utf8(text).ok(), "password_file")
 }

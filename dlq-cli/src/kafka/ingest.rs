@@ -1,4 +1,5 @@
 use std::process::ExitCode;
+use std::time::Duration;
 
 use dlq_kafka::KafkaFeed;
 
@@ -7,6 +8,10 @@ use crate::broker::{self, Telling};
 use crate::cli::IngestArgs;
 use crate::error::CliError;
 use crate::output::Output;
+
+/// For how long `--once` waits for a message whose partition alone is away. The ingest gives up the feed after
+/// three times as long, and must not before the letter is set aside.
+const AWAY: Duration = Duration::from_secs(10);
 
 /// Drains the topic of dead letters into a store.
 pub(super) async fn run(
@@ -20,6 +25,6 @@ pub(super) async fn run(
     let into = broker::store(&args, &marks, &at.shown, &group).await?;
     let feed = KafkaFeed::open(&at.brokers, &at.topic, &group, &into.name, args.lease).await;
     let feed = feed.map_err(|error| at.failed(error))?;
-    let feed = if args.once { feed.until_end() } else { feed };
-    broker::drain(feed, into, telling, &at.shown, out, &args).await
+    let feed = if args.once { feed.until_end().with_patience(AWAY) } else { feed };
+    broker::drain(feed, into, telling, &at.shown, out, &args, std::future::pending()).await
 }

@@ -10,8 +10,8 @@ use crate::error::CliError;
 
 /// Variables of the environment begin so.
 const PREFIX: &str = "DLQ_KAFKA_";
-/// One that is none: it names the file.
-const FILE: &str = "CONFIG";
+/// Those that are none: they name the file, and the cluster.
+const OTHERS: [&str; 2] = ["CONFIG", "CLUSTER"];
 
 /// The cluster that the URL names, spoken to as the settings say.
 pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliError> {
@@ -22,6 +22,10 @@ pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliE
     settings.extend(from_environment(std::env::vars_os()));
     settings.extend(args.kafka.iter().cloned());
     let mut brokers = Brokers::at(&*url.bootstrap);
+    // A variable that is set to nothing says nothing.
+    if let Some(alias) = args.kafka_cluster.as_ref().filter(|alias| !alias.is_empty()) {
+        brokers = brokers.with_cluster(alias.as_str());
+    }
     for setting in assumed(url, args)?.into_iter().chain(settings) {
         if setting.key == "bootstrap.servers" {
             return Err(CliError::refused(
@@ -79,7 +83,7 @@ fn from_environment(
     variables: impl IntoIterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
 ) -> Vec<Setting> {
     let setting = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        let key = name.to_str()?.strip_prefix(PREFIX).filter(|key| *key != FILE)?;
+        let key = name.to_str()?.strip_prefix(PREFIX).filter(|key| !OTHERS.contains(key))?;
         let key = key.to_ascii_lowercase().replace('_', ".");
         Some(Setting { key, value: value.into_string().ok()? })
     };
@@ -97,6 +101,7 @@ mod tests {
         let variables = [
             ("DLQ_KAFKA_SECURITY_PROTOCOL", "ssl"),
             ("DLQ_KAFKA_CONFIG", "/etc/dlq"),
+            ("DLQ_KAFKA_CLUSTER", "prod"),
             ("DLQ_FROM", "x"),
             ("DLQ_KAFKA_CLIENT_ID", "ops"),
         ];

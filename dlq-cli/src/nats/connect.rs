@@ -8,7 +8,7 @@ use dlq_nats::async_nats::jetstream::context::GetStreamErrorKind;
 use dlq_nats::async_nats::jetstream::{self, Context, ErrorCode, stream};
 use dlq_nats::async_nats::{ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use dlq_nats::{DlqStream, RetryStream, ingest_marks};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
 
 use super::url::{Login, NatsUrl};
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
     pub(crate) context: Context,
+    /// Whether it is the server's own JetStream.
+    pub(crate) is_own: bool,
     pub(crate) stream: String,
     /// The URL, fit to be shown.
     pub(crate) shown: String,
@@ -41,6 +43,11 @@ struct Refusals {
 impl Refusals {
     fn latest(&self) -> Option<String> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn forget(&self) {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let _ = self.came.notified().now_or_never();
     }
 }
 
@@ -95,7 +102,8 @@ impl Broker {
             Some(domain) => jetstream::with_domain(client, domain),
             None => jetstream::new(client),
         };
-        Ok(Self { context, stream: url.stream, shown, refusals })
+        let is_own = args.js_domain.is_none();
+        Ok(Self { context, is_own, stream: url.stream, shown, refusals })
     }
 
     /// What `work` yields, unless the server refuses something on the way, which it would wait for in vain.
@@ -103,6 +111,8 @@ impl Broker {
         &self,
         work: impl Future<Output = Result<T, CliError>>,
     ) -> Result<T, CliError> {
+        // What was refused before has been told, or did no harm.
+        self.refusals.forget();
         tokio::select! {
             biased;
             done = work => done.map_err(|error| match self.refusals.latest() {
@@ -113,6 +123,13 @@ impl Broker {
                 Err(self.not_permitted(&self.refusals.latest().unwrap_or_default()))
             }
         }
+    }
+
+    /// What the server refuses from now on.
+    pub(crate) async fn refused(&self) -> CliError {
+        self.refusals.forget();
+        self.refusals.came.notified().await;
+        self.not_permitted(&self.refusals.latest().unwrap_or_default())
     }
 
     fn not_permitted(&self, why: &str) -> CliError {
@@ -141,12 +158,6 @@ impl Broker {
             ))),
             _ => Err(CliError::failed(format!("{}: {}", self.shown, chain(&error)))),
         }
-    }
-
-    /// The lease that a durable consumer has; `None` when it is not there.
-    pub(crate) async fn lease(&self, stream: &str, consumer: &str) -> Option<Duration> {
-        let stream = self.context.get_stream_no_info(stream).await.ok()?;
-        stream.consumer_info(consumer).await.ok().map(|info| info.config.ack_wait)
     }
 
     /// The stream of dead letters that the URL names, as it is.
@@ -226,15 +237,21 @@ pub(crate) fn existing_retries(config: &stream::Config) -> Option<RetryStream> {
 
 fn hear(refusals: &Refusals, event: &Event) {
     match event {
-        Event::ServerError(ServerError::Other(text)) => {
+        Event::ServerError(ServerError::Other(text)) if is_refusal(text) => {
             tracing::warn!("the server refuses something: {text}");
             *refusals.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
             refusals.came.notify_one();
         }
+        Event::ServerError(error) => tracing::warn!("the server says: {error}"),
         Event::Disconnected => tracing::warn!("the connection to the server is lost"),
         Event::Connected => tracing::debug!("connected"),
         other => tracing::debug!("{other}"),
     }
+}
+
+/// Whether the server says that this user may not do something. Whatever else it says is no matter of rights.
+fn is_refusal(text: &str) -> bool {
+    text.to_ascii_lowercase().contains("permissions violation")
 }
 
 fn not_connected(shown: &str, error: &ConnectError) -> CliError {
@@ -252,4 +269,27 @@ fn not_connected(shown: &str, error: &ConnectError) -> CliError {
         _ => "no server was reached; is the address right, and does it run?",
     };
     CliError::failed(format!("{shown}: {advice} ({why})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_is_a_matter_of_rights() {
+        let refusals = Refusals::default();
+        let says = |text: &str| {
+            hear(&refusals, &Event::ServerError(ServerError::Other(text.to_owned())));
+            refusals.latest()
+        };
+        for text in
+            ["Stale Connection", "maximum connections exceeded", "Unknown Protocol Operation"]
+        {
+            assert_eq!(says(text), None, "{text}");
+        }
+        let text = "Permissions Violation for Publish to \"$JS.ACK.DLQ.x.1.1.1.1.0\"";
+        assert_eq!(says(text).as_deref(), Some(text));
+        refusals.forget();
+        assert!(refusals.latest().is_none() && refusals.came.notified().now_or_never().is_none());
+    }
 }

@@ -1,3 +1,4 @@
+use std::future::pending;
 use std::process::ExitCode;
 
 use dlq_nats::NatsFeed;
@@ -26,7 +27,7 @@ pub(super) async fn run(
         async { Ok(NatsFeed::open(&at.context, &stream, durable, &into.name, args.lease).await?) };
     let feed = at.permitted(opening).await?.with_prefetch(args.batch.saturating_mul(2));
     if feed.missed() > 0 {
-        eprintln!(
+        say!(
             "warning: up to {} letters were removed from stream `{}` before `{durable}` had read them; they are not in the store. \
              Keep letters for longer (`max_age` of the stream), or let this run all the time",
             feed.missed(),
@@ -34,5 +35,7 @@ pub(super) async fn run(
         );
     }
     let feed = if args.once { feed.until_end() } else { feed };
-    broker::drain(feed, into, telling, &at.shown, out, &args).await
+    // Who stays waits until the right is there again; each refusal is told.
+    let refused = async { if args.once { at.refused().await } else { pending().await } };
+    broker::drain(feed, into, telling, &at.shown, out, &args, refused).await
 }

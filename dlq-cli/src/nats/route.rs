@@ -1,12 +1,13 @@
 use std::process::ExitCode;
 
-use dlq_nats::router::DURABLE;
 use dlq_nats::{AdvisoryStream, DlqStream, EventRouter};
 
 use super::Broker;
 use crate::cli::RouteArgs;
+use crate::commands::PARTIAL;
 use crate::error::CliError;
 use crate::output::Output;
+use crate::serve::Counted;
 use crate::signals::until_asked;
 
 /// Runs the event router until the process is asked to end.
@@ -15,19 +16,24 @@ pub(super) async fn run(
     out: &mut Output,
     args: RouteArgs,
 ) -> Result<ExitCode, CliError> {
+    let counted = Counted::open(args.metrics.as_deref(), "this router").await?;
     let router = broker.permitted(open(broker, &args)).await?;
     let report = until_asked(|stop| async {
         let (what, to) = (watched(&args), &broker.shown);
-        eprintln!("routing what {what} give up into {to}; ask me to end with Ctrl-C");
+        say!("routing what {what} give up into {to}; ask me to end with Ctrl-C");
         Ok(router.run(stop).await)
     });
-    let report = report.await?;
+    let report = counted.beside(report).await?;
     if out.is_table() {
         out.line(report)?;
     } else {
         out.document(&report)?;
     }
-    Ok(ExitCode::SUCCESS)
+    if report.broken > 0 {
+        let text = "a part of the router broke down, which ended it; start it again, and what was in hand comes again";
+        return Err(CliError::failed(text));
+    }
+    Ok(if report.given_up > 0 { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }
 
 async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError> {
@@ -41,15 +47,18 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         Some(there) => advisories.with_max_age(there.max_age).with_replicas(there.num_replicas),
         None => advisories.with_replicas(args.replicas),
     };
-    let mut builder = EventRouter::builder(broker.context.clone())
+    // Of a client it is known which rights it needs.
+    let builder = if broker.is_own {
+        EventRouter::builder(broker.context.client())
+    } else {
+        EventRouter::builder(broker.context.clone())
+    };
+    let mut builder = builder
         .letters(letters)
         .advisories(advisories)
         .sweep_every(args.sweep_every)
         .cluster(args.cluster.as_str())
         .retries(args.retry_stream.as_str());
-    if let Some(lease) = args.lease.or(broker.lease(&args.advisory_stream, DURABLE).await) {
-        builder = builder.lease(lease);
-    }
     if let Some(deliveries) = args.max_retries {
         builder = builder.max_retries(deliveries);
     }
@@ -61,6 +70,9 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
     }
     for watched in &args.consumer {
         builder = builder.consumer(&watched.stream, &watched.consumer);
+    }
+    if let Some(lease) = args.lease {
+        builder = builder.lease(lease);
     }
     Ok(builder.open().await?)
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use dlq_core::{Headers, Message};
 
-use super::{bytes, escape};
+use super::{bytes, escape, indented};
 
 /// How many lines around a change are shown.
 const AROUND: usize = 3;
@@ -28,9 +28,7 @@ pub(crate) fn diff(before: &Message, after: &Message) -> Vec<String> {
 /// The payloads as lines: as indented JSON where that shows the difference.
 fn texts(before: Option<&Bytes>, after: Option<&Bytes>) -> (Vec<String>, Vec<String>) {
     let pretty = |payload: Option<&Bytes>| -> Option<Vec<String>> {
-        let value: serde_json::Value = serde_json::from_slice(payload?).ok()?;
-        let text = serde_json::to_string_pretty(&value).ok()?;
-        Some(text.lines().map(escape).collect())
+        Some(indented(payload?)?.lines().map(escape).collect())
     };
     if let (Some(old), Some(new)) = (pretty(before), pretty(after))
         && old != new

@@ -1,11 +1,13 @@
 //! Printing: tables for people, JSON for programs.
 
 mod diff;
+mod json;
 mod progress;
 mod table;
 mod text;
 
 pub(crate) use diff::diff;
+pub(crate) use json::indented;
 pub(crate) use progress::Progress;
 pub(crate) use table::{Column, Table};
 pub(crate) use text::{age, bytes, escape};

@@ -34,8 +34,15 @@ impl Progress {
 
     /// Of a file of this many bytes nothing is read yet.
     pub(crate) fn of_bytes(total: u64) -> Self {
-        let style = "{wide_bar} {bytes}/{total_bytes}  {msg}  {eta} left";
+        let style = "{wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {msg}  {eta} left";
         Self::new(ProgressBar::new(total), style)
+    }
+
+    /// Work that tells nothing before its end.
+    pub(crate) fn busy(text: impl Into<Cow<'static, str>>) -> Self {
+        let bar = Self::new(ProgressBar::no_length(), "{spinner} {msg}  {elapsed}");
+        bar.say(text);
+        bar
     }
 
     /// Nobody knows how many `units` there are.
@@ -99,6 +106,7 @@ impl Progress {
         mut left: impl AsyncFnMut() -> Option<u64>,
     ) -> T {
         let mut work = pin!(work);
+        self.set(0);
         while !self.0.is_hidden() {
             let look = async {
                 tokio::time::sleep(LOOK).await;

@@ -24,15 +24,19 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod counted;
 mod http;
 mod label;
 mod look;
 mod names;
 mod render;
 mod store;
+mod unfinished;
 mod written;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +60,8 @@ use store::{Limits, Place, Stored};
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use broker::{Extent, Measure, Readers};
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) use counted::Counted;
 
 /// The shortest pause between two looks.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -109,11 +115,8 @@ async fn serve<W: Watched>(
         begun = looker.begin() => begun?,
         () = &mut stop => return Ok(ExitCode::SUCCESS),
     }
-    let listener = listen(&args.metrics).await?;
-    let address = listener
-        .local_addr()
-        .map_err(|error| CliError::failed(format!("cannot tell where it listens: {error}")))?;
-    eprintln!("dlq: {shown} is served at http://{address}/metrics and http://{address}/health");
+    let (listener, address) = listen(&args.metrics).await?;
+    say!("dlq: {shown} is served at http://{address}/metrics and http://{address}/health");
     let (pages, seen) = tokio::sync::watch::channel(None);
     tokio::select! {
         () = look(looker, args.every, &pages) => {}
@@ -144,13 +147,13 @@ async fn look<W: Watched>(
             } else {
                 "it answers again".to_owned()
             };
-            eprintln!("dlq: {}", crate::output::escape(&text));
+            say!("dlq: {}", crate::output::escape(&text));
         }
         pages.send_replace(Some(Arc::new(page)));
     }
 }
 
-async fn listen(address: &str) -> Result<TcpListener, CliError> {
+async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), CliError> {
     let full = match address.parse::<u16>() {
         Ok(port) => format!("127.0.0.1:{port}"),
         Err(_) => address.to_owned(),
@@ -163,9 +166,10 @@ async fn listen(address: &str) -> Result<TcpListener, CliError> {
             "`{address}` is not where one can listen; say HOST:PORT, e.g. 127.0.0.1:9400, or 0.0.0.0:9400 for everybody"
         )));
     }
-    TcpListener::bind(&full)
-        .await
-        .map_err(|error| CliError::failed(format!("cannot listen at {full}: {error}")))
+    let failed = |error| CliError::failed(format!("cannot listen at {full}: {error}"));
+    let listener = TcpListener::bind(&full).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 /// The store of a URL.

@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use super::look::Watched;
 use super::render;
+use super::unfinished::Unfinished;
 use super::written::Written;
 use crate::error::{CliError, chain};
-
-/// How many operations are looked at, the latest.
-const OPERATIONS: u32 = 100;
 
 /// Where the store is.
 pub(super) trait Place {
@@ -51,12 +49,14 @@ pub(super) struct Stored<P: Place> {
     place: P,
     open: Option<(P::Identity, DeadLetters)>,
     limits: Limits,
+    unfinished: Unfinished,
     written: Written,
 }
 
 impl<P: Place> Stored<P> {
     pub(super) fn new(place: P, limits: Limits) -> Self {
-        Self { place, open: None, limits, written: Written::default() }
+        let (unfinished, written) = Default::default();
+        Self { place, open: None, limits, unfinished, written }
     }
 
     /// The store; opened, when it is not or when another one is in its place.
@@ -91,8 +91,7 @@ impl<P: Place> Watched for Stored<P> {
             let quarantined = store.stats(quarantined).await?;
             let next_due = store.store().next_due(Vec::new()).await?;
             let due = store.store().due(self.limits.overdue).await?;
-            let mut operations = store.operations(OPERATIONS).await?;
-            operations.retain(|operation| !operation.state.is_final());
+            let operations = self.unfinished.look(&store).await?;
             self.written.look(&store, &stats).await?;
             Ok(Found { stats, waiting, quarantined, next_due, due, operations })
         };

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dlq_core::store::Stats;
-use dlq_core::{DeadLetters, ErrorClass, Filter, StoreError, Timestamp};
+use dlq_core::{Clock as _, DeadLetters, ErrorClass, Filter, StoreError, SystemClock, Timestamp};
 
 use super::label::{MOST, OTHER, label, largest};
 
@@ -31,7 +31,8 @@ impl Written {
         store: &DeadLetters,
         stats: &Stats,
     ) -> Result<(), StoreError> {
-        let newest = stats.newest.unwrap_or(Timestamp::EPOCH);
+        // A letter from the future would end the counting until then.
+        let newest = stats.newest.unwrap_or(Timestamp::EPOCH).min(SystemClock.now());
         let Some((counted, upto)) = self.marks else {
             largest(&stats.by_subject).into_keys().for_each(|topic| self.learn(topic));
             self.marks = Some((newest, newest));
@@ -76,6 +77,7 @@ impl Written {
 mod tests {
     use dlq_core::Message;
     use dlq_core::store::memory::MemoryStore;
+    use dlq_core::store::{Actor, Upkeep as _};
     use dlq_testkit::fixtures::{letter, letter_of};
 
     use super::*;
@@ -101,6 +103,21 @@ mod tests {
         store.put(vec![letter(10)]).await.unwrap();
         look(&mut written, &store).await;
         assert_eq!(look(&mut written, &store).await, 8);
+    }
+
+    /// A letter that was stored by a clock that was ahead, and imported from there.
+    #[tokio::test]
+    async fn a_letter_from_the_future_ends_no_counting() {
+        let store = DeadLetters::new(MemoryStore::new());
+        let mut written = Written::default();
+        look(&mut written, &store).await;
+        let mut ahead = letter(0);
+        ahead.state.created_at = SystemClock.now().after(Duration::from_secs(3600));
+        store.store().restore(vec![ahead], Actor::new("ana")).await.unwrap();
+        look(&mut written, &store).await;
+        store.put((1..4).map(letter).collect()).await.unwrap();
+        look(&mut written, &store).await;
+        assert_eq!(look(&mut written, &store).await, 3);
     }
 
     #[tokio::test]

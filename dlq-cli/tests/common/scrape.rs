@@ -34,7 +34,7 @@ pub(crate) fn until(address: &str, path: &str, is_so: impl Fn(&str) -> bool) -> 
             return answer;
         }
         assert!(began.elapsed() < DEADLINE, "{answer}");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -28,7 +28,7 @@ fn broker() -> Option<&'static str> {
     static BROKER: OnceLock<Option<Running>> = OnceLock::new();
     let started = || {
         or_skip(Service::Kafka, ensure_installed(Service::Kafka)).ok()?;
-        let builder = Service::Kafka.builder().setting("group.min.session.timeout.ms", "500");
+        let builder = Service::Kafka.builder().setting("group.min.session.timeout.ms", "3000");
         Some(builder.start().unwrap())
     };
     BROKER.get_or_init(started).as_ref().map(Running::url)
@@ -49,10 +49,15 @@ impl Bench {
     /// One of this name; `None` where there is no broker to be had.
     pub(crate) async fn new(name: &str) -> Option<Self> {
         let host = tokio::task::block_in_place(broker)?;
-        let (source, dlq) = (name.to_owned(), format!("{name}.dlq"));
-        let bench = Self { host, source, dlq, folder: tempfile::tempdir().unwrap() };
+        let bench = Self::at(host, name);
         bench.create(&bench.dlq, 3).await;
         Some(bench)
+    }
+
+    /// One at this server, without any topic yet.
+    pub(crate) fn at(host: &'static str, name: &str) -> Self {
+        let (source, dlq) = (name.to_owned(), format!("{name}.dlq"));
+        Self { host, source, dlq, folder: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) async fn with(name: &str, letters: Vec<DeadLetter>) -> Option<Self> {
@@ -63,6 +68,11 @@ impl Bench {
 
     /// One with letters of messages that were really born, two partitions of them.
     pub(crate) async fn born(name: &str, count: u64) -> Option<Self> {
+        Self::born_in("default", name, count).await
+    }
+
+    /// The same of consumers that have this alias for the cluster.
+    pub(crate) async fn born_in(cluster: &str, name: &str, count: u64) -> Option<Self> {
         let bench = Self::new(name).await?;
         bench.create(&bench.source, 2).await;
         let producer = bench.producer();
@@ -74,7 +84,8 @@ impl Bench {
             let at = timeout(PATIENCE, sent).await.unwrap().unwrap().unwrap();
             let offset = Position::Offset(at.offset.try_into().unwrap());
             let origin = Origin::new("kafka", bench.source.as_str(), offset)
-                .with_partition(at.partition.try_into().unwrap());
+                .with_partition(at.partition.try_into().unwrap())
+                .with_cluster(cluster);
             letters.push(DeadLetter {
                 id: LetterId::of(&origin, None, "billing"),
                 message: Message::new(bench.source.as_str(), value).with_key(key),
@@ -88,16 +99,45 @@ impl Bench {
     }
 
     pub(crate) async fn create(&self, topic: &str, partitions: i32) {
+        self.create_with(topic, partitions, &[]).await;
+    }
+
+    pub(crate) async fn create_with(
+        &self,
+        topic: &str,
+        partitions: i32,
+        settings: &[(&str, &str)],
+    ) {
+        let mut topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        for (setting, value) in settings {
+            topic = topic.set(setting, value);
+        }
+        self.make(&topic).await;
+    }
+
+    pub(crate) async fn make(&self, topic: &NewTopic<'_>) {
         let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
-        let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
-        let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
+        let made = admin.create_topics([topic], &AdminOptions::new()).await.unwrap();
         made[0].as_ref().unwrap();
         // The controller answers before the broker knows of it.
         let client: BaseConsumer = self.config().create().unwrap();
         let is_led = |partition| client.fetch_watermarks(topic.name, partition, PATIENCE).is_ok();
         let until = Instant::now() + PATIENCE;
-        while !tokio::task::block_in_place(|| (0..partitions).all(is_led)) {
+        while !tokio::task::block_in_place(|| (0..topic.num_partitions).all(is_led)) {
             assert!(Instant::now() < until, "`{}` is not there", topic.name);
+        }
+    }
+
+    /// Returns when the cluster has noticed that nobody is left who has this topic.
+    pub(crate) fn await_leaderless(&self, topic: &str) {
+        let until = Instant::now() + PATIENCE;
+        let is_led = || {
+            let client: BaseConsumer = self.config().create().unwrap();
+            let found = client.fetch_metadata(Some(topic), PATIENCE).unwrap();
+            found.topics()[0].partitions().iter().any(|partition| partition.leader() >= 0)
+        };
+        while tokio::task::block_in_place(is_led) {
+            assert!(Instant::now() < until, "`{topic}` is still led");
         }
     }
 
@@ -113,6 +153,11 @@ impl Bench {
 
     /// Writes letters as a consumer of ours does, one partition after the other.
     pub(crate) async fn put(&self, letters: Vec<DeadLetter>) {
+        self.put_at(None, letters).await;
+    }
+
+    /// The same, written so many milliseconds after 1970.
+    pub(crate) async fn put_at(&self, at: Option<i64>, letters: Vec<DeadLetter>) {
         let producer = self.producer();
         let mut sent = Vec::new();
         for (partition, letter) in (0..3).cycle().zip(&letters) {
@@ -130,6 +175,7 @@ impl Bench {
             headers = headers.insert(Header { key: "dlq.kafka.rest", value: Some(&rest) });
             let mut record =
                 FutureRecord::<[u8], [u8]>::to(&self.dlq).partition(partition).headers(headers);
+            record.timestamp = at;
             record.key = message.key().map(|key| &key[..]);
             record.payload = message.payload().map(|payload| &payload[..]);
             sent.push(producer.send_result(record).map_err(|(error, _)| error).unwrap());
@@ -141,7 +187,12 @@ impl Bench {
 
     /// Writes a record to the topic of dead letters that nobody of us wrote.
     pub(crate) async fn put_foreign(&self, value: &[u8], headers: OwnedHeaders) {
-        let mut record = FutureRecord::<[u8], [u8]>::to(&self.dlq).headers(headers);
+        self.write(&self.dlq, value, headers).await;
+    }
+
+    /// Writes a record to this topic.
+    pub(crate) async fn write(&self, topic: &str, value: &[u8], headers: OwnedHeaders) {
+        let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(headers);
         record.payload = Some(value);
         let sent = self.producer().send(record, PATIENCE).await;
         sent.map_err(|(error, _)| error).unwrap();

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use dlq_core::store::{Letters as _, Upkeep as _};
 use dlq_core::{DeadLetter, Filter, LetterId};
+use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
+#[cfg(not(feature = "kafka-zstd"))]
+use dlq_kafka::rdkafka::message::OwnedHeaders;
+use dlq_services::{Service, or_skip};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{died_again, letter};
 use serde_json::Value;
@@ -12,6 +16,11 @@ use serde_json::Value;
 use crate::fixture::Bench;
 #[cfg(feature = "postgres")]
 use crate::schema::Schema;
+use crate::scrape::{agree, has, served, until};
+
+/// After how long the group goes on without a process that was killed. The client beats once a second, whatever it is told:
+/// shorter ones are lost by processes that live.
+const LEASE: &str = "3s";
 
 pub(crate) fn letters(count: u64) -> Vec<DeadLetter> {
     (0..count).map(letter).collect()
@@ -68,7 +77,7 @@ async fn killed_at_any_moment_it_loses_no_letter_and_no_incident() {
     let written = letters(COUNT);
     let Some(bench) = Bench::with("kill", written.clone()).await else { return };
     let into = bench.store_url();
-    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", "500ms"];
+    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", LEASE];
     let (mut said, mut kills) = (String::new(), 0);
     for round in 0..6 {
         let mut process = bench.start(&args);
@@ -129,7 +138,7 @@ async fn two_at_once_share_the_work() {
     let written = letters(300);
     let Some(bench) = Bench::with("two", written.clone()).await else { return };
     let into = bench.store_url();
-    let args = ["ingest", "--into", &into, "--once", "--batch", "16", "--lease", "2s"];
+    let args = ["ingest", "--into", &into, "--once", "--batch", "16", "--lease", LEASE];
     let both = [bench.start(&args), bench.start(&args)];
     // Who cannot say what it has to say holds its partitions, and the other one waits for it.
     let [one, two] = both.map(|process| std::thread::spawn(|| process.end().ok().err));
@@ -196,7 +205,7 @@ async fn killed_on_the_way_to_postgres_it_loses_no_letter() {
     let written = letters(COUNT);
     let Some(bench) = Bench::with("to-postgres", written.clone()).await else { return };
     let into = schema.url_of("postgres:s3cret");
-    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", "500ms"];
+    let args = ["ingest", "--into", &into, "--once", "--batch", "8", "--lease", LEASE];
     let mut said = String::new();
     for round in 0..4 {
         let mut process = bench.start(&args);
@@ -228,4 +237,78 @@ async fn killed_on_the_way_to_postgres_it_loses_no_letter() {
     let lost = bench.run(&args);
     assert_ne!(lost.code, 0, "{}", lost.out);
     assert!(lost.err.contains("is not there") && lost.err.contains(&place), "{}", lost.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_counts_is_served_while_it_runs() {
+    let Some(bench) = Bench::with("counted", letters(7)).await else { return };
+    let args = ["ingest", "--into", &bench.store_url(), "--metrics", "127.0.0.1:0"];
+    let (process, address) = served(bench.command(&args));
+    tokio::task::block_in_place(|| {
+        let line = ["dlq_ingested_letters_total{outcome=\"stored\"} 7"];
+        agree(&until(&address, "/metrics", has(&line)), &["dlq_ingested_letters_total"]);
+    });
+    process.signal("-TERM");
+    process.end().ok();
+}
+
+/// As in a topic that the user may not read: it says so, and everything else goes on.
+#[cfg(not(feature = "kafka-zstd"))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_whose_message_cannot_be_read_holds_up_no_other() {
+    let Some(bench) = Bench::born("unread", 3).await else { return };
+    bench.create_with("unread.packed", 1, &[("compression.type", "zstd")]).await;
+    bench.write("unread.packed", b"message", OwnedHeaders::new()).await;
+    let mut pointing = letter(9);
+    pointing.origin =
+        dlq_core::Origin::new("kafka", "unread", dlq_core::Position::Offset(9)).with_partition(0);
+    pointing.consumer = "billing".to_owned();
+    pointing.id = LetterId::of(&pointing.origin, None, "billing");
+    pointing.message = dlq_core::Message::tombstone("unread").with_key("k-9");
+    pointing.attributes.insert("kafka.pointer".to_owned(), "unread.packed/0/0".to_owned());
+    let id = pointing.id.to_string();
+    bench.put(vec![pointing]).await;
+    bench.put(letters(1)).await;
+
+    let file = bench.folder.path().join("letters.jsonl").display().to_string();
+    let written = bench.run(&["export", "--to", &file]);
+    assert_eq!(written.code, 3, "{}", written.err);
+    assert!(written.err.contains("exported 5 letters\n1 of them without"), "{}", written.err);
+    let shown = bench.run(&["show", &id]).ok().out;
+    assert!(shown.contains("kafka.pointer.unread") && shown.contains("zstd"), "{shown}");
+    let args = ["replay", "--consumer", "billing", "--yes", "--to", "origin", "-o", "json"];
+    let ran = bench.run(&args);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert_eq!((&ran.json()["sent"], &ran.json()["failed"]), (&3.into(), &1.into()), "{}", ran.err);
+    assert!(ran.err.contains("zstd"), "{}", ran.err);
+    let into = bench.store_url();
+    let ran = bench.run(&["ingest", "--once", "--into", &into]);
+    assert_eq!((ran.code, &*ran.out), (3, "4 letters stored, 1 set aside\n"), "{}", ran.err);
+    assert!(ran.err.contains("zstd"), "{}", ran.err);
+    // Without its message it would be another letter than with it.
+    let ran = bench.run(&["import", &file, "--from", &into]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert_eq!(ran.out, "imported: 4 letters, 4 unchanged, 1 bad lines\n");
+    assert!(ran.err.contains("kafka.pointer.unread"), "{}", ran.err);
+    assert_ne!(bench.run(&["show", &id, "--from", &into]).code, 0);
+}
+
+/// Also where it does not follow, and gives up sooner: what it knew of the partition is gone with the process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_is_away_holds_up_no_other_letter_for_long() {
+    let start = || or_skip(Service::Kafka, Service::Kafka.builder().ours().start_cluster()).ok();
+    let Some(mut cluster) = tokio::task::block_in_place(start) else { return };
+    let bench = Bench::at(cluster.url().leak(), "away");
+    let (on_the_last, on_all) = (TopicReplication::Variable(&[&[3]]), TopicReplication::Fixed(3));
+    bench.make(&NewTopic::new(&bench.source, 1, on_the_last)).await;
+    bench.make(&NewTopic::new(&bench.dlq, 3, on_all)).await;
+    let mut dead = letters(4);
+    dead[0].attributes.insert("kafka.pointer".to_owned(), "away/0/0".to_owned());
+    dead[0].message = dead[0].message.clone().with_payload(None);
+    bench.put(dead).await;
+    tokio::task::block_in_place(|| cluster.kill(2).unwrap());
+    bench.await_leaderless(&bench.source);
+    let ran = bench.run(&["ingest", "--once", "--into", &bench.store_url()]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.out.starts_with("3 letters stored, 1 set aside; "), "{}", ran.out);
 }

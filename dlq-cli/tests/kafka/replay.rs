@@ -1,5 +1,11 @@
 //! Sending letters back.
 
+use dlq_core::{
+    Clock as _, DeadLetter, ErrorClass, LetterId, Message, Origin, Position, Reason, SystemClock,
+};
+use dlq_testkit::fixtures::letter;
+
+use crate::common::Ran;
 use crate::fixture::Bench;
 
 const TO_ORIGIN: [&str; 7] = ["replay", "--all", "--yes", "--to", "origin", "-o", "json"];
@@ -109,4 +115,122 @@ async fn what_will_not_do_is_refused_before_anything_is_sent() {
     let other = ["replay", "--all", "--yes", "--to", "elsewhere", "-o", "json"];
     assert_eq!(bench.run(&other).ok().json()["sent"], 2);
     assert_eq!(bench.records("elsewhere").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_a_cluster_with_an_alias_go_back_by_that() {
+    let Some(bench) = Bench::born_in("prod", "alias", 3).await else { return };
+    let ran = bench.run(&TO_ORIGIN);
+    assert_eq!((ran.code, &ran.json()["sent"]), (3, &0.into()), "{}", ran.err);
+    for said in ["the cluster `prod`", "`--kafka-cluster NAME`"] {
+        assert!(ran.err.contains(said), "{said} is not in {}", ran.err);
+    }
+    assert_eq!(bench.written("alias"), 3);
+    let mut command = bench.command(&["stats"]);
+    command.env("DLQ_KAFKA_CLUSTER", "");
+    Ran::from(tokio::task::block_in_place(|| command.output()).unwrap()).ok();
+    let named = [&TO_ORIGIN[..], &["--kafka-cluster", "prod", "--limit", "2"]].concat();
+    assert_eq!(bench.run(&named).ok().json()["sent"], 2);
+    let mut command = bench.command(&TO_ORIGIN);
+    command.env("DLQ_KAFKA_CLUSTER", "prod");
+    let ran = Ran::from(tokio::task::block_in_place(|| command.output()).unwrap()).ok();
+    assert_eq!(ran.json()["sent"], 1, "{}", ran.err);
+    assert_eq!(bench.records("alias").len(), 6);
+}
+
+/// The milliseconds of the clock so long ago.
+fn ago(hours: i64) -> Option<i64> {
+    Some(SystemClock.now().as_nanos() / 1_000_000 - hours * 3_600_000)
+}
+
+/// Letters of two topics, groups and classes, of now and of two hours ago: each differs from the first in one thing.
+async fn various(bench: &Bench) {
+    let of = |n: u64, topic: &str, consumer: &str, is_permanent: bool| {
+        let origin = Origin::new("kafka", topic, Position::Offset(n)).with_partition(0);
+        let mut letter = DeadLetter {
+            id: LetterId::of(&origin, None, consumer),
+            message: Message::new(topic, n.to_string()).with_key(format!("k-{n}")),
+            origin,
+            consumer: consumer.to_owned(),
+            ..letter(n)
+        };
+        if is_permanent {
+            (letter.class, letter.reason) = (ErrorClass::Permanent, Reason::Permanent);
+        }
+        letter
+    };
+    let (topic, other) = (bench.source.as_str(), format!("{}.other", bench.source));
+    let now = vec![
+        of(0, topic, "billing", false),
+        of(1, topic, "billing", true),
+        of(2, topic, "shipping", false),
+        of(3, &other, "billing", false),
+    ];
+    bench.put_at(ago(0), now).await;
+    bench.put_at(ago(2), vec![of(4, topic, "billing", false)]).await;
+    for topic in [topic, &other] {
+        bench.create(topic, 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn class_reason_topic_group_and_time_say_which() {
+    let Some(bench) = Bench::new("which").await else { return };
+    various(&bench).await;
+    for (args, keys) in [
+        (&["--class", "permanent"] as &[&str], &[1_u64] as &[u64]),
+        (&["--class", "transient"], &[0, 2, 3, 4]),
+        (&["--reason", "permanent"], &[1]),
+        (&["--reason", "exhausted", "--since", "1h"], &[0, 2, 3]),
+        (&["--topic", "which.other"], &[3]),
+        (&["--consumer", "shipping"], &[2]),
+        (&["--until", "1h"], &[4]),
+        (&["--since", "3h", "--until", "1h"], &[4]),
+        (&["--since", "1h"], &[0, 1, 2, 3]),
+        (
+            &["--topic", "which", "--consumer", "billing", "--since", "1h", "--class", "transient"],
+            &[0],
+        ),
+        (&["--until", "3h"], &[]),
+    ] {
+        let exported = bench.run(&[&["export"], args].concat()).ok().out;
+        let letters =
+            exported.lines().map(|line| serde_json::from_str::<DeadLetter>(line).unwrap());
+        let mut found: Vec<u64> = letters
+            .map(|letter| {
+                std::str::from_utf8(letter.message.payload().unwrap()).unwrap().parse().unwrap()
+            })
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, keys, "{args:?}");
+        let counted = bench.run(&[&["count"], args].concat()).ok();
+        assert_eq!(counted.out, format!("{}\n", keys.len()), "{args:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_says_which_of_them_and_the_same_command_without_it_sends_these() {
+    let Some(bench) = Bench::new("dry").await else { return };
+    various(&bench).await;
+    let which = ["replay", "--since", "1h", "--class", "transient", "--to", "origin", "-o", "json"];
+    let ran = bench.run(&[&which[..], &["--dry-run"]].concat()).ok();
+    let plan = &ran.json()["plan"];
+    assert_eq!(plan["count"], 3, "{plan}");
+    let sample = plan["sample"].as_array().unwrap().iter();
+    assert!(sample.clone().all(|letter| letter["class"] == "transient"), "{plan}");
+    assert_eq!(sample.len(), 3, "{plan}");
+    assert!(ran.err.contains("dry run: nothing was sent"), "{}", ran.err);
+    assert_eq!((bench.written("dry"), bench.written("dry.other")), (0, 0));
+    assert_eq!(bench.run(&[&which[..], &["--yes"]].concat()).ok().json()["sent"], 3);
+    let keys = |topic| bench.records(topic).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    assert_eq!(
+        (keys("dry"), keys("dry.other")),
+        (vec!["k-0".into(), "k-2".into()], vec!["k-3".into()])
+    );
+
+    // To the handler, where nothing else was said.
+    bench.create("dry.billing.retry.30s", 1).await;
+    let to_handler = ["replay", "--until", "1h", "--dry-run", "-o", "json"];
+    assert_eq!(bench.run(&to_handler).ok().json()["plan"]["count"], 1);
+    assert_eq!(bench.written("dry.billing.retry.30s"), 0);
 }

@@ -9,6 +9,7 @@ use dlq_testkit::fixtures::letter;
 
 use crate::common::{Ran, dlq};
 use crate::fixture::{Bench, PATIENCE, server_with};
+use crate::process::Process;
 
 fn run(args: &[&str]) -> Ran {
     tokio::task::block_in_place(|| dlq(args).output().unwrap().into())
@@ -87,6 +88,7 @@ async fn a_stream_that_is_missing_or_another_is_named() {
 const USERS: &str = r#"{ users: [
     { user: "guest", password: "guest" },
     { user: "ana", password: "s3cret" },
+    { user: "carl", password: "s3cret", permissions: { publish: { deny: ["$JS.ACK.>"] } } },
     { user: "bob", password: "s3cret", permissions: { publish: { deny: ["$JS.API.CONSUMER.>", "$JS.API.STREAM.INFO.HIDDEN"] } } }
 ] }"#;
 
@@ -115,6 +117,22 @@ async fn who_may_not_is_told_what() {
     let ran = run(&["ingest", "--once", "--into", &into, "--from", &bob]);
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(ran.err.contains("$JS.API.CONSUMER") && !ran.err.contains("s3cret"), "{}", ran.err);
+    // Reads, and cannot say that it has.
+    let sink = dlq_nats::NatsSink::open(&client, dlq_nats::DlqStream::new()).await.unwrap();
+    dlq_core::Sink::put(&sink, vec![letter(1)]).await.unwrap();
+    let carl = format!("nats://carl:s3cret@{host}/DLQ");
+    let ran = run(&["ingest", "--once", "--into", &into, "--from", &carl]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("does not permit") && ran.err.contains("$JS.ACK.DLQ"), "{}", ran.err);
+    assert_eq!(ran.out, "1 letters stored\n", "what was done is told all the same");
+    // Who stays does not end of it, which may pass.
+    dlq_core::Sink::put(&sink, vec![letter(2)]).await.unwrap();
+    let mut process = Process::start(dlq(&["ingest", "--into", &into, "--from", &carl]));
+    process.says(&letter(2).id.to_string());
+    process.says("the server refuses something");
+    process.signal("-TERM");
+    let ran = process.end().ok();
+    assert!(ran.out.contains("1 letters stored"), "{}", ran.out);
 }
 
 const ACCOUNTS: &str = r#"{

@@ -19,3 +19,4 @@ mod schema;
 mod scrape;
 mod serve;
 mod verbs;
+mod watch;

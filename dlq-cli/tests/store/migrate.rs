@@ -1,5 +1,6 @@
-use dlq_core::store::Letters as _;
-use dlq_testkit::fixtures::letter;
+use dlq_core::Message;
+use dlq_core::store::{Letters as _, Sink as _};
+use dlq_testkit::fixtures::{letter, letter_of};
 
 use crate::bench::{Bench, url};
 use crate::common::{Ran, dlq};
@@ -42,6 +43,39 @@ async fn missing_tables_are_shown_checked_and_made() {
     assert_eq!(run(&["count"]).ok().out, "0\n");
 }
 
+/// Whoever only looks leaves an older file to the programs that use it.
+#[tokio::test]
+async fn looking_migrates_nothing() {
+    let bench = Bench::with(vec![letter(1)]).await;
+    bench.tamper("UPDATE dlq_meta SET value = 1 WHERE name = 'version'; PRAGMA user_version = 1");
+    let lines = bench.folder.path().join("letters.jsonl").display().to_string();
+    std::fs::write(&lines, "").unwrap();
+    for args in [
+        &["list"] as &[&str],
+        &["count"],
+        &["mark", "resolved", "--all", "--yes"],
+        &["import", &lines],
+        &["import", "--create", &lines],
+    ] {
+        let ran = bench.run(args);
+        assert_eq!(ran.code, 1, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains("dlq migrate --apply --from sqlite://"), "{}", ran.err);
+    }
+    let shown = bench.run(&["migrate", "-o", "json"]).ok().json();
+    assert_eq!(shown["migration"]["found"], 1);
+}
+
+#[tokio::test]
+async fn a_file_that_is_empty_stays_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("some.lock");
+    std::fs::write(&path, "").unwrap();
+    let ran = Ran::from(dlq(&["list", "--from", &url(&path)]).output().unwrap());
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("no tables yet"), "{}", ran.err);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+}
+
 #[tokio::test]
 async fn a_newer_store_is_refused() {
     let bench = Bench::with(vec![letter(1)]).await;
@@ -65,4 +99,26 @@ async fn what_has_no_tables_is_refused() {
     let ran = Ran::from(dlq(&["migrate", "--from", "nats://t0ken@h/DLQ"]).output().unwrap());
     assert_eq!((ran.code, ran.err.contains("t0ken")), (2, false), "{}", ran.err);
     assert_eq!(Ran::from(dlq(&["migrate"]).output().unwrap()).code, 2);
+}
+
+/// Nothing else makes one letter of several: it is asked for, and where it would take most of them, asked for twice.
+#[tokio::test]
+async fn letters_of_one_message_are_collapsed_for_good() {
+    let copy = |n| letter_of(Message::new("orders", format!("copy {n}")).with_id("a"), n);
+    let bench = Bench::with((1..=4).map(copy).collect()).await;
+    for (args, hint) in [
+        (&["migrate", "--deduplicate"] as &[&str], "say --yes"),
+        (&["migrate", "--deduplicate", "--yes"], "3 of 4 letters would be removed"),
+        (&["migrate", "--deduplicate", "--yes"], "say --force"),
+    ] {
+        let refused = bench.run(args);
+        assert_eq!(refused.code, 2, "{}", refused.err);
+        assert!(refused.err.contains(hint), "{}", refused.err);
+        assert_eq!(bench.run(&["count"]).ok().out, "4\n");
+    }
+    let done = bench.run(&["migrate", "--deduplicate", "--force", "--yes", "-o", "json"]).ok();
+    assert_eq!(done.json()["removed"], 3);
+    bench.store.put(vec![copy(5)]).await.unwrap();
+    assert_eq!(bench.run(&["count"]).ok().out, "1\n");
+    assert_eq!(bench.run(&["migrate", "--force"]).code, 2);
 }

@@ -1,10 +1,11 @@
 //! What is seen at a terminal, which `script` plays here.
 
-use std::process::Command;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dlq_core::store::{ClaimRequest, Claims as _, Finish};
-use dlq_core::{DeadLetter, Resolution};
+use dlq_core::store::{ClaimRequest, Claims as _, Finish, Letters as _, Sink as _};
+use dlq_core::{DeadLetter, Filter, Resolution};
 use dlq_testkit::fixtures::{CONSUMER, failed, letter};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -79,9 +80,54 @@ async fn progress_is_shown_at_a_terminal_only() {
     assert_eq!(ran.err, "exported 200 letters\n");
     let Some(out) = shown(&bench, 100, &["export", "--file", &file("seen")]) else { return };
     assert!(out.contains("/200 letters") && out.contains(" left"), "{out:?}");
+    for (args, bar) in [
+        (&["mark", "resolved", "--all", "--yes"] as &[&str], "marking letters"),
+        (&["import", &file("seen")], "B/s"),
+        (&["cleanup", "--older-than", "0s", "--yes"], "/200 letters"),
+    ] {
+        let out = shown(&bench, 100, args).unwrap();
+        assert!(out.contains(bar), "{args:?}: {out:?}");
+    }
+    bench.store.put((0..200).map(letter).collect()).await.unwrap();
     let out = shown(&bench, 100, &["export", "--quiet", "--file", &file("quiet")]).unwrap();
     assert!(!out.contains("/200"), "{out:?}");
     assert!(out.contains("exported 200 letters"), "{out:?}");
+}
+
+/// What is stored while the operator reads and thinks is not what they said yes to.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_after_the_question_is_not_meant() {
+    let bench = Bench::with((0..10).map(letter).collect()).await;
+    for (n, (verb, done)) in [("mark resolved", "marked resolved: 10"), ("delete", "deleted: 10")]
+        .into_iter()
+        .enumerate()
+    {
+        let line = format!("{} {verb} --all", env!("CARGO_BIN_EXE_dlq"));
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]).env("DLQ_FROM", bench.url());
+        command.env("DLQ_CONFIG", "").env("TERM", "xterm");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = command.spawn() else {
+            eprintln!("SKIPPED: there is no `script` here to play a terminal");
+            return;
+        };
+        let mut said = Vec::new();
+        let mut out = child.stdout.take().unwrap();
+        while !said.ends_with(b"y to go on] ") {
+            let mut byte = [0];
+            assert_eq!(out.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+        bench.store.put(vec![letter(100 + n as u64)]).await.unwrap();
+        child.stdin.take().unwrap().write_all(b"y\n").unwrap();
+        out.read_to_end(&mut said).unwrap();
+        assert!(child.wait().unwrap().success());
+        let said = String::from_utf8_lossy(&said);
+        // The second time the first newcomer is among what was counted.
+        let expected = if n == 0 { done.to_owned() } else { done.replace("10", "11") };
+        assert!(said.contains(&expected), "{said}");
+    }
+    assert_eq!(bench.store.count(Filter::new()).await.unwrap(), 1);
 }
 
 /// A watched operation says how far it has come and how letters ended.

@@ -1,98 +1,48 @@
 //! [`MemoryIdempotency`]: idempotency that lasts as long as the process, and the reference for every other.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rapidhash::fast::RandomState;
 
-use super::key::Key;
+use super::keys::{Entry, Keys, Phase};
 use super::{
-    Idempotency, IdempotencyClaim, IdempotencyToken, Immediate, ImmediateClaim, KEEP_FREE, Release,
+    Idempotency, IdempotencyClaim, IdempotencyToken, Immediate, ImmediateClaim, KEEP_FREE, Proof,
+    Release,
 };
+use crate::StoreError;
 use crate::clock::{CoarseClock, SharedClock};
-use crate::{StoreError, Timestamp};
 
 /// Idempotency in memory. Clones share the keys.
 #[derive(Clone, Debug)]
 pub struct MemoryIdempotency {
     shards: Arc<[Shard; SHARDS]>,
+    /// Keys may come from whoever publishes: they are spread by a seed that only we know.
+    spread: RandomState,
     clock: SharedClock,
+    /// Where the next purge goes on: the shard, and the number of the entry there.
+    purged: Arc<Mutex<(usize, usize)>>,
 }
 
-/// How many parts the keys are spread over: neither a lock nor the growth of a part stops all of them.
-const SHARDS: usize = 64;
+/// How many entries are looked at while a shard is locked: whoever wants a key of it meanwhile waits for some microseconds.
+const LOOKS: usize = 256;
+
+/// How many parts the keys are spread over, so that threads seldom meet at a lock: a power of two.
+const SHARDS: usize = 32;
 
 /// In a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard(Mutex<Keys>);
 
-#[derive(Debug, Default)]
-struct Keys {
-    /// By name. Not many: those that the program knows.
-    consumers: Vec<Consumer>,
-    /// The last token given out; shared by all keys, so that a forgotten key does not begin again.
-    fence: u64,
-}
-
 impl Shard {
-    /// Which one `key` belongs to. Only spreads the load: keys chosen to fall into one shard are as fast as with one
-    /// shard.
-    #[inline]
-    fn of(key: &[u8]) -> usize {
-        let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let ends = match key.len() {
-            0..8 => key.iter().fold(0, |all, &byte| all << 8 | u64::from(byte)),
-            _ => word(key.first_chunk()).rotate_left(32) ^ word(key.last_chunk()),
-        };
-        (ends.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
-    }
-
     #[inline]
     fn keys(&self) -> MutexGuard<'_, Keys> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-#[derive(Debug)]
-struct Consumer {
-    name: Arc<str>,
-    /// Keys may come from whoever publishes: they are spread by a seed that only we know.
-    entries: HashMap<Key, Entry, RandomState>,
-}
-
-impl Keys {
-    #[inline]
-    fn find(&self, consumer: &Arc<str>) -> Option<usize> {
-        // Mostly it is the very name that was seen before.
-        let is = |known: &Consumer| Arc::ptr_eq(&known.name, consumer) || known.name == *consumer;
-        self.consumers.iter().position(is)
-    }
-}
-
-#[derive(Debug)]
-struct Entry {
-    fence: u64,
-    attempts: u32,
-    crashes: u32,
-    phase: Phase,
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// In flight until the lease ends.
-    Held {
-        until: Timestamp,
-    },
-    Done {
-        at: Timestamp,
-        until: Timestamp,
-    },
-    Free {
-        since: Timestamp,
-    },
 }
 
 impl MemoryIdempotency {
@@ -101,7 +51,9 @@ impl MemoryIdempotency {
     pub fn new() -> Self {
         Self {
             shards: Arc::new(std::array::from_fn(|_| Shard::default())),
+            spread: RandomState::default(),
             clock: Arc::new(CoarseClock),
+            purged: Arc::default(),
         }
     }
 
@@ -112,9 +64,13 @@ impl MemoryIdempotency {
         self
     }
 
+    /// Which shard `key` belongs to, and its hash there.
     #[inline]
-    fn keys(&self, key: &[u8]) -> MutexGuard<'_, Keys> {
-        self.shards[Shard::of(key)].keys()
+    fn spread(&self, key: &[u8]) -> (usize, u32) {
+        let mut hasher = self.spread.build_hasher();
+        hasher.write(key);
+        let hash = hasher.finish();
+        (hash as usize % SHARDS, (hash >> 32) as u32)
     }
 
     /// Changes the entry of a claim if it was the last one of its key.
@@ -123,17 +79,43 @@ impl MemoryIdempotency {
         &self,
         consumer: &Arc<str>,
         key: &[u8],
-        fence: u64,
+        proof: Proof,
         change: impl FnOnce(&mut Entry) -> bool,
     ) -> bool {
-        let mut keys = self.keys(key);
-        let Some(index) = keys.find(consumer) else { return false };
-        keys.consumers[index]
-            .entries
-            .get_mut(key)
-            .filter(|entry| entry.fence == fence)
+        let (shard, number) = place_of(proof.place);
+        let mut keys = self.shards[shard].keys();
+        // No two claims in a shard have one fence.
+        let hinted = keys.at(number).filter(|entry| entry.fence == proof.fence && entry.is(key));
+        if let Some(entry) = hinted {
+            return change(entry);
+        }
+        drop(keys);
+        let (shard, hash) = self.spread(key);
+        let mut keys = self.shards[shard].keys();
+        let number = keys.find(hash, consumer, key);
+        number
+            .and_then(|number| keys.at(number))
+            .filter(|entry| entry.fence == proof.fence)
             .is_some_and(change)
     }
+}
+
+/// The place of the entry `number` in `shard`, as a proof has it. The first is not 0, which is nowhere.
+#[inline]
+fn place(shard: usize, number: u32) -> u64 {
+    (u64::from(number) + 1) * SHARDS as u64 + shard as u64
+}
+
+/// The shard and the number of the entry there; a number that there is not for nowhere.
+#[inline]
+fn place_of(place: u64) -> (usize, u32) {
+    let shards = SHARDS as u64;
+    ((place % shards) as usize, (place / shards).wrapping_sub(1) as u32)
+}
+
+/// For a token, which does not know where its key is.
+const fn anywhere(fence: u64) -> Proof {
+    Proof { fence, place: 0 }
 }
 
 impl Default for MemoryIdempotency {
@@ -146,40 +128,30 @@ impl Immediate for MemoryIdempotency {
     #[inline]
     fn claim_now(&self, consumer: &Arc<str>, key: &[u8], lease: Duration) -> ImmediateClaim {
         let now = self.clock.now();
-        let until = now.after(lease);
-        let mut guard = self.keys(key);
-        let keys = &mut *guard;
-        let index = keys.find(consumer).unwrap_or_else(|| {
-            let (name, entries) = (Arc::clone(consumer), HashMap::default());
-            keys.consumers.push(Consumer { name, entries });
-            keys.consumers.len() - 1
-        });
-        let entry = keys.consumers[index].entries.entry(Key::from(key)).or_insert(Entry {
-            fence: 0,
-            attempts: 0,
-            crashes: 0,
-            phase: Phase::Free { since: now },
-        });
-        match entry.phase {
-            Phase::Held { until } if until > now => {
+        let (shard, hash) = self.spread(key);
+        let mut keys = self.shards[shard].keys();
+        let number = keys.find_or_add(hash, consumer, key, now);
+        let (fence, entry) = keys.claimed(number);
+        let (attempts, crashes) = match entry.phase {
+            Phase::Held { until, .. } if until > now => {
                 return ImmediateClaim::InFlight { remaining: until.since(now) };
             }
             Phase::Done { at, until } if until > now => return ImmediateClaim::Done { at },
-            Phase::Held { .. } => entry.crashes = entry.crashes.saturating_add(1),
-            Phase::Done { .. } => (entry.attempts, entry.crashes) = (0, 0),
-            Phase::Free { .. } => {}
-        }
-        keys.fence += 1;
-        entry.fence = keys.fence;
-        entry.phase = Phase::Held { until };
-        let Entry { fence, attempts, crashes, .. } = *entry;
-        ImmediateClaim::New { fence, attempts, crashes }
+            Phase::Held { attempts, crashes, .. } => (attempts, crashes.saturating_add(1)),
+            Phase::Done { .. } => (0, 0),
+            Phase::Free { attempts, crashes, .. } => (attempts, crashes),
+        };
+        *fence += 1;
+        entry.fence = *fence;
+        entry.phase = Phase::Held { attempts, crashes, until: now.after(lease) };
+        let proof = Proof { fence: entry.fence, place: place(shard, number) };
+        ImmediateClaim::New { proof, attempts, crashes }
     }
 
     #[inline]
-    fn complete_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, keep: Duration) -> bool {
+    fn complete_now(&self, consumer: &Arc<str>, key: &[u8], proof: Proof, keep: Duration) -> bool {
         let now = self.clock.now();
-        self.with_entry(consumer, key, fence, |entry| match entry.phase {
+        self.with_entry(consumer, key, proof, |entry| match entry.phase {
             Phase::Held { .. } => {
                 entry.phase = Phase::Done { at: now, until: now.after(keep) };
                 true
@@ -189,19 +161,31 @@ impl Immediate for MemoryIdempotency {
         })
     }
 
-    fn release_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, release: Release) -> bool {
-        let now = self.clock.now();
-        self.with_entry(consumer, key, fence, |entry| match entry.phase {
-            Phase::Held { .. } => {
-                entry.attempts =
-                    entry.attempts.saturating_add(u32::from(release == Release::Failed));
-                entry.phase = Phase::Free { since: now };
+    fn release_now(&self, consumer: &Arc<str>, key: &[u8], proof: Proof, release: Release) -> bool {
+        let since = self.clock.now();
+        self.with_entry(consumer, key, proof, |entry| match entry.phase {
+            Phase::Held { mut attempts, mut crashes, .. } => {
+                release.count(&mut attempts, &mut crashes);
+                entry.phase = Phase::Free { attempts, crashes, since };
                 true
             }
             Phase::Free { .. } => true,
             Phase::Done { .. } => false,
         })
     }
+}
+
+/// Lets other tasks have their turn.
+async fn others_first() {
+    let mut had = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut had, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Idempotency for MemoryIdempotency {
@@ -212,8 +196,8 @@ impl Idempotency for MemoryIdempotency {
         lease: Duration,
     ) -> Result<IdempotencyClaim, StoreError> {
         Ok(match self.claim_now(&consumer, &key, lease) {
-            ImmediateClaim::New { fence, attempts, crashes } => {
-                let token = IdempotencyToken { consumer, key, fence };
+            ImmediateClaim::New { proof, attempts, crashes } => {
+                let token = IdempotencyToken { consumer, key, fence: proof.fence };
                 IdempotencyClaim::New { token, attempts, crashes }
             }
             ImmediateClaim::InFlight { remaining } => IdempotencyClaim::InFlight { remaining },
@@ -224,8 +208,9 @@ impl Idempotency for MemoryIdempotency {
     async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
         let extended = self.clock.now().after(lease);
         let IdempotencyToken { consumer, key, fence } = token;
-        Ok(self.with_entry(&consumer, &key, fence, |entry| match &mut entry.phase {
-            Phase::Held { until } => {
+        let proof = anywhere(fence);
+        Ok(self.with_entry(&consumer, &key, proof, |entry| match &mut entry.phase {
+            Phase::Held { until, .. } => {
                 *until = extended;
                 true
             }
@@ -234,26 +219,48 @@ impl Idempotency for MemoryIdempotency {
     }
 
     async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
-        Ok(self.complete_now(&token.consumer, &token.key, token.fence, keep))
+        Ok(self.complete_now(&token.consumer, &token.key, anywhere(token.fence), keep))
     }
 
     async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
-        Ok(self.release_now(&token.consumer, &token.key, token.fence, release))
+        Ok(self.release_now(&token.consumer, &token.key, anywhere(token.fence), release))
     }
 
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         let now = self.clock.now();
         let ended = |entry: &Entry| match entry.phase {
             Phase::Done { until, .. } => until <= now,
-            Phase::Free { since } => since.after(KEEP_FREE) <= now,
-            Phase::Held { until } => until.after(KEEP_FREE) <= now,
+            Phase::Free { since, .. } => since.after(KEEP_FREE) <= now,
+            Phase::Held { until, .. } => until.after(KEEP_FREE) <= now,
         };
         let mut left = limit as usize;
-        for shard in &*self.shards {
-            let mut keys = shard.keys();
-            let consumers = keys.consumers.iter_mut();
-            let forgotten = consumers.flat_map(|c| c.entries.extract_if(|_, entry| ended(entry)));
-            left -= forgotten.take(left).count();
+        let next = || self.purged.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, from) = *next();
+        // Once around, from where the last one stopped: those before it are looked at last.
+        let rest = std::iter::once((first, from..usize::MAX));
+        let others = (1..SHARDS).map(|shard| ((first + shard) % SHARDS, 0..usize::MAX));
+        for (shard, mut numbers) in rest.chain(others).chain([(first, 0..from)]) {
+            loop {
+                if left == 0 {
+                    return Ok(u64::from(limit));
+                }
+                let looks = {
+                    let mut keys = self.shards[shard].keys();
+                    numbers.end = numbers.end.min(keys.entries());
+                    let looks = numbers.len().min(LOOKS).min(left);
+                    let these = numbers.start..numbers.start + looks;
+                    left -= keys.forget(these, |key| self.spread(key).1, ended);
+                    looks
+                };
+                numbers.start += looks;
+                if numbers.is_empty() {
+                    *next() = ((shard + 1) % SHARDS, 0);
+                    break;
+                }
+                *next() = (shard, numbers.start);
+                // There may be a great many keys, and to look at all of them takes its time.
+                others_first().await;
+            }
         }
         Ok(u64::from(limit) - left as u64)
     }
@@ -261,5 +268,102 @@ impl Idempotency for MemoryIdempotency {
     #[inline]
     fn immediate(&self) -> Option<&dyn Immediate> {
         Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Timestamp, TokioClock};
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn claim(store: &MemoryIdempotency, consumer: &Arc<str>, key: &[u8]) -> Proof {
+        match store.claim_now(consumer, key, LEASE) {
+            ImmediateClaim::New { proof, .. } => proof,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_proof_holds_with_and_without_its_place_and_for_its_claim_only() {
+        let (store, consumer) = (MemoryIdempotency::new(), Arc::from("billing"));
+        let keys: Vec<String> = (0..1_000).map(|number| format!("order-{number}")).collect();
+        let proofs: Vec<Proof> =
+            keys.iter().map(|key| claim(&store, &consumer, key.as_bytes())).collect();
+        for (index, (key, proof)) in keys.iter().zip(&proofs).enumerate() {
+            let key = key.as_bytes();
+            let wrong = [
+                Proof { fence: proof.fence + 1_000_000, ..*proof },
+                Proof { fence: proof.fence + 1_000_000, place: 0 },
+            ];
+            for wrong in wrong {
+                assert!(!store.complete_now(&consumer, key, wrong, LEASE));
+                assert!(!store.release_now(&consumer, key, wrong, Release::Failed));
+            }
+            // A hint that leads elsewhere leads nobody astray.
+            let place = match index % 4 {
+                0 => proof.place,
+                1 => 0,
+                2 => u64::MAX,
+                _ => proofs[index - 1].place,
+            };
+            assert!(
+                store.complete_now(&consumer, key, Proof { place, ..*proof }, LEASE),
+                "{index}"
+            );
+            let found = store.claim_now(&consumer, key, LEASE);
+            assert!(matches!(found, ImmediateClaim::Done { .. }), "{index}: {found:?}");
+        }
+    }
+
+    /// A purge goes on where the last one stopped, and every one of them looks at everything if it has to.
+    #[tokio::test]
+    async fn what_has_ended_is_found_wherever_the_last_purge_stopped() {
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(Timestamp::from_millis(1)));
+        let (store, consumer) = (MemoryIdempotency::new().with_clock(clock), Arc::from("billing"));
+        // What is kept for no time has ended at once.
+        let keep = |number: u32| if number.is_multiple_of(3) { Duration::ZERO } else { LEASE };
+        let key = |number: u32| format!("order-{number}");
+        for number in 0..30_000 {
+            let proof = claim(&store, &consumer, key(number).as_bytes());
+            assert!(store.complete_now(&consumer, key(number).as_bytes(), proof, keep(number)));
+        }
+        let mut places = std::collections::HashSet::new();
+        for _ in 0..99 {
+            assert_eq!(store.purge(100).await.unwrap(), 100);
+            places.insert(*store.purged.lock().unwrap());
+        }
+        assert_eq!(places.len(), 99, "it goes on");
+        assert_eq!(store.purge(1_000).await.unwrap(), 100);
+        assert_eq!(store.purge(1_000).await.unwrap(), 0);
+        for number in 0..30_000 {
+            let found = store.claim_now(&consumer, key(number).as_bytes(), LEASE);
+            let is_done = matches!(found, ImmediateClaim::Done { .. });
+            assert_eq!(is_done, number % 3 > 0, "{number}: {found:?}");
+        }
+        for number in 0..200 {
+            let late = format!("late-{number}");
+            let proof = claim(&store, &consumer, late.as_bytes());
+            assert!(store.complete_now(&consumer, late.as_bytes(), proof, Duration::ZERO));
+        }
+        assert_eq!(store.purge(1_000).await.unwrap(), 200, "in every shard");
+    }
+
+    #[test]
+    fn another_store_does_not_take_a_proof_for_its_own() {
+        let (one, other) = (MemoryIdempotency::new(), MemoryIdempotency::new());
+        let consumer = Arc::from("billing");
+        // Every shard of the other has keys with the same fences at the same places.
+        let proofs: Vec<Proof> = (0..2_000_u32)
+            .map(|number| claim(&one, &consumer, format!("a-{number}").as_bytes()))
+            .collect();
+        for number in 0..2_000_u32 {
+            claim(&other, &consumer, format!("b-{number}").as_bytes());
+        }
+        for (number, proof) in proofs.into_iter().enumerate() {
+            let key = format!("a-{number}");
+            assert!(!other.complete_now(&consumer, key.as_bytes(), proof, LEASE));
+        }
     }
 }

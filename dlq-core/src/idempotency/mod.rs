@@ -12,9 +12,11 @@
 //! | [`Done`](IdempotencyClaim::Done) | is acknowledged as a duplicate; the handler does not run |
 //!
 //! The store counts: attempts that ended in failure, and claims whose lease ended without a word (crashes). The counts
-//! start over once a key was done and has been kept long enough.
+//! start over when a message of the key is dead for good ([`Release::Dead`]), and once a key was done and has been kept long
+//! enough.
 
 mod key;
+mod keys;
 pub mod memory;
 
 use std::fmt;
@@ -72,8 +74,22 @@ pub enum IdempotencyClaim {
 pub enum Release {
     /// The handler failed: counts one attempt.
     Failed,
+    /// The message is dead: the counts of its key start over, for its letter counts from here on, and the next message with
+    /// the key is another one. Said once the letter is durable, or of a failure that no further run can change.
+    Dead,
     /// The handler did not run, or was interrupted: counts nothing.
     Unused,
+}
+
+impl Release {
+    /// Changes the counts of a key that is released so. For stores.
+    pub fn count(self, attempts: &mut u32, crashes: &mut u32) {
+        match self {
+            Self::Failed => *attempts = attempts.saturating_add(1),
+            Self::Dead => (*attempts, *crashes) = (0, 0),
+            Self::Unused => {}
+        }
+    }
 }
 
 /// Keeps track of which keys are handled. Every answer is by the store's time.
@@ -118,8 +134,15 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Forgets keys that were done and kept long enough, and keys that are not done and untouched for [`KEEP_FREE`]
-    /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many.
+    /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many. A consumer asks for it
+    /// in the background, a batch at a time; whoever has none has to, or the keys grow without end.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Whether keys are forgotten without being asked to, so that nobody needs to call [`purge`](Self::purge). Defaults to
+    /// `false`.
+    fn purges_itself(&self) -> bool {
+        false
+    }
 
     /// The store as one that needs not be waited for, if it is one. Such a store is asked in place, where any other needs
     /// an allocation. Defaults to `None`.
@@ -133,11 +156,20 @@ pub trait Immediate {
     /// See [`Idempotency::claim`].
     fn claim_now(&self, consumer: &Arc<str>, key: &[u8], lease: Duration) -> ImmediateClaim;
 
-    /// See [`Idempotency::complete`]. `fence` is that of the claim.
-    fn complete_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, keep: Duration) -> bool;
+    /// See [`Idempotency::complete`]. `proof` is that of the claim.
+    fn complete_now(&self, consumer: &Arc<str>, key: &[u8], proof: Proof, keep: Duration) -> bool;
 
-    /// See [`Idempotency::release`]. `fence` is that of the claim.
-    fn release_now(&self, consumer: &Arc<str>, key: &[u8], fence: u64, release: Release) -> bool;
+    /// See [`Idempotency::release`]. `proof` is that of the claim.
+    fn release_now(&self, consumer: &Arc<str>, key: &[u8], proof: Proof, release: Release) -> bool;
+}
+
+/// Proof of a claim that was answered at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// See [`IdempotencyToken::fence`].
+    pub fence: u64,
+    /// Where the store has the key, by its own count: so that it need not be looked up again. A hint, which may be wrong.
+    pub place: u64,
 }
 
 /// What a claim found that was answered at once: an [`IdempotencyClaim`] whose consumer and key the claimer has.
@@ -146,8 +178,8 @@ pub trait Immediate {
 pub enum ImmediateClaim {
     /// It is ours.
     New {
-        /// Of the token: proof, to be given back with the outcome.
-        fence: u64,
+        /// To be given back with the outcome.
+        proof: Proof,
         /// Earlier runs that ended in failure.
         attempts: u32,
         /// Earlier claims whose lease ended without a word.
@@ -178,6 +210,7 @@ trait DynIdempotency: fmt::Debug + Send + Sync {
     fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool>;
     fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
     fn purge(&self, limit: u32) -> Answer<'_, u64>;
+    fn purges_itself(&self) -> bool;
     fn immediate(&self) -> Option<&dyn Immediate>;
 }
 
@@ -205,6 +238,10 @@ impl<I: Idempotency> DynIdempotency for I {
 
     fn purge(&self, limit: u32) -> Answer<'_, u64> {
         Box::pin(Idempotency::purge(self, limit))
+    }
+
+    fn purges_itself(&self) -> bool {
+        Idempotency::purges_itself(self)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -248,6 +285,10 @@ impl Idempotency for BoxIdempotency {
 
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         DynIdempotency::purge(&*self.0, limit).await
+    }
+
+    fn purges_itself(&self) -> bool {
+        DynIdempotency::purges_itself(&*self.0)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {

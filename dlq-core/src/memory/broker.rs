@@ -101,7 +101,9 @@ impl MemoryBroker {
     /// them all.
     #[must_use]
     pub fn source(&self, group: impl Into<Arc<str>>) -> MemorySource {
-        MemorySource::new(self.clone(), group.into())
+        let group = group.into();
+        self.world().join(&self.stream, &group);
+        MemorySource::new(self.clone(), group)
     }
 
     /// The retry lane beside the stream.

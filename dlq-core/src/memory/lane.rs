@@ -1,28 +1,54 @@
+use std::sync::Arc;
+
 use super::MemoryBroker;
-use crate::{Escalation, RetryLane, StoreError};
+use crate::{Escalation, RetryLane, StoreError, StoreErrorKind};
 
 /// Where messages of a stream wait for an attempt that is far away. Made by [`MemoryBroker::retry_lane`].
 ///
-/// A record is handed out when it is due, by the sources of the consumer group that has the consumer's name, and by no
-/// other. It keeps message, origin and identity of the delivery that failed, and its count of attempts goes on.
+/// A record is handed out when it is due, by the sources of one consumer group and by no other, under the name of the
+/// consumer that failed: of the group that has its name, or else of the one that had the message in hand. It keeps
+/// message, origin and identity of the delivery that failed, and its count of attempts goes on.
 ///
 /// A record is one hop of one death: writing the hop again changes nothing, not even after the record was settled. One
 /// that waits takes over what a later writer knows of more attempts.
 #[derive(Clone, Debug)]
 pub struct MemoryRetryLane {
     broker: MemoryBroker,
+    group: Option<Arc<str>>,
 }
 
 impl MemoryRetryLane {
     pub(super) fn new(broker: MemoryBroker) -> Self {
-        Self { broker }
+        Self { broker, group: None }
+    }
+
+    /// Sets whose records these are. Defaults to the group that has the consumer's name, or else to the one that has the
+    /// message in hand; where several have, it cannot be told, and writing the record fails.
+    #[must_use]
+    pub fn for_group(mut self, group: impl Into<Arc<str>>) -> Self {
+        self.group = Some(group.into());
+        self
     }
 }
 
 impl RetryLane for MemoryRetryLane {
     async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        self.broker.world().escalate(self.broker.stream(), escalation);
+        let stream = self.broker.stream();
+        {
+            let mut world = self.broker.world();
+            let group = self.group.clone().or_else(|| world.group_of(stream, &escalation));
+            let group = group.ok_or_else(|| unknown(&escalation))?;
+            world.escalate(stream, &group, escalation);
+        }
         self.broker.notify();
         Ok(())
     }
+}
+
+/// A record that nobody would ever read.
+fn unknown(escalation: &Escalation) -> StoreError {
+    StoreError::new(StoreErrorKind::InvalidConfig, "write a retry record").with_detail(format!(
+        "it cannot be told which consumer group `{}` belongs to; name it with `retry_lane().for_group(…)`",
+        escalation.consumer
+    ))
 }

@@ -54,6 +54,8 @@ struct Entry {
 #[derive(Debug)]
 struct Record {
     delivery: Delivery,
+    /// Whose it is; a group may have several.
+    consumer: Arc<str>,
     death: Death,
     history: History,
     attempts: u32,
@@ -88,6 +90,11 @@ impl World {
 
     fn group(&mut self, stream: &Arc<str>, group: &Arc<str>) -> &mut Group {
         self.stream(stream).groups.entry(Arc::clone(group)).or_default()
+    }
+
+    /// From now on there is such a group, whether or not it was handed anything.
+    pub(super) fn join(&mut self, stream: &Arc<str>, group: &Arc<str>) {
+        self.group(stream, group);
     }
 
     fn existing(&self, stream: &str, group: &str) -> Option<&Group> {
@@ -170,7 +177,8 @@ impl World {
             }
             (Key::Record(_), None) => return None,
         };
-        Some(delivery.with_consumer(Arc::clone(group)).with_deliveries(entry.deliveries))
+        let consumer = entry.record.as_ref().map_or(group, |record| &record.consumer);
+        Some(delivery.with_consumer(Arc::clone(consumer)).with_deliveries(entry.deliveries))
     }
 
     /// When the next message of a group can be handed out.
@@ -235,12 +243,24 @@ impl World {
         }
     }
 
-    pub(super) fn escalate(&mut self, stream: &Arc<str>, escalation: Escalation) {
+    /// The group that a record belongs to: the one that has the consumer's name, or else the one that has the message in
+    /// hand, whatever its handler is called; `None` where several have.
+    pub(super) fn group_of(&self, stream: &str, escalation: &Escalation) -> Option<Arc<str>> {
+        let Escalation { delivery, consumer, .. } = escalation;
+        let groups = &self.streams.get(stream)?.groups;
+        let mut holders = groups.iter().filter(|(_, group)| group.holds(delivery));
+        match (groups.get_key_value(consumer), holders.next(), holders.next()) {
+            (Some((name, _)), ..) | (None, Some((name, _)), None) => Some(Arc::clone(name)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn escalate(&mut self, stream: &Arc<str>, group: &Arc<str>, escalation: Escalation) {
         let Escalation { delivery, consumer, due, history, attempts } = escalation;
         let death = delivery.death(&consumer);
-        let group = self.group(stream, &consumer);
+        let group = self.group(stream, group);
         let identity = (death, delivery.escalations().saturating_add(1));
-        let record = Record { delivery, death, history, attempts };
+        let record = Record { delivery, consumer, death, history, attempts };
         if let Some(number) = group.records.known.get(&identity) {
             let key = Key::Record(*number);
             let knows_less = |entry: &Entry| {
@@ -284,6 +304,19 @@ impl World {
 }
 
 impl Group {
+    /// Whether somebody has the message in hand, by whichever way it came.
+    fn holds(&self, delivery: &Delivery) -> bool {
+        let place = delivery.origin().position();
+        self.entries.iter().any(|(key, entry)| {
+            let own = match (key, &entry.record) {
+                (Key::Main(index), _) => position(*index),
+                (Key::Record(_), Some(record)) => record.delivery.origin().position(),
+                (Key::Record(_), None) => return false,
+            };
+            entry.out.is_some() && own == place
+        })
+    }
+
     fn insert(&mut self, key: Key, entry: Entry) {
         self.line.insert((entry.at, key));
         self.entries.insert(key, entry);

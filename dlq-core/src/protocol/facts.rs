@@ -20,8 +20,13 @@ pub struct Facts {
     /// Declared attributes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
-    /// What its writer knew of what happened since.
+    /// What its writer knew of what happened since. Not written where that is nothing.
+    #[serde(default, skip_serializing_if = "is_new")]
     pub state: LetterState,
+}
+
+fn is_new(state: &LetterState) -> bool {
+    *state == LetterState::default()
 }
 
 impl Facts {
@@ -37,6 +42,7 @@ impl Facts {
             state: letter.state.clone(),
         }
     }
+
     /// The letter that was written with these facts and headers: `None` when the headers do not say whose death it was, or
     /// its identity does not fit the bytes of `message`.
     ///

@@ -98,7 +98,7 @@ pub struct Waiting {
 pub struct Vitals {
     /// The time by the store's clock.
     pub now: Timestamp,
-    /// The [`Vitals::MOST`] letters that have waited longest for somebody to claim them.
+    /// For each consumer the [`Vitals::MOST`] letters that have waited longest for it to claim them.
     pub waiting: Vec<Waiting>,
     /// When the earliest unresolved letter was stored.
     pub oldest_unresolved: Option<Timestamp>,
@@ -111,7 +111,7 @@ pub struct Vitals {
 }
 
 impl Vitals {
-    /// How many letters that wait are looked at, at most.
+    /// How many letters that wait for a consumer are looked at, at most.
     pub const MOST: u32 = 1000;
 
     /// A store at this time about which nothing else is known yet.
@@ -149,7 +149,10 @@ impl Vitals {
                 *first = (*first).min(*since);
             }
         }
-        let more = if self.waiting.len() >= Self::MOST as usize { "at least " } else { "" };
+        let mut looked_at: BTreeMap<&str, u32> = BTreeMap::new();
+        for waiting in &self.waiting {
+            *looked_at.entry(&waiting.consumer).or_default() += 1;
+        }
         let overdue = duration::format(limits.overdue);
         let finding = |((status, consumer), (count, since)): ((Status, &str), (u64, Timestamp))| {
             let (setting, advice) = match status {
@@ -175,6 +178,8 @@ impl Vitals {
                     ),
                 ),
             };
+            let is_all = looked_at.get(consumer).is_none_or(|count| *count < Self::MOST);
+            let more = if is_all { "" } else { "at least " };
             Finding::new(Severity::Warning, &format!("consumer `{consumer}`"), setting)
                 .found(
                     format!("{more}{count}, the first since {since}"),

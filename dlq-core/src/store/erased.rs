@@ -64,7 +64,7 @@ mirror!(Claims as DynClaims for BoxStore {
     fn finish(finishes: Vec<(ClaimToken, Finish)>) -> Vec<Finished>;
     fn next_due(consumers: Vec<String>) -> Option<Timestamp>;
     fn due_elsewhere(consumers: Vec<String>, heard: u64) -> u64;
-    fn run_schedule(run: ScheduleRun) -> (u64, Timestamp);
+    fn run_schedule(run: ScheduleRun) -> (u64, Duration);
 });
 
 mirror!(Operations as DynOperations for BoxStore {

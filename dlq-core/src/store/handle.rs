@@ -228,6 +228,15 @@ impl DeadLetters {
         self.store.cleanup(cleanup, by).await
     }
 
+    /// Collapses letters of one original message; see [`Upkeep::deduplicate`](super::Upkeep::deduplicate).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Upkeep::deduplicate`](super::Upkeep::deduplicate).
+    pub async fn deduplicate(&self, force: bool) -> Result<u64, StoreError> {
+        self.store.deduplicate(force).await
+    }
+
     /// Changes payload or headers of one letter; see [`Upkeep::edit`](super::Upkeep::edit).
     ///
     /// # Errors

@@ -226,12 +226,12 @@ pub trait Claims: fmt::Debug + Send + Sync + 'static {
 
     /// Runs the automatic schedule if it is time to (once per interval and consumer, whoever asks first; at once, when
     /// it has never run): makes the oldest [eligible](Schedule::takes) letters due and raises their `retry_count`.
-    /// Returns how many it made due and when it will be time again; a schedule that is not enabled never runs
-    /// ([`Timestamp::MAX`]).
+    /// Returns how many it made due and how long it will be until it is time again, by the store's clock; a schedule that
+    /// is not enabled never runs ([`Duration::MAX`]).
     fn run_schedule(
         &self,
         run: ScheduleRun,
-    ) -> impl Future<Output = Result<(u64, Timestamp), StoreError>> + Send;
+    ) -> impl Future<Output = Result<(u64, Duration), StoreError>> + Send;
 }
 
 /// Sends many letters back, as a durable object that can be watched, paused and cancelled.

@@ -1,6 +1,7 @@
 //! [`KafkaFeed`]: the letters of a dead-letter topic as they come, for the store beside it.
 
 mod assigned;
+mod away;
 mod commits;
 mod end;
 mod join;
@@ -14,7 +15,7 @@ pub use marks::{IngestMark, find_topic, ingest_marks};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::ingest::{Content, Fed, Feed};
 use dlq_core::{BoxError, StoreError, StoreErrorKind};
@@ -22,7 +23,8 @@ use tokio::sync::oneshot;
 
 use crate::brokers::Brokers;
 use crate::dialect;
-use crate::letters::{KafkaLetters, StoredLetter};
+use crate::letters::{KafkaLetters, Unread};
+use away::Away;
 use join::join;
 use mark::Mark;
 use member::{Command, Done, Taken};
@@ -33,6 +35,8 @@ const CONFIRMING: &str = "confirm dead letters";
 
 /// How long a request to the thread may take that only the cluster delays.
 const ANSWER: Duration = Duration::from_secs(30);
+/// For how long a message is waited for whose topic alone is away.
+const AWAY: Duration = Duration::from_secs(60);
 /// How long a feed that is dropped waits until it has left its group.
 const LEAVING: Duration = Duration::from_secs(3);
 
@@ -58,6 +62,7 @@ const FIXED: [(&str, &str); 5] = [
 /// | before the first commit | nothing | the next one begins with the oldest letter |
 /// | after the mark, before a letter is yielded | the oldest offset, and the store | the same |
 /// | with letters in hand | the offset before them, as being read | they come again, and each says that it may have come before |
+/// | with one in hand that is set aside | the same | it comes again, and may have its message by then |
 /// | while it commits | either of the two | as one of the two |
 /// | after it has left | the offset after the last letter, as clean | what comes after it is new |
 ///
@@ -74,6 +79,12 @@ const FIXED: [(&str, &str); 5] = [
 /// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
 /// stay in the topic for as long as that keeps them.
 ///
+/// A letter that only points to its message, which share groups and our own sink write of what is too large, comes with
+/// it. Where that cannot be had the letter is [damaged](Content::Damaged), so that it is set aside, and never in the store
+/// without its message: it would be another letter than the same one read later, and be sent back without anything in it.
+/// It stays in the topic; for the store to get it when its message can be read again, have a new group read the topic
+/// from its start: the store has the others already. That the cluster is away, or refuses the login, is an error.
+///
 /// Dropping it waits up to three seconds until it has left its group.
 pub struct KafkaFeed {
     /// By which messages are fetched that letters point to.
@@ -87,7 +98,7 @@ pub struct KafkaFeed {
     /// What was asked for, by a future that may have been dropped since.
     waiting: Option<oneshot::Receiver<Result<Vec<Taken>, StoreError>>>,
     taken: VecDeque<Taken>,
-    read: Vec<(Taken, Fed)>,
+    away: Away,
     /// Yielded and not yet confirmed.
     yielded: BTreeMap<i32, Done>,
     /// Confirmed and not yet committed.
@@ -141,7 +152,7 @@ impl KafkaFeed {
             left: Mutex::new(left),
             waiting: None,
             taken: VecDeque::new(),
-            read: Vec::new(),
+            away: Away::new(AWAY),
             yielded: BTreeMap::new(),
             confirmed: BTreeMap::new(),
         })
@@ -151,6 +162,15 @@ impl KafkaFeed {
     #[must_use]
     pub fn until_end(mut self) -> Self {
         self.ends = true;
+        self
+    }
+
+    /// Sets for how long the message of a letter that only points to it is waited for while the partition where that
+    /// stands does not answer and the rest of the cluster does; then the letter is yielded as [`Content::Damaged`], as is
+    /// at once a letter whose message has gone or may not be read. Defaults to a minute.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.away.patience = patience;
         self
     }
 
@@ -186,7 +206,7 @@ impl Feed for KafkaFeed {
         if !self.confirmed.is_empty() {
             self.commit().await?;
         }
-        if self.taken.is_empty() && self.read.is_empty() && !self.has_ended {
+        if self.taken.is_empty() && !self.has_ended {
             let waiting = match self.waiting.take() {
                 Some(waiting) => waiting,
                 None => {
@@ -205,19 +225,13 @@ impl Feed for KafkaFeed {
             self.has_ended = self.taken.is_empty();
         }
         // What is being read stays where it is until it was.
-        while self.read.len() < limit.max(1) {
-            let Some(taken) = self.taken.front() else { break };
-            let fed = self.fed(taken).await?;
-            self.read.extend(self.taken.pop_front().map(|taken| (taken, fed)));
-        }
-        let mut all = Vec::with_capacity(self.read.len());
-        for (taken, fed) in std::mem::take(&mut self.read) {
+        let fed = self.fed(limit.max(1)).await?;
+        for taken in self.taken.drain(..fed.len()) {
             let (partition, next) = (taken.partition(), taken.next());
             let done = Done { partition, epoch: taken.epoch, next, letters: 1 };
             merge(&mut self.yielded, partition, done);
-            all.push(fed);
         }
-        Ok(all)
+        Ok(fed)
     }
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
@@ -229,14 +243,27 @@ impl Feed for KafkaFeed {
 }
 
 impl KafkaFeed {
-    /// What the record is; a share group may say only where the message stands, which is fetched then.
-    async fn fed(&self, taken: &Taken) -> Result<Fed, StoreError> {
-        let (record, cluster) = (&taken.record, self.letters.brokers().cluster_shared());
-        let letter = dialect::letter(record, cluster);
-        let stored = StoredLetter { letter, partition: record.partition, offset: record.offset };
-        let letter = self.letters.resolved_or_gone(stored).await?;
-        let content = Content::Letter(Box::new(letter));
-        Ok(Fed { place: record.origin(cluster), again: taken.again, content })
+    /// What the first of these records are, so many at most. A share group may say only where a message stands, which is
+    /// fetched then.
+    async fn fed(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+        let cluster = self.letters.brokers().cluster_shared();
+        let taken = || self.taken.iter().take(limit);
+        let mut letters: Vec<_> =
+            taken().map(|taken| dialect::letter(&taken.record, cluster)).collect();
+        let away = &mut self.away;
+        let may_wait =
+            |place: (&str, u32), why: Option<&Unread>| away.may_wait(place, why, Instant::now());
+        let mut missing = self.letters.complete(&mut letters, may_wait).await?;
+        let fed = taken().zip(letters).enumerate().map(|(index, (taken, letter))| Fed {
+            place: taken.record.origin(cluster),
+            again: taken.again,
+            // Without its message it would be another letter than the one that it is when it comes again with it.
+            content: match missing.remove(&index) {
+                Some(why) => Content::Damaged(why),
+                None => Content::Letter(Box::new(letter)),
+            },
+        });
+        Ok(fed.collect())
     }
 }
 

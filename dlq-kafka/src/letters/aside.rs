@@ -17,7 +17,7 @@ pub(crate) async fn aside<T: Send + 'static>(
 }
 
 /// Does the same without anybody who waits for it.
-pub(super) fn leave(work: impl FnOnce() + Send + 'static) {
+pub(crate) fn leave(work: impl FnOnce() + Send + 'static) {
     let thread = thread::Builder::new().name("dlq-kafka-aside".to_owned());
     if let Err(error) = thread.spawn(work) {
         tracing::warn!(%error, "a thread cannot be started");

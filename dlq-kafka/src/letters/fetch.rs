@@ -32,7 +32,8 @@ impl Lookup {
         topic: Arc<str>,
         mut places: Vec<(u32, u64)>,
     ) -> Result<Records, SetupError> {
-        let there = match self.partitions(&topic).await {
+        let asked = places.iter().map(|(partition, _)| *partition).collect();
+        let there = match self.some_partitions(&topic, asked).await {
             Err(SetupError::NotFound(_)) => Partitions::new(),
             there => there?,
         };

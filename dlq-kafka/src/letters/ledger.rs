@@ -4,7 +4,7 @@
 //! and for the how-manieth time. A record is written in the transaction that sends the letter, so that neither is there
 //! without the other for whoever reads with `read_committed`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,6 +42,9 @@ pub(super) struct Mark {
 }
 
 pub(super) type Marks = HashMap<Death, Mark>;
+
+/// Deaths of which it is not known whether they were sent back, and why: their last record is none of this version.
+pub(super) type Unclear = BTreeMap<Death, String>;
 
 /// A record as it is written.
 #[derive(Debug, Serialize, Deserialize)]
@@ -119,15 +122,22 @@ impl Ledger {
                 }
             }
         }
-        match self.read.unclear.values().next() {
-            Some(why) => Err(SetupError::Config(why.clone())),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// What was sent back.
     pub(super) fn marks(&self) -> &Marks {
         &self.read.marks
+    }
+
+    /// Whether this operation has sent this death back, perhaps before others did.
+    pub(super) fn is_sent_by(&self, death: &Death, operation: OperationId) -> bool {
+        self.read.is_sent_by(death, operation)
+    }
+
+    /// Why it is not known whether this death was sent back, if it is not.
+    pub(super) fn unclear(&self, death: &Death) -> Option<&str> {
+        self.read.unclear.get(death).map(String::as_str)
     }
 
     /// Whether something is written within this time, unless it is to stop.
@@ -153,17 +163,27 @@ impl Ledger {
 #[derive(Debug, Default)]
 struct Read {
     marks: Marks,
-    /// Deaths whose last record is none of this version, and why.
-    unclear: BTreeMap<Death, String>,
+    unclear: Unclear,
+    /// Who has sent a death back before others did.
+    earlier: HashSet<(Death, OperationId)>,
 }
 
 impl Read {
+    fn is_sent_by(&self, death: &Death, operation: OperationId) -> bool {
+        self.marks.get(death).is_some_and(|mark| mark.operation == operation)
+            || self.earlier.contains(&(*death, operation))
+    }
+
     fn take(&mut self, read: Option<(Death, Result<Option<Mark>, String>)>) {
         let Some((death, mark)) = read else { return };
-        self.marks.remove(&death);
+        let before = self.marks.remove(&death);
         self.unclear.remove(&death);
         match mark {
-            Ok(mark) => self.marks.extend(mark.map(|mark| (death, mark))),
+            Ok(Some(mark)) => {
+                self.marks.insert(death, mark);
+                self.earlier.extend(before.map(|before| (death, before.operation)));
+            }
+            Ok(None) => {}
             Err(why) => drop(self.unclear.insert(death, why)),
         }
     }
@@ -210,13 +230,16 @@ pub(super) async fn bounds(
     Ok(partitions.get(&0).copied())
 }
 
-/// Everything that was sent back.
-pub(super) async fn marks(brokers: &Brokers, topic: &Arc<str>) -> Result<Marks, SetupError> {
+/// Everything that was sent back, and what may have been.
+pub(super) async fn marks(
+    brokers: &Brokers,
+    topic: &Arc<str>,
+) -> Result<(Marks, Unclear), SetupError> {
     let (brokers, name) = (brokers.clone(), Arc::clone(topic));
     let read = aside(PATIENCE * 20, move || {
         let mut ledger = Ledger::open(&brokers, &name)?;
         ledger.read(None)?;
-        Ok(ledger.read.marks)
+        Ok((ledger.read.marks, ledger.read.unclear))
     });
     read.await.unwrap_or_else(|| Err(silent(&format!("read topic `{topic}`"))))
 }
@@ -271,5 +294,29 @@ impl std::fmt::Debug for Ledger {
             .field("next", next)
             .field("marks", &read.marks.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operation_has_sent_is_known_after_others_have_sent_it_again() {
+        let [death, beside] =
+            [1, 2].map(|n| Death { letter: dlq_testkit::fixtures::letter(n).id, generation: 0 });
+        let [ours, others] = [1, 2].map(|n| OperationId::of("ana", Timestamp::EPOCH, n));
+        let mark =
+            |operation, times| Ok(Some(Mark { operation, at: Timestamp::from_millis(1), times }));
+        let mut read = Read::default();
+        read.take(Some((death, mark(ours, 1))));
+        assert!(read.is_sent_by(&death, ours));
+        read.take(Some((death, mark(others, 2))));
+        assert_eq!(read.marks[&death].operation, others, "who has sent it last");
+        assert!(read.is_sent_by(&death, ours) && read.is_sent_by(&death, others));
+        assert!(!read.is_sent_by(&beside, ours));
+        read.take(Some((beside, mark(ours, 1))));
+        read.take(Some((beside, Ok(None))));
+        assert!(!read.is_sent_by(&beside, ours), "somebody says that it was not");
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -60,7 +60,23 @@ impl Lookup {
     /// The partitions of a topic.
     pub(super) async fn partitions(&self, topic: &Arc<str>) -> Result<Partitions, SetupError> {
         let topic = Arc::clone(topic);
-        self.ask(move |ask| ask.partitions(&topic)).await
+        self.ask(move |ask| ask.partitions(&topic, |_| true)).await
+    }
+
+    /// Those of these partitions that a topic has.
+    pub(super) async fn some_partitions(
+        &self,
+        topic: &Arc<str>,
+        some: BTreeSet<u32>,
+    ) -> Result<Partitions, SetupError> {
+        let topic = Arc::clone(topic);
+        self.ask(move |ask| ask.partitions(&topic, |partition| some.contains(&partition))).await
+    }
+
+    /// Which broker leads each partition of a topic; -1 where none does.
+    pub(super) async fn leaders(&self, topic: &Arc<str>) -> Result<BTreeMap<u32, i32>, SetupError> {
+        let topic = Arc::clone(topic);
+        self.ask(move |ask| ask.leaders(&topic)).await
     }
 
     /// The first offsets of these partitions with records of `since` or later; a partition without any is at its end.
@@ -148,7 +164,12 @@ impl Unanswered {
         if is_settling {
             return Self::Settling(SetupError::answered(what, error));
         }
-        Self::Failed(failed(asking.brokers, &asking.client, what, error))
+        let is_of_topic =
+            error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed);
+        Self::Failed(match failed(asking.brokers, &asking.client, what, error) {
+            SetupError::Config(text) if is_of_topic => SetupError::Forbidden(text),
+            failed => failed,
+        })
     }
 }
 
@@ -158,7 +179,7 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    fn partitions(&self, topic: &str) -> Result<Partitions, Unanswered> {
+    fn leaders(&self, topic: &str) -> Result<BTreeMap<u32, i32>, Unanswered> {
         let failed = |error| Unanswered::new(self, &format!("ask for the topic `{topic}`"), error);
         let metadata = metadata(&self.client, topic, PATIENCE).map_err(failed)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
@@ -171,9 +192,22 @@ impl Asking<'_> {
         if let Some(error) = error {
             return Err(failed(KafkaError::MetadataFetch(error)));
         }
-        let ids = || found.partitions().iter().filter_map(|found| u32::try_from(found.id()).ok());
-        let begins = self.offsets(topic, ids(), Offset::Beginning)?;
-        let ends = self.offsets(topic, ids(), Offset::End)?;
+        let each = found.partitions().iter();
+        Ok(each.filter_map(|one| Some((u32::try_from(one.id()).ok()?, one.leader()))).collect())
+    }
+
+    fn partitions(
+        &self,
+        topic: &str,
+        is_asked: impl Fn(u32) -> bool,
+    ) -> Result<Partitions, Unanswered> {
+        let ids = self.leaders(topic)?.into_keys();
+        let ids: Vec<u32> = ids.filter(|id| is_asked(*id)).collect();
+        if ids.is_empty() {
+            return Ok(Partitions::new());
+        }
+        let begins = self.offsets(topic, ids.iter().copied(), Offset::Beginning)?;
+        let ends = self.offsets(topic, ids.iter().copied(), Offset::End)?;
         let bounds = begins.into_iter().map(|(partition, begin)| {
             let begin = begin.unwrap_or(0);
             let end = ends.get(&partition).copied().flatten().unwrap_or(begin);

@@ -5,6 +5,7 @@ mod extent;
 mod fetch;
 mod ledger;
 mod lookup;
+mod pointed;
 mod range;
 mod reading;
 mod records;
@@ -26,7 +27,8 @@ pub use replay::{Hearer, KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, R
 pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 
-pub(crate) use aside::aside;
+pub(crate) use aside::{aside, leave};
+pub(crate) use pointed::Unread;
 pub(crate) use stored::POINTER;
 
 use crate::Brokers;
@@ -55,8 +57,14 @@ use snapshot::Snapshot;
 ///
 /// Some letters have no message with them and only say where it stands: those of share groups that copy no records, in
 /// the attribute `kafka.pointer`. The message is fetched from there when the letter is asked for. When it has gone,
-/// [`get`](dlq_core::store::Letters::get) gives the letter with the attribute `kafka.pointer.gone`, and
-/// [`stored`](Self::stored) fails.
+/// [`get`](dlq_core::store::Letters::get) gives the letter with the attribute `kafka.pointer.gone`; when it may not or
+/// cannot be read, with the attribute `kafka.pointer.unread`, which says why. [`stored`](Self::stored) fails. Letters beside
+/// it are not concerned.
+///
+/// # What was sent back
+///
+/// That is in the ledger, and a letter whose record there is none of this version has the attribute
+/// `kafka.replays.unclear`, which says what to do.
 ///
 /// # When the process dies
 ///
@@ -104,7 +112,8 @@ impl KafkaLetters {
     }
 
     /// Sets the topic that says which letters were [sent back](KafkaReplay). Defaults to that of the letters with
-    /// `.replays`.
+    /// `.replays`. All who send letters back need the same one: another does not know what was sent, counts from one, and
+    /// a consumer takes what comes to its handler with a count that it has seen for a copy, which it passes over.
     #[must_use]
     pub fn with_ledger(mut self, topic: impl Into<Arc<str>>) -> Self {
         self.ledger = topic.into();

@@ -6,50 +6,49 @@ use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
-use super::ledger::Marks;
+use super::ledger::{Marks, Unclear};
 use super::lookup::Partitions;
+use super::pointed::{Unread, Wanted};
 use super::range::Span;
 use super::records::Records;
 use super::snapshot::{Fresh, Place, Row, Snapshot};
-use super::stored::{GONE, Pointer, refilled, resolved};
+use super::stored::{Pointer, refilled, resolved, says_gone, says_unread};
 use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter, ledger};
 use crate::dialect;
 use crate::error::SetupError;
 
-const READING: &str = "read dead letters";
+pub(super) const READING: &str = "read dead letters";
+
+/// The attribute of a letter of which it is not known whether it was sent back, with the reason.
+const UNCLEAR: &str = "kafka.replays.unclear";
+
+/// A letter with its message, or why that cannot be read.
+pub(super) type Whole<'a> = Result<Cow<'a, DeadLetter>, Unread>;
 
 pub(super) fn unread(error: SetupError) -> StoreError {
     error.for_store(READING)
 }
 
-/// A letter whose message has gone; `None` when it does not point to one.
-fn says_gone(mut letter: DeadLetter) -> Option<DeadLetter> {
-    let gone = format!("{} has gone", Pointer::of(&letter)?);
-    letter.attributes.insert(GONE.to_owned(), gone);
-    Some(letter)
-}
-
 impl Letters for KafkaLetters {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
-        let snapshot = self.snapshot().await?;
-        let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
-        match self.stored_in(row).await {
-            Err(error) if error.kind() == StoreErrorKind::NotFound => {
-                says_gone(row.letter.clone()).map(Some).ok_or(error)
-            }
-            stored => Ok(stored?.map(|stored| stored.letter)),
-        }
+        Ok(self.get_all(vec![id]).await?.pop())
     }
 
     async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let rows: Vec<_> = ids.iter().filter_map(|id| snapshot.letters.get(id)).collect();
-        let found = self.whole(&rows).map_ok(|(place, letter)| (place, letter.into_owned()));
-        let mut found: HashMap<_, _> = found.try_collect().await?;
-        let whole = rows
-            .into_iter()
-            .filter_map(|row| found.remove(&row.place).or_else(|| says_gone(row.letter.clone())));
-        Ok(whole.collect())
+        let mut found: HashMap<_, _> = self.whole(&rows).try_collect().await?;
+        let whole = rows.into_iter().filter_map(|row| match found.remove(&row.place) {
+            Some(read) => Some(told(row, read)),
+            None => Pointer::of(&row.letter).map(|_| says_gone(row.letter.clone())),
+        });
+        let unclear = |mut letter: DeadLetter| {
+            if let Some(why) = snapshot.unclear.get(&letter.death()) {
+                letter.attributes.insert(UNCLEAR.to_owned(), why.clone());
+            }
+            letter
+        };
+        Ok(whole.map(unclear).collect())
     }
 
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
@@ -78,7 +77,8 @@ impl KafkaLetters {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read); `NotFound` too when the letter only points to its message, and that has gone.
+    /// As [`read`](Self::read); `NotFound` too when the letter only points to its message, and that has gone,
+    /// `InvalidConfig` when that may not or cannot be read.
     pub async fn stored(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let Some(row) = snapshot.letters.get(&id) else { return Ok(None) };
@@ -87,7 +87,8 @@ impl KafkaLetters {
 
     async fn stored_in(&self, row: &Row) -> Result<Option<StoredLetter>, StoreError> {
         let mut found = std::pin::pin!(self.whole(&[row]));
-        if let Some((place, letter)) = found.try_next().await? {
+        if let Some((place, read)) = found.try_next().await? {
+            let letter = read.map_err(|why| why.error(READING))?;
             return Ok(Some(StoredLetter::new(letter.into_owned(), place)));
         }
         match Pointer::of(&row.letter) {
@@ -100,33 +101,19 @@ impl KafkaLetters {
     ///
     /// # Errors
     ///
-    /// `NotFound` when the message has gone, `Unavailable` when the cluster does not answer.
+    /// `NotFound` when the message has gone, `InvalidConfig` when it may not or cannot be read, `Unavailable` when the
+    /// cluster does not answer.
     pub async fn resolved(&self, stored: StoredLetter) -> Result<StoredLetter, StoreError> {
         let Some(pointer) = Pointer::of(&stored.letter) else { return Ok(stored) };
-        let place = (pointer.partition, pointer.offset);
-        let topic = Arc::from(pointer.topic);
-        let mut found = self.lookup.records(topic, vec![place]).await.map_err(unread)?;
-        let record = found.next().await.map_err(unread)?;
-        let record = record.filter(|record| (record.partition, record.offset) == place);
-        let record = record.ok_or_else(|| gone(&pointer))?;
+        let wanted = Wanted::from([((pointer.partition, pointer.offset), vec![()])]);
+        let mut found = std::pin::pin!(self.pointed(pointer.topic, wanted));
+        let ((), read) = found.try_next().await?.ok_or_else(|| gone(&pointer))?;
+        let record = read.map_err(|why| why.error(READING))?;
         Ok(StoredLetter { letter: resolved(stored.letter, &record), ..stored })
     }
 
-    /// The same; of a message that has gone, the letter says so.
-    pub(crate) async fn resolved_or_gone(
-        &self,
-        stored: StoredLetter,
-    ) -> Result<DeadLetter, StoreError> {
-        match self.resolved(stored.clone()).await {
-            Err(error) if error.kind() == StoreErrorKind::NotFound => {
-                says_gone(stored.letter).ok_or(error)
-            }
-            resolved => Ok(resolved?.letter),
-        }
-    }
-
     /// Every letter that matches with its payload, in the order in which they were written; for few, or small ones: all
-    /// are in memory at once. What has gone is left out.
+    /// are in memory at once. What has gone is left out; what cannot be read says so.
     ///
     /// # Errors
     ///
@@ -134,29 +121,32 @@ impl KafkaLetters {
     pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let rows: Vec<_> = snapshot.letters.matching(filter).collect();
-        let mut letters: Vec<_> = self.whole(&rows).try_collect().await?;
+        let mut found: HashMap<_, _> = self.whole(&rows).try_collect().await?;
+        let mut letters: Vec<_> = rows
+            .into_iter()
+            .filter_map(|row| Some((row.place, told(row, found.remove(&row.place)?))))
+            .collect();
         letters.sort_unstable_by_key(|(place, _)| *place);
-        let stored = |(place, letter): (_, Cow<'_, DeadLetter>)| {
-            StoredLetter::new(letter.into_owned(), place)
-        };
+        let stored = |(place, letter)| StoredLetter::new(letter, place);
         Ok(letters.into_iter().map(stored).collect())
     }
 
     /// These letters with their payloads: first those whose payloads are kept, then those that are read, in the order of
-    /// each partition, and last those that only point to their messages. What has gone is left out.
+    /// each partition, and last those that only point to their messages, or why these cannot be read. What has gone is
+    /// left out.
     pub(super) fn whole<'a>(
         &self,
         rows: &[&'a Row],
-    ) -> impl Stream<Item = Result<(Place, Cow<'a, DeadLetter>), StoreError>> + Send + use<'a> {
+    ) -> impl Stream<Item = Result<(Place, Whole<'a>), StoreError>> + Send + use<'a> {
         let mut kept = Vec::new();
         let mut large = HashMap::new();
-        let mut pointed: BTreeMap<&str, HashMap<_, Vec<&Row>>> = BTreeMap::new();
+        let mut pointed: BTreeMap<&str, Wanted<&Row>> = BTreeMap::new();
         for &row in rows {
             if let Some(pointer) = Pointer::of(&row.letter) {
                 let rows = pointed.entry(pointer.topic).or_default();
                 rows.entry((pointer.partition, pointer.offset)).or_default().push(row);
             } else if let Some(letter) = row.whole() {
-                kept.push(Ok((row.place, Cow::Borrowed(letter))));
+                kept.push(Ok((row.place, Ok(Cow::Borrowed(letter)))));
             } else {
                 large.insert((row.place.partition, row.place.offset), vec![row]);
             }
@@ -164,12 +154,12 @@ impl KafkaLetters {
         let cluster = Arc::clone(self.lookup.brokers.cluster_shared());
         let large = self.lookup.located(&self.topic, large).try_filter_map(move |(row, record)| {
             let letter = refilled(row, &record, &cluster);
-            std::future::ready(Ok(letter.map(|letter| (row.place, Cow::Owned(letter)))))
+            std::future::ready(Ok(letter.map(|letter| (row.place, Ok(Cow::Owned(letter))))))
         });
-        let lookup = self.lookup.clone();
+        let letters = self.clone();
         let pointed = stream::iter(pointed).flat_map(move |(topic, rows)| {
-            lookup.located(&Arc::from(topic), rows).map_ok(|(row, record)| {
-                (row.place, Cow::Owned(resolved(row.letter.clone(), &record)))
+            letters.pointed(topic, rows).map_ok(|(row, read)| {
+                (row.place, read.map(|record| Cow::Owned(resolved(row.letter.clone(), &record))))
             })
         });
         stream::iter(kept).chain(large).chain(pointed)
@@ -232,11 +222,11 @@ impl KafkaLetters {
         *kept = None;
         let news = Arc::make_mut(&mut snapshot);
         if news.marked != marked {
-            news.marks = match marked {
+            (news.marks, news.unclear) = match marked {
                 Some(_) => {
                     ledger::marks(&self.lookup.brokers, &self.ledger).await.map_err(unread)?
                 }
-                None => Marks::new(),
+                None => <(Marks, Unclear)>::default(),
             };
             news.marked = marked;
         }
@@ -297,6 +287,14 @@ impl KafkaLetters {
         }
         tell(records.progress());
         Ok(fresh)
+    }
+}
+
+/// The letter as it is shown.
+fn told(row: &Row, read: Whole<'_>) -> DeadLetter {
+    match read {
+        Ok(letter) => letter.into_owned(),
+        Err(why) => says_unread(row.letter.clone(), &why),
     }
 }
 

@@ -213,13 +213,17 @@ impl<'a> Reader<'a> {
     fn hear(&mut self, error: KafkaError) -> Result<(), Stop> {
         use RDKafkaErrorCode::{
             AllBrokersDown, BadMessage, Fatal, GroupAuthorizationFailed, NotImplemented,
-            UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
+            TopicAuthorizationFailed, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
         };
         match error.rdkafka_error_code() {
             // Nothing is asked of the group.
             Some(GroupAuthorizationFailed) => Ok(()),
-            Some(NotImplemented) => Err(Stop::Failed(SetupError::Config(format!(
+            Some(NotImplemented) => Err(Stop::Failed(SetupError::Unreadable(format!(
                 "read `{}`: {error}; its records are compressed in a way that this program was built without; zstd is the feature `zstd` of dlq-kafka",
+                self.scan.topic
+            )))),
+            Some(TopicAuthorizationFailed) => Err(Stop::Failed(SetupError::Forbidden(format!(
+                "read `{}`: {error}; allow `Read` on it",
                 self.scan.topic
             )))),
             Some(code)

@@ -87,11 +87,12 @@ impl Shipment {
         letters.into_iter().filter_map(|letter| self.topic_for(letter).ok()).collect()
     }
 
-    /// The record of a letter that stands at this partition and offset.
+    /// The record of a letter that stands at this partition and offset, which is sent back for this time.
     pub(super) fn pack(
         &self,
         letter: &DeadLetter,
         at: (u32, u64),
+        count: u32,
         now: Timestamp,
     ) -> Result<Outgoing, StoreError> {
         let topic = self.topic_for(letter).map_err(|why| refused(why.to_string()))?;
@@ -103,7 +104,7 @@ impl Shipment {
         let (from, (partition, offset)) = (&self.from, at);
         let replay = Replay {
             operation: self.operation,
-            count: letter.state.replays.saturating_add(1),
+            count,
             from: format!("{from}/{partition}/{offset}"),
             at: now,
         };

@@ -5,7 +5,7 @@ use dlq_core::store::rules::Arrival;
 use dlq_core::{DeadLetter, Death, LetterId, Timestamp};
 
 use super::ScanRange;
-use super::ledger::Marks;
+use super::ledger::{Marks, Unclear};
 use super::lookup::{Bounds, Partitions};
 use super::range::Span;
 use crate::record::Record;
@@ -63,6 +63,7 @@ pub(super) struct Snapshot {
     /// The state of the ledger, where there is one.
     pub(super) marked: Option<Bounds>,
     pub(super) marks: Marks,
+    pub(super) unclear: Unclear,
     /// The last record of each partition.
     last: BTreeMap<u32, Known>,
 }

@@ -1,5 +1,6 @@
 use dlq_core::DeadLetter;
 
+use super::pointed::Unread;
 use super::snapshot::{Place, Row};
 use crate::dialect;
 use crate::ladder::is_topic;
@@ -11,7 +12,10 @@ use crate::wire::split_ours;
 pub(crate) const POINTER: &str = "kafka.pointer";
 
 /// The attribute of a letter whose message is not there any more.
-pub(super) const GONE: &str = "kafka.pointer.gone";
+const GONE: &str = "kafka.pointer.gone";
+
+/// The attribute of a letter whose message cannot be read, with the reason.
+const UNREAD: &str = "kafka.pointer.unread";
 
 /// A letter and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +58,21 @@ impl std::fmt::Display for Pointer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "offset {} of partition {} of `{}`", self.offset, self.partition, self.topic)
     }
+}
+
+/// A letter whose message has gone says so. One that points to none stays as it is.
+pub(super) fn says_gone(mut letter: DeadLetter) -> DeadLetter {
+    if let Some(pointer) = Pointer::of(&letter) {
+        let gone = format!("{pointer} has gone");
+        letter.attributes.insert(GONE.to_owned(), gone);
+    }
+    letter
+}
+
+/// A letter whose message cannot be read says why.
+pub(super) fn says_unread(mut letter: DeadLetter, why: &Unread) -> DeadLetter {
+    letter.attributes.insert(UNREAD.to_owned(), why.to_string());
+    letter
 }
 
 /// The letter of this row with the payload of its own record; `None` when that is another by now.

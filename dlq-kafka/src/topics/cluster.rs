@@ -61,6 +61,12 @@ impl ClientContext for Troubles {
 
 impl ConsumerContext for Troubles {}
 
+impl Troubles {
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// What a client is in trouble with, a refusal before anything else.
 fn troubles(consumer: &BaseConsumer<Troubles>) -> Option<(RDKafkaErrorCode, String)> {
     for _ in 0..NEWS {
@@ -70,7 +76,7 @@ fn troubles(consumer: &BaseConsumer<Troubles>) -> Option<(RDKafkaErrorCode, Stri
     consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What is known of a topic. A login that is refused ends the wait.
+/// What is known of a topic. A login that is refused ends the wait; an answer says that what was the trouble is over.
 pub(crate) fn metadata(
     consumer: &BaseConsumer<Troubles>,
     topic: &str,
@@ -87,7 +93,11 @@ pub(crate) fn metadata(
                 }
                 ask *= 2;
             }
-            answer => return answer,
+            Ok(answer) => {
+                consumer.context().forget();
+                return Ok(answer);
+            }
+            Err(error) => return Err(error),
         }
     }
 }
@@ -354,4 +364,27 @@ fn is_silent(error: &KafkaError) -> bool {
 
 pub(super) fn options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+
+    #[test]
+    fn a_login_that_was_refused_before_an_answer_came_is_no_cause_of_what_comes_after() {
+        let mock = MockCluster::new(1).unwrap();
+        let brokers = Brokers::at(mock.bootstrap_servers());
+        let cluster = Cluster::new(&brokers, None).unwrap();
+        let silence = || {
+            let silence = KafkaError::MetadataFetch(RDKafkaErrorCode::OperationTimedOut);
+            cluster.failed("ask", silence)
+        };
+        let refused = KafkaError::Global(RDKafkaErrorCode::Authentication);
+        cluster.consumer.context().error(refused, "the users are not loaded");
+        assert!(matches!(silence(), SetupError::Config(_)), "{:?}", silence());
+        metadata(&cluster.consumer, "orders", PATIENCE).unwrap();
+        assert!(matches!(silence(), SetupError::Unavailable(..)), "{:?}", silence());
+    }
 }

@@ -3,10 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use dlq_core::{StoreErrorKind, TransportErrorKind};
-use dlq_kafka::KafkaLag;
+use dlq_core::{Sink as _, StoreErrorKind, TransportErrorKind};
 use dlq_kafka::admin::Severity::{Error, Note};
+use dlq_kafka::{DlqTopic, KafkaLag, KafkaSink};
 use dlq_services::Running;
+use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
 use crate::fixture::start_with;
@@ -16,7 +17,9 @@ pub(crate) const TOPIC: i8 = 2;
 pub(crate) const GROUP: i8 = 3;
 const CLUSTER: i8 = 4;
 pub(crate) const READ: i8 = 3;
+pub(crate) const WRITE: i8 = 4;
 pub(crate) const DESCRIBE: i8 = 8;
+const ALTER: i8 = 7;
 const CLUSTER_ACTION: i8 = 9;
 /// Which does not come with `Describe`, as others do.
 const DESCRIBE_CONFIGS: i8 = 10;
@@ -32,21 +35,28 @@ fn text(to: &mut Vec<u8>, text: &str) {
     to.extend_from_slice(text.as_bytes());
 }
 
-/// Allows us one operation on something, and by that no other: the client has no request for it.
+/// Allows us one operation on something, and by that no other.
 pub(crate) fn allow_only(broker: &Running, kind: i8, name: &str, operation: i8) {
+    allow_these(broker, kind, name, &[operation]);
+}
+
+/// The same of several: the client has no request for it.
+fn allow_these(broker: &Running, kind: i8, name: &str, operations: &[i8]) {
     let mut body = Vec::new();
-    // `CreateAcls`, version 1, with a number and without a name of the client; one rule.
+    // `CreateAcls`, version 1, with a number and without a name of the client; a rule for each.
     body.extend_from_slice(&30_i16.to_be_bytes());
     body.extend_from_slice(&1_i16.to_be_bytes());
     body.extend_from_slice(&7_i32.to_be_bytes());
     body.extend_from_slice(&(-1_i16).to_be_bytes());
-    body.extend_from_slice(&1_i32.to_be_bytes());
-    body.push(kind.cast_unsigned());
-    text(&mut body, name);
-    body.push(3); // the name is literal
-    text(&mut body, "User:ANONYMOUS");
-    text(&mut body, "*");
-    body.extend_from_slice(&[operation.cast_unsigned(), 3]);
+    body.extend_from_slice(&(operations.len() as i32).to_be_bytes());
+    for operation in operations {
+        body.push(kind.cast_unsigned());
+        text(&mut body, name);
+        body.push(3); // the name is literal
+        text(&mut body, "User:ANONYMOUS");
+        text(&mut body, "*");
+        body.extend_from_slice(&[operation.cast_unsigned(), 3]);
+    }
     let mut stream = TcpStream::connect(broker.url()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&(body.len() as i32).to_be_bytes()).unwrap();
@@ -150,4 +160,45 @@ async fn settings_that_may_not_be_read_keep_nobody_from_starting() {
     assert_eq!(found.subject, "topic `plain.dlq`");
     let done = deployment.create(&operator.brokers).await.unwrap();
     assert_eq!((done.created.len(), done.differs), (0, vec![found]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_write_nothing_at_first_writes_once_it_is_allowed() {
+    if !available() {
+        return;
+    }
+    let broker = guarded();
+    let operator = Operator::at(broker.url());
+    let of = ["first".to_owned()];
+    operator.create("first", 1, &[]).await;
+    operator.create("first.dlq", 1, &[]).await;
+    let open = || KafkaSink::open(&operator.brokers, DlqTopic::new().with_name("first.dlq"), &of);
+    // A producer has to be allowed something by which it gets its number. The broker is of the same user, and we go on
+    // with rules.
+    allow_only(&broker, TOPIC, "*", DESCRIBE);
+    allow_these(&broker, CLUSTER, "kafka-cluster", &[ALTER, CLUSTER_ACTION]);
+    let refused = async {
+        loop {
+            let sink = open().await.unwrap();
+            // One that the topic alone refuses writes by the client that it has: the rule of the cluster is not in force.
+            if let Err(error) = sink.put(vec![letter(1)]).await
+                && error.to_string().contains("nor any other")
+            {
+                break (sink, error);
+            }
+        }
+    };
+    let (sink, error) = timeout(PATIENCE, refused).await.unwrap();
+    println!("{error}");
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("topic `first.dlq`") && said.contains("allow `Write`"), "{said}");
+
+    allow_only(&broker, TOPIC, "first.dlq", WRITE);
+    let allowed = async {
+        while let Err(error) = sink.put(vec![letter(2)]).await {
+            assert!(error.to_string().contains("topic `first.dlq`"), "{error}");
+        }
+    };
+    timeout(PATIENCE, allowed).await.expect("the same sink writes");
 }

@@ -20,7 +20,7 @@ use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use tokio::time::timeout;
 
-use crate::access::{DESCRIBE, GROUP, READ, TOPIC, allow_only, guarded};
+use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
 use crate::topic;
@@ -295,7 +295,6 @@ async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
     let text = error.to_string();
     assert!(text.contains(&format!("topic `{dead}`")) && text.contains("allow `Write`"), "{text}");
 
-    const WRITE: i8 = 4;
     allow_only(&place.running(), TOPIC, &place.topic, DESCRIBE);
     allow_only(&place.running(), TOPIC, &place.topic, WRITE);
     let text = format!("topic `{}` may not be read", place.topic);

@@ -18,7 +18,7 @@ use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::topic;
 
@@ -292,7 +292,7 @@ impl TransportFixture for KafkaFixture {
         };
         let done = async {
             while !committed() {
-                tokio::task::yield_now().await;
+                sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(PATIENCE, done).await.expect("what is done is committed");

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use dlq_core::DeadLetter;
 use dlq_core::protocol::{Facts, on_death};
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use dlq_kafka::rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
@@ -50,7 +52,7 @@ impl Dead {
         Self::at(Arc::new(Mutex::new(start())), partitions).await
     }
 
-    async fn at(running: Arc<Mutex<Running>>, partitions: i32) -> Self {
+    pub(crate) async fn at(running: Arc<Mutex<Running>>, partitions: i32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let topic = format!("orders-{}.dlq", NEXT.fetch_add(1, Ordering::Relaxed));
         let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
@@ -68,8 +70,7 @@ impl Dead {
     }
 
     pub(crate) async fn create(&self, name: &str, partitions: i32) {
-        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        topic::make(self.brokers.bootstrap(), &new).await;
+        topic::make(self.brokers.bootstrap(), &new_topic(name, partitions)).await;
     }
 
     /// Deletes the topic, and makes it anew as soon as the broker lets.
@@ -77,13 +78,31 @@ impl Dead {
         let options = AdminOptions::new();
         let gone = self.admin.delete_topics(&[&self.topic], &options).await.unwrap();
         gone.into_iter().next().unwrap().unwrap();
-        let new = NewTopic::new(&self.topic, partitions, TopicReplication::Fixed(1));
+        let new = new_topic(&self.topic, partitions);
         let made = async {
             while self.admin.create_topics([&new], &options).await.unwrap()[0].is_err() {}
         };
         tokio::time::timeout(PATIENCE, made).await.expect("the topic is made");
         // Until then the broker takes what is written for the old one.
         self.await_end(|end| end == Some(0));
+    }
+
+    /// Changes a setting of a topic; returns once the broker goes by it.
+    pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
+        let of = ResourceSpecifier::Topic(topic);
+        let new = AlterConfig::new(of).set(setting, value);
+        let altered = self.admin.alter_configs([&new], &AdminOptions::new()).await.unwrap();
+        altered.into_iter().next().unwrap().unwrap();
+        let in_force = async {
+            loop {
+                let found = self.admin.describe_configs([&of], &AdminOptions::new()).await.unwrap();
+                let found = found.into_iter().next().unwrap().unwrap();
+                if found.get(setting).unwrap().value.as_deref() == Some(value) {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, in_force).await.expect("the setting is in force");
     }
 
     /// Removes what stands before an offset, as retention does.
@@ -139,6 +158,7 @@ impl Dead {
         let end = || client.fetch_watermarks(&self.topic, 0, PATIENCE).ok().map(|ends| ends.1);
         while !is_right(tokio::task::block_in_place(end)) {
             assert!(began.elapsed() < PATIENCE, "the partition ends as it should");
+            std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
 
@@ -148,6 +168,11 @@ impl Dead {
             self.running.lock().unwrap_or_else(PoisonError::into_inner).restart().unwrap();
         });
     }
+}
+
+/// A topic that keeps what is months old: the broker looks for that half a minute after its start.
+fn new_topic(name: &str, partitions: i32) -> NewTopic<'_> {
+    NewTopic::new(name, partitions, TopicReplication::Fixed(1)).set("retention.ms", "-1")
 }
 
 /// The record of a letter.

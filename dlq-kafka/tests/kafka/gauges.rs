@@ -1,5 +1,6 @@
 //! What a source shows of itself while it works.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use dlq_core::{Disposition, Escalation, History, Lane, RetryLane as _, Settle as _, Source as _};
@@ -14,22 +15,29 @@ use crate::fixture::{PATIENCE, Place, available, handle, next};
 const STAGE: Duration = Duration::from_secs(1);
 
 /// What was told last.
-struct Told {
+pub(crate) struct Told {
     snapshotter: Snapshotter,
     group: String,
 }
 
 impl Told {
     fn gauge(&self, name: &str) -> Option<f64> {
-        let all = self.snapshotter.snapshot().into_vec().into_iter();
-        let mut ours = all.filter(|(key, ..)| {
-            let mut labels = key.key().labels();
-            key.key().name() == name && labels.any(|label| label.value() == self.group)
-        });
-        match ours.next()?.3 {
-            DebugValue::Gauge(value) => Some(value.into_inner()),
-            other => panic!("`{name}` is no gauge: {other:?}"),
-        }
+        self.gauges([name])[0]
+    }
+
+    /// What was set since this was asked last.
+    fn gauges<const N: usize>(&self, names: [&str; N]) -> [Option<f64>; N] {
+        let all = self.snapshotter.snapshot().into_vec();
+        names.map(|name| {
+            let mut ours = all.iter().filter(|(key, ..)| {
+                let mut labels = key.key().labels();
+                key.key().name() == name && labels.any(|label| label.value() == self.group)
+            });
+            match &ours.next()?.3 {
+                DebugValue::Gauge(value) => Some(value.into_inner()),
+                other => panic!("`{name}` is no gauge: {other:?}"),
+            }
+        })
     }
 
     /// What was recorded since this was asked last.
@@ -47,7 +55,7 @@ impl Told {
         values.map(|value| value.into_inner()).collect()
     }
 
-    async fn until(&self, name: &str, is_right: impl Fn(f64) -> bool) {
+    pub(crate) async fn until(&self, name: &str, is_right: impl Fn(f64) -> bool) {
         let told = async {
             while !self.gauge(name).is_some_and(&is_right) {
                 sleep(Duration::from_millis(5)).await;
@@ -66,18 +74,23 @@ async fn meanwhile(source: &mut KafkaSource, told: impl Future<Output = ()>) {
     }
 }
 
-/// The source and its futures are of this thread, whose recorder it is.
-#[test]
-fn what_waits_and_is_paused_is_shown_and_how_late_it_came() {
+/// Tries something with a topic of so many partitions, whose gauges are told. The source and its futures are of this
+/// thread, whose recorder it is.
+pub(crate) fn with_told(name: &str, partitions: i32, check: impl AsyncFnOnce(&Place, &Told)) {
     if !available() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let recorder = DebuggingRecorder::new();
-    let place = runtime.block_on(Place::with_partitions("gauged", 1));
+    let place = runtime.block_on(Place::with_partitions(name, partitions));
     let group = format!("{}-billing", place.topic);
     let told = Told { snapshotter: recorder.snapshotter(), group };
-    metrics::with_local_recorder(&recorder, || runtime.block_on(shown(&place, &told)));
+    metrics::with_local_recorder(&recorder, || runtime.block_on(check(&place, &told)));
+}
+
+#[test]
+fn what_waits_and_is_paused_is_shown_and_how_late_it_came() {
+    with_told("gauged", 1, shown);
 }
 
 async fn shown(place: &Place, told: &Told) {
@@ -120,4 +133,44 @@ async fn shown(place: &Place, told: &Told) {
         let _ = handle(&mut source).await;
     }
     meanwhile(&mut source, told.until("dlq_kafka_paused", is_none)).await;
+}
+
+#[test]
+fn the_time_until_the_next_record_is_due_falls_while_nothing_comes_and_nothing_is_shown_at_the_end()
+{
+    with_told("gauged-due", 1, due);
+}
+
+async fn due(place: &Place, told: &Told) {
+    const LONG: Duration = Duration::from_secs(60);
+    let consumer = place.billing().with_ladder(Ladder::of([LONG]));
+    let (mut source, lane) =
+        (consumer.source().await.unwrap(), consumer.retry_lane().await.unwrap());
+    place.publish([1]).await;
+    let (delivery, settle) = next(&mut source).await;
+    let escalation = Escalation {
+        delivery,
+        consumer: "billing".into(),
+        due: dlq_core::SystemClock::shared().now(),
+        history: History::new(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    meanwhile(&mut source, told.until("dlq_kafka_waiting", |records| records == 1.0)).await;
+    let (name, first) = ("dlq_kafka_next_due_seconds", Cell::new(0.0));
+    let is_set = |left| {
+        first.set(left);
+        left > 0.0
+    };
+    meanwhile(&mut source, told.until(name, is_set)).await;
+    assert!(first.get() <= LONG.as_secs_f64(), "{first:?}");
+    let has_fallen = |left| left > 0.0 && left < first.get() - 1.0;
+    meanwhile(&mut source, told.until(name, has_fallen)).await;
+    // It is set once more before the end.
+    place.publish([2]).await;
+    let _ = handle(&mut source).await;
+    source.close().await;
+    let names = ["dlq_kafka_waiting", "dlq_kafka_paused", name];
+    assert_eq!(told.gauges(names), [Some(0.0); 3]);
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::{CrashMarks, Disposition, Settle, Source, TransportErrorKind};
-use dlq_kafka::Concurrency;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use tokio::time::timeout;
+use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED};
+use tokio::time::{sleep, timeout};
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::gauges::{Told, with_told};
 
 const DONE: Disposition = Disposition::Succeeded;
 
@@ -87,7 +88,7 @@ async fn g1_the_lowest_record_that_is_not_done_is_committed() {
     assert_eq!(number(&handle(&mut source).await), 6);
     let other = async {
         while committed_of(&place, 1).is_none_or(|(position, _)| position < 1) {
-            tokio::task::yield_now().await;
+            sleep(Duration::from_millis(10)).await;
         }
     };
     timeout(PATIENCE, other).await.expect("the other partition is committed");
@@ -146,11 +147,13 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     let other = dlq_core::LetterId::from_bytes([9; 16]);
     assert!(marks.begin(other).await.is_err(), "what is not in hand cannot be marked");
 
-    // A settle handle that is dropped says that the run has ended; so it is the mark of the next that is lost.
+    // That a settle handle is dropped says nothing of the run: its end has to be told.
     let mut source = place.billing().source().await.unwrap();
     let marks = source.crash_marks();
     let (one, settle) = next(&mut source).await;
-    assert_eq!(marks.begin(letter).await.unwrap(), 0);
+    assert_eq!(marks.begin(letter).await.unwrap(), 1, "it never ended");
+    marks.end(letter).await.unwrap();
+    assert_eq!(marks.begin(letter).await.unwrap(), 0, "it has ended");
     std::mem::forget(settle);
     drop(source);
     let mut source = place.billing().source().await.unwrap();
@@ -226,8 +229,8 @@ async fn what_ends_while_a_partition_is_drained_does_not_run_again() {
     let mut two = consumer.source().await.unwrap();
     // The rebalance waits for these.
     let settling = async {
+        until_group(&place, |state, _| state != "Stable").await;
         for (_, settle) in held {
-            tokio::time::sleep(Duration::from_millis(30)).await;
             settle.settle(DONE).await.unwrap();
         }
     };
@@ -327,6 +330,7 @@ async fn a_group_lives_while_its_handlers_take_nothing() {
     let consumer = place.billing().with_prefetch(10);
     let mut source = consumer.source().await.unwrap();
     let (_, first) = next(&mut source).await;
+    // It is time itself that must not matter.
     tokio::time::sleep(Duration::from_secs(8)).await;
     first.settle(DONE).await.expect("the partition is still ours");
     for expected in 2..=3_000 {
@@ -334,8 +338,8 @@ async fn a_group_lives_while_its_handlers_take_nothing() {
     }
 }
 
-/// Waits until the group has so many members, which have their partitions.
-async fn until_members(place: &Place, members: usize) {
+/// Waits until the group is in this state, with so many members.
+async fn until_group(place: &Place, is_right: impl Fn(&str, usize) -> bool) {
     let asking = asking(place);
     let reached = async {
         loop {
@@ -343,21 +347,21 @@ async fn until_members(place: &Place, members: usize) {
                 asking.fetch_group_list(Some(&group(place)), PATIENCE).unwrap()
             });
             let found = &groups.groups()[0];
-            if (found.members().len(), found.state()) == (members, "Stable") {
+            if is_right(found.state(), found.members().len()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, reached).await.expect("the group has its members");
+    timeout(PATIENCE, reached).await.expect("the group is as it should be");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_was_paused_is_heard_when_it_comes_back() {
-    if !available() {
-        return;
-    }
-    let place = Place::with_partitions("paused", 2).await;
+#[test]
+fn a_partition_that_was_paused_is_heard_when_it_comes_back() {
+    with_told("paused", 2, heard_again);
+}
+
+async fn heard_again(place: &Place, told: &Told) {
     let send = async |partition, number: u32| {
         let payload = number.to_string();
         let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
@@ -375,7 +379,7 @@ async fn a_partition_that_was_paused_is_heard_when_it_comes_back() {
     send(0, 2).await;
     send(0, 3).await;
     // They are not asked for, so that all is paused. Nothing was ever committed of partition 1.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    told.until(DLQ_KAFKA_PAUSED, |partitions| partitions == 2.0).await;
     let mut two = member("a").source().await.unwrap();
     let (delivery, settle) = next(&mut two).await;
     assert_eq!(number(&delivery), 2);
@@ -383,7 +387,7 @@ async fn a_partition_that_was_paused_is_heard_when_it_comes_back() {
     let _three = member("c").source().await.unwrap();
     assert!(timeout(Duration::from_secs(2), one.next()).await.is_err(), "it has nothing");
     settle.settle(DONE).await.unwrap();
-    until_members(&place, 3).await;
+    until_group(place, |state, members| state == "Stable" && members == 3).await;
     send(1, 4).await;
     assert_eq!(number(&handle(&mut one).await), 4);
 }

@@ -153,6 +153,7 @@ impl Look<'_> {
             lease: leases.max().unwrap_or_default(),
         };
         self.own(&streams, all.is_some(), &facts);
+        self.parts(&streams, &facts).await?;
         let router = self.router(&streams, &consumers).await?;
         self.users(&streams, &consumers, router.as_ref(), &facts);
         for name in &self.deployment.buckets {
@@ -260,6 +261,37 @@ impl Look<'_> {
         }
     }
 
+    /// Parts of retry records, which nobody removes when their process has died.
+    async fn parts(
+        &mut self,
+        streams: &BTreeMap<String, Info>,
+        facts: &Facts,
+    ) -> Result<(), StoreError> {
+        let Some(retries) = &self.deployment.retries else { return Ok(()) };
+        let Some(info) = streams.get(&retries.name) else { return Ok(()) };
+        let subject = format!("{}-aside.>", retries.prefix);
+        let looking = async {
+            let stream = self.context.get_stream_no_info(&retries.name).await.ok()?;
+            let counts = stream.info_with_subjects(subject.as_str()).await.ok()?;
+            let counts: Vec<(String, usize)> = counts.try_collect().await.ok()?;
+            let parts = counts.iter().map(|(_, count)| *count as u64).sum();
+            let first = stream.get_first_raw_message_by_subject(&subject, 1).await.ok()?;
+            Some((parts, rules::timestamp(first.time)))
+        };
+        // There are none, or it is not said; the stream itself has been looked at.
+        if let Some((parts, oldest)) = looking.await {
+            let records = info.state.messages.saturating_sub(parts);
+            self.findings.extend(rules::parts(
+                &retries.name,
+                &subject,
+                parts,
+                records,
+                facts.now.since(oldest),
+            ));
+        }
+        Ok(())
+    }
+
     /// A stream of ours that is not there: it is created when it is opened, unless its subjects are taken.
     fn absent(&mut self, name: &str, wanted: &[String], streams: &BTreeMap<String, Info>) {
         let mut is_taken = false;
@@ -292,19 +324,25 @@ impl Look<'_> {
         let asked = self.deployment.router.clone();
         let name = self.advisories();
         let Some(info) = streams.get(&name) else { return Ok(asked) };
-        let is_durable = |found: &&consumer::Info| found.name == DURABLE;
-        let durable = consumers.get(&name).and_then(|all| all.iter().find(is_durable));
+        let is_durable = |found: &&consumer::Info| {
+            found
+                .name
+                .strip_prefix(DURABLE)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        let is_heard_by = |found: &consumer::Info| is_durable(&found) && found.num_waiting > 0;
+        let durable = consumers.get(&name).filter(|all| all.iter().any(|found| is_durable(&found)));
         if durable.is_none() && asked.is_none() {
             return Ok(None);
         }
-        let mut is_heard = durable.is_some_and(|found| found.num_waiting > 0);
+        let mut is_heard = durable.is_some_and(|all| all.iter().any(is_heard_by));
         for _ in 1..LOOKS {
             if is_heard || durable.is_none() {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
             let found = self.consumers(&name).await?;
-            is_heard = found.iter().any(|found| found.name == DURABLE && found.num_waiting > 0);
+            is_heard = found.iter().any(is_heard_by);
         }
         if !is_heard {
             let kept = dlq_core::policy::duration::format(info.config.max_age);

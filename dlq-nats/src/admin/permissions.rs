@@ -3,7 +3,7 @@
 use async_nats::Client;
 
 use super::{Deployment, Finding, Severity};
-use crate::permissions::{User, WHO_AM_I};
+use crate::permissions::{ACK, User, WHO_AM_I, acknowledged};
 
 /// Subjects of which one will do, and what does not work without.
 type Needed = Vec<(Vec<String>, &'static str)>;
@@ -24,7 +24,7 @@ pub(super) async fn missing(
         ];
     };
     let mut findings = Vec::new();
-    let mut look = |kind: &str, needed: Needed, may: &dyn Fn(&str) -> bool| {
+    let mut look = |severity, kind: &str, needed: Needed, may: &dyn Fn(&str) -> bool| {
         for (subjects, to) in needed {
             if subjects.iter().any(|subject| may(subject)) {
                 continue;
@@ -35,14 +35,33 @@ pub(super) async fn missing(
             );
             let (about, setting) = (format!("user `{}`", user.name), format!("permissions.{kind}"));
             findings.push(
-                Finding::new(Severity::Error, &about, &setting)
+                Finding::new(severity, &about, &setting)
                     .found(format!("without `{subject}`"), format!("`{subject}`"))
                     .advice(advice),
             );
         }
     };
-    look("publish", publishes(deployment, api), &|subject| user.may_publish(subject));
-    look("subscribe", subscribes(deployment), &|subject| user.may_subscribe(subject));
+    let may = |subject: &str| user.may_publish(subject);
+    let needed = publishes(deployment, api);
+    let to = "answers are permitted for a while only (`allow_responses`), so that what took longer cannot be \
+              acknowledged, and comes again";
+    let acknowledges = |any: &Vec<String>| any.iter().any(|s| s.starts_with(ACK) && may(s));
+    let late = needed.iter().map(|(any, _)| any).filter(|any| acknowledges(any));
+    let late = late.map(|any| (any.clone(), to)).collect();
+    look(Severity::Error, "publish", needed, &may);
+    look(Severity::Warning, "publish", late, &|s| user.may_publish_late(s));
+    if let (Some(_), Some(api)) = (&deployment.router, api) {
+        let to = "the router does not know its JetStream domain, and takes what leaf nodes give up for its own";
+        look(Severity::Warning, "publish", vec![(vec![format!("{api}.INFO")], to)], &may);
+    }
+    let may_some = |subject: &str| user.may_publish_some(subject);
+    let to = "dead letters and retries cannot be written, so that nothing is acknowledged";
+    look(Severity::Error, "publish", shared(deployment, to), &may_some);
+    // Which of them are needed is not known here.
+    let to =
+        "of some subjects they cannot be written, so that what fails there is not acknowledged";
+    look(Severity::Warning, "publish", shared(deployment, to), &|s| may(s) || !may_some(s));
+    look(Severity::Error, "subscribe", subscribes(deployment), &|s| user.may_subscribe(s));
     findings
 }
 
@@ -50,9 +69,6 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
     let mut needed = Vec::new();
     let mut need = |subject: String, to| needed.push((vec![subject], to));
     for stream in deployment.own_streams() {
-        let to = "dead letters and retries cannot be written, so that nothing is acknowledged";
-        let written = stream.subjects.into_iter().filter(|subject| !subject.starts_with('$'));
-        written.for_each(|subject| need(subject, to));
         if let Some(api) = api {
             need(format!("{api}.STREAM.INFO.{}", stream.name), "the stream cannot be looked at");
         }
@@ -64,10 +80,12 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
         need(format!("{api}.CONSUMER.MSG.NEXT.>"), to);
     }
     for plan in &deployment.consumers {
+        let lane = deployment.retries.iter().flat_map(|stream| stream.lane(&plan.name));
+        let to = "retries cannot be written, so that what waits for one is not acknowledged";
+        needed.extend(lane.map(|subject| (vec![subject], to)));
         for durable in plan.consumer(deployment.retries.as_ref()).durables() {
             let at = format!("{}.{}", durable.of.name(), durable.name);
-            // Newer servers can be told to write domain and account before it.
-            let acknowledged = vec![format!("$JS.ACK.{at}.>"), format!("$JS.ACK.*.*.{at}.>")];
+            let acknowledged = acknowledged(durable.of.name(), &durable.name);
             needed.push((acknowledged, "messages cannot be acknowledged, and come again"));
             if let Some(api) = api {
                 let fetched = vec![format!("{api}.CONSUMER.MSG.NEXT.{at}")];
@@ -78,6 +96,17 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
         }
     }
     needed
+}
+
+/// What is written to by many, of whom each needs its own part.
+fn shared(deployment: &Deployment, to: &'static str) -> Needed {
+    let lanes = deployment.retries.as_ref().filter(|_| !deployment.consumers.is_empty());
+    let lanes = lanes.map(|stream| stream.name.as_str());
+    let streams = deployment.own_streams().into_iter();
+    let subjects =
+        streams.filter(|own| Some(own.name.as_str()) != lanes).flat_map(|own| own.subjects);
+    let subjects = subjects.filter(|subject| !subject.starts_with('$'));
+    subjects.map(|subject| (vec![subject], to)).collect()
 }
 
 fn subscribes(deployment: &Deployment) -> Needed {

@@ -2,14 +2,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{Config, Store};
-use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
+use async_nats::jetstream::stream::{self, StorageType};
 use dlq_core::StoreError;
 use dlq_core::policy::duration;
 use serde::{Deserialize, Serialize};
 
+use crate::buckets;
 use crate::difference::{Differences, word};
-use crate::error::SetupError;
-use crate::streams;
 
 const OPENING: &str = "open the bucket of idempotency keys";
 
@@ -46,7 +45,8 @@ impl IdempotencyBucket {
         self
     }
 
-    /// Sets for how long an entry is kept after it was last written; zero for ever. It has to be longer than what is done
+    /// Sets for how long an entry is kept after it was last written; zero for ever, or until somebody calls
+    /// [`purge`](dlq_core::idempotency::Idempotency::purge), which consumers do not. It has to be longer than what is done
     /// shall be known, than any lease, and than the longest pause between two attempts, whose count is lost with the
     /// entry. Defaults to 30 days.
     pub fn with_max_age(mut self, age: Duration) -> Self {
@@ -55,34 +55,8 @@ impl IdempotencyBucket {
     }
 
     pub(super) async fn open(&self, context: &Context) -> Result<Store, StoreError> {
-        self.ensure(context).await.map_err(|error| error.for_store(OPENING))
-    }
-
-    async fn ensure(&self, context: &Context) -> Result<Store, SetupError> {
-        let stream = format!("KV_{}", self.name);
-        if streams::find(context, &stream).await?.is_none() {
-            let made = context.create_key_value(self.config()).await;
-            // Another process may have been faster.
-            if let Err(error) = made
-                && streams::find(context, &stream).await?.is_none()
-            {
-                let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
-                let text =
-                    format!("create bucket `{}`: {error}{}", self.name, source.unwrap_or_default());
-                return Err(SetupError::unavailable(text, error));
-            }
-        }
-        let store = context.get_key_value(self.name.as_str()).await.map_err(|error| {
-            SetupError::unavailable(format!("open bucket `{}`: {error}", self.name), error)
-        })?;
-        let wrong = self.differences(&store.stream.cached_info().config);
-        if wrong.0.is_empty() {
-            return Ok(store);
-        }
-        Err(SetupError::Config(format!(
-            "bucket `{}` exists with other settings: {wrong}; change the bucket, or ask for what it has",
-            self.name
-        )))
+        let ensured = buckets::ensure(context, self.config(), |found| self.differences(found));
+        ensured.await.map_err(|error| error.for_store(OPENING))
     }
 
     fn config(&self) -> Config {
@@ -98,15 +72,10 @@ impl IdempotencyBucket {
     }
 
     fn differences(&self, found: &stream::Config) -> Differences {
-        let mut wrong = Differences::default();
-        wrong.see("storage", word(&found.storage), word(&StorageType::File));
+        let mut wrong = buckets::forgets(found, None);
         wrong.see("max_age", word(&found.max_age), word(&self.max_age));
         wrong.see("num_replicas", word(&found.num_replicas), word(&self.replicas));
         wrong.see("history", found.max_messages_per_subject.to_string(), "1".to_owned());
-        if found.max_bytes > 0 {
-            let why = "since keys would be evicted when it is full";
-            wrong.why("discard", word(&found.discard), word(&DiscardPolicy::New), why);
-        }
         wrong
     }
 }

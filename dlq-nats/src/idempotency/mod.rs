@@ -31,7 +31,8 @@
 //!
 //! What is done is kept for as long as [`complete`](Idempotency::complete) says, but no longer than the bucket keeps
 //! entries ([`IdempotencyBucket::with_max_age`]): the server removes them then, so that nobody has to call
-//! [`purge`](Idempotency::purge).
+//! [`purge`](Idempotency::purge), and consumers do not: it reads the whole bucket. A bucket that keeps entries for ever
+//! needs somebody who does now and then.
 
 mod bucket;
 mod record;
@@ -237,13 +238,12 @@ impl Idempotency for NatsIdempotency {
     }
 
     async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
-        let failed = u32::from(release == Release::Failed);
         let release = |record: &Record| match record.phase {
-            Phase::Held => Change::To(Record {
-                phase: Phase::Free,
-                span: Duration::ZERO,
-                attempts: record.attempts.saturating_add(failed),
-                ..record.clone()
+            Phase::Held => Change::To({
+                let (mut attempts, mut crashes) = (record.attempts, record.crashes);
+                release.count(&mut attempts, &mut crashes);
+                let (phase, span) = (Phase::Free, Duration::ZERO);
+                Record { phase, span, attempts, crashes, ..record.clone() }
             }),
             Phase::Free => Change::Is(true),
             Phase::Done => Change::Is(false),
@@ -287,6 +287,10 @@ impl Idempotency for NatsIdempotency {
             purged += gone.purged.min(1);
         }
         Ok(purged)
+    }
+
+    fn purges_itself(&self) -> bool {
+        true
     }
 }
 

@@ -16,6 +16,7 @@ use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::scan::Scan;
+use crate::buckets::{self, stream_of};
 use crate::publish::unwritable;
 
 const OPERATION: &str = "read or write what was sent back";
@@ -119,22 +120,14 @@ pub(super) struct Ledger {
     bucket: Store,
 }
 
-/// The stream that a bucket is.
-pub(super) fn stream_of(bucket: &str) -> String {
-    format!("KV_{bucket}")
-}
-
 impl Ledger {
     /// Opens the bucket, which is created when it is not there: it keeps what it is told as long as the letters are
-    /// kept.
+    /// kept. One that would forget what was sent before that is refused.
     pub(super) async fn open(
         context: &Context,
         bucket: &str,
         letters: &stream::Config,
     ) -> Result<Self, StoreError> {
-        if let Ok(bucket) = context.get_key_value(bucket).await {
-            return Ok(Self { bucket });
-        }
         let config = Config {
             bucket: bucket.to_owned(),
             description: format!("Which letters of `{}` were sent back", letters.name),
@@ -144,8 +137,9 @@ impl Ledger {
             num_replicas: letters.num_replicas,
             ..Config::default()
         };
-        let created = context.create_key_value(config).await;
-        Ok(Self { bucket: created.map_err(|error| unwritable(OPERATION, error))? })
+        let wrong = |found: &_| buckets::forgets(found, Some(letters.max_age));
+        let bucket = buckets::ensure(context, config, wrong).await;
+        Ok(Self { bucket: bucket.map_err(|error| error.for_store(OPERATION))? })
     }
 
     pub(super) async fn read(&self, chunk: u64) -> Result<Entry, StoreError> {

@@ -29,7 +29,7 @@ use snapshot::Snapshot;
 ///
 /// Several copies of a death are one letter, of several deaths of a message the latest counts, and the same death with
 /// other bytes is a second letter, as in a store. What is in the stream and was not written by a
-/// [`NatsSink`](crate::NatsSink) is passed over, with a warning.
+/// [`NatsSink`](crate::NatsSink), or has lost a part that stood aside, is passed over, with a warning.
 ///
 /// # Cost
 ///

@@ -11,8 +11,9 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use super::ledger::Marks;
 use super::scan::{Scan, Scanned, batch_of};
 use super::snapshot::{Row, Seen, Snapshot};
-use super::stored::{NONE, payload};
+use super::stored::{NONE, payload, unless_damaged};
 use super::{NatsLetters, StoredLetter, ledger};
+use crate::buckets;
 use crate::place::Place;
 use crate::publish::unwritable;
 use crate::streams::find;
@@ -86,8 +87,7 @@ impl NatsLetters {
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is no such stream, `Unavailable` when the server does not answer or a part of a letter has
-    /// gone.
+    /// `NotFound` when there is no such stream, `Unavailable` when the server does not answer.
     pub async fn read(&self, filter: &Filter) -> Result<Vec<StoredLetter>, StoreError> {
         let snapshot = self.snapshot().await?;
         let mut rows: Vec<_> = snapshot.letters.matching(filter).collect();
@@ -127,7 +127,8 @@ impl NatsLetters {
                 };
                 let (headers, inline) = (message.headers.as_ref(), message.payload.clone());
                 let headers = headers.unwrap_or(&NONE);
-                let payload = payload(&context, &place.stream, headers, inline).await?;
+                let payload = payload(&context, &place.stream, headers, inline).await;
+                let payload = unless_damaged(payload, place.sequence)?;
                 if let Some(letter) = payload.and_then(|payload| row.with_payload(payload)) {
                     return Ok(Some(((row.place, Cow::Owned(letter)), (context, scan, rows))));
                 }
@@ -208,7 +209,7 @@ impl NatsLetters {
         let mut kept = self.kept.lock().await;
         let info = self.info().await?;
         let seen = Seen::of(&info);
-        let ledger = find(&self.context, &ledger::stream_of(&self.ledger)).await;
+        let ledger = find(&self.context, &buckets::stream_of(&self.ledger)).await;
         let ledger = ledger.map_err(|error| error.for_store(READING))?;
         let marked = ledger.as_ref().map(Seen::of);
         let mut snapshot = match kept.take().filter(|kept| kept.seen == seen) {
@@ -273,7 +274,8 @@ impl LetterScan {
                     None => return Ok(None),
                 },
             };
-            let read = StoredLetter::read(&self.letters.context, message, place).await?;
+            let read = StoredLetter::read(&self.letters.context, message, place).await;
+            let read = unless_damaged(read, place.sequence)?;
             self.next = None;
             if read.is_some() {
                 return Ok(read);

@@ -9,7 +9,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, timeout};
 
-use crate::place::Place;
+use crate::place::{Place, handed};
 use crate::publish::unwritable;
 
 /// At most so many messages, or about so many bytes, are asked for at once.
@@ -54,6 +54,7 @@ impl Scan {
             context,
             scan: self,
             read: 0,
+            handed: 0,
             consumer: None,
             batch: None,
             left: 0,
@@ -78,6 +79,8 @@ struct Reader {
     scan: Scan,
     /// The last sequence that was read.
     read: u64,
+    /// How many messages of its consumer have come. What the server hands to a connection that is lost does not.
+    handed: u64,
     consumer: Option<Consumer<Config>>,
     batch: Option<Batch>,
     /// How many messages there were, when it was last asked, beyond what was read.
@@ -96,12 +99,17 @@ impl Reader {
                     Some(message) => {
                         let message = message.map_err(|error| unwritable(operation, error))?;
                         self.left = self.left.saturating_sub(1);
-                        let place = message.reply.as_ref().and_then(|reply| Place::read(reply));
-                        let place = place.ok_or_else(|| {
+                        let reply = message.reply.as_ref();
+                        let place = reply.and_then(|at| Some((Place::read(at)?, handed(at)?)));
+                        let (place, handed) = place.ok_or_else(|| {
                             let text = "the server hands out messages and does not say which";
                             StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text)
                         })?;
-                        self.read = place.sequence;
+                        if handed != self.handed + 1 {
+                            self.lost();
+                            continue;
+                        }
+                        (self.read, self.handed) = (place.sequence, handed);
                         return Ok(Some((message, place)));
                     }
                     None => self.batch = None,
@@ -148,14 +156,26 @@ impl Reader {
         let consumer = consumer.map_err(|error| unwritable(self.scan.operation, error))?;
         self.left = consumer.cached_info().num_pending;
         self.consumer = Some(consumer);
+        self.handed = 0;
         Ok(())
+    }
+
+    /// Something that was handed out has not come: it is read again, from where this one stands.
+    fn lost(&mut self) {
+        tracing::debug!(stream = self.scan.stream, read = self.read, "what was handed out is lost");
+        self.consumer = None;
+        self.batch = None;
     }
 
     /// Whether there is more.
     async fn look(&mut self) -> Result<(), StoreError> {
         let Some(consumer) = &mut self.consumer else { return Ok(()) };
         let info = consumer.info().await;
-        self.left = info.map_err(|error| unwritable(self.scan.operation, error))?.num_pending;
+        let info = info.map_err(|error| unwritable(self.scan.operation, error))?;
+        self.left = info.num_pending;
+        if info.delivered.consumer_sequence != self.handed {
+            self.lost();
+        }
         Ok(())
     }
 }

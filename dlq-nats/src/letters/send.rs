@@ -2,13 +2,14 @@ use async_nats::header;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ORIGINAL_ERROR};
 use dlq_core::protocol::{Replay, of_replay_to_handler, on_replay};
-use dlq_core::{DeadLetter, Death, OperationId, StoreError, StoreErrorKind, SystemClock};
+use dlq_core::{DeadLetter, Death, Headers, OperationId, StoreError, StoreErrorKind, SystemClock};
 
 use super::ledger::death_of;
 use crate::lane::NatsRetryLane;
 use crate::names::is_subject;
-use crate::publish::unwritable;
+use crate::publish::{is_too_large, unwritable};
 use crate::streams::RetryStream;
 use crate::wire;
 
@@ -122,19 +123,27 @@ impl Shipment {
             })?;
             all.append(name.clone(), key.clone());
         }
-        let mut headers = wire::carry(&all).into_map();
-        headers.insert(header::NATS_EXPECTED_STREAM, stream);
-        let message = PublishMessage::build()
-            .headers(headers)
-            .payload(letter.message.payload().cloned().unwrap_or_default())
-            .message_id(id);
-        let subject = self.subject_for(letter).to_owned();
-        match self.context.send_publish(subject, message).await {
-            Ok(sent) => sent.await.map(drop).map_err(unsent),
-            Err(error) => Err(unsent(error)),
+        let subject = self.subject_for(letter);
+        let payload = letter.message.payload().cloned().unwrap_or_default();
+        let publish = async |all: &Headers| {
+            let mut headers = wire::carry(all).into_map();
+            headers.insert(header::NATS_EXPECTED_STREAM, stream);
+            let message = PublishMessage::build().headers(headers).payload(payload.clone());
+            let message = message.message_id(id.as_str());
+            self.context.send_publish(subject.to_owned(), message).await?.await
+        };
+        let mut sent = publish(&all).await;
+        if sent.as_ref().is_err_and(is_too_large) {
+            // Without ours it had fitted: what nobody but a reader needs stays here.
+            all.retain(|header| !UNNEEDED.iter().any(|name| header.name == name.as_bytes()));
+            sent = publish(&all).await;
         }
+        sent.map(drop).map_err(unsent)
     }
 }
+
+/// Headers by which nothing is known again.
+const UNNEEDED: [&str; 2] = [REPLAY_ORIGINAL_ERROR, REPLAY_FROM_DLQ];
 
 /// What the id of a message begins with that was sent back.
 const ID: &str = "replay.";
@@ -161,7 +170,14 @@ fn unsent(error: PublishError) -> Unsent {
         | PublishErrorKind::MaxAckPending => Unsent::Server(unwritable(REPLAYING, error)),
         _ => {
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            let text = source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"));
+            let mut text =
+                source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"));
+            if is_too_large(&error) {
+                text.push_str(
+                    "; with the headers of a replay it is more than the server takes in one message: send it to its \
+                     handler (`NatsTarget::Handler`, `--to handler`), or raise `max_payload`",
+                );
+            }
             let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_source(error);
             Unsent::Letter(error.with_detail(text))
         }

@@ -6,7 +6,7 @@ use super::ledger::Marks;
 /// Which state of the stream was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    created: String,
+    pub(super) created: String,
     last: u64,
     messages: u64,
 }

@@ -44,6 +44,25 @@ impl StoredLetter {
     }
 }
 
+/// What was read of the message with this sequence; `None`, and a warning, for what will never be readable: one damaged
+/// letter keeps nobody from the others.
+pub(super) fn unless_damaged<T>(
+    read: Result<Option<T>, StoreError>,
+    sequence: u64,
+) -> Result<Option<T>, StoreError> {
+    match read {
+        Err(error) if !error.is_transient() => {
+            tracing::warn!(
+                sequence,
+                %error,
+                "a dead letter cannot be read whole; it is passed over"
+            );
+            Ok(None)
+        }
+        read => read,
+    }
+}
+
 /// The payload of a letter in the stream of this name, whose message has these headers and, unless it stands aside,
 /// the payload `inline`.
 pub(super) async fn payload(

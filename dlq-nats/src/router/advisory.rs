@@ -1,6 +1,5 @@
 //! What a server says of a message that it has given up.
 
-use async_nats::jetstream::stream::RetentionPolicy;
 use dlq_core::{ErrorClass, Reason, Timestamp};
 use serde::Deserialize;
 
@@ -23,6 +22,12 @@ pub(super) struct Advisory {
     pub(super) deliveries: u64,
     #[serde(default)]
     pub(super) reason: Option<String>,
+    /// The JetStream domain that it comes from. What leaf nodes of one account say is heard at its hub, too.
+    #[serde(default)]
+    pub(super) domain: Option<String>,
+    /// Nobody said it: the message was found where only what nobody handled is left.
+    #[serde(skip)]
+    pub(super) is_left: bool,
 }
 
 /// What became of a message.
@@ -43,8 +48,8 @@ impl Advisory {
         advisory.known().map(|_| advisory)
     }
 
-    /// What would have been said of a message that was handed out as often as the consumer allows.
-    pub(super) fn exhausted(
+    /// What would have been said of a message that is left where only what nobody handled is.
+    pub(super) fn left(
         stream: &str,
         consumer: &str,
         sequence: u64,
@@ -53,7 +58,8 @@ impl Advisory {
     ) -> Self {
         let (stream, consumer) = (stream.to_owned(), consumer.to_owned());
         let kind = "max_deliver".to_owned();
-        Self { kind, timestamp, stream, consumer, sequence, deliveries, reason: None }
+        let (reason, domain, is_left) = (None, None, true);
+        Self { kind, timestamp, stream, consumer, sequence, deliveries, reason, domain, is_left }
     }
 
     fn known(&self) -> Option<Kind> {
@@ -72,6 +78,16 @@ impl Advisory {
     pub(super) fn kind(&self) -> Kind {
         // Others are not read.
         self.known().unwrap_or(Kind::Exhausted)
+    }
+
+    /// Whether it is known that the consumer did not handle the message. That it was handed out often, or has left its
+    /// stream, does not say so: a worker may be at it still, whose acknowledgement will remove it from a work queue.
+    pub(super) fn is_confirmed(&self) -> bool {
+        match self.kind() {
+            Kind::Exhausted => self.is_left,
+            Kind::Terminated => true,
+            Kind::Removed => false,
+        }
     }
 
     /// The message and the consumer that it is about.
@@ -103,15 +119,6 @@ impl Kind {
             Self::Terminated => ErrorClass::Permanent,
         }
     }
-
-    /// Whether the consumer really did not handle the message. That it was handed out often does not say so: an
-    /// acknowledgement may be on its way. One that is still in a stream which drops what is acknowledged was not.
-    pub(super) fn is_confirmed(self, retention: Option<RetentionPolicy>) -> bool {
-        match self {
-            Self::Exhausted => retention.is_some_and(|kept| kept != RetentionPolicy::Limits),
-            Self::Terminated | Self::Removed => true,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -141,6 +148,9 @@ mod tests {
         assert_eq!(advisory("terminated", "").unwrap().kind(), Kind::Terminated);
         let deleted = advisory("terminated", r#","reason":"Unacknowledged message was deleted""#);
         assert_eq!(deleted.unwrap().kind(), Kind::Removed);
+        assert_eq!(exhausted.domain, None);
+        let edge = advisory("max_deliver", r#","domain":"edge-7""#).unwrap();
+        assert_eq!(edge.domain.as_deref(), Some("edge-7"));
     }
 
     #[test]
@@ -152,10 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_stream_that_drops_what_is_acknowledged_confirms() {
-        assert!(!Kind::Exhausted.is_confirmed(Some(RetentionPolicy::Limits)));
-        assert!(!Kind::Exhausted.is_confirmed(None));
-        assert!(Kind::Exhausted.is_confirmed(Some(RetentionPolicy::WorkQueue)));
-        assert!(Kind::Terminated.is_confirmed(Some(RetentionPolicy::Limits)));
+    fn only_what_the_consumer_refused_or_nobody_took_is_confirmed() {
+        let is_confirmed = |kind, rest| advisory(kind, rest).unwrap().is_confirmed();
+        assert!(!is_confirmed("max_deliver", ""));
+        assert!(!is_confirmed("max_deliver", r#","is_left":true"#), "a server cannot say it");
+        assert!(is_confirmed("terminated", r#","reason":"no `user_id`""#));
+        assert!(!is_confirmed("terminated", r#","reason":"Message deleted by stream limits""#));
+        assert!(Advisory::left("S", "C", 7, 3, Timestamp::EPOCH).is_confirmed());
     }
 }

@@ -5,22 +5,24 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::Context;
 use dlq_core::{StoreError, SystemClock};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::report::RouterReport;
+use super::domain::Domain;
+use super::report::{Event, RouterReport};
 use super::route::Shared;
-use super::{RouterConfig, Watched, ears, sweep};
+use super::{DURABLE, RouterConfig, Watched, bucket, ears, sweep};
 use crate::NatsSink;
+use crate::consumer::Start;
 use crate::durable::{Durable, Of};
+use crate::error::SetupError;
 use crate::jetstream::JetStream;
+use crate::permissions;
 use crate::pull::Puller;
 use crate::source::Reading;
-use crate::streams::{AdvisoryStream, DlqStream};
+use crate::streams::{AdvisoryStream, DlqStream, find};
 
 const OPENING: &str = "open an event router";
-/// The durable consumer of the stream of advisories, which all routers share.
-pub const DURABLE: &str = "dlq-router";
 const PREFETCH: usize = 128;
 
 /// Writes dead letters for consumers that are not ours. See the [module docs](super).
@@ -31,7 +33,6 @@ pub struct EventRouter {
     shared: Arc<Shared>,
     puller: Puller,
     every: Duration,
-    lease: Duration,
 }
 
 /// Builds an [`EventRouter`].
@@ -39,35 +40,61 @@ pub struct EventRouter {
 #[must_use = "a builder does nothing until it is opened"]
 pub struct EventRouterBuilder {
     context: Context,
+    api: Option<&'static str>,
     config: RouterConfig,
 }
 
 impl EventRouter {
     /// A router of everything that the account's consumers give up.
     pub fn builder(jetstream: impl JetStream) -> EventRouterBuilder {
-        EventRouterBuilder { context: jetstream.context(), config: RouterConfig::default() }
+        let (context, api) = (jetstream.context(), jetstream.api());
+        EventRouterBuilder { context, api, config: RouterConfig::default() }
     }
 
-    /// Listens and writes until `stop` is ready, finishes what it has in hand, and reports.
+    /// Listens and writes until `stop` is ready, finishes what it has in hand, and reports. What cannot be written then is
+    /// given up, and comes again.
+    ///
+    /// It ends by itself when a part of it breaks down, which is a defect: the report and the metrics say so.
     ///
     /// Dropped, it stops at once, and what it had in hand comes again.
     pub async fn run(self, stop: impl Future<Output = ()>) -> RouterReport {
-        let Self { client, shared, puller, every, lease } = self;
-        let stopped = CancellationToken::new();
+        let Self { client, shared, puller, every } = self;
         let mut parts = JoinSet::new();
-        parts.spawn(ears::durable(
-            Arc::clone(&shared),
-            client.clone(),
-            puller,
-            lease,
-            stopped.clone(),
-        ));
-        parts.spawn(ears::plain(Arc::clone(&shared), client.clone(), stopped.clone()));
-        parts.spawn(sweep::sweep(Arc::clone(&shared), every, stopped.clone()));
-        stop.await;
-        stopped.cancel();
-        parts.join_all().await;
+        parts.spawn(ears::durable(Arc::clone(&shared), client.clone(), puller));
+        parts.spawn(ears::plain(Arc::clone(&shared), client));
+        parts.spawn(sweep::sweep(Arc::clone(&shared), every));
+        watch_over(parts, &shared.stop, stop, || shared.counts.count(Event::Broken)).await;
         shared.counts.report()
+    }
+}
+
+/// Waits for `stop`, ends the parts, and tells of each that ended before or panicked. One that did ends the others.
+async fn watch_over(
+    mut parts: JoinSet<()>,
+    ending: &CancellationToken,
+    stop: impl Future<Output = ()>,
+    broke: impl Fn(),
+) {
+    let early = tokio::select! {
+        biased;
+        () = stop => None,
+        ended = parts.join_next() => ended,
+    };
+    ending.cancel();
+    let tell = |part: Result<(), JoinError>, is_early: bool| {
+        let why = match part {
+            Err(error) => error.to_string(),
+            Ok(()) if is_early => "it ended before it was asked to".to_owned(),
+            Ok(()) => return,
+        };
+        broke();
+        tracing::error!(why, "a part of the router broke down, and the router ends");
+    };
+    if let Some(part) = early {
+        tell(part, true);
+    }
+    while let Some(part) = parts.join_next().await {
+        tell(part, false);
     }
 }
 
@@ -123,7 +150,7 @@ impl EventRouterBuilder {
     }
 
     /// Sets for how long an advisory stays with a router without a word, which says how soon a dead router is noticed.
-    /// Defaults to 30 s. Counts only when the durable consumer is created.
+    /// Defaults to 30 s. Counts only when the durable consumer is created: a router that finds one takes its lease.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
@@ -145,16 +172,32 @@ impl EventRouterBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when a stream exists with other settings or a setting contradicts itself; `Unavailable` when the
+    /// `InvalidConfig` when a stream or the bucket exists with other settings, a setting contradicts itself, or the server
+    /// says that the user may not fetch what is watched, or not fetch and acknowledge advisories; `Unavailable` when the
     /// server does not answer.
     pub async fn open(self) -> Result<EventRouter, StoreError> {
-        let Self { context, config } = self;
+        let Self { context, api, config } = self;
         config.check()?;
         let watch = config.watch();
         let sink = NatsSink::open(&context, config.letters).await?;
         let of = Of::Own(Box::new(config.advisories.config()));
-        let mut durable = Durable::new(of, DURABLE.to_owned(), config.lease);
-        durable.ensure(&context).await.map_err(|error| error.for_store(OPENING))?;
+        let mut durable = Durable::new(of, watch.durable(), config.lease);
+        let ready = async {
+            if durable.name != DURABLE {
+                durable.start = start(&context, &durable).await?;
+            }
+            durable.ensure(&context).await?;
+            let mut needs = durable.needs(api);
+            if let Some(api) = api {
+                let streams = watch.streams().into_iter();
+                needs.extend(streams.map(|stream| vec![format!("{api}.STREAM.MSG.GET.{stream}")]));
+            }
+            permissions::require_each(&context.client(), needs).await?;
+            bucket::check(&context, sink.replicas()).await
+        };
+        ready.await.map_err(|error| error.for_store(OPENING))?;
+        let domain = Domain::find(&context).await;
+        let every = config.sweep_every;
         let puller = Puller::new(context.clone(), durable, PREFETCH);
         let reading = Reading {
             consumer: Arc::from(""),
@@ -164,8 +207,49 @@ impl EventRouterBuilder {
             clock: SystemClock::shared(),
         };
         let client = context.client();
-        let shared = Shared::new(context, sink, reading, watch, config.max_retries);
-        let (every, lease) = (config.sweep_every, config.lease);
-        Ok(EventRouter { client, shared: Arc::new(shared), puller, every, lease })
+        let shared = Shared::new(context, sink, reading, watch, domain, config.max_retries);
+        Ok(EventRouter { client, shared: Arc::new(shared), puller, every })
+    }
+}
+
+/// Where a router that does not watch everything begins when it has no durable consumer yet: what the one of everything
+/// has acknowledged is done, or was not for anybody.
+async fn start(context: &Context, durable: &Durable) -> Result<Start, SetupError> {
+    if find(context, durable.of.name()).await?.is_none() {
+        return Ok(Start::Earliest);
+    }
+    let everything = Durable::new(durable.of.clone(), DURABLE.to_owned(), durable.lease);
+    let found = everything.find(context).await?;
+    Ok(found.map_or(Start::Earliest, |found| Start::At(found.ack_floor.stream_sequence + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_part_that_breaks_down_is_told_at_once() {
+        for (panics, broken) in [(true, 1), (false, 1)] {
+            let (ending, count) = (CancellationToken::new(), Cell::new(0));
+            let mut parts = JoinSet::new();
+            let stopped = ending.clone();
+            parts.spawn(async move { stopped.cancelled().await });
+            parts.spawn(async move { assert!(!panics, "on purpose") });
+            // Nobody asks it to end.
+            watch_over(parts, &ending, pending(), || count.set(count.get() + 1)).await;
+            assert_eq!(count.get(), broken);
+        }
+    }
+
+    #[tokio::test]
+    async fn parts_that_end_when_they_are_asked_to_are_not_broken() {
+        let ending = CancellationToken::new();
+        let mut parts = JoinSet::new();
+        let stopped = ending.clone();
+        parts.spawn(async move { stopped.cancelled().await });
+        watch_over(parts, &ending, ready(()), || panic!("nothing broke")).await;
     }
 }

@@ -34,7 +34,7 @@ pub struct RouterConfig {
     #[serde(with = "duration")]
     pub sweep_every: Duration,
     /// For how long an advisory stays with a router without a word. Defaults to 30 s; counts only when the durable
-    /// consumer is created.
+    /// consumer is created: a router that finds one takes its lease.
     #[serde(with = "duration")]
     pub lease: Duration,
     /// The alias of the cluster, which is part of the identity of letters. Defaults to `default`.

@@ -1,5 +1,7 @@
 //! The two ears that listen; the third provokes, see [`sweep`](super::sweep).
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +11,11 @@ use dlq_core::{Disposition, Settle as _};
 use futures_util::StreamExt as _;
 use futures_util::stream::select;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use super::advisory::{Advisory, MAX_DELIVERIES, TERMINATED};
+use super::report::{Counts, Event};
 use super::route::Shared;
 use crate::pull::{Fetched, Puller};
 use crate::settle::{NatsSettle, Server};
@@ -26,23 +28,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Hears what the stream of advisories keeps. What cannot be routed comes again.
-pub(super) async fn durable(
-    shared: Arc<Shared>,
-    client: Client,
-    mut puller: Puller,
-    lease: Duration,
-    stop: CancellationToken,
-) {
-    let server = Arc::new(Server::new(jetstream::new(client), lease, None));
+pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Puller) {
+    let server = Arc::new(Server::new(jetstream::new(client), puller.lease(), None));
     let room = Arc::new(Semaphore::new(IN_HAND));
     let mut tasks = JoinSet::new();
     loop {
-        while tasks.try_join_next().is_some() {}
         let fetched = tokio::select! {
             biased;
-            () = stop.cancelled() => break,
-            fetched = puller.next() => fetched,
+            () = shared.stop.cancelled() => break,
+            fetched = beside(&mut tasks, &shared.counts, puller.next()) => fetched,
         };
+        // An operator may have set another one.
+        let lease = puller.lease();
         let fetched = match fetched {
             Ok(Some(fetched)) => fetched,
             Ok(None) => break,
@@ -56,7 +53,7 @@ pub(super) async fn durable(
         let (shared, server) = (Arc::clone(&shared), Arc::clone(&server));
         tasks.spawn(async move {
             let Fetched { message, reply, .. } = fetched;
-            let settle = NatsSettle::new(server, reply, Vec::new());
+            let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(lease);
             let after = match heard(&shared, &message.payload, lease / 2).await {
                 Ok(()) => Disposition::Succeeded,
                 Err(()) => Disposition::Deferred { after: PAUSE },
@@ -67,15 +64,17 @@ pub(super) async fn durable(
             drop(permit);
         });
     }
-    tasks.join_all().await;
+    while let Some(ended) = tasks.join_next().await {
+        tell(&shared.counts, ended);
+    }
     puller.close().await;
 }
 
 /// Hears what is said now, also while the stream of advisories has no leader.
-pub(super) async fn plain(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
+pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
     let room = Arc::new(Semaphore::new(IN_HAND));
     let mut tasks = JoinSet::new();
-    while !stop.is_cancelled() {
+    while !shared.stop.is_cancelled() {
         let mut advisories = match listen(&client).await {
             Ok((exhausted, terminated)) => select(exhausted, terminated),
             Err(error) => {
@@ -85,11 +84,10 @@ pub(super) async fn plain(shared: Arc<Shared>, client: Client, stop: Cancellatio
             }
         };
         loop {
-            while tasks.try_join_next().is_some() {}
             let message = tokio::select! {
                 biased;
-                () = stop.cancelled() => break,
-                message = advisories.next() => message,
+                () = shared.stop.cancelled() => break,
+                message = beside(&mut tasks, &shared.counts, advisories.next()) => message,
             };
             let Some(Message { payload, .. }) = message else { break };
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
@@ -101,7 +99,30 @@ pub(super) async fn plain(shared: Arc<Shared>, client: Client, stop: Cancellatio
             });
         }
     }
-    tasks.join_all().await;
+    while let Some(ended) = tasks.join_next().await {
+        tell(&shared.counts, ended);
+    }
+}
+
+/// What comes next; tasks that end meanwhile are told of.
+async fn beside<T>(tasks: &mut JoinSet<()>, counts: &Counts, next: impl Future<Output = T>) -> T {
+    let mut next = pin!(next);
+    loop {
+        tokio::select! {
+            biased;
+            Some(ended) = tasks.join_next() => tell(counts, ended),
+            next = &mut next => return next,
+        }
+    }
+}
+
+/// What was in hand when a task panicked is heard again by the durable ear.
+fn tell(counts: &Counts, ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        counts.count(Event::Failed);
+        counts.count(Event::GivenUp);
+        tracing::error!(%error, "the work on an advisory broke down");
+    }
 }
 
 async fn listen(
@@ -128,4 +149,34 @@ async fn heard(shared: &Shared, payload: &Bytes, patience: Duration) -> Result<(
             "a message that was given up could not be routed"
         );
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_breaks_down_is_told_and_counted_while_nothing_else_comes() {
+        let (mut tasks, counts) = (JoinSet::new(), Counts::default());
+        tasks.spawn(async { panic!("on purpose") });
+        let counted = async {
+            while counts.report().given_up == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let told = async {
+            tokio::select! {
+                () = beside(&mut tasks, &counts, pending::<()>()) => {}
+                () = counted => {}
+            }
+        };
+        timeout(PATIENCE, told).await.expect("it is counted");
+        assert_eq!((counts.report().failures, counts.report().given_up), (1, 1));
+        // What ended changes nothing for what comes.
+        assert_eq!(beside(&mut tasks, &counts, async { 7 }).await, 7);
+    }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::RetentionPolicy;
 use dlq_core::{
     Attempt, Cause, DeadLetter, Delivery, Failure, Fingerprint, History, LetterState, Message,
     Origin, Position, Timestamp,
@@ -40,11 +39,7 @@ pub(super) fn delivery_of(
 }
 
 /// The letter of `delivery`.
-pub(super) fn letter_of(
-    delivery: &Delivery,
-    advisory: &Advisory,
-    retention: Option<RetentionPolicy>,
-) -> DeadLetter {
+pub(super) fn letter_of(delivery: &Delivery, advisory: &Advisory, has_payload: bool) -> DeadLetter {
     let kind = advisory.kind();
     let consumer = &advisory.consumer;
     let death = delivery.death(consumer);
@@ -58,7 +53,6 @@ pub(super) fn letter_of(
             failure: failure.timed(advisory.timestamp, std::time::Duration::ZERO),
         });
     }
-    let has_payload = retention.is_some();
     let mut attributes = BTreeMap::from([("nats.advisory".to_owned(), kind.as_str().to_owned())]);
     if !has_payload {
         attributes.insert("nats.payload".to_owned(), "lost".to_owned());
@@ -80,7 +74,7 @@ pub(super) fn letter_of(
         escalations: 0,
         fingerprint: Fingerprint::of(consumer, kind.reason(), history.last()),
         died_at: advisory.timestamp,
-        confirmed: kind.is_confirmed(retention),
+        confirmed: advisory.is_confirmed(),
         attributes,
         state: LetterState { replays: delivery.replays(), ..LetterState::default() },
         history,

@@ -15,6 +15,13 @@
 //! All three make one letter: its identity is the message and the consumer, and the server refuses a second copy within
 //! the duplicate window. Two routers side by side are as good as one.
 //!
+//! Routers that watch the same share one durable consumer, [`DURABLE`] for those of everything; routers that watch
+//! something else have one of their own, so that none acknowledges what is for another. One that is told to watch
+//! something else, less or more, begins where the router of everything has come to, if there is one, and else with the
+//! oldest advisory: letters that are there already may be written again, and are collapsed by readers. What it watches
+//! no longer stays with the consumer that it had before, and is heard when somebody watches the same again while
+//! advisories are kept.
+//!
 //! # Write, confirm, settle
 //!
 //! An advisory is acknowledged when its letter is confirmed. A router that dies in between hears it again and writes the
@@ -29,15 +36,30 @@
 //! # A suspicion
 //!
 //! That a message was handed out often does not say that it failed: what a client fetched ahead counts as well, and an
-//! acknowledgement may be on its way. Such a letter is not `confirmed`, and the automatic schedule leaves it out. It is
-//! confirmed where the stream drops what is acknowledged (work queue, interest) and the message is still there, and
-//! where the consumer itself refused the message for good.
+//! acknowledgement may be on its way, whatever the retention: where a stream drops what is acknowledged (work queue,
+//! interest) a late one removes the message all the same. Such a letter is not `confirmed`, and the automatic schedule
+//! leaves it out. It is confirmed where the consumer itself refused the message for good, and where nobody told of the
+//! message and it was found as the next section says. A worker that is at a message for longer than `ack_wait` after the
+//! server has given it up is not foreseen.
 //!
 //! # What nobody told of
 //!
 //! In a work queue, and in an interest stream with one consumer, what is left when the consumer has nothing to do and
 //! nothing in hand was given up. The sweep looks for such messages, so that there none is missed even when no ear heard
-//! its advisory; up to where it has looked is kept in the bucket `DLQ_ROUTER`. In a stream with limits retention the server says nothing that would tell them from handled ones.
+//! its advisory: it takes them one `ack_wait` after the consumer was first seen so, when who had them last has ended.
+//! Up to where it has looked is kept in the bucket `DLQ_ROUTER`. In a stream with limits retention the server says nothing
+//! that would tell them from handled ones.
+//!
+//! # Domains
+//!
+//! What the consumers of leaf nodes give up is heard at their hub, too. A router looks after one JetStream domain, that of
+//! the context it was given, and leaves alone what is said in another: the message is not here. Each domain wants a router
+//! of its own.
+//!
+//! A server that is started again with another domain is noticed: before anything is taken for foreign the server is asked
+//! once more, and what was said in a domain that it had since the router began is for the router, as is what names none.
+//! Where the server does not answer, the advisory comes again. What a router cannot know is a domain that the server had
+//! before the router began: let it read all that waits in the stream of advisories before a domain is renamed or removed.
 //!
 //! # Metrics
 //!
@@ -54,8 +76,10 @@
 //! - Advisories that are sent while neither the stream of advisories has a leader nor a router is connected are lost.
 
 mod advisory;
+mod bucket;
 mod builder;
 mod config;
+mod domain;
 mod ears;
 mod letter;
 mod metrics;
@@ -67,7 +91,10 @@ mod sweep;
 mod watch;
 
 pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
-pub use builder::{DURABLE, EventRouter, EventRouterBuilder};
+pub use builder::{EventRouter, EventRouterBuilder};
 pub use config::{RouterConfig, Watched};
 pub use metrics::{DLQ_ROUTER_EVENTS_TOTAL, MESSAGES_IN_DLQ_TOTAL};
 pub use report::RouterReport;
+pub use watch::DURABLE;
+
+const OPERATION: &str = "route a message";

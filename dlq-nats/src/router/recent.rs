@@ -1,25 +1,25 @@
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// The last so many things that were seen.
+/// What is known of the last so many things that were seen.
 #[derive(Debug)]
-pub(super) struct Recent<T> {
-    known: HashSet<T>,
-    order: VecDeque<T>,
+pub(super) struct Recent<K, V> {
+    known: HashMap<K, V>,
+    order: VecDeque<K>,
     most: usize,
 }
 
-impl<T: Clone + Eq + Hash> Recent<T> {
+impl<K: Clone + Eq + Hash, V> Recent<K, V> {
     pub(super) fn new(most: usize) -> Self {
-        Self { known: HashSet::new(), order: VecDeque::new(), most }
+        Self { known: HashMap::new(), order: VecDeque::new(), most }
     }
 
-    pub(super) fn contains(&self, thing: &T) -> bool {
-        self.known.contains(thing)
+    pub(super) fn get(&self, thing: &K) -> Option<&V> {
+        self.known.get(thing)
     }
 
-    pub(super) fn insert(&mut self, thing: T) {
-        if !self.known.insert(thing.clone()) {
+    pub(super) fn insert(&mut self, thing: K, what: V) {
+        if self.known.insert(thing.clone(), what).is_some() {
             return;
         }
         self.order.push_back(thing);
@@ -38,9 +38,10 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten() {
         let mut recent = Recent::new(2);
-        for thing in [1, 2, 2, 3] {
-            recent.insert(thing);
+        for (thing, what) in [(1, 'a'), (2, 'b'), (2, 'c'), (3, 'd')] {
+            recent.insert(thing, what);
         }
-        assert_eq!([1, 2, 3].map(|thing| recent.contains(&thing)), [false, true, true]);
+        let known = [1, 2, 3].map(|thing| recent.get(&thing).copied());
+        assert_eq!(known, [None, Some('c'), Some('d')]);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! When a consumer of a work queue has nothing to do and nothing in hand, what is left in its part of the stream was
 //! given up. (So for an interest stream with a single consumer; with several, nobody can say whose it is.) A settled
-//! message may still be on its way out when the consumer is looked at, so that only what is there one sweep later counts.
+//! message may still be on its way out when the consumer is looked at, and who had it last may be at it still, so that
+//! only what is there one `ack_wait` later counts, and no less than one sweep. That is why its letter is confirmed. What
+//! the consumer does in the meantime is about later messages, and does not put it off, nor does a look that fails.
 //!
 //! How far a consumer was looked at is kept in the bucket `DLQ_ROUTER`, so that a router that starts does not write
 //! letters again whose duplicate window is over.
@@ -17,19 +19,20 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, Info};
-use async_nats::jetstream::kv::{Config, Store};
+use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::stream::{
     self, LastRawMessageErrorKind, RawMessageError, RetentionPolicy, Stream,
 };
 use dlq_core::{Clock as _, SystemClock};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::advisory::Advisory;
+use super::bucket;
 use super::report::Event;
 use super::route::Shared;
 use crate::names::token;
 
-const BUCKET: &str = "DLQ_ROUTER";
 /// How many messages of one consumer are routed in one sweep.
 const MOST: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,19 +45,26 @@ struct Mark {
     upto: u64,
 }
 
+impl Mark {
+    /// Up to where a consumer that is idle has left what it gave up. The end of the stream is another server's word than
+    /// the consumer's, which may not have heard of all messages yet: what it has not handed out it has not given up.
+    fn of(end: u64, consumer: &Info) -> Self {
+        let upto = consumer.delivered.stream_sequence.min(end);
+        Self { created: consumer.created.to_string(), upto }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Reconciler {
-    replicas: usize,
     bucket: Option<Store>,
     marks: HashMap<(String, String), Mark>,
-    /// Where the stream ended when its consumer was last seen with nothing to do.
-    quiet: HashMap<(String, String), Mark>,
+    /// How far a consumer was when it was first seen with nothing to do since the last look, and when that was.
+    quiet: HashMap<(String, String), (Mark, Instant)>,
 }
 
 impl Reconciler {
-    pub(super) fn new(shared: &Shared) -> Self {
-        let replicas = shared.sink.replicas();
-        Self { replicas, bucket: None, marks: HashMap::new(), quiet: HashMap::new() }
+    pub(super) fn new() -> Self {
+        Self { bucket: None, marks: HashMap::new(), quiet: HashMap::new() }
     }
 
     /// Looks at the consumers of a stream; `stream` was seen before they were.
@@ -70,27 +80,51 @@ impl Reconciler {
             RetentionPolicy::WorkQueue => true,
             RetentionPolicy::Interest => consumers.len() == 1,
         };
+        let mut looked = Ok(());
         for consumer in consumers {
-            let name = &stream.config.name;
-            if !leaves_no_doubt || !shared.watch.includes(name, &consumer.name) {
-                continue;
+            if leaves_no_doubt && shared.watch.includes(&stream.config.name, &consumer.name) {
+                // The next ones are not to wait for what this one lacks.
+                looked = looked.and(self.look_at(shared, stream, handle, consumer).await);
             }
-            let about = (name.clone(), consumer.name.clone());
-            let now =
-                Mark { created: consumer.created.to_string(), upto: stream.state.last_sequence };
-            if !is_idle(consumer) {
-                self.quiet.remove(&about);
-                continue;
+        }
+        looked
+    }
+
+    async fn look_at(
+        &mut self,
+        shared: &Shared,
+        stream: &stream::Info,
+        handle: &Stream<()>,
+        consumer: &Info,
+    ) -> Result<(), async_nats::Error> {
+        let about = (stream.config.name.clone(), consumer.name.clone());
+        if !gives_up(consumer) {
+            self.quiet.remove(&about);
+            return Ok(());
+        }
+        let now = Mark::of(stream.state.last_sequence, consumer);
+        if let Some((before, since)) = self.quiet.get(&about).cloned()
+            && before.created == now.created
+        {
+            // What it does meanwhile is about later messages.
+            if since.elapsed() < longest_run(consumer) {
+                return Ok(());
             }
-            let before = self.quiet.insert(about.clone(), now.clone());
-            let Some(before) = before.filter(|before| before.created == now.created) else {
-                continue;
-            };
+            // Until all of it is done, what was seen before stays: it may not be seen again for long.
             let from = self.mark(shared, &about, &before.created).await?;
             if stream.state.messages > 0 && from < before.upto {
                 let upto = route(shared, consumer, handle, from, before.upto).await?;
+                let has_rest = upto < before.upto;
                 self.keep(&about, Mark { upto, ..before }).await?;
+                if has_rest {
+                    return Ok(());
+                }
             }
+        }
+        if is_idle(consumer) {
+            self.quiet.insert(about, (now, Instant::now()));
+        } else {
+            self.quiet.remove(&about);
         }
         Ok(())
     }
@@ -127,19 +161,10 @@ impl Reconciler {
     async fn open(&mut self, shared: &Shared) -> Result<&Store, async_nats::Error> {
         let bucket = match self.bucket.take() {
             Some(bucket) => bucket,
-            None => match shared.context.get_key_value(BUCKET).await {
-                Ok(bucket) => bucket,
-                Err(_) => {
-                    let config = Config {
-                        bucket: BUCKET.to_owned(),
-                        description: "Up to where event routers have looked".to_owned(),
-                        history: 1,
-                        num_replicas: self.replicas,
-                        ..Config::default()
-                    };
-                    shared.context.create_key_value(config).await?
-                }
-            },
+            None => {
+                let opened = bucket::open(&shared.context, shared.sink.replicas()).await;
+                opened.map_err(|error| error.to_string())?
+            }
         };
         Ok(self.bucket.insert(bucket))
     }
@@ -177,7 +202,7 @@ async fn route(
         let deliveries = u64::try_from(consumer.config.max_deliver).unwrap_or(0);
         let now = SystemClock.now();
         let advisory =
-            Advisory::exhausted(&consumer.stream_name, &consumer.name, sequence, deliveries, now);
+            Advisory::left(&consumer.stream_name, &consumer.name, sequence, deliveries, now);
         if shared.route(&advisory, PATIENCE).await? {
             shared.counts.count(Event::Found);
         }
@@ -185,12 +210,18 @@ async fn route(
     Ok(rest.unwrap_or(upto))
 }
 
-/// Whether it gives messages up, has nothing to do, and nothing in hand.
+fn gives_up(info: &Info) -> bool {
+    info.config.max_deliver > 0 && info.config.ack_policy != AckPolicy::None
+}
+
+/// Whether it has nothing to do, and nothing in hand.
 fn is_idle(info: &Info) -> bool {
-    info.config.max_deliver > 0
-        && info.config.ack_policy != AckPolicy::None
-        && info.num_pending == 0
-        && info.num_ack_pending == 0
+    info.num_pending == 0 && info.num_ack_pending == 0
+}
+
+/// How long the server waits for an acknowledgement before it hands a message out again, or gives it up.
+fn longest_run(info: &Info) -> Duration {
+    info.config.backoff.iter().copied().fold(info.config.ack_wait, Duration::max)
 }
 
 fn filters(consumer: &Info) -> Vec<String> {
@@ -212,4 +243,29 @@ fn is_none(error: &RawMessageError) -> bool {
 
 fn key((stream, consumer): &(String, String)) -> String {
     format!("{}.{}", token(stream), token(consumer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A consumer with nothing to do and nothing in hand, that has handed out messages up to this one.
+    fn idle(delivered: u64) -> Info {
+        let text = serde_json::json!({
+            "stream_name": "JOBS", "name": "worker", "created": "2026-11-20T22:13:27Z",
+            "config": { "deliver_policy": "all", "ack_policy": "explicit", "replay_policy": "instant" },
+            "delivered": { "consumer_seq": delivered, "stream_seq": delivered },
+            "ack_floor": { "consumer_seq": 0, "stream_seq": 0 },
+            "num_ack_pending": 0, "num_redelivered": 0, "num_waiting": 0, "num_pending": 0,
+        });
+        serde_json::from_value(text).unwrap()
+    }
+
+    #[test]
+    fn what_was_not_handed_out_was_not_given_up() {
+        let consumer = idle(99);
+        assert!(is_idle(&consumer), "its server has not heard of message 100");
+        assert_eq!(Mark::of(100, &consumer).upto, 99);
+        assert_eq!(Mark::of(98, &consumer).upto, 98, "the stream was asked before");
+    }
 }

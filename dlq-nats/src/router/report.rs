@@ -17,16 +17,19 @@ pub struct RouterReport {
     pub without_payload: u64,
     /// Messages that nobody had told of, and that were found in their stream.
     pub found: u64,
-    /// Advisories of streams and consumers that the router does not watch.
+    /// Advisories of streams and consumers that the router does not watch, or of another JetStream domain.
     pub ignored: u64,
     /// Tries that failed, and were made again.
     pub failures: u64,
-    /// Advisories that were let go after failures; those of the durable ear come again.
+    /// How often an advisory was let go after failures. The durable ear hears it again, and may have written its letter
+    /// since.
     pub given_up: u64,
     /// Consumers that were made to say what they had given up.
     pub pokes: u64,
     /// Consumers with another `max_deliver` than expected.
     pub unexpected: u64,
+    /// Parts of the router that ended before they were asked to, which ends it: a defect.
+    pub broken: u64,
 }
 
 impl fmt::Display for RouterReport {
@@ -41,13 +44,18 @@ impl fmt::Display for RouterReport {
             given_up,
             pokes,
             unexpected,
+            broken,
         } = self;
         write!(
             f,
             "{routed} letters, {without_payload} of them without payload; {known} deaths heard again, {found} found that \
              nobody told of, {ignored} not watched, {failures} failures, {given_up} given up; {pokes} pokes; \
              {unexpected} consumers with another `max_deliver` than expected"
-        )
+        )?;
+        if *broken > 0 {
+            write!(f, "; {broken} of its parts broke down")?;
+        }
+        Ok(())
     }
 }
 
@@ -63,10 +71,11 @@ pub(super) enum Event {
     GivenUp,
     Poked,
     Unexpected,
+    Broken,
 }
 
 impl Event {
-    const COUNT: usize = Self::Unexpected as usize + 1;
+    const COUNT: usize = Self::Broken as usize + 1;
 
     /// The label of the metric.
     pub(super) fn as_str(self) -> &'static str {
@@ -80,6 +89,7 @@ impl Event {
             Self::GivenUp => "given_up",
             Self::Poked => "poked",
             Self::Unexpected => "unexpected",
+            Self::Broken => "broken",
         }
     }
 }
@@ -106,6 +116,7 @@ impl Counts {
             given_up: read(Event::GivenUp),
             pokes: read(Event::Poked),
             unexpected: read(Event::Unexpected),
+            broken: read(Event::Broken),
         }
     }
 }

@@ -1,33 +1,42 @@
 //! From an advisory to a letter that is confirmed.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{LastRawMessageErrorKind, RetentionPolicy, Stream};
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use dlq_core::store::Receipt;
-use dlq_core::{Sink as _, StoreError, StoreErrorKind};
+use dlq_core::{Sink as _, StoreError, StoreErrorKind, Timestamp};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
+use super::OPERATION;
 use super::advisory::Advisory;
+use super::domain::Domain;
 use super::letter::{delivery_of, letter_of};
 use super::metrics::Topics;
 use super::recent::Recent;
 use super::report::{Counts, Event};
 use super::watch::Watch;
 use crate::NatsSink;
+use crate::permissions::unanswered;
 use crate::source::Reading;
-use crate::streams::find;
 
-const OPERATION: &str = "route a message";
 /// How many deaths are remembered, so that a second ear costs nothing.
 const REMEMBERED: usize = 64 * 1024;
-/// For how long a stream is taken to be as it was.
-const FRESH: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A death whose letter is written.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    /// When it was told of: the ears hear the same words.
+    told: Timestamp,
+    /// When the message was published, in nanoseconds, as far as it could be read: sequences begin again in a stream
+    /// that is deleted and made again.
+    published: Option<i128>,
+}
 
 /// What all ears share.
 #[derive(Debug)]
@@ -38,10 +47,12 @@ pub(super) struct Shared {
     pub(super) watch: Watch,
     pub(super) counts: Counts,
     topics: Topics,
+    domain: Domain,
     /// The `max_deliver` that consumers are expected to have.
     pub(super) expected: Option<u32>,
-    recent: Mutex<Recent<(String, String, u64)>>,
-    streams: Mutex<HashMap<String, (Instant, Stream)>>,
+    /// Tells all of its parts to end.
+    pub(super) stop: CancellationToken,
+    recent: Mutex<Recent<(String, String, u64), Death>>,
 }
 
 impl Shared {
@@ -50,24 +61,22 @@ impl Shared {
         sink: NatsSink,
         reading: Reading,
         watch: Watch,
+        domain: Domain,
         expected: Option<u32>,
     ) -> Self {
         let recent = Mutex::new(Recent::new(REMEMBERED));
-        let (counts, topics, streams) = (Counts::default(), Topics::default(), Mutex::default());
-        Self { context, sink, reading, watch, counts, topics, expected, recent, streams }
+        let (counts, topics, stop) =
+            (Counts::default(), Topics::default(), CancellationToken::new());
+        Self { context, sink, reading, watch, counts, topics, domain, expected, stop, recent }
     }
 
     /// Writes the letter that an advisory tells of, and returns once it is confirmed: whether it
-    /// is new. Tries until `patience` is over.
+    /// is new. Tries until `patience` is over, or the router is to end.
     pub(super) async fn route(
         &self,
         advisory: &Advisory,
         patience: Duration,
     ) -> Result<bool, StoreError> {
-        if !self.watch.includes(&advisory.stream, &advisory.consumer) {
-            self.counts.count(Event::Ignored);
-            return Ok(false);
-        }
         let until = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -76,30 +85,44 @@ impl Shared {
                 Err(error) => error,
             };
             self.counts.count(Event::Failed);
-            if Instant::now() + pause > until {
+            let is_over = Instant::now() + pause > until;
+            if is_over || self.stop.run_until_cancelled(sleep(pause)).await.is_none() {
                 self.counts.count(Event::GivenUp);
                 return Err(error);
             }
-            sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
+    async fn is_ours(&self, advisory: &Advisory) -> Result<bool, StoreError> {
+        let is_watched = self.watch.includes(&advisory.stream, &advisory.consumer);
+        Ok(is_watched && self.domain.includes(&self.context, advisory.domain.as_deref()).await?)
+    }
+
     async fn try_route(&self, advisory: &Advisory) -> Result<bool, StoreError> {
+        if !self.is_ours(advisory).await? {
+            self.counts.count(Event::Ignored);
+            return Ok(false);
+        }
         let about = advisory.about();
-        if lock(&self.recent).contains(&about) {
+        let before = lock(&self.recent).get(&about).copied();
+        if before.is_some_and(|before| before.told == advisory.timestamp) {
             self.counts.count(Event::Known);
             return Ok(false);
         }
-        let (found, retention) = match self.fetch(advisory).await? {
-            Some((message, retention)) => (Some(message), Some(retention)),
-            None => (None, None),
-        };
+        let found = self.fetch(advisory).await?;
+        let published = found.as_ref().map(|found| found.time.unix_timestamp_nanos());
+        // Of one that is gone nobody can say whether it is another.
+        let is_known = |before: Death| published.is_none() || before.published == published;
+        if before.is_some_and(is_known) {
+            self.counts.count(Event::Known);
+            return Ok(false);
+        }
         let reading =
             Reading { consumer: Arc::from(advisory.consumer.as_str()), ..self.reading.clone() };
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found);
-        let letter = letter_of(&delivery, advisory, retention);
+        let letter = letter_of(&delivery, advisory, has_payload);
         let class = letter.class;
         let receipts = self.sink.put(vec![letter]).await?;
         let is_new = receipts.first() != Some(&Receipt::Unchanged);
@@ -117,48 +140,36 @@ impl Shared {
                 "a message has left its stream before it could be read: its letter has no payload"
             );
         }
-        lock(&self.recent).insert(about);
+        lock(&self.recent).insert(about, Death { told: advisory.timestamp, published });
         Ok(is_new)
     }
 
-    /// The message, and how its stream keeps messages; `None` when it is there no more.
-    async fn fetch(
-        &self,
-        advisory: &Advisory,
-    ) -> Result<Option<(StreamMessage, RetentionPolicy)>, StoreError> {
-        let Some(stream) = self.stream(&advisory.stream).await? else { return Ok(None) };
-        let retention = stream.cached_info().config.retention;
+    /// The message; `None` when it is there no more.
+    async fn fetch(&self, advisory: &Advisory) -> Result<Option<StreamMessage>, StoreError> {
+        let unavailable = |error: &dyn std::fmt::Display| {
+            StoreError::new(StoreErrorKind::Unavailable, OPERATION).with_detail(format!(
+                "message {} of stream `{}` could not be read: {error}",
+                advisory.sequence, advisory.stream
+            ))
+        };
+        let stream = self.context.get_stream_no_info(&advisory.stream).await;
+        let stream = stream.map_err(|error| unavailable(&error).with_source(error))?;
         match stream.get_raw_message(advisory.sequence).await {
-            Ok(message) => Ok(Some((message, retention))),
+            Ok(message) => Ok(Some(message)),
             Err(error) => match error.kind() {
                 LastRawMessageErrorKind::NoMessageFound => Ok(None),
+                // So says a server of a stream that is there no more, too.
                 LastRawMessageErrorKind::JetStream(answer) if answer.code() == 404 => Ok(None),
-                _ => Err(StoreError::new(StoreErrorKind::Unavailable, OPERATION)
-                    .with_detail(format!(
-                        "message {} of stream `{}` could not be read: {error}",
-                        advisory.sequence, advisory.stream
-                    ))
-                    .with_source(error)),
+                LastRawMessageErrorKind::JetStream(_) => {
+                    Err(unavailable(&error).with_source(error))
+                }
+                _ => {
+                    let subject = format!("$JS.API.STREAM.MSG.GET.{}", advisory.stream);
+                    let why = unanswered(&self.context.client(), &subject);
+                    Err(unavailable(&format_args!("{error}; {why}")).with_source(error))
+                }
             },
         }
-    }
-
-    async fn stream(&self, name: &str) -> Result<Option<Stream>, StoreError> {
-        if let Some((seen, stream)) = lock(&self.streams).get(name)
-            && seen.elapsed() < FRESH
-        {
-            return Ok(Some(stream.clone()));
-        }
-        if find(&self.context, name).await.map_err(|error| error.for_store(OPERATION))?.is_none() {
-            return Ok(None);
-        }
-        let stream = self.context.get_stream(name).await.map_err(|error| {
-            StoreError::new(StoreErrorKind::Unavailable, OPERATION)
-                .with_detail(format!("look for stream `{name}`: {error}"))
-                .with_source(error)
-        })?;
-        lock(&self.streams).insert(name.to_owned(), (Instant::now(), stream.clone()));
-        Ok(Some(stream))
     }
 }
 

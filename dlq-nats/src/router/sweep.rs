@@ -13,7 +13,6 @@ use async_nats::jetstream::consumer::Info;
 use async_nats::jetstream::stream;
 use futures_util::TryStreamExt as _;
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
 
 use super::reconcile::Reconciler;
 use super::report::Event;
@@ -21,10 +20,11 @@ use super::route::Shared;
 
 const REQUEST: &str = r#"{"batch":1,"max_bytes":1,"no_wait":true}"#;
 
-pub(super) async fn sweep(shared: Arc<Shared>, every: Duration, stop: CancellationToken) {
+pub(super) async fn sweep(shared: Arc<Shared>, every: Duration) {
+    let stop = shared.stop.clone();
     let mut tick = interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sweep = Sweep { reconciler: Reconciler::new(&shared), limits: HashMap::new(), shared };
+    let mut sweep = Sweep { reconciler: Reconciler::new(), limits: HashMap::new(), shared };
     loop {
         tokio::select! {
             biased;

@@ -1,3 +1,9 @@
+use std::collections::BTreeSet;
+
+/// The durable consumer of the stream of advisories that a router of everything reads. All that watch the same share
+/// one; of those that watch something only, the name is this one with `-` and a hash of what they watch.
+pub const DURABLE: &str = "dlq-router";
+
 /// Which consumers are watched.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
@@ -19,6 +25,32 @@ impl Watch {
         };
         self.includes_stream(stream) && (self.only.is_empty() || self.only.iter().any(is))
     }
+
+    /// The streams that are watched, as subjects have them; `*` for all.
+    pub(crate) fn streams(&self) -> BTreeSet<&str> {
+        if self.only.is_empty() {
+            return BTreeSet::from(["*"]);
+        }
+        self.only.iter().map(|(stream, _)| stream.as_str()).collect()
+    }
+
+    /// The durable consumer of those who watch the same, whatever the order in which they say it. What it acknowledges
+    /// without a letter is not theirs; who watches that has another one.
+    pub(crate) fn durable(&self) -> String {
+        if self.only.is_empty() {
+            return DURABLE.to_owned();
+        }
+        let mut only = self.only.clone();
+        only.sort_unstable();
+        only.dedup();
+        let mut hasher = blake3::Hasher::new();
+        for (stream, consumer) in &only {
+            // Neither character stands in a name.
+            hasher.update(format!("{stream}/{}\n", consumer.as_deref().unwrap_or("")).as_bytes());
+        }
+        let hash = hasher.finalize().to_hex();
+        format!("{DURABLE}-{}", hash.get(..16).unwrap_or(&hash))
+    }
 }
 
 #[cfg(test)]
@@ -34,5 +66,23 @@ mod tests {
             vec![("ORDERS".to_owned(), Some("billing".to_owned())), ("USERS".to_owned(), None)];
         assert!(watch.includes("ORDERS", "billing") && watch.includes("USERS", "x"));
         assert!(!watch.includes("ORDERS", "other") && !watch.includes("EVENTS", "x"));
+    }
+
+    #[test]
+    fn who_watches_the_same_shares_a_durable() {
+        let durable = |only: &[(&str, Option<&str>)]| {
+            let only =
+                only.iter().map(|(stream, of)| ((*stream).to_owned(), of.map(str::to_owned)));
+            Watch { own: Vec::new(), only: only.collect() }.durable()
+        };
+        assert_eq!(durable(&[]), DURABLE);
+        let (orders, users) = (("ORDERS", None), ("USERS", Some("mail")));
+        // Running routers count on it: a change makes them begin anew.
+        assert_eq!(durable(&[orders]), "dlq-router-fc5473327edefc7e");
+        assert_eq!(durable(&[orders, users]), durable(&[users, orders, users]));
+        let all = [&[orders][..], &[users], &[orders, users], &[("USERS", None)], &[]];
+        for (one, other) in [(0, 1), (0, 2), (0, 4), (1, 2), (1, 3), (3, 4)] {
+            assert_ne!(durable(all[one]), durable(all[other]));
+        }
     }
 }

@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stor
 use dlq_core::Sink as _;
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding, Severity, StreamPlan};
 use dlq_nats::router::RouterConfig;
-use dlq_nats::{DlqStream, EventRouter, NatsSink, RetryStream};
+use dlq_nats::{DlqStream, EventRouter, NatsConsumer, NatsSink, RetryStream};
 use dlq_testkit::fixtures::letter;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -346,6 +346,31 @@ async fn a_stream_of_letters_that_is_full_or_old_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_retry_records_without_a_record_are_found() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    ours().create(&server.client).await.unwrap();
+    let parts = async || {
+        let findings = check(&server, &ours()).await;
+        findings.into_iter().find(|f| f.subject == "stream `DLQ_RETRY`" && f.setting == "subjects")
+    };
+    let publish = async |subject: &'static str| {
+        server.context.publish(subject, "x".into()).await.unwrap().await.unwrap()
+    };
+    assert!(parts().await.is_none());
+    publish("retry-aside.billing.a.0.1").await;
+    publish("retry-aside.billing.a.0.1").await;
+    let found = parts().await.expect("nobody reads them");
+    assert_eq!(found.severity, Severity::Note, "their record may come yet");
+    assert!(found.found.starts_with("2 parts") && found.found.ends_with("0 records"), "{found}");
+    assert!(found.advice.contains("--subject 'retry-aside.>'"), "{found}");
+    publish("retry.billing.orders.created").await;
+    assert!(parts().await.is_none(), "they may be of this one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_would_catch_our_subjects_is_found() {
     if !available() {
         return;
@@ -412,7 +437,7 @@ async fn permissions_that_are_missing_are_named() {
         return;
     }
     let users = "{ users: [ { user: root, password: root }, { user: app, password: app, permissions: { publish: { allow: \
-                 [\"$JS.API.>\", \"$JS.ACK.ORDERS.>\", \"retry.>\", \"retry-at.>\", \"$SYS.REQ.USER.INFO\"], deny: \
+                 [\"$JS.API.>\", \"$JS.ACK.ORDERS.>\", \"retry.billing.>\", \"retry-at.>\", \"dlq.orders.>\", \"$SYS.REQ.USER.INFO\"], deny: \
                  [\"$JS.API.STREAM.LIST\"] }, subscribe: { deny: [\"$JS.EVENT.>\"] } } } ] }";
     let server = Server::bare(&[("authorization", users)], "root", "root").await;
     let mut deployment = ours();
@@ -424,19 +449,48 @@ async fn permissions_that_are_missing_are_named() {
         findings.iter().any(|f| f.severity == Severity::Error && f.to_string().contains(part))
     };
     for part in [
-        "user `app`: `permissions.publish` is without `dlq.>`",
-        "without `dlq-aside.>`",
-        "without `retry-aside.>`",
+        "user `app`: `permissions.publish` is without `dlq-aside.>`",
+        "without `retry-aside.billing.>`",
         "without `$JS.ACK.DLQ_RETRY.billing.>`",
         "`permissions.subscribe` is without `$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>`",
         "`API request STREAM.LIST` is unanswered",
     ] {
         assert!(lacks(part), "{part}: {findings:#?}");
     }
-    for part in ["without `retry.>`", "without `$JS.ACK.ORDERS", "STREAM.INFO"] {
+    for part in ["without `retry.", "without `dlq.>`", "without `$JS.ACK.ORDERS", "STREAM.INFO"] {
         assert!(!lacks(part), "{part}: {findings:#?}");
     }
+    let part = findings.iter().find(|f| f.to_string().contains("without `dlq.>`")).unwrap();
+    assert_eq!(part.severity, Severity::Warning, "it may write some letters: {part}");
     assert!(
         deployment.check(&server.client).await.unwrap().iter().all(|f| f.subject == "event router")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_to_answer_is_one_to_acknowledge_where_it_has_no_end() {
+    if !available() {
+        return;
+    }
+    let user = |name: &str, answers: &str| {
+        format!(
+            "{{ user: {name}, password: p, permissions: {{ publish: {{ allow: [\"$JS.API.>\", \"retry.>\", \"retry-at.>\", \
+             \"retry-aside.>\", \"dlq.>\", \"dlq-aside.>\", \"$SYS.REQ.USER.INFO\"] }}, allow_responses: {answers} }} }}"
+        )
+    };
+    let (once, often) = (user("once", "true"), user("often", "{ max: -1, expires: \"1h\" }"));
+    let users = format!("{{ users: [ {{ user: root, password: root }}, {once}, {often} ] }}");
+    let server = Server::bare(&[("authorization", &users)], "root", "root").await;
+    let deployment = ours();
+    deployment.create(&server.client).await.unwrap();
+    for (name, expected) in [("once", Severity::Error), ("often", Severity::Warning)] {
+        let client = server.connect(name, "p").await;
+        let findings = deployment.check(&client).await.unwrap();
+        let lacks = findings.iter().filter(|f| f.to_string().contains("without `$JS.ACK."));
+        let severities: Vec<_> = lacks.map(|finding| finding.severity).collect();
+        assert!(!severities.is_empty(), "{findings:#?}");
+        assert!(severities.iter().all(|severity| *severity == expected), "{findings:#?}");
+        let opened = NatsConsumer::new(STREAM, "billing").source(&client).await;
+        assert_eq!(opened.is_err(), expected == Severity::Error, "{opened:?}");
+    }
 }

@@ -8,15 +8,21 @@ use std::time::Duration;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{Context, stream};
 use async_nats::{Client, ConnectOptions, HeaderMap};
-use dlq_core::{Delivery, ErrorClass, Filter, StoreErrorKind, TransportErrorKind};
+use dlq_core::{
+    Delivery, Disposition, ErrorClass, Escalation, Filter, History, Lane, Message, RetryLane,
+    Settle, Sink, Source, StoreErrorKind, Timestamp, TransportErrorKind,
+};
 use dlq_nats::admin::{Deployment, Finding};
-use dlq_nats::{DlqStream, JetStream, NatsConsumer, NatsLetters, NatsSink};
+use dlq_nats::{DlqStream, JetStream, NatsConsumer, NatsFeed, NatsLetters, NatsSink};
 use dlq_services::{NatsCluster, Service, or_skip};
+use dlq_testkit::fixtures::letter_of;
 use dlq_tower::consumer::{Consumer, ConsumerHealth, HealthHandle};
 use dlq_tower::handler::handler;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, STREAM, Server, available, billing};
+use crate::fixture::{
+    LEASE, PATIENCE, STREAM, Server, available, billing, consumer, handle, next, number,
+};
 
 /// An error whose text no header takes as it is.
 #[derive(Debug)]
@@ -123,7 +129,7 @@ async fn a_permission_that_is_missing_is_named_at_the_start() {
         "{text}"
     );
     let error = billing().retry_lane(&app).await.unwrap_err();
-    assert!(error.to_string().contains("may not publish to `retry-at.>`"), "{error}");
+    assert!(error.to_string().contains("may not publish to `retry-at.billing.>`"), "{error}");
     let error = billing().source(&app).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
     assert!(error.to_string().contains("MSG.NEXT.ORDERS.billing"), "{error}");
@@ -132,6 +138,76 @@ async fn a_permission_that_is_missing_is_named_at_the_start() {
     let text = error.to_string();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(text.contains("$JS.API.STREAM.INFO.SECRET") && text.contains("permissions"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_acknowledge_is_told_at_the_start() {
+    if !available() {
+        return;
+    }
+    let may = "{ publish: { deny: [\"$JS.ACK.ORDERS.billing.>\", \"$JS.ACK.DLQ.ingest.>\"] } }";
+    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    let app = server.connect("app", "app").await;
+    let error = billing().source(&app).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("may not publish to `$JS.ACK.ORDERS.billing.>`"), "{error}");
+    let _ = NatsSink::open(&app, DlqStream::new()).await.unwrap();
+    let feed = async |name| NatsFeed::open(&app, &DlqStream::new(), name, "shop", LEASE).await;
+    let error = feed("ingest").await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("may not publish to `$JS.ACK.DLQ.ingest.>`"), "{error}");
+    feed("other").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_acknowledge_is_told_while_it_runs_where_nothing_is_known_at_the_start() {
+    if !available() {
+        return;
+    }
+    let may = "{ publish: { deny: [\"$JS.ACK.ORDERS.billing.>\", \"$SYS.>\"] } }";
+    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    let app = server.connect("app", "app").await;
+    server.publish([7]).await;
+    let mut source = billing().source(&app).await.unwrap();
+    let error = bounded(handle(&mut source)).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("`$JS.ACK.ORDERS.billing.1.") && text.contains("permissions"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rights_of_one_consumer_will_do() {
+    if !available() {
+        return;
+    }
+    let may = "{ publish: { allow: [\"$SYS.REQ.USER.INFO\", \"$JS.API.STREAM.INFO.*\", \"$JS.API.CONSUMER.INFO.*.billing\", \
+               \"$JS.API.CONSUMER.MSG.NEXT.*.billing\", \"$JS.ACK.*.billing.>\", \"retry.billing.>\", \
+               \"retry-at.billing.>\", \"retry-aside.billing.>\", \"dlq.orders.>\", \"dlq-aside.>\"] } }";
+    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    server.source(&billing()).await.close().await;
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    server.publish([7]).await;
+    // The rest is this user's.
+    let app = server.connect("app", "app").await;
+    let lane = billing().retry_lane(&app).await.unwrap();
+    let mut source = billing().source(&app).await.unwrap();
+    let (delivery, settle) = next(&mut source).await;
+    let escalation = Escalation {
+        delivery,
+        consumer: "billing".into(),
+        due: Timestamp::EPOCH,
+        history: History::default(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let retried = handle(&mut source).await.unwrap();
+    assert_eq!((number(&retried), retried.lane()), (7, Lane::Retry));
+    let sink = NatsSink::open(&app, DlqStream::new()).await.unwrap();
+    let letter = letter_of(Message::new("orders.created", "7"), 7);
+    sink.put(vec![letter]).await.unwrap();
+    assert_eq!(server.count("DLQ").await, 1);
+    let others = consumer("shipping").retry_lane(&app).await.unwrap_err();
+    assert!(others.to_string().contains("may not publish to `retry.shipping.>`"), "{others}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, ConnectOptions};
-use dlq_core::{Delivery, ErrorClass, Filter, Source as _};
+use dlq_core::{Delivery, ErrorClass, Filter, Source as _, StoreErrorKind};
 use dlq_nats::admin::{ConsumerPlan, Deployment, Severity};
 use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, RetryStream};
 use dlq_services::{Cluster, NatsCluster, Service, or_skip};
@@ -212,7 +212,18 @@ async fn g1_leaders_change_and_nothing_is_lost() {
     let (lost, saved): (BTreeSet<u32>, BTreeSet<u32>) =
         (1..=MESSAGES).partition(|number| number.is_multiple_of(5));
     assert_eq!(*handled.lock().unwrap(), saved, "the handled");
-    let letters = NatsLetters::new(&client, dead).read(&Filter::new()).await.unwrap();
+    let letters = NatsLetters::new(&client, dead);
+    let read = async {
+        loop {
+            match letters.read(&Filter::new()).await {
+                Ok(read) => return read,
+                // The last leader may have been killed a moment ago.
+                Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let letters = timeout(PATIENCE, read).await.expect("they can be read in the end");
     let dead: Vec<u32> = letters
         .iter()
         .map(|stored| {

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::fixture::{Server, available, billing};
+use crate::fixture::{STREAM, Server, available, billing};
 use crate::lane::escalation;
 
 /// Far longer than anything here takes: what was lost comes too late.
@@ -116,6 +116,22 @@ async fn what_is_asked_for_and_dropped_at_once_comes_once_all_the_same() {
         }
         assert_eq!((records, messages), (sizes.to_vec(), vec![3; 5]));
         assert_eq!(server.count("DLQ_RETRY").await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_deleted_consumer_is_made_again_for_one_who_never_waits() {
+    alone(async {
+        let server = Server::start().await;
+        let mut source = server.source(&patient()).await;
+        assert!(source.next().now_or_never().is_none(), "nothing was published");
+        let stream = server.context.get_stream(STREAM).await.unwrap();
+        stream.delete_consumer("billing").await.unwrap();
+        server.publish([1]).await;
+        let (delivery, settle) = at_hand(&mut source, Duration::from_millis(2)).await;
+        assert_eq!(delivery.message().payload().unwrap(), "1");
+        settle.settle(Disposition::Succeeded).await.unwrap();
     })
     .await;
 }

@@ -19,6 +19,8 @@ mod resuming;
 mod router;
 mod settling;
 mod sink;
+mod versions;
+mod waiting;
 
 mod conformance {
     dlq_testkit::transport_conformance!(crate::fixture::NatsFixture);
@@ -49,4 +51,3 @@ mod without_schedules {
         run::<WithoutSchedules, _>("twice", lane::a_hop_written_twice_is_one_record);
     }
 }
-mod versions;

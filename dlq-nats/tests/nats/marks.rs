@@ -1,6 +1,9 @@
 //! Crash marks in a bucket.
 
-use dlq_core::{CrashMarks, LetterId, Origin, Position};
+use std::time::Duration;
+
+use async_nats::jetstream::{kv, stream};
+use dlq_core::{CrashMarks, LetterId, Origin, Position, StoreErrorKind};
 use dlq_nats::NatsCrashMarks;
 
 use crate::fixture::{Server, available};
@@ -24,4 +27,30 @@ async fn g3_marks_count_runs_that_did_not_end() {
     marks.end(letter(1)).await.unwrap();
     assert_eq!(marks.begin(letter(1)).await.unwrap(), 0);
     marks.end(letter(3)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_would_forget_marks_is_refused() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let hour = Duration::from_secs(3600);
+    for (name, storage, max_age, why) in [
+        ("memory", stream::StorageType::Memory, Duration::ZERO, "`storage` is Memory"),
+        ("short", stream::StorageType::File, hour, "`max_age` is 3600s"),
+        ("will-do", stream::StorageType::File, Duration::ZERO, ""),
+    ] {
+        let bucket = name.to_owned();
+        let config = kv::Config { bucket, storage, max_age, ..kv::Config::default() };
+        server.context.create_key_value(config).await.unwrap();
+        let opened = NatsCrashMarks::open(&server.client, name, 1).await;
+        match opened {
+            Err(error) => {
+                assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{name}");
+                assert!(!why.is_empty() && error.to_string().contains(why), "{error}");
+            }
+            Ok(_) => assert_eq!(why, "", "{name}"),
+        }
+    }
 }

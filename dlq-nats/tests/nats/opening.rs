@@ -7,7 +7,7 @@ use async_nats::jetstream::stream;
 use dlq_core::{StoreErrorKind, TransportErrorKind};
 use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
 
-use crate::fixture::{STREAM, Server, available, billing};
+use crate::fixture::{STREAM, Server, available, billing, consumer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_with_other_settings_is_reported_and_not_changed() {
@@ -104,6 +104,19 @@ async fn a_consumer_that_would_drop_messages_is_reported() {
     for part in ["`max_deliver` is 3", "`backoff` is", "`filter_subjects` is []"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    for (name, lease) in [("long", Duration::from_secs(90)), ("short", Duration::from_millis(300))]
+    {
+        let theirs = pull::Config {
+            durable_name: Some(name.to_owned()),
+            filter_subject: "orders.>".to_owned(),
+            ack_wait: lease,
+            ..pull::Config::default()
+        };
+        stream.create_consumer(theirs).await.unwrap();
+    }
+    consumer("long").source(&server.client).await.unwrap();
+    let error = consumer("short").source(&server.client).await.unwrap_err();
+    assert!(error.to_string().contains("`ack_wait` is 300ms, asked was 3s"), "{error}");
     let pushing = push::Config {
         durable_name: Some("pushing".to_owned()),
         deliver_subject: "somewhere".to_owned(),

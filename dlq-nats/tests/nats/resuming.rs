@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::pull;
 use dlq_core::Source;
 use dlq_nats::NatsSource;
 use tokio::time::timeout;
 
-use crate::fixture::{PATIENCE, STREAM, Server, available, billing, next, number};
+use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, next, number};
 
 /// Handles messages until these were all seen. One that cannot be settled comes again.
 async fn handle_all(
@@ -130,4 +131,82 @@ async fn a_stream_made_anew_is_read_from_its_beginning() {
     server.publish(11..=12).await;
     let seen = handle_all(&mut source, 11..=12).await;
     assert_eq!(seen, (11..=12).collect());
+}
+
+/// The consumer as an operator makes it.
+fn theirs(lease: Duration, max_deliver: i64) -> pull::Config {
+    pull::Config {
+        durable_name: Some("billing".to_owned()),
+        filter_subject: "orders.>".to_owned(),
+        ack_wait: lease,
+        max_deliver,
+        ..pull::Config::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_an_operator_changes_do_not_end_it() {
+    const LONG: Duration = Duration::from_secs(20);
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut source = server.source(&billing()).await;
+    server.publish(1..=3).await;
+    let seen = handle_all(&mut source, 1..=3).await;
+    assert_eq!(seen.len(), 3);
+    // One that would lose messages is not worked with; it is looked at again.
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    stream.delete_consumer("billing").await.unwrap();
+    stream.create_consumer(theirs(LONG, 3)).await.unwrap();
+    server.publish(4..=6).await;
+    for _ in 0..2 {
+        let error = timeout(PATIENCE, source.next()).await.expect("it says so").unwrap_err();
+        assert!(
+            error.is_transient() && error.to_string().contains("`max_deliver` is 3"),
+            "{error}"
+        );
+    }
+    // Another lease does no harm, and is the one that counts.
+    stream.update_consumer(theirs(LONG, -1)).await.unwrap();
+    let (delivery, settle) = next(&mut source).await;
+    assert_eq!(dlq_core::Settle::lease(&settle), Some(LONG));
+    dlq_core::Settle::settle(settle, dlq_core::Disposition::Succeeded).await.unwrap();
+    let missing = (4..=6).filter(|n| *n != number(&delivery)).collect::<Vec<_>>();
+    let _ = handle_all(&mut source, missing).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_or_a_limit_that_an_operator_sets_is_seen_when_a_message_comes_again() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut source = server.source(&billing()).await;
+    server.publish([1]).await;
+    // Nobody says a word for it, so that it comes again.
+    drop(next(&mut source).await);
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let (again, _) = next(&mut source).await;
+    assert_eq!(again.deliveries(), 2);
+    stream.update_consumer(theirs(LEASE / 2, -1)).await.unwrap();
+    let shorter = async {
+        loop {
+            let (_, settle) = next(&mut source).await;
+            if dlq_core::Settle::lease(&settle) == Some(LEASE / 2) {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, shorter).await.expect("the lease is seen");
+    stream.update_consumer(theirs(LEASE / 2, 100)).await.unwrap();
+    let limited = async {
+        loop {
+            if let Err(error) = source.next().await {
+                return error;
+            }
+        }
+    };
+    let error = timeout(PATIENCE, limited).await.expect("the limit is seen");
+    assert!(error.is_transient() && error.to_string().contains("`max_deliver` is 100"), "{error}");
 }

@@ -112,3 +112,22 @@ async fn what_was_fetched_and_not_asked_for_in_time_is_not_handed_out_stale() {
     let stale = stale.map(|next| next.unwrap().map(|(delivery, _)| number(&delivery)));
     assert!(stale.is_err(), "handed out although another has handled it: {stale:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_behind_slow_handlers_keeps_its_lease_and_comes_once() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish(1..=8).await;
+    let mut source = server.source(&billing().with_prefetch(8)).await;
+    for wanted in 1..=8 {
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!((number(&delivery), delivery.deliveries()), (wanted, 1));
+        // A handler that takes longer than a quarter of the lease.
+        tokio::time::sleep(LEASE / 3).await;
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    let again = timeout(LEASE * 3 / 2, source.next()).await;
+    assert!(again.is_err(), "each came once");
+}

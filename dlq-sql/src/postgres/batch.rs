@@ -1,6 +1,7 @@
 //! [`Batch`]: the values of many rows, column by column, as arrays that one statement takes.
 
 use std::borrow::Cow;
+use std::iter::repeat;
 
 use dlq_core::Timestamp;
 use sqlx::Arguments as _;
@@ -10,6 +11,9 @@ use super::codec::{Blob, Time, escape};
 use crate::error::{Fault, Result};
 use crate::values::Put;
 
+/// How many rows there are at least for which a statement is made to fit.
+const MANY: usize = 64;
+
 enum Column<'v> {
     Text(Vec<Option<Cow<'v, str>>>),
     Int(Vec<Option<i64>>),
@@ -18,10 +22,48 @@ enum Column<'v> {
     Flag(Vec<bool>),
 }
 
+impl Column<'_> {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Int(_) => "bigint",
+            Self::Bytes(_) => "bytea",
+            Self::Time(_) => "timestamptz",
+            Self::Flag(_) => "boolean",
+        }
+    }
+
+    fn rows(&self) -> usize {
+        match self {
+            Self::Text(values) => values.len(),
+            Self::Int(values) => values.len(),
+            Self::Bytes(values) => values.len(),
+            Self::Time(values) => values.len(),
+            Self::Flag(values) => values.len(),
+        }
+    }
+
+    /// Whether every row has the same value. Bytes are not looked at: what is rarely the same may be long.
+    fn is_uniform(&self) -> bool {
+        fn same<T: PartialEq>(values: &[T]) -> bool {
+            values.windows(2).all(|two| two[0] == two[1])
+        }
+        match self {
+            Self::Text(values) => same(values),
+            Self::Int(values) => same(values),
+            Self::Bytes(values) => values.iter().all(Option::is_none),
+            Self::Time(_) => false,
+            Self::Flag(values) => same(values),
+        }
+    }
+}
+
 /// Rows of the same columns. The first row says of which type each column is.
 #[derive(Default)]
 pub(super) struct Batch<'v> {
     columns: Vec<Column<'v>>,
+    /// Whether a column is bound as the one value that it has.
+    is_single: Vec<bool>,
     at: usize,
 }
 
@@ -53,23 +95,41 @@ impl<'v> Batch<'v> {
 
     /// `unnest($1::text[], …)` of all columns, from `$first` on.
     pub(super) fn unnest(&self, first: usize) -> String {
-        let arrays = self.columns.iter().enumerate().map(|(index, column)| {
-            let kind = match column {
-                Column::Text(_) => "text",
-                Column::Int(_) => "bigint",
-                Column::Bytes(_) => "bytea",
-                Column::Time(_) => "timestamptz",
-                Column::Flag(_) => "boolean",
-            };
-            format!("${}::{kind}[]", first + index)
-        });
+        let arrays = self.columns.iter().zip(first..);
+        let arrays = arrays.map(|(column, n)| format!("${n}::{}[]", column.kind()));
         format!("unnest({})", arrays.collect::<Vec<_>>().join(", "))
     }
 
-    /// Binds the arrays.
+    /// What to select for the columns, and the rest of that statement. What all of many rows share is said once, and need not
+    /// be taken apart row by row.
+    pub(super) fn select(&mut self, first: usize) -> String {
+        let is_many = self.columns.first().is_some_and(|column| column.rows() >= MANY);
+        let (mut list, mut names, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
+        for (n, column) in (first..).zip(&self.columns) {
+            let kind = column.kind();
+            let is_single = is_many && column.is_uniform();
+            self.is_single.push(is_single);
+            if is_single {
+                list.push(format!("${n}::{kind}"));
+            } else {
+                list.push(format!("u.c{n}"));
+                names.push(format!("c{n}"));
+                arrays.push(format!("${n}::{kind}[]"));
+            }
+        }
+        let [list, names, arrays] = [list, names, arrays].map(|parts| parts.join(", "));
+        format!("{list} FROM unnest({arrays}) AS u ({names})")
+    }
+
+    /// Binds the arrays, and what is single.
     pub(super) fn bind(self, arguments: &mut PgArguments) -> Result<()> {
-        for column in self.columns {
+        let is_single = self.is_single.into_iter().chain(repeat(false));
+        for (column, is_single) in self.columns.into_iter().zip(is_single) {
             match column {
+                Column::Text(mut values) if is_single => arguments.add(values.pop().flatten()),
+                Column::Int(mut values) if is_single => arguments.add(values.pop().flatten()),
+                Column::Bytes(mut values) if is_single => arguments.add(values.pop().flatten()),
+                Column::Flag(mut values) if is_single => arguments.add(values.pop()),
                 Column::Text(values) => arguments.add(values),
                 Column::Int(values) => arguments.add(values),
                 Column::Bytes(values) => arguments.add(values),

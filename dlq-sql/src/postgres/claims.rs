@@ -69,9 +69,9 @@ impl Claims for PostgresStore {
     async fn run_schedule(
         &self,
         run: ScheduleRun,
-    ) -> std::result::Result<(u64, Timestamp), StoreError> {
+    ) -> std::result::Result<(u64, Duration), StoreError> {
         if !run.schedule.enabled {
-            return Ok((0, Timestamp::MAX));
+            return Ok((0, Duration::MAX));
         }
         transact!(self, unit => unit.run_schedule(&run)).during("run the schedule")
     }

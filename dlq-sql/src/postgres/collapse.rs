@@ -17,6 +17,7 @@ const ORIGINALS: usize = 500;
 impl Unit<'_> {
     pub(super) async fn deduplicate(&mut self, force: bool) -> Result<u64> {
         // Nobody writes letters until the call is done.
+        self.take_time().await?;
         self.switch_dedup(false).await?;
         let all = Query::new(format!("SELECT count(*) FROM {}", self.names().letters));
         let all = all.first(self.conn(), |row| Fields::of(row).unsigned()).await?.unwrap_or(0);

@@ -153,7 +153,8 @@ impl PostgresBuilder {
     /// `Unavailable`; zero means for ever. A call that it is answering, however slowly, is not cut off. Whether a call
     /// that was given up has been carried out is not known; it may be made again. To be longer than
     /// [`statement_timeout`](Self::statement_timeout), or no statement could take that long. What the database is given
-    /// time for (migrating, starting and cancelling operations, looking for damage) may be silent for six hours.
+    /// time for (migrating, starting and cancelling operations, deduplicating, looking for damage) may be silent for six
+    /// hours; marking and deleting all letters that match for ten times as long, as their statements may run.
     ///
     /// On a pool that was handed over only the connection of that call is closed; on one of the store's own, those that
     /// nobody uses too, since they are most often as dead.
@@ -276,9 +277,11 @@ impl PostgresBuilder {
 
     /// What the server is to end by itself.
     fn limits(&self) -> Result<[(&'static str, u128); 2]> {
-        // Who vanishes in the middle of a call is to leave no locks behind.
-        let idle = self.patience()?.0.map_or(0, |answer| answer.as_millis());
-        let statement = self.statement_timeout.as_millis();
+        let statement = self.statement_timeout;
+        // Who vanishes in the middle of a call is to leave no locks behind; and the server is to end that before it is
+        // given up, so that a COMMIT which did not come is known to be none.
+        let idle = self.patience()?.0.map_or(Duration::ZERO, |answer| (statement + answer) / 2);
+        let [statement, idle] = [statement, idle].map(|limit| limit.as_millis());
         Ok([("statement_timeout", statement), ("idle_in_transaction_session_timeout", idle)])
     }
 

@@ -24,13 +24,14 @@ use super::query::Query;
 use super::tables::COUNTED;
 use crate::error::Result;
 
-/// How many letters a process changes at least before it folds.
+/// How many differences a process appends at least before it folds. What is put at once is told apart by kind; of all else
+/// each letter counts.
 const LEAST: u64 = 1_000;
 
 /// How many differences a reader finds at least before it folds.
 pub(super) const MANY: u64 = 10_000;
 
-/// How many letters this process may still change before it folds.
+/// How many differences this process may still append before it folds.
 #[derive(Debug)]
 pub(super) struct Folding {
     left: AtomicU64,
@@ -52,9 +53,9 @@ impl Folding {
 }
 
 impl PostgresStore {
-    /// So many letters were written, and are durable.
-    pub(super) async fn wrote(&self, letters: usize) {
-        if self.inner.folding.wrote(letters as u64) {
+    /// So many differences were appended, and are durable.
+    pub(super) async fn wrote(&self, differences: usize) {
+        if self.inner.folding.wrote(differences as u64) {
             self.fold().await;
         }
     }

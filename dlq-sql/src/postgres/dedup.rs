@@ -204,7 +204,7 @@ impl Unit<'_> {
     pub(super) async fn merge(&mut self, owner: LetterId, death: DeadLetter) -> Result<Receipt> {
         self.set_alias(death.id, owner, death.generation);
         if let Some(mut row) = self.whole(owner).await? {
-            self.died_anew(&mut row).await?;
+            self.died_anew(&mut row, &death).await?;
             row.void();
             rules::merge(&mut row.letter, death, self.now());
             self.take_key(&row).await?;

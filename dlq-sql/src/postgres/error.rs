@@ -17,6 +17,8 @@ fn again(error: &sqlx::Error) -> Again {
             Some("40001" | "40P01" | "23505" | "23503") => Again::Collided,
             // The server shut down, or somebody ended the connection.
             Some("57P01" | "57P02") => Again::Broken,
+            // It did so itself: nothing came for too long, in a transaction or between two, or that took too long.
+            Some("25P03" | "25P04" | "57P05") => Again::Broken,
             // Another connection may lead to a server that takes writes, or this one was told so when it began.
             Some("25006") => Again::Broken,
             _ => Again::No,
@@ -99,6 +101,10 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
             "the database is read-only, a replica perhaps; connect to one that takes writes",
         ),
         "57014" => (Unavailable, "the statement took longer than its time-out"),
+        "25P03" | "25P04" => (
+            Unavailable,
+            "the call stood still for so long that the database took it back; try again",
+        ),
         "55P03" => (Unavailable, "another holds a lock; try again"),
         "53100" => (Unavailable, "the disk of the database is full; make room and try again"),
         "53300" => (

@@ -154,7 +154,7 @@ impl Unit<'_> {
                 self.end_item(&mut row, ItemOutcome::Skipped, Some("dismissed")).await?;
             }
             Finish::Resolved(_) => self.end_item(&mut row, ItemOutcome::Succeeded, None).await?,
-            Finish::Dead(_) => self.died_anew(&mut row).await?,
+            Finish::Dead(death) => self.died_anew(&mut row, death).await?,
             Finish::Retry { .. } | Finish::Released { .. } => {}
         }
         let changed = row.finish(&held, finish.clone(), self.now());

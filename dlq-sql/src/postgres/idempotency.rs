@@ -124,14 +124,23 @@ impl Idempotency for PostgresIdempotency {
         release: Release,
     ) -> std::result::Result<bool, StoreError> {
         let store = &self.store;
-        let failed = u32::from(release == Release::Failed);
+        // What is added to the attempts, and by what both counts are multiplied.
+        let (failed, kept) = match release {
+            Release::Failed => (1_u32, 1_u32),
+            Release::Unused => (0, 1),
+            Release::Dead => (0, 0),
+        };
         attempt!(store, conn => async {
             let now = store.given_time();
             let update = self
                 .update()
-                .push("phase = 'free', attempts = CASE phase WHEN 'held' THEN least(attempts + ")
+                .push("phase = 'free', attempts = CASE phase WHEN 'held' THEN least(attempts * ")
+                .bind(kept)
+                .push(" + ")
                 .bind(failed)
-                .push(", 4294967295) ELSE attempts END, since = CASE phase WHEN 'held' THEN ")
+                .push(", 4294967295) ELSE attempts END, crashes = CASE phase WHEN 'held' THEN crashes * ")
+                .bind(kept)
+                .push(" ELSE crashes END, since = CASE phase WHEN 'held' THEN ")
                 .now(now)
                 .push(" ELSE since END, until = CASE phase WHEN 'held' THEN ")
                 .now(now)

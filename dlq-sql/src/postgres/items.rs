@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use dlq_core::OperationId;
 use dlq_core::store::{ItemOutcome, Operation};
+use dlq_core::{DeadLetter, OperationId};
 
 use super::batch::Batch;
 use super::codec::Fields;
@@ -133,13 +133,13 @@ impl Unit<'_> {
         Ok(())
     }
 
-    /// The operation that holds the letter learns that it died anew.
-    pub(super) async fn died_anew(&mut self, row: &mut Row) -> Result<()> {
+    /// The operation that holds the letter learns that it died anew, and of what.
+    pub(super) async fn died_anew(&mut self, row: &mut Row, death: &DeadLetter) -> Result<()> {
         if self.item_outcome(row).await? == Some(ItemOutcome::Queued) {
             let why = Some("died again before it was sent");
             return self.end_item(row, ItemOutcome::Skipped, why).await;
         }
-        self.end_item(row, ItemOutcome::FailedAgain, None).await
+        self.end_item(row, ItemOutcome::FailedAgain, Some(&death.error())).await
     }
 
     /// Writes the outcomes that have changed.

@@ -207,13 +207,23 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
     const BY: &str = "t.status, t.reason, t.cause, t.class, t.consumer, t.subject";
     let is_counted = is_counted(filter);
     let query = if is_counted {
-        let none = "NULL::timestamptz, NULL::timestamptz, count(*) - 1";
-        Query::new(format!("SELECT {BY}, sum(t.n)::bigint, {none} FROM {} t WHERE ", names.counts))
+        // Of a kind and a fingerprint there is one when they were folded.
+        let none = "NULL::timestamptz, NULL::timestamptz, (sum(t.parts) - count(*))::bigint";
+        Query::new(format!(
+            "SELECT {BY}, sum(t.n)::bigint, {none} FROM \
+             (SELECT {BY}, sum(t.n) AS n, count(*) AS parts FROM {} t WHERE ",
+            names.counts
+        ))
     } else {
         let edges = "min(t.created_at), max(t.created_at), 0::bigint";
         Query::new(format!("SELECT {BY}, count(*), {edges} FROM {} t WHERE ", names.letters))
     };
-    let query = query.filter(filter).push(&format!(" GROUP BY {BY}"));
+    let query = query.filter(filter);
+    let query = if is_counted {
+        query.push(&format!(" GROUP BY {BY}, t.fingerprint) t GROUP BY {BY}"))
+    } else {
+        query.push(&format!(" GROUP BY {BY}"))
+    };
     let kinds = query.all(conn, |record| {
         let mut fields = Fields::of(record);
         let kind = Kind::read(&mut fields)?;

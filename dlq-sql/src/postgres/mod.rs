@@ -49,8 +49,9 @@
 //! | the connection that listens is cut, or nothing comes through it any more | nothing, one line in the log | as before: it is made anew, and every lane asks once |
 //!
 //! A put of more than some thousand letters is several transactions; written again, it changes nothing. That goes for
-//! every call whose answer was lost: it is made again, and what is done already changes nothing. A claim that was made
-//! and that nobody was told of is as one whose process died.
+//! every call whose answer was lost: it is made again where what is done already changes nothing, and everywhere else the
+//! database is asked first whether it was carried out. A claim that was made and that nobody was told of is as one whose
+//! process died.
 //!
 //! # The tables
 //!
@@ -85,6 +86,7 @@ mod collapse;
 mod config;
 mod counts;
 mod dedup;
+mod doubt;
 mod due;
 mod edit;
 mod error;
@@ -230,6 +232,11 @@ impl PostgresStore {
     /// The same, for a call for which the database is given time.
     fn patient(&self) -> Self {
         Self { patience: self.patience.long(), ..self.clone() }
+    }
+
+    /// The same, for a call about all letters that match.
+    fn patient_with_many(&self) -> Self {
+        Self { patience: self.patience.for_many(), ..self.clone() }
     }
 
     fn pool(&self) -> &PgPool {

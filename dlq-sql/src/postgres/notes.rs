@@ -3,10 +3,12 @@
 use dlq_core::store::{Actor, AuditEntry};
 
 use super::batch::Batch;
+use super::codec::Fields;
 use super::query::Query;
 use super::unit::Unit;
+use super::upkeep::Deletion;
 use crate::error::Result;
-use crate::values::{self, Put as _};
+use crate::values::{self, Put as _, Take as _};
 
 impl Unit<'_> {
     /// Appends to the record of what operators did.
@@ -18,6 +20,30 @@ impl Unit<'_> {
     pub(super) fn note_action(&mut self, by: &Actor, action: &str, subject: String, affected: u64) {
         let (by, action, at) = (by.clone(), action.to_owned(), self.now());
         self.note(AuditEntry { at, by, action, subject, affected, operation: None });
+    }
+
+    /// The same for what is done in several transactions: adds to the entry of those before; which one that is.
+    pub(super) async fn note_part(
+        &mut self,
+        entry: Option<i64>,
+        deletion: &Deletion,
+        affected: u64,
+    ) -> Result<i64> {
+        let (audit, affected) = (&self.names().audit, values::signed(affected));
+        if let Some(entry) = entry {
+            let add =
+                Query::new(format!("UPDATE {audit} SET affected = affected + ")).bind(affected);
+            add.push(" WHERE seq = ").bind(entry).run(self.conn()).await?;
+            return Ok(entry);
+        }
+        let insert = Query::new(format!(
+            "INSERT INTO {audit} (at, who, note, action, subject, affected) VALUES ("
+        ));
+        let insert = insert.bind(self.now()).push(", ").bind(deletion.by.who.as_str()).push(", ");
+        let insert = insert.bind(deletion.by.note.as_deref()).push(", ").bind(deletion.action);
+        let insert = insert.push(", ").bind(deletion.subject.as_str()).push(", ").bind(affected);
+        let seq = insert.push(") RETURNING seq").first(self.conn(), |row| Fields::of(row).int());
+        Ok(seq.await?.unwrap_or_default())
     }
 
     pub(super) async fn write_notes(&mut self, notes: &[AuditEntry]) -> Result<()> {

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
-use super::call::{attempt, transact};
+use super::call::{attempt, transact_once};
 use super::claims::{each_consumer, of_consumer};
 use super::codec::Fields;
 use super::names::Names;
@@ -29,7 +29,7 @@ impl Operations for PostgresStore {
     ) -> std::result::Result<Operation, StoreError> {
         serve(&spec).during("start the replay")?;
         let patient = self.patient();
-        transact!(&patient, unit => unit.start(&spec, &by)).during("start the replay")
+        transact_once!(&patient, unit => unit.start(&spec, &by)).during("start the replay")
     }
 
     async fn operation(
@@ -63,7 +63,8 @@ impl Operations for PostgresStore {
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
         let patient = self.patient();
-        transact!(&patient, unit => unit.control(id, control, &by)).during("steer the operation")
+        transact_once!(&patient, unit => unit.control(id, control, &by))
+            .during("steer the operation")
     }
 }
 

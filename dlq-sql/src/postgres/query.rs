@@ -140,6 +140,14 @@ impl Query {
         Ok(self)
     }
 
+    /// Adds what to select for the columns of a batch, `FROM` and the batch itself.
+    pub(super) fn select(mut self, mut batch: Batch<'_>) -> Result<Self> {
+        self.sql.push_str(&batch.select(self.bound + 1));
+        self.bound += batch.width();
+        batch.bind(&mut self.arguments)?;
+        Ok(self)
+    }
+
     #[cfg(test)]
     pub(super) fn sql(&self) -> &str {
         &self.sql

@@ -4,6 +4,8 @@
 //! letters that another is at. Everybody else locks letters first and operations then, so that nobody waits in a circle.
 //! What is released is claimed in the same transaction: if the process dies before, nothing was released.
 
+use std::collections::BTreeMap;
+
 use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
 use dlq_core::{Filter, LetterId, OperationId, StoreErrorKind};
 
@@ -16,6 +18,11 @@ use super::unit::Unit;
 use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
+
+/// How many letters a claim sets aside before it leaves the others to the next: meanwhile they are locked.
+const ASIDE: u64 = 500;
+/// How many items without a letter it ends.
+const ORPHANS: i64 = 5_000;
 
 impl Unit<'_> {
     /// Lets running operations release letters that match, `room` at most.
@@ -55,10 +62,14 @@ impl Unit<'_> {
         filter: &Filter,
         wanted: u64,
     ) -> Result<u64> {
-        let (mut released, mut from) = (0, 0);
-        while released < wanted {
+        let (mut released, mut aside, mut from) = (0, 0, 0);
+        // Who claims next goes on.
+        while released < wanted && aside < ASIDE {
             let queued = self.queued(operation.id, filter, from, wanted - released).await?;
-            let Some((last, _)) = queued.last() else { break };
+            let Some((last, _)) = queued.last() else {
+                self.end_orphans(operation.id, filter).await?;
+                break;
+            };
             from = last + 1;
             let letters: Vec<_> = queued.iter().map(|(_, letter)| *letter).collect();
             self.fetch_heads(&letters).await?;
@@ -72,10 +83,39 @@ impl Unit<'_> {
             let capped: Vec<_> = rows.iter().filter(capped).map(|row| row.letter.id).collect();
             self.fetch(&capped).await?;
             for row in rows {
-                released += u64::from(self.release_one(operation, row).await?);
+                let is_released = self.release_one(operation, row).await?;
+                released += u64::from(is_released);
+                aside += u64::from(!is_released);
             }
         }
         Ok(released)
+    }
+
+    /// Ends queued items whose letters nobody will find: they were deleted, or taken out of the operation, by hand.
+    async fn end_orphans(&mut self, id: OperationId, filter: &Filter) -> Result<()> {
+        let now = self.now();
+        let (consumers, _) = by_consumer(filter);
+        let Names { items, letters, .. } = self.names();
+        let gone = each_consumer(Query::new("WITH gone AS (SELECT q.idx FROM "), &consumers);
+        let gone = gone.push(&format!(
+            "(SELECT i.idx FROM {items} i WHERE {}i.outcome = 'queued' AND NOT EXISTS \
+             (SELECT FROM {letters} t WHERE t.letter_id = i.letter_id AND t.operation = i.operation AND t.item = i.idx) \
+             AND i.operation = ",
+            of_consumer("i", &consumers)
+        ));
+        let gone = gone.bind(id).push(" LIMIT ").bind(ORPHANS).push(&format!(
+            ") q) UPDATE {items} i SET outcome = 'skipped', why = 'the letter is not there any more', at = "
+        ));
+        let gone = gone.bind(now).push(" FROM gone g WHERE i.idx = g.idx AND i.operation = ");
+        let gone = gone.bind(id).run(self.conn()).await?;
+        if gone > 0
+            && let Some(operation) = self.operation_mut(id).await?
+        {
+            skip(&mut operation.progress.by_outcome, ItemOutcome::Queued, gone);
+            operation.state = operation.advance(now, 0).state;
+            operation.updated_at = now;
+        }
+        Ok(())
     }
 
     /// Locks the first queued items from `from` on whose letters match, in the frozen order.
@@ -205,12 +245,17 @@ impl Unit<'_> {
         if let Some(operation) = self.operation_mut(id).await? {
             let outcomes = &mut operation.progress.by_outcome;
             for (before, count) in counts {
-                let left = outcomes.get(&before).copied().unwrap_or(0).saturating_sub(count);
-                outcomes.insert(before, left);
-                *outcomes.entry(ItemOutcome::Skipped).or_default() += count;
+                skip(outcomes, before, count);
             }
-            outcomes.retain(|_, count| *count > 0);
         }
         Ok(())
     }
+}
+
+/// So many items that had an outcome are skipped now.
+fn skip(outcomes: &mut BTreeMap<ItemOutcome, u64>, before: ItemOutcome, count: u64) {
+    let left = outcomes.get(&before).copied().unwrap_or(0).saturating_sub(count);
+    outcomes.insert(before, left);
+    *outcomes.entry(ItemOutcome::Skipped).or_default() += count;
+    outcomes.retain(|_, count| *count > 0);
 }

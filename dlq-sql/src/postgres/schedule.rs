@@ -1,5 +1,7 @@
 //! The automatic schedule: of all processes that look at once, one runs it.
 
+use std::time::Duration;
+
 use dlq_core::store::{ScheduleRun, rules};
 use dlq_core::{ErrorClass, LetterId, Timestamp};
 
@@ -12,12 +14,12 @@ use crate::row::Changed;
 use crate::values::Take as _;
 
 impl Unit<'_> {
-    pub(super) async fn run_schedule(&mut self, run: &ScheduleRun) -> Result<(u64, Timestamp)> {
+    pub(super) async fn run_schedule(&mut self, run: &ScheduleRun) -> Result<(u64, Duration)> {
         let (now, every) = (self.now(), run.schedule.every);
         if let Some(next) = self.last_run(run).await?.map(|last| last.after(every))
             && next > now
         {
-            return Ok((0, next));
+            return Ok((0, next.since(now)));
         }
         // Whoever else looks at this moment waits here, and then finds that it has run.
         let taken = Query::new(format!(
@@ -29,7 +31,7 @@ impl Unit<'_> {
         );
         if taken.bind(now.before(every)).run(self.conn()).await? == 0 {
             let last = self.last_run(run).await?.unwrap_or(now);
-            return Ok((0, last.after(every)));
+            return Ok((0, last.after(every).since(now)));
         }
         let eligible = self.eligible(run).await?;
         self.fetch_heads(&eligible).await?;
@@ -42,7 +44,7 @@ impl Unit<'_> {
                 count += 1;
             }
         }
-        Ok((count, now.after(every)))
+        Ok((count, every))
     }
 
     async fn last_run(&mut self, run: &ScheduleRun) -> Result<Option<Timestamp>> {

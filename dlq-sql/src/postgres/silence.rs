@@ -22,6 +22,10 @@ use crate::error::{Again, Fault, Result};
 /// looking for damage.
 const LONG: Duration = Duration::from_secs(6 * 3600);
 
+/// How many times as long as otherwise a statement may take, and the server be silent, where a call is about all letters
+/// that match.
+pub(super) const MANY: u32 = 10;
+
 /// How long the server may be silent; `None` means for ever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience(pub(super) Option<Duration>);
@@ -30,6 +34,11 @@ impl Patience {
     /// For what the server is given time for.
     pub(super) fn long(self) -> Self {
         Self(self.0.map(|limit| limit.max(LONG)))
+    }
+
+    /// For calls about all letters that match.
+    pub(super) fn for_many(self) -> Self {
+        Self(self.0.map(|limit| limit.saturating_mul(MANY)))
     }
 
     /// Runs what waits for nothing but the server; gives up when that has been silent for too long. Then `work` is

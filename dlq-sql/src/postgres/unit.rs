@@ -11,9 +11,11 @@ use super::Inner;
 use super::call::not_begun;
 use super::codec::{Fields, read_head, read_whole};
 use super::dedup::Originals;
+use super::doubt::Doubt;
 use super::names::Names;
 use super::query::{DURABLE, Query};
 use super::rows;
+use super::silence::MANY;
 use crate::error::{Again, Fault, Result};
 use crate::row::{Changed, Row};
 use crate::values::Take as _;
@@ -23,6 +25,8 @@ pub(super) struct Unit<'c> {
     transaction: Transaction<'c, Postgres>,
     names: &'c Names,
     now: Timestamp,
+    /// The number of the transaction, by which the server knows later what became of it; where it was taken.
+    number: Option<String>,
     rows: BTreeMap<LetterId, Slot>,
     /// Places in operations whose outcome was looked at, and what is to be written of them.
     pub(super) items: BTreeMap<(OperationId, u64), Item>,
@@ -76,6 +80,7 @@ impl<'c> Unit<'c> {
             transaction,
             names: &store.names,
             now,
+            number: None,
             rows: BTreeMap::new(),
             items: BTreeMap::new(),
             operations: BTreeMap::new(),
@@ -88,14 +93,24 @@ impl<'c> Unit<'c> {
 
     /// Writes what was held back and makes it durable; or, where the call failed, takes back what it did. Its locks are
     /// gone then: a letter that is still locked would be passed over by whoever claims. Says whose letters became due.
-    pub(super) async fn end<T>(mut self, done: Result<T>) -> Result<(T, BTreeSet<String>)> {
+    /// What was to be said of a COMMIT whose answer was lost is left in `doubt`.
+    pub(super) async fn end<T>(
+        mut self,
+        done: Result<T>,
+        doubt: &mut Option<Doubt<T>>,
+    ) -> Result<(T, BTreeSet<String>)> {
         let done = match done {
             Ok(done) => self.write().await.map(|()| done),
             Err(fault) => Err(fault),
         };
         match done {
             Ok(done) => {
-                self.transaction.commit().await?;
+                let ended = self.transaction.commit().await.map_err(Fault::from);
+                if let Err(fault) = ended {
+                    let after = |number| Doubt::after(&fault, number, (done, self.wakes));
+                    *doubt = self.number.and_then(after);
+                    return Err(fault);
+                }
                 Ok((done, self.wakes))
             }
             Err(fault) => {
@@ -104,6 +119,13 @@ impl<'c> Unit<'c> {
                 Err(fault)
             }
         }
+    }
+
+    /// From now on the server can say later what became of it.
+    pub(super) async fn take_number(&mut self) -> Result<()> {
+        let number = Query::new("SELECT pg_current_xact_id()::text");
+        self.number = number.first(self.conn(), |row| Fields::of(row).text()).await?;
+        Ok(())
     }
 
     async fn write(&mut self) -> Result<()> {
@@ -131,6 +153,17 @@ impl<'c> Unit<'c> {
     /// The rest of the call is about more letters than a statement has time for otherwise.
     pub(super) async fn take_time(&mut self) -> Result<()> {
         Query::new("SET LOCAL statement_timeout = 0").run(self.conn()).await?;
+        Ok(())
+    }
+
+    /// The rest of the call is about all letters that match, and is given [`MANY`] times as long.
+    pub(super) async fn take_time_for_many(&mut self) -> Result<()> {
+        let longer = format!(
+            "SELECT set_config(name, least(setting::bigint * {MANY}, {})::text, true) \
+             FROM pg_settings WHERE name = 'statement_timeout'",
+            i32::MAX
+        );
+        Query::new(longer).run(self.conn()).await?;
         Ok(())
     }
 
@@ -173,11 +206,32 @@ impl<'c> Unit<'c> {
         Ok(())
     }
 
+    /// Locks all letters that meet a condition on `t`, however many they are; they are read in portions then, or
+    /// operations would be locked before letters.
+    pub(super) async fn lock_where(&mut self, condition: Query) -> Result<()> {
+        self.take_time_for_many().await?;
+        let select = format!("SELECT count(*) FROM (SELECT FROM {} t WHERE ", self.names.letters);
+        let query = condition.before_it(&select).push(" ORDER BY t.letter_id FOR UPDATE) l");
+        query.run(self.conn()).await?;
+        Ok(())
+    }
+
     /// Locks the letters that meet a condition on `t`, and reads them without the messages' bytes and the histories.
     pub(super) async fn fetch_where(&mut self, condition: Query) -> Result<Vec<Row>> {
+        self.fetch_heads_of(condition.push(" ORDER BY t.letter_id FOR UPDATE")).await
+    }
+
+    /// The same for so many of them, the first by their ids. What was fetched before is written and forgotten.
+    pub(super) async fn fetch_portion(&mut self, condition: Query, limit: u32) -> Result<Vec<Row>> {
         self.flush().await?;
-        let query = condition.before_it(&format!("{} WHERE ", self.names.select_head));
-        let query = query.push(" ORDER BY t.letter_id FOR UPDATE");
+        self.rows.clear();
+        let query = condition.push(" ORDER BY t.letter_id LIMIT ").bind(limit);
+        self.fetch_heads_of(query.push(" FOR UPDATE")).await
+    }
+
+    async fn fetch_heads_of(&mut self, query: Query) -> Result<Vec<Row>> {
+        self.flush().await?;
+        let query = query.before_it(&format!("{} WHERE ", self.names.select_head));
         let rows = query.all(self.conn(), read_head).await?;
         for row in &rows {
             self.keep(row.clone(), false, Pending::Nothing);

@@ -11,8 +11,9 @@ use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
 use super::batch::Batch;
-use super::call::{attempt, transact};
+use super::call::{attempt, transact, transact_once};
 use super::codec::Fields;
+use super::names::Names;
 use super::query::{DURABLE, Query};
 use super::sink::{size, too_large};
 use super::unit::Unit;
@@ -23,6 +24,12 @@ use crate::values::{self, Put as _, Take as _};
 /// How many letters are deleted in one transaction.
 const BATCH: usize = 1_000;
 
+/// How many batches are looked up at a time.
+const AHEAD: u32 = 20;
+
+/// How many letters of one transaction are in memory at a time.
+const PORTION: u32 = 5_000;
+
 impl Upkeep for PostgresStore {
     async fn mark(
         &self,
@@ -30,7 +37,8 @@ impl Upkeep for PostgresStore {
         mark: Mark,
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
-        transact!(self, unit => unit.mark(&selection, mark, &by)).during("mark letters")
+        let patient = self.patient_with_many();
+        transact_once!(&patient, unit => unit.mark(&selection, mark, &by)).during("mark letters")
     }
 
     async fn delete(
@@ -38,16 +46,15 @@ impl Upkeep for PostgresStore {
         selection: Selection,
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
-        let subject = values::json(selection.filter());
-        let meant = Meant { filter: selection.filter().clone(), old: None };
-        let delete = async {
-            let marked = self.delete_in_batches(&meant, BATCH, "deleted by an operator").await?;
-            transact!(self, unit => async {
-                unit.note_action(&by, "delete", subject.clone(), marked.changed);
-                Ok(marked)
-            })
+        let deletion = Deletion {
+            meant: Meant { filter: selection.filter().clone(), old: None },
+            batch: BATCH,
+            why: "deleted by an operator",
+            action: "delete",
+            subject: values::json(selection.filter()),
+            by,
         };
-        delete.await.during("delete letters")
+        self.delete_in_batches(&deletion).await.during("delete letters")
     }
 
     async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> std::result::Result<u64, StoreError> {
@@ -62,13 +69,15 @@ impl Upkeep for PostgresStore {
                 latest: now.before(cleanup.older_than),
                 include_unresolved: cleanup.include_unresolved,
             };
-            let meant = Meant { filter: cleanup.filter.clone(), old: Some(old) };
-            let batch = cleanup.batch.max(1) as usize;
-            let deleted = self.delete_in_batches(&meant, batch, "deleted by a cleanup").await?;
-            transact!(self, unit => async {
-                unit.note_action(&by, "cleanup", subject.to_string(), deleted.changed);
-                Ok(deleted.changed)
-            })
+            let deletion = Deletion {
+                meant: Meant { filter: cleanup.filter, old: Some(old) },
+                batch: cleanup.batch.max(1) as usize,
+                why: "deleted by a cleanup",
+                action: "cleanup",
+                subject: subject.to_string(),
+                by,
+            };
+            Ok(self.delete_in_batches(&deletion).await?.changed)
         };
         clean.await.during("clean up")
     }
@@ -79,7 +88,7 @@ impl Upkeep for PostgresStore {
         edit: Edit,
         by: Actor,
     ) -> std::result::Result<DeadLetter, StoreError> {
-        transact!(self, unit => unit.edit(id, &edit, &by, self.inner.largest))
+        transact_once!(self, unit => unit.edit(id, &edit, &by, self.inner.largest))
             .during("edit the letter")
     }
 
@@ -145,9 +154,23 @@ impl Upkeep for PostgresStore {
     }
 
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
-        transact!(self, unit => unit.deduplicate(force)).during("deduplicate")
+        let patient = self.patient();
+        transact_once!(&patient, unit => unit.deduplicate(force)).during("deduplicate")
     }
 }
+
+/// What is deleted, in which portions, and what is said of it.
+pub(super) struct Deletion {
+    meant: Meant,
+    batch: usize,
+    why: &'static str,
+    pub(super) action: &'static str,
+    pub(super) subject: String,
+    pub(super) by: Actor,
+}
+
+/// Where a letter is in the order in which they are deleted.
+type Place = (Timestamp, LetterId);
 
 /// Which letters are deleted.
 struct Meant {
@@ -173,6 +196,50 @@ impl Meant {
             None => query,
         }
     }
+
+    /// The column in whose order there is an index of them.
+    fn order(&self) -> &'static str {
+        match &self.old {
+            Some(old) if !old.include_unresolved => "t.updated_at",
+            _ => "t.created_at",
+        }
+    }
+
+    fn select(&self, names: &Names) -> Query {
+        let (order, letters) = (self.order(), &names.letters);
+        self.condition(Query::new(format!("SELECT {order}, t.letter_id FROM {letters} t WHERE ")))
+    }
+
+    /// The one that is deleted last.
+    fn last(&self, names: &Names) -> impl Fn() -> Query {
+        let order = self.order();
+        move || {
+            self.select(names).push(&format!(" ORDER BY {order} DESC, t.letter_id DESC LIMIT 1"))
+        }
+    }
+
+    /// Those that are deleted next.
+    fn next(
+        &self,
+        names: &Names,
+        after: Option<Place>,
+        last: Place,
+        limit: u32,
+    ) -> impl Fn() -> Query {
+        let order = self.order();
+        let than = move |query: Query, sign: &str, (at, id): Place| {
+            let query = query.push(&format!(" AND ({order}, t.letter_id) {sign} (")).bind(at);
+            query.push(", ").bind(id).push(")")
+        };
+        move || {
+            let query = than(self.select(names), "<=", last);
+            let query = match after {
+                Some(after) => than(query, ">", after),
+                None => query,
+            };
+            query.push(&format!(" ORDER BY {order}, t.letter_id LIMIT ")).bind(limit)
+        }
+    }
 }
 
 impl PostgresStore {
@@ -195,25 +262,54 @@ impl PostgresStore {
         }
     }
 
-    /// Deletes in several transactions, so that others can work in between.
-    async fn delete_in_batches(
-        &self,
-        meant: &Meant,
-        batch: usize,
-        why: &'static str,
-    ) -> Result<Marked> {
-        let selected = attempt!(self, conn => async {
-            let sql = format!("SELECT t.letter_id FROM {} t WHERE ", self.names().letters);
-            let query = meant.condition(Query::new(sql));
-            query.push(" ORDER BY t.created_at, t.letter_id").all(conn, |row| Fields::of(row).letter()).await
-        })?;
+    /// Deletes in several transactions, so that others can work in between; each adds to one entry of the audit.
+    async fn delete_in_batches(&self, deletion: &Deletion) -> Result<Marked> {
         let mut marked = Marked::default();
-        for ids in selected.chunks(batch) {
-            let step = transact!(self, unit => unit.delete(ids, meant, why))?;
-            marked.changed += step.changed;
-            marked.skipped += step.skipped;
+        let deleted = self.delete_all(deletion, &mut marked).await;
+        deleted.map_err(|fault| fault.having_deleted(marked.changed)).map(|()| marked)
+    }
+
+    async fn delete_all(&self, deletion: &Deletion, marked: &mut Marked) -> Result<()> {
+        let Deletion { meant, batch, .. } = deletion;
+        let ahead = u32::try_from(*batch).unwrap_or(u32::MAX).saturating_mul(AHEAD);
+        // Those that come meanwhile are not hunted down: they may come faster than they go.
+        let last = self.places(meant.last(self.names())).await?.pop();
+        let (mut after, mut entry) = (None, None);
+        loop {
+            let places = match last {
+                Some(last) => self.places(meant.next(self.names(), after, last, ahead)).await?,
+                None => Vec::new(),
+            };
+            if places.is_empty() && entry.is_some() {
+                return Ok(());
+            }
+            let ids: Vec<_> = places.iter().map(|(_, id)| *id).collect();
+            // Where there is nothing to delete the audit says so.
+            for ids in ids.chunks(*batch).chain(ids.is_empty().then_some(&ids[..])) {
+                let (step, seq) = transact_once!(self, unit => async {
+                    let step = unit.delete(ids, meant, deletion.why).await?;
+                    Ok((step, unit.note_part(entry, deletion, step.changed).await?))
+                })?;
+                marked.changed += step.changed;
+                marked.skipped += step.skipped;
+                entry = Some(seq);
+            }
+            let Some(place) = places.last() else { return Ok(()) };
+            after = Some(*place);
         }
-        Ok(marked)
+    }
+
+    /// Where they are.
+    async fn places(&self, query: impl Fn() -> Query) -> Result<Vec<Place>> {
+        let patient = self.patient_with_many();
+        transact!(&patient, unit => async {
+            unit.take_time_for_many().await?;
+            let place = |row: &PgRow| {
+                let mut fields = Fields::of(row);
+                Ok((fields.time()?, fields.letter()?))
+            };
+            query().all(unit.conn(), place).await
+        })
     }
 }
 
@@ -239,16 +335,25 @@ impl Unit<'_> {
     }
 
     async fn mark(&mut self, selection: &Selection, mark: Mark, by: &Actor) -> Result<Marked> {
-        let mut rows = self.fetch_where(Query::new("").filter(selection.filter())).await?;
-        rows.sort_unstable_by_key(|row| (row.letter.state.created_at, row.letter.id));
-        self.fetch_items(&rows.iter().collect::<Vec<_>>()).await?;
-        let mut marked = Marked::default();
-        for row in rows {
-            if row.is_held(self.now()) {
-                marked.skipped += 1;
-            } else if !row.is_so(mark) {
-                marked.changed += 1;
-                self.mark_one(row, mark).await?;
+        let matching = || Query::new("").filter(selection.filter());
+        self.lock_where(matching()).await?;
+        let (mut marked, mut after) = (Marked::default(), None);
+        loop {
+            let portion = match after {
+                Some(after) => matching().push(" AND t.letter_id > ").bind(after),
+                None => matching(),
+            };
+            let rows = self.fetch_portion(portion, PORTION).await?;
+            let Some(last) = rows.last() else { break };
+            after = Some(last.letter.id);
+            self.fetch_items(&rows.iter().collect::<Vec<_>>()).await?;
+            for row in rows {
+                if row.is_held(self.now()) {
+                    marked.skipped += 1;
+                } else if !row.is_so(mark) {
+                    marked.changed += 1;
+                    self.mark_one(row, mark).await?;
+                }
             }
         }
         let action = match mark {

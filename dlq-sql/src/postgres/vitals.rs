@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 use super::PostgresStore;
 use super::call::attempt;
 use super::codec::Fields;
+use super::filter::start;
 use super::names::Names;
 use super::parts::{self, Amiss, Part};
 use super::query::Query;
@@ -49,8 +50,12 @@ impl PostgresStore {
         findings.extend(vitals.findings(&limits));
         findings.extend(more);
         // Behind a pooler that is known nobody listens.
-        if !self.inner.begin.is_pooled && !self.is_heard().await.during("check the store")? {
-            findings.push(unheard());
+        if !self.inner.begin.is_pooled {
+            match self.is_heard().await {
+                Ok(true) => {}
+                Ok(false) => findings.push(unheard()),
+                Err(fault) => findings.push(untold(&fault.during("listen"))),
+            }
         }
         if limits.is_deep {
             findings.extend(self.verify().await?.iter().map(|damage| damaged(damage)));
@@ -59,17 +64,22 @@ impl PostgresStore {
     }
 }
 
-/// The letters that have waited longest, by the index of what can be claimed.
+/// The letters of each consumer that have waited longest, by the index of what each can claim.
 async fn waiting(conn: &mut PgConnection, names: &Names, now: Timestamp) -> Result<Vec<Waiting>> {
+    let (letters, name) = (&names.letters, start("t.consumer"));
+    // From one consumer to the next, past all that wait for it.
+    let next = format!("(SELECT {name} AS name FROM {letters} t WHERE t.available_at IS NOT NULL");
     let sql = format!(
-        "SELECT t.status, t.consumer, t.available_at FROM {} t \
-         WHERE t.available_at IS NOT NULL AND t.available_at <= ",
-        names.letters
+        "WITH RECURSIVE c AS ({next} ORDER BY 1 LIMIT 1) UNION ALL \
+         SELECT {next} AND {name} > c.name ORDER BY 1 LIMIT 1) FROM c WHERE c.name IS NOT NULL) \
+         SELECT w.* FROM c, LATERAL (SELECT t.status, t.consumer, t.available_at FROM {letters} t \
+         WHERE {name} = c.name AND t.available_at <= "
     );
     Query::new(sql)
         .bind(now)
         .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
         .bind(Vitals::MOST)
+        .push(") w")
         .all(conn, |record| {
             let mut fields = Fields::of(record);
             Ok(Waiting {
@@ -176,6 +186,16 @@ fn unheard() -> Finding {
          mode stands before the database: connect past it, or let it share connections between sessions, or say that it is \
          there (`PostgresBuilder::pooler`, for the command `pooler=true` in the URL)",
     )
+}
+
+fn untold(error: &StoreError) -> Finding {
+    Finding::new(Severity::Warning, "connection", "LISTEN")
+        .found(error.to_string(), "what others say is heard")
+        .advice(
+            "lanes on this connection would find at their next poll, and not at once, what other processes made due; see that the \
+             database takes one connection more; if this is a replica, check the server that takes writes; behind a pooler say \
+             `.pooler(true)`, or pooler=true in the URL",
+        )
 }
 
 fn lacks((part, amiss): &(Part, Amiss), names: &Names) -> Finding {

@@ -62,9 +62,9 @@ impl Claims for SqliteStore {
     async fn run_schedule(
         &self,
         run: ScheduleRun,
-    ) -> std::result::Result<(u64, Timestamp), StoreError> {
+    ) -> std::result::Result<(u64, Duration), StoreError> {
         if !run.schedule.enabled {
-            return Ok((0, Timestamp::MAX));
+            return Ok((0, Duration::MAX));
         }
         let now = self.now();
         self.write(move |unit| unit.run_schedule(&run, now)).await.during("run the schedule")
@@ -181,7 +181,7 @@ impl Unit<'_> {
                 self.end_item(&mut row, ItemOutcome::Skipped, Some("dismissed"), now)?;
             }
             Finish::Resolved(_) => self.end_item(&mut row, ItemOutcome::Succeeded, None, now)?,
-            Finish::Dead(_) => self.died_anew(&mut row, now)?,
+            Finish::Dead(death) => self.died_anew(&mut row, death, now)?,
             Finish::Retry { .. } | Finish::Released { .. } => {}
         }
         let changed = row.finish(&held, finish.clone(), now);
@@ -192,14 +192,14 @@ impl Unit<'_> {
         Ok(Finished::Applied)
     }
 
-    fn run_schedule(&mut self, run: &ScheduleRun, now: Timestamp) -> Result<(u64, Timestamp)> {
+    fn run_schedule(&mut self, run: &ScheduleRun, now: Timestamp) -> Result<(u64, Duration)> {
         let schedule = &run.schedule;
         let schedules = &self.names().schedules;
         let last = Query::new(format!("SELECT last_run FROM {schedules} WHERE consumer = "))
             .bind(run.consumer.as_str())
             .first(self.conn(), |row| Fields::after(row, 0).time())?;
         if let Some(next) = last.map(|last| last.after(schedule.every)).filter(|next| *next > now) {
-            return Ok((0, next));
+            return Ok((0, next.since(now)));
         }
         let sql = format!(
             "INSERT INTO {schedules} (consumer, last_run) VALUES (?1, ?2) ON CONFLICT (consumer) \
@@ -226,6 +226,6 @@ impl Unit<'_> {
                 count += 1;
             }
         }
-        Ok((count, now.after(schedule.every)))
+        Ok((count, schedule.every))
     }
 }

@@ -110,7 +110,7 @@ impl Unit<'_> {
     ) -> Result<Receipt> {
         self.set_alias(death.id, owner, death.generation)?;
         if let Some(mut row) = self.head(owner)? {
-            self.died_anew(&mut row, now)?;
+            self.died_anew(&mut row, &death, now)?;
             row.void();
             rules::merge(&mut row.letter, death, now);
             self.update(&mut row, Changed::All)?;

@@ -147,15 +147,11 @@ impl Idempotency for SqliteIdempotency {
         release: Release,
     ) -> std::result::Result<bool, StoreError> {
         let now = self.store.now();
-        let failed = u32::from(release == Release::Failed);
         let release = move |unit: &mut Unit<'_>| {
-            unit.change_key(&token, |entry| match entry.phase {
-                Phase::Held => Some(Entry {
-                    attempts: entry.attempts.saturating_add(failed),
-                    phase: Phase::Free,
-                    since: now,
-                    until: now,
-                    ..entry
+            unit.change_key(&token, |mut entry| match entry.phase {
+                Phase::Held => Some({
+                    release.count(&mut entry.attempts, &mut entry.crashes);
+                    Entry { phase: Phase::Free, since: now, until: now, ..entry }
                 }),
                 Phase::Free => Some(entry),
                 Phase::Done => None,

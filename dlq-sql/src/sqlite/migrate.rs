@@ -17,7 +17,7 @@ use crate::migration::{Migration, escaped};
 
 impl SqliteBuilder {
     /// Sets whether opening migrates tables of an older version. Without, they are refused as `Incompatible`, with the
-    /// command that migrates them; missing tables are created all the same. Defaults to yes.
+    /// command that migrates them; missing tables are created all the same, if the file may be. Defaults to yes.
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
         self
@@ -84,6 +84,17 @@ fn only_looking(path: &Path) -> Result<Connection> {
     // Without a log even looking would create one, unless SQLite is told that nothing changes the file.
     let uri = format!("file:{}?immutable=1", escaped(path.as_os_str().as_encoded_bytes()));
     Ok(Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?)
+}
+
+/// The fault of a file without tables, which is not to get any.
+pub(super) fn missing(path: &Path) -> Fault {
+    Fault::new(
+        StoreErrorKind::NotFound,
+        format!(
+            "the file has no tables yet; check the path, or make them: dlq migrate --apply --from sqlite://{}",
+            path.display()
+        ),
+    )
 }
 
 /// The fault of tables that are older than this program, which is not to migrate them.

@@ -53,7 +53,10 @@ pub(super) fn writer(place: &Place, tuning: Tuning, names: &Names) -> Result<Con
             "the file is read-only; make it writable for this user",
         ));
     }
-    if matches!(place, Place::File { .. }) {
+    if let Place::File { path, create } = place {
+        if !create && !tuning.migrate && schema::version(&conn, names)? == 0 {
+            return Err(migrate::missing(path));
+        }
         write_ahead(&conn, tuning)?;
     }
     // Durable before it is confirmed: every commit is flushed to the disk.

@@ -14,6 +14,11 @@ use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
 
+/// How many letters a claim sets aside before it leaves the others to the next: meanwhile nobody else writes.
+const ASIDE: u64 = 500;
+/// How many items without a letter it ends.
+const ORPHANS: i64 = 5_000;
+
 impl Unit<'_> {
     /// Writes what changes of an operation.
     pub(super) fn write_operation(&self, operation: &Operation) -> Result<()> {
@@ -92,19 +97,24 @@ impl Unit<'_> {
             if advance.release == 0 {
                 continue;
             }
-            let mut released = 0;
-            let mut from = 0;
+            let (mut released, mut aside, mut from) = (0, 0, 0);
             if let Some(operation) = self.operation_mut(before.id)? {
                 operation.state = advance.state;
             }
-            while released < advance.release {
+            // Who claims next goes on.
+            while released < advance.release && aside < ASIDE {
                 let wanted = advance.release - released;
                 let queued = self.queued(before.id, filter, from, wanted)?;
-                let Some((last, _)) = queued.last() else { break };
+                let Some((last, _)) = queued.last() else {
+                    has_changed |= self.end_orphans(before.id, filter, now)?;
+                    break;
+                };
                 from = last + 1;
                 has_changed = true;
                 for (_, letter) in queued {
-                    released += u64::from(self.release_one(&before, letter, now)?);
+                    let is_released = self.release_one(&before, letter, now)?;
+                    released += u64::from(is_released);
+                    aside += u64::from(!is_released);
                 }
             }
             let next_release = before.advance(now, released).next_release;
@@ -117,6 +127,41 @@ impl Unit<'_> {
             }
         }
         Ok(has_changed)
+    }
+
+    /// Ends queued items whose letters nobody will find: they were deleted, or taken out of the operation, by hand. Whether
+    /// there were any.
+    fn end_orphans(&mut self, id: OperationId, filter: &Filter, now: Timestamp) -> Result<bool> {
+        let Names { items, letters, .. } = self.names();
+        let mut gone = 0;
+        for name in each_consumer(filter) {
+            let mut query = Query::new(format!(
+                "UPDATE {items} SET outcome = 'skipped', why = 'the letter is not there any more', at = "
+            ))
+            .bind(now)
+            .push(" WHERE operation = ")
+            .bind(id)
+            .push(&format!(
+                " AND idx IN (SELECT i.idx FROM {items} i WHERE i.outcome = 'queued' AND NOT EXISTS (SELECT 1 FROM {letters} t \
+                 WHERE t.letter_id = i.letter_id AND t.operation = i.operation AND t.item = i.idx) AND i.operation = "
+            ))
+            .bind(id);
+            if let Some(name) = name {
+                query = query.push(" AND i.consumer = ").bind(name);
+            }
+            gone += query.push(" LIMIT ").bind(ORPHANS).push(")").run(self.conn())? as u64;
+        }
+        if gone > 0
+            && let Some(operation) = self.operation_mut(id)?
+        {
+            let outcomes = &mut operation.progress.by_outcome;
+            let left = outcomes.remove(&ItemOutcome::Queued).unwrap_or(0).saturating_sub(gone);
+            outcomes.extend((left > 0).then_some((ItemOutcome::Queued, left)));
+            *outcomes.entry(ItemOutcome::Skipped).or_default() += gone;
+            operation.state = operation.advance(now, 0).state;
+            operation.updated_at = now;
+        }
+        Ok(gone > 0)
     }
 
     /// The first queued items from `from` on whose letters match, in the frozen order.

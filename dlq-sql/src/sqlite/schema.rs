@@ -147,7 +147,7 @@ fn latest() -> i64 {
 }
 
 /// The version of the tables around one name; 0 when there are none.
-fn version(conn: &Connection, names: &Names) -> Result<i64> {
+pub(super) fn version(conn: &Connection, names: &Names) -> Result<i64> {
     let exists: bool = conn.query_row(
         "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1",
         [&names.meta],

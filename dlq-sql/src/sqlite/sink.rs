@@ -71,7 +71,7 @@ impl Unit<'_> {
             }
             Arrival::News => {
                 if let Some(mut row) = row {
-                    self.died_anew(&mut row, now)?;
+                    self.died_anew(&mut row, &letter, now)?;
                     row.void();
                     rules::reopen(&mut row.letter, letter, now);
                     self.update(&mut row, Changed::All)?;
@@ -116,7 +116,7 @@ impl Unit<'_> {
             }
             (Arrival::News, Some(mut row)) => {
                 if record.generation > row.letter.generation {
-                    self.died_anew(&mut row, now)?;
+                    self.died_anew(&mut row, &record, now)?;
                     row.void();
                 }
                 rules::take_record(&mut row.letter, record, now);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::{Actor, AuditEntry, ItemOutcome, Operation};
-use dlq_core::{LetterId, OperationId, Timestamp};
+use dlq_core::{DeadLetter, LetterId, OperationId, Timestamp};
 use rusqlite::Connection;
 
 use super::binder::Binder;
@@ -235,15 +235,21 @@ impl<'c> Unit<'c> {
         Ok(())
     }
 
-    /// The operation that holds the letter learns that it died anew.
-    pub(super) fn died_anew(&mut self, row: &mut Row, now: Timestamp) -> Result<()> {
-        let Some((operation, index)) = row.item else {
-            return self.end_item(row, ItemOutcome::FailedAgain, None, now);
+    /// The operation that holds the letter learns that it died anew, and of what.
+    pub(super) fn died_anew(
+        &mut self,
+        row: &mut Row,
+        death: &DeadLetter,
+        now: Timestamp,
+    ) -> Result<()> {
+        let outcome = match row.item {
+            Some((operation, index)) => self.item_outcome(operation, index)?,
+            None => None,
         };
-        if self.item_outcome(operation, index)? == Some(ItemOutcome::Queued) {
+        if outcome == Some(ItemOutcome::Queued) {
             let why = Some("died again before it was sent");
             return self.end_item(row, ItemOutcome::Skipped, why, now);
         }
-        self.end_item(row, ItemOutcome::FailedAgain, None, now)
+        self.end_item(row, ItemOutcome::FailedAgain, Some(&death.error()), now)
     }
 }

@@ -42,18 +42,15 @@ impl Upkeep for SqliteStore {
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
         let now = self.now();
-        let subject = values::json(selection.filter());
-        let meant = Meant { filter: selection.filter().clone(), old: None };
-        let delete = async {
-            let marked =
-                self.delete_in_batches(meant, BATCH, "deleted by an operator", now).await?;
-            let note = move |unit: &mut Unit<'_>| {
-                unit.note_action(&by, "delete", subject.clone(), marked.changed, now)
-            };
-            self.write(note).await?;
-            Ok(marked)
+        let deletion = Deletion {
+            meant: Meant { filter: selection.filter().clone(), old: None },
+            batch: BATCH,
+            why: "deleted by an operator",
+            action: "delete",
+            subject: values::json(selection.filter()),
+            by,
         };
-        delete.await.during("delete letters")
+        self.delete_in_batches(deletion, now).await.during("delete letters")
     }
 
     async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> std::result::Result<u64, StoreError> {
@@ -67,17 +64,16 @@ impl Upkeep for SqliteStore {
             latest: now.before(cleanup.older_than),
             include_unresolved: cleanup.include_unresolved,
         };
-        let meant = Meant { filter: cleanup.filter, old: Some(old) };
-        let batch = cleanup.batch.max(1) as usize;
-        let clean = async {
-            let deleted = self.delete_in_batches(meant, batch, "deleted by a cleanup", now).await?;
-            let note = move |unit: &mut Unit<'_>| {
-                unit.note_action(&by, "cleanup", subject.to_string(), deleted.changed, now)
-            };
-            self.write(note).await?;
-            Ok(deleted.changed)
+        let deletion = Deletion {
+            meant: Meant { filter: cleanup.filter, old: Some(old) },
+            batch: cleanup.batch.max(1) as usize,
+            why: "deleted by a cleanup",
+            action: "cleanup",
+            subject: subject.to_string(),
+            by,
         };
-        clean.await.during("clean up")
+        let deleted = self.delete_in_batches(deletion, now).await.during("clean up")?;
+        Ok(deleted.changed)
     }
 
     async fn edit(
@@ -154,6 +150,16 @@ impl Upkeep for SqliteStore {
     }
 }
 
+/// What is deleted, in which portions, and what is said of it.
+pub(super) struct Deletion {
+    meant: Meant,
+    batch: usize,
+    why: &'static str,
+    action: &'static str,
+    subject: String,
+    by: Actor,
+}
+
 /// Which letters are deleted.
 struct Meant {
     filter: Filter,
@@ -181,30 +187,32 @@ impl Meant {
 }
 
 impl SqliteStore {
-    /// Deletes in several transactions, so that others can work in between.
-    async fn delete_in_batches(
-        &self,
-        meant: Meant,
-        batch: usize,
-        why: &'static str,
-        now: Timestamp,
-    ) -> Result<Marked> {
-        let meant = Arc::new(meant);
-        let selecting = Arc::clone(&meant);
+    /// Deletes in several transactions, so that others can work in between; each adds to one entry of the audit.
+    async fn delete_in_batches(&self, deletion: Deletion, now: Timestamp) -> Result<Marked> {
+        let deletion = Arc::new(deletion);
+        let selecting = Arc::clone(&deletion);
         let select = move |conn: &Connection, names: &Names| {
             let query = Query::new(format!("SELECT t.letter_id FROM {} t WHERE ", names.letters));
-            selecting
-                .condition(query)
+            let query = selecting.meant.condition(query);
+            query
                 .push(" ORDER BY t.created_at, t.letter_id")
                 .all(conn, |row| Ok(LetterId::from_bytes(row.get(0)?)))
         };
         let selected = self.read(select).await?;
-        let mut marked = Marked::default();
-        for ids in selected.chunks(batch) {
-            let (ids, meant) = (ids.to_vec(), Arc::clone(&meant));
-            let step = self.write(move |unit| unit.delete(&ids, &meant, why, now)).await?;
+        let (mut marked, mut entry) = (Marked::default(), None);
+        // Where there is nothing to delete the audit says so.
+        let nothing = selected.is_empty().then_some(&selected[..]);
+        for ids in selected.chunks(deletion.batch).chain(nothing) {
+            let (ids, deletion) = (ids.to_vec(), Arc::clone(&deletion));
+            let step = self.write(move |unit| {
+                let step = unit.delete(&ids, &deletion.meant, deletion.why, now)?;
+                Ok((step, unit.note_part(entry, &deletion, step.changed, now)?))
+            });
+            let step = step.await.map_err(|fault| fault.having_deleted(marked.changed));
+            let (step, seq) = step?;
             marked.changed += step.changed;
             marked.skipped += step.skipped;
+            entry = Some(seq);
         }
         Ok(marked)
     }
@@ -234,6 +242,25 @@ impl Unit<'_> {
             }
         }
         Ok(marked)
+    }
+
+    /// Notes what is done in several transactions: adds to the entry of those before; which one that is.
+    fn note_part(
+        &self,
+        entry: Option<i64>,
+        deletion: &Deletion,
+        affected: u64,
+        now: Timestamp,
+    ) -> Result<i64> {
+        let Some(entry) = entry else {
+            let Deletion { by, action, subject, .. } = deletion;
+            self.note_action(by, action, subject.clone(), affected, now)?;
+            return Ok(self.conn().last_insert_rowid());
+        };
+        let add =
+            format!("UPDATE {} SET affected = affected + ?1 WHERE seq = ?2", self.names().audit);
+        self.conn().prepare_cached(&add)?.execute((values::signed(affected), entry))?;
+        Ok(entry)
     }
 
     fn mark(

@@ -50,25 +50,46 @@ impl SqliteStore {
     }
 }
 
-/// The letters that have waited longest, by the index of what can be claimed.
+/// The letters of each consumer that have waited longest, by the index of what each can claim.
 fn waiting(conn: &Connection, names: &Names, now: i64) -> Result<Vec<Waiting>> {
-    line("", names, now).all(conn, |record| {
-        let mut fields = Fields::after(record, 0);
-        Ok(Waiting {
-            status: fields.word("status")?,
-            consumer: fields.next()?,
-            since: fields.time()?,
-        })
-    })
+    let (mut all, mut consumer) = (Vec::new(), None::<String>);
+    loop {
+        let next = next_consumer("", names, consumer.as_deref());
+        consumer = next.first(conn, |record| Fields::after(record, 0).next())?;
+        let Some(consumer) = &consumer else { return Ok(all) };
+        all.extend(line("", names, consumer, now).all(conn, |record| {
+            let mut fields = Fields::after(record, 0);
+            Ok(Waiting {
+                status: fields.word("status")?,
+                consumer: fields.next()?,
+                since: fields.time()?,
+            })
+        })?);
+    }
 }
 
-fn line(explain: &str, names: &Names, now: i64) -> Query {
+/// The consumer that comes next of those for which letters wait.
+fn next_consumer(explain: &str, names: &Names, after: Option<&str>) -> Query {
+    let sql = format!(
+        "{explain}SELECT t.consumer FROM {} t WHERE t.available_at IS NOT NULL",
+        names.letters
+    );
+    let query = match after {
+        Some(after) => Query::new(sql).push(" AND t.consumer > ").bind(after),
+        None => Query::new(sql),
+    };
+    query.push(" ORDER BY t.consumer LIMIT 1")
+}
+
+fn line(explain: &str, names: &Names, consumer: &str, now: i64) -> Query {
     let sql = format!(
         "{explain}SELECT t.status, t.consumer, t.available_at FROM {} t \
-         WHERE t.available_at IS NOT NULL AND t.available_at <= ",
+         WHERE t.available_at IS NOT NULL AND t.consumer = ",
         names.letters
     );
     Query::new(sql)
+        .bind(consumer)
+        .push(" AND t.available_at <= ")
         .bind(now)
         .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
         .bind(Vitals::MOST)
@@ -145,11 +166,16 @@ mod tests {
         let names = Names::new("dlq_events").unwrap();
         let mut conn = Connection::open_in_memory().unwrap();
         schema::ensure(&mut conn, &names, |_, _| None).unwrap();
-        let plan = line("EXPLAIN QUERY PLAN ", &names, 1).all(&conn, |row| Ok(row.get(3)?));
-        let plan: Vec<String> = plan.unwrap();
-        assert_eq!(
-            plan,
-            ["SEARCH t USING INDEX dlq_events_available (available_at>? AND available_at<?)"]
+        let plan =
+            |query: Query| -> Vec<String> { query.all(&conn, |row| Ok(row.get(3)?)).unwrap() };
+        let explain = "EXPLAIN QUERY PLAN ";
+        let by = "SEARCH t USING INDEX dlq_events_available_to";
+        let range = "(consumer=? AND available_at>? AND available_at<?)";
+        assert_eq!(plan(line(explain, &names, "a", 1)), [format!("{by} {range}")]);
+        let next = plan(next_consumer(explain, &names, Some("a")));
+        assert!(
+            next.len() == 1 && next[0].contains("INDEX dlq_events_available_to (consumer>?)"),
+            "{next:?}"
         );
     }
 }

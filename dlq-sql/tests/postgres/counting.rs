@@ -1,7 +1,7 @@
 //! What is counted is right at every moment, and takes little room.
 
-use dlq_core::Filter;
 use dlq_core::store::{Actor, Letters as _, Mark, Selection, Sink as _, Upkeep as _};
+use dlq_core::{DeadLetter, Filter, Message};
 use dlq_testkit::fixtures::{letter, varied};
 use sqlx::{Executor as _, PgConnection};
 use tokio::task::JoinSet;
@@ -90,7 +90,12 @@ async fn a_fold_that_is_cut_off_changes_nothing() {
     let mut watch = schema.connect().await;
     let before = differences(&mut watch).await;
     hold.execute("BEGIN; SELECT FROM dlq_counts FOR UPDATE").await.unwrap();
-    let put = store.put((10..1_010).map(letter).collect());
+    // Of a kind each.
+    let kind = |n| {
+        let letter = letter(n);
+        DeadLetter { message: Message::new(format!("orders.{n}"), "{}"), ..letter }
+    };
+    let put = store.put((10..1_010).map(kind).collect());
     let cut = async {
         until_blocked(&mut watch, &schema).await;
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
@@ -104,4 +109,26 @@ async fn a_fold_that_is_cut_off_changes_nothing() {
     assert!(differences(&mut watch).await > before);
     assert_eq!(store.count(Filter::new()).await.unwrap(), 1_010);
     counts_are_right(&schema).await;
+}
+
+/// Where there are many kinds of letters there is a row for each, and adding up makes them no fewer.
+#[tokio::test]
+async fn statistics_fold_nothing_that_cannot_be_fewer() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    store.put(vec![letter(0)]).await.unwrap();
+    let mut conn = schema.connect().await;
+    let many = "INSERT INTO dlq_counts SELECT status, reason, cause, class, consumer, subject, 'kind ' || k, 1 \
+                FROM dlq_counts, generate_series(1, 10100) k";
+    conn.execute(many).await.unwrap();
+    let written = "SELECT max(xmin::text::bigint), count(*) FROM dlq_counts";
+    let before: (i64, i64) = sqlx::query_as(written).fetch_one(&mut conn).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(store.stats(Filter::new()).await.unwrap().total, 10_101);
+    }
+    let after: (i64, i64) = sqlx::query_as(written).fetch_one(&mut conn).await.unwrap();
+    assert_eq!(after, before, "reading has written");
 }

@@ -13,7 +13,9 @@ mod fixture;
 mod foreign;
 #[cfg(target_os = "linux")]
 mod full_disk;
+mod in_doubt;
 mod large;
+mod long_work;
 mod migrating;
 mod model;
 mod opening;

@@ -230,3 +230,24 @@ async fn what_is_to_be_done_is_said_without_doing_it() {
     }
     assert_eq!(version(&schema).await, 99);
 }
+
+/// Whoever migrates waits for the index, and may be idle for as long as that takes.
+#[tokio::test]
+async fn an_index_may_take_longer_than_a_transaction_may_be_idle() {
+    if !available() {
+        return;
+    }
+    let (schema, _store) = of_version_1(20).await;
+    let mut user = in_the_way(&schema).await;
+    let mut work = JoinSet::new();
+    let builder = schema.builder().statement_timeout(Duration::from_millis(500));
+    let builder = builder.answer_timeout(Duration::from_secs(1));
+    work.spawn(async move { builder.apply_migration().await });
+    let builds = builder_that_waits(&schema).await;
+    let long = "query_start < clock_timestamp() - interval '2 s'";
+    found(&schema, &format!("SELECT pid FROM pg_stat_activity WHERE pid = {builds} AND {long}"))
+        .await;
+    user.execute("COMMIT").await.unwrap();
+    timeout(PATIENCE, work.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+    is_migrated(&schema).await;
+}

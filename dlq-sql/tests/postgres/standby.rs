@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use dlq_core::store::{Letters as _, Receipt, Sink as _};
+use dlq_core::store::{CheckLimits, Letters as _, Receipt, Sink as _, Upkeep as _};
 use dlq_core::{Filter, StoreErrorKind};
 use dlq_services::{Running, Service, ensure_installed};
 use dlq_sql::postgres::PostgresStore;
@@ -56,6 +56,10 @@ async fn a_standby_is_read_and_written_to_once_it_is_promoted() {
     let error = store.put(vec![letter(3)]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("read-only, a replica perhaps"), "{error}");
+    let found = store.check(CheckLimits::default()).await.unwrap();
+    let settings: Vec<_> = found.iter().map(|finding| finding.setting.as_str()).collect();
+    assert_eq!(settings, ["LISTEN"], "{found:?}");
+    assert!(found[0].found.contains("read-only"), "{found:?}");
     let mut conn = PgConnection::connect(standby.url()).await.unwrap();
     conn.execute("SELECT pg_promote()").await.unwrap();
     let began = Instant::now();

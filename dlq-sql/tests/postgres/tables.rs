@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dlq_core::Filter;
 use dlq_core::store::{ClaimRequest, Claims as _, Letters as _, Sink as _};
-use dlq_testkit::fixtures::{CONSUMER, letter, varied};
-use sqlx::{Executor as _, Row as _};
+use dlq_core::{DeadLetter, Filter, Message};
+use dlq_testkit::fixtures::{CONSUMER, hostile_messages, letter, varied};
+use sqlx::{Executor as _, Row as _, ValueRef as _};
 use tokio::time::{Instant, sleep};
 
 use crate::fixture::{PATIENCE, Schema, available};
@@ -47,6 +47,49 @@ async fn plain_sql_finds_what_it_always_found() {
     assert_eq!((stats.total, stats.by_status.len()), (2, 1), "{stats:?}");
     conn.execute("TRUNCATE dlq_events CASCADE").await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), 0);
+}
+
+/// Nothing that a message may hold makes the view fail for the others: what is no text or no JSON is NULL there.
+#[tokio::test]
+async fn whatever_a_letter_holds_the_view_shows_it() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    let json = [
+        (r#"{"a": "\u0000"}"#.to_owned(), false),
+        ("[".repeat(100_000), false),
+        (r#""\ud800""#.to_owned(), false),
+        ("1e400000".to_owned(), false),
+        (r#"{"a": 1, "a": 2}"#.to_owned(), true),
+        (format!("{}{}", "[".repeat(500), "]".repeat(500)), true),
+    ];
+    let is_json = |payload: &[u8]| json.iter().any(|(text, is)| *is && text.as_bytes() == payload);
+    let messages = hostile_messages().into_iter().map(|(_, message)| message);
+    let more = json.iter().map(|(text, _)| Message::new("s", text.clone()));
+    let letters = messages.chain(more).zip(0..).map(|(message, n)| {
+        let letter = letter(n);
+        DeadLetter { message, ..letter }
+    });
+    let letters: Vec<DeadLetter> = letters.collect();
+    store.put(letters.clone()).await.unwrap();
+    let mut conn = schema.connect().await;
+    let rows = conn.fetch_all("SELECT * FROM dlq_events_readable").await.unwrap();
+    assert_eq!(rows.len(), letters.len());
+    for row in rows {
+        let id = row.get::<String, _>("letter_id");
+        let letter = letters.iter().find(|letter| letter.id.to_string() == id).unwrap();
+        let payload = letter.message.payload().map(|payload| &payload[..]);
+        let text = payload.and_then(|payload| str::from_utf8(payload).ok());
+        let text = text.filter(|text| !text.contains('\0'));
+        assert_eq!(row.get::<Option<&str>, _>("data_text"), text, "{letter:?}");
+        let json = row.try_get_raw("data_json").unwrap();
+        let wanted = payload.is_some_and(is_json);
+        assert_eq!(!json.is_null(), wanted, "{text:?}");
+        let size = payload.map(|payload| i32::try_from(payload.len()).unwrap());
+        assert_eq!(row.get::<Option<i32>, _>("data_size"), size);
+    }
 }
 
 /// What stands in an index only in part is looked up there all the same.

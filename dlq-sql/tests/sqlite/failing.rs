@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use dlq_core::store::{Letters, Receipt, Sink};
+use dlq_core::store::{
+    Actor, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters, Mark, OperationSpec,
+    Operations as _, Receipt, Selection, Sink, Upkeep as _,
+};
 use dlq_core::{DeadLetter, Filter, Message, StoreErrorKind};
 use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::{letter, letter_of};
+use dlq_testkit::fixtures::{CONSUMER, letter, letter_of};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -126,4 +129,50 @@ async fn a_call_that_is_dropped_leaves_the_store_usable() {
     drop(store);
     let store = SqliteStore::open(&path).await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), 51);
+}
+
+/// G9: letters that are gone are in the audit, also where the work was cut off in the middle.
+#[tokio::test]
+async fn g9_what_was_deleted_before_a_failure_is_in_the_audit() {
+    let (_directory, path) = place();
+    let store = SqliteStore::builder().path(&path).open().await.unwrap();
+    store.put((0..25).map(letter).collect()).await.unwrap();
+    let by = || Actor::new("ana");
+    store.mark(Selection::all(), Mark::Resolved, by()).await.unwrap();
+    let refuse = "CREATE TABLE deletes (n); CREATE TRIGGER refuse BEFORE DELETE ON dlq_events \
+                  BEGIN SELECT RAISE(ABORT, 'full') WHERE (SELECT count(*) FROM deletes) = 22; \
+                  INSERT INTO deletes VALUES (1); END";
+    Connection::open(&path).unwrap().execute_batch(refuse).unwrap();
+    let clean = || store.cleanup(Cleanup::older_than(Duration::ZERO).with_batch(10), by());
+    let error = clean().await.unwrap_err();
+    assert!(error.to_string().contains("20 letters were deleted before"), "{error}");
+    let entry = store.audit(1).await.unwrap().remove(0);
+    assert_eq!((entry.action.as_str(), entry.affected, entry.by), ("cleanup", 20, by()));
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 5);
+    Connection::open(&path).unwrap().execute_batch("DROP TRIGGER refuse").unwrap();
+    assert_eq!(clean().await.unwrap(), 5);
+    let all: Vec<_> = store.audit(10).await.unwrap().iter().map(|entry| entry.affected).collect();
+    assert_eq!(all, [5, 20, 25], "one entry for each call");
+}
+
+/// Whoever deletes by hand leaves items behind that nobody can send.
+#[tokio::test]
+async fn an_operation_ends_whose_letters_were_deleted_by_hand() {
+    let (_directory, path) = place();
+    let store = SqliteStore::builder().path(&path).open().await.unwrap();
+    store.put((0..7).map(letter).collect()).await.unwrap();
+    let spec = OperationSpec::replay(Filter::new());
+    let started = store.start(spec, Actor::new("ana")).await.unwrap();
+    let delete = "DELETE FROM dlq_events WHERE item > 0";
+    Connection::open(&path).unwrap().execute_batch(delete).unwrap();
+    let claim = || store.claim(ClaimRequest::due([CONSUMER], 10, Duration::from_secs(3600)));
+    assert_eq!(claim().await.unwrap().len(), 1);
+    assert!(claim().await.unwrap().is_empty());
+    let operation = store.operation(started.id).await.unwrap().unwrap();
+    assert_eq!(operation.progress.with_outcome(ItemOutcome::Queued), 0);
+    assert_eq!(operation.progress.with_outcome(ItemOutcome::Skipped), 6);
+    let due = store.next_due(vec![CONSUMER.to_owned()]).await.unwrap().unwrap();
+    assert!(due > started.updated_at.after(Duration::from_secs(600)), "it is asked for ever");
+    let item = store.items(started.id, 6, 1).await.unwrap().items.remove(0);
+    assert_eq!(item.why.as_deref(), Some("the letter is not there any more"));
 }

@@ -31,6 +31,14 @@ impl<S: Source> Source for EarlyAckSource<S> {
         Ok(Some((delivery, EarlyAckSettle { lease })))
     }
 
+    fn patience(&self) -> Option<Duration> {
+        self.inner.patience()
+    }
+
+    async fn keep(&mut self) {
+        self.inner.keep().await;
+    }
+
     async fn close(&mut self) {
         self.inner.close().await;
     }

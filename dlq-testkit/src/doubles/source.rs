@@ -92,6 +92,14 @@ impl<S: Source> Source for FaultySource<S> {
         Ok(Some((delivery, settle)))
     }
 
+    fn patience(&self) -> Option<Duration> {
+        self.inner.patience()
+    }
+
+    async fn keep(&mut self) {
+        self.inner.keep().await;
+    }
+
     async fn close(&mut self) {
         self.closed = true;
         self.inner.close().await;

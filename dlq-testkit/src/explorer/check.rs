@@ -100,7 +100,7 @@ fn ended(world: &World, index: usize, story: &Story, letter: Option<&DeadLetter>
         Ending::Dead(reason) => found == Some((Status::Pending, reason)),
         Ending::Quarantined(reason) => found == Some((Status::Quarantined, reason)),
     };
-    if fits {
+    if fits || inherits(world, index, story, found) {
         return;
     }
     let handled = if world.has_succeeded(index) { "handled" } else { "not handled" };
@@ -109,4 +109,22 @@ fn ended(world: &World, index: usize, story: &Story, letter: Option<&DeadLetter>
         index + 1,
         story.ending
     ));
+}
+
+/// What a message that is recorded already leaves with its key when it runs once more, because the broker has not heard or
+/// a process stood still, may find nobody any more who lets it start over: one attempt or one crash for each such run.
+fn inherits(world: &World, index: usize, story: &Story, found: Option<(Status, Reason)>) -> bool {
+    let again = world.ran_again(index);
+    let policy = &world.scenario.policy;
+    let left = |own: usize, most: u32| again > 0 && own + again >= most as usize;
+    story.later
+        && match found {
+            Some((Status::Pending, Reason::Exhausted)) => {
+                left(world.runs(index).len(), policy.max_attempts())
+            }
+            Some((Status::Pending, Reason::MaxCrashes)) => {
+                left(world.gate.repeats(), policy.max_crashes())
+            }
+            _ => false,
+        }
 }

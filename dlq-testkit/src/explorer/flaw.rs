@@ -4,6 +4,8 @@
 pub enum Flaw {
     /// The source acknowledges what it yields.
     AcknowledgesOnReceipt,
+    /// The source counts each time that a message was given back as an attempt.
+    CountsDeferrals,
     /// The sink confirms letters that it could not write.
     ConfirmsUnwrittenLetters,
     /// The retry lane confirms records that it could not write.

@@ -90,6 +90,12 @@ impl Plan {
         })
     }
 
+    /// Whether the process dies.
+    pub(super) fn is_deadly(&self) -> bool {
+        let kills = |fault: &Fault| matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+        self.0.iter().any(|(_, fault)| kills(fault))
+    }
+
     /// What goes wrong at `step`.
     pub(super) fn at(&self, step: u32) -> Option<Fault> {
         self.0.iter().find(|(at, _)| *at == step).map(|(_, fault)| *fault)

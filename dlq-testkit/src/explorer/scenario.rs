@@ -43,6 +43,7 @@ pub struct Story {
     pub(super) lives: Vec<Vec<Act>>,
     pub(super) ending: Ending,
     pub(super) held_elsewhere: Option<Duration>,
+    pub(super) later: bool,
 }
 
 impl Story {
@@ -53,7 +54,8 @@ impl Story {
             .with_id(format!("story-{number}"))
             .with_key(format!("key-{number}"));
         let key = format!("story-{number}");
-        Self { message, key, lives: vec![acts.to_vec()], ending, held_elsewhere: None }
+        let lives = vec![acts.to_vec()];
+        Self { message, key, lives, ending, held_elsewhere: None, later: false }
     }
 
     /// Adds what the handler does after the message has died once more. Defaults to the same as before.
@@ -83,6 +85,12 @@ impl Story {
     /// Lets another consumer hold the idempotency key for so long, and then die. Defaults to nobody.
     pub fn held_elsewhere(mut self, lease: Duration) -> Self {
         self.held_elsewhere = Some(lease);
+        self
+    }
+
+    /// Keeps it back until [`Order::Publish`]. Stories that are kept back come last in a scenario. Defaults to no.
+    pub fn later(mut self) -> Self {
+        self.later = true;
         self
     }
 
@@ -119,6 +127,8 @@ pub enum Order {
     },
     /// Cancels what has stopped.
     Cancel,
+    /// Publishes the messages that were [kept back](Story::later).
+    Publish,
 }
 
 /// A few messages and the consumer that they meet.

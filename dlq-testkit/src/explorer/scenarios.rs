@@ -14,6 +14,11 @@ fn healthy(number: u32) -> Story {
     Story::new(number, &[Act::Succeed], HANDLED)
 }
 
+/// A message that is handled at the last attempt it is granted: it has inherited nothing.
+fn unlucky(number: u32) -> Story {
+    Story::new(number, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED)
+}
+
 const REPLAY: Order = Order::Replay { canary: None, max_replays: 10 };
 
 /// The scenarios that the consumer of `dlq-tower` is held to.
@@ -45,9 +50,14 @@ pub fn scenarios() -> Vec<Scenario> {
             .idempotent(),
         Scenario::new(
             "idempotent_failures",
-            [Story::new(1, &[Act::Transient], EXHAUSTED), healthy(2)],
+            [
+                Story::new(1, &[Act::Transient], EXHAUSTED).keyed("one"),
+                healthy(2),
+                unlucky(3).keyed("one").later(),
+            ],
         )
-        .idempotent(),
+        .idempotent()
+        .order(Order::Publish),
         Scenario::new(
             "idempotent_duplicate_fails",
             [1, 2].map(|number| Story::new(number, &[Act::Transient], EXHAUSTED).keyed("one")),
@@ -151,5 +161,26 @@ pub fn scenarios() -> Vec<Scenario> {
             "killer",
             [healthy(1), Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)), healthy(3)],
         ),
+        Scenario::new(
+            "idempotent_killer",
+            [
+                healthy(1),
+                Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)).keyed("one"),
+                unlucky(3).keyed("one").later(),
+            ],
+        )
+        .idempotent()
+        .order(Order::Publish),
+        // Without a store there are no crash marks: only the claims tell.
+        Scenario::new(
+            "idempotent_killer_to_stream",
+            [
+                Story::new(1, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)).keyed("one"),
+                unlucky(2).keyed("one").later(),
+            ],
+        )
+        .idempotent()
+        .record(Record::Stream)
+        .order(Order::Publish),
     ]
 }

@@ -14,7 +14,7 @@ const ENOUGH: usize = 25;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Depth {
-    /// Every single fault, and so many pairs, evenly spread over all of them.
+    /// Every single fault, and so many pairs, evenly spread over all of them; two of three are such that the process dies.
     Pairs(usize),
     /// Every single fault and every pair.
     All,
@@ -91,15 +91,18 @@ impl Explorer {
             .map(|(plan, _)| plan)
             .collect();
         report.pairs = all.len();
-        let wanted = match self.depth {
+        let most = match self.depth {
             Depth::All => all.len(),
-            Depth::Pairs(most) => most.min(all.len()),
+            Depth::Pairs(most) => most,
         };
-        for index in 0..wanted {
+        let (deadly, others): (Vec<Plan>, Vec<Plan>) = all.into_iter().partition(Plan::is_deadly);
+        let from_deadly = (most - most / 3).max(most.saturating_sub(others.len()));
+        let from_deadly = from_deadly.min(deadly.len());
+        let from_others = (most - from_deadly).min(others.len());
+        for plan in spread(&deadly, from_deadly).chain(spread(&others, from_others)) {
             if report.findings.len() >= ENOUGH {
                 return report;
             }
-            let plan = &all[index * all.len() / wanted];
             report.take(plan, self.run(plan));
         }
         report
@@ -108,6 +111,11 @@ impl Explorer {
     fn run(&self, plan: &Plan) -> Case {
         run(&*self.program, &self.scenario, self.flaw, plan)
     }
+}
+
+/// So many of them, evenly over all.
+fn spread(plans: &[Plan], wanted: usize) -> impl Iterator<Item = &Plan> {
+    (0..wanted).map(move |index| &plans[index * plans.len() / wanted])
 }
 
 /// Every plan with one more fault, later than those of `plan`, in a case that had these steps.
@@ -162,6 +170,8 @@ pub struct Report {
     pub cases: usize,
     /// How many of these had one fault or none.
     pub singles: usize,
+    /// In how many of these the process died: distinct crash points.
+    pub deaths: usize,
     /// How many pairs of faults there are.
     pub pairs: usize,
     /// Cases in which a guarantee was broken.
@@ -175,6 +185,7 @@ impl Report {
             steps: 0,
             cases: 0,
             singles: 0,
+            deaths: 0,
             pairs: 0,
             findings: Vec::new(),
         }
@@ -183,6 +194,9 @@ impl Report {
     fn take(&mut self, plan: &Plan, case: Case) {
         if plan.faults().len() < 2 {
             self.singles += usize::from(case.met);
+        }
+        if plan.is_deadly() {
+            self.deaths += usize::from(case.met);
         }
         self.cases += usize::from(case.met);
         if !case.violations.is_empty() {
@@ -194,10 +208,10 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scenario, steps, cases, singles, pairs, findings } = self;
+        let Self { scenario, steps, cases, singles, deaths, pairs, findings } = self;
         write!(
             f,
-            "{scenario}: {cases} crash points ({singles} single, {} of {pairs} pairs) over {steps} steps, {} findings",
+            "{scenario}: {deaths} crash points in {cases} cases ({singles} single, {} of {pairs} pairs) over {steps} steps, {} findings",
             cases - singles,
             findings.len()
         )?;

@@ -138,7 +138,7 @@ impl Claims for SteppedStore {
         self.inner.next_due(consumers).await
     }
 
-    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Timestamp), StoreError> {
+    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Duration), StoreError> {
         self.process.call("schedule", || self.inner.run_schedule(run), store_down).await
     }
 }

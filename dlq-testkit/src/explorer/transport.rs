@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use dlq_core::memory::{MemoryRetryLane, MemorySettle, MemorySource};
 use dlq_core::{
-    Capabilities, Delivery, Disposition, Escalation, RetryLane, Settle, Source, StoreError,
-    StoreErrorKind, TransportError, TransportErrorKind,
+    Capabilities, Delivery, Disposition, Escalation, Position, RetryLane, Settle, Source,
+    StoreError, StoreErrorKind, TransportError, TransportErrorKind,
 };
 
 use super::flaw::Flaw;
@@ -51,9 +51,15 @@ impl Source for SteppedSource {
         let Some(arrived) = self.kept.take() else { return Ok(None) };
         match self.process.arrives("receive") {
             Ok(()) => {
-                let (delivery, inner) = arrived;
+                let (mut delivery, inner) = arrived;
+                let position = delivery.origin().position();
+                if self.process.world.flaw == Some(Flaw::CountsDeferrals) {
+                    let counted = delivery.attempt() + self.process.world.given_back(position);
+                    delivery = delivery.with_attempt(counted);
+                }
                 let mut settle = SteppedSettle {
                     process: self.process.clone(),
+                    position,
                     lease: inner.lease(),
                     inner: Some(inner),
                 };
@@ -81,6 +87,7 @@ impl Source for SteppedSource {
 #[derive(Debug)]
 pub struct SteppedSettle {
     process: Process,
+    position: Position,
     lease: Option<Duration>,
     /// `None` when it was acknowledged before its time.
     inner: Option<MemorySettle>,
@@ -99,8 +106,11 @@ impl SteppedSettle {
 
 impl Settle for SteppedSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
-        let Self { process, inner, .. } = self;
+        let Self { process, inner, position, .. } = self;
         let Some(inner) = inner else { return Ok(()) };
+        if let Disposition::Deferred { .. } = disposition {
+            process.world.gives_back(position);
+        }
         process.call("settle", || inner.settle(disposition), transport_down).await
     }
 

@@ -1,6 +1,6 @@
 //! What outlives a process: broker, store, idempotency, and the account of what handlers really did.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::flaw::Flaw;
 use super::gate::Gate;
 use super::plan::Plan;
-use super::scenario::{Act, Ending, Order, Record, Scenario};
+use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
 
 /// The consumer under test, and its group.
 pub(super) const CONSUMER: &str = "explored";
@@ -42,17 +42,22 @@ pub(super) struct World {
     pub(super) store: MemoryStore,
     pub(super) sink: MemorySink,
     pub(super) idempotency: MemoryIdempotency,
-    ids: Vec<LetterId>,
     tally: Mutex<Tally>,
 }
 
 #[derive(Debug, Default)]
 struct Tally {
+    /// By story, of those that were published.
+    ids: Vec<LetterId>,
     /// By story.
     runs: Vec<Vec<Run>>,
     succeeded: HashSet<String>,
+    /// How often each message was given back.
+    given_back: HashMap<Position, u32>,
     orders: usize,
     kills: usize,
+    /// By key.
+    ran_again: HashMap<String, usize>,
     frozen_until: Option<Instant>,
     violations: Vec<String>,
 }
@@ -64,23 +69,19 @@ fn now<T>(answer: impl Future<Output = Result<T, dlq_core::StoreError>>) -> T {
 }
 
 impl World {
-    /// A fresh world in which every message of the scenario has been published.
+    /// A fresh world in which every message of the scenario has been published that is not kept back.
     pub(super) fn new(scenario: Arc<Scenario>, flaw: Option<Flaw>, plan: Plan) -> Self {
         let start = Timestamp::from_millis(1_790_000_000_000);
         let clock: SharedClock = Arc::new(TokioClock::starting_at(start));
         let broker = MemoryBroker::new().with_stream("stories").with_clock(clock.clone());
         let idempotency = MemoryIdempotency::new().with_clock(clock.clone());
-        let mut ids = Vec::new();
         for story in &scenario.stories {
-            let position = broker.publish(story.message.clone());
-            let origin = Origin::new("memory", "stories", position);
-            ids.push(LetterId::of(&origin, Some(clock.now()), CONSUMER));
             if let Some(lease) = story.held_elsewhere {
                 let _ = now(idempotency.claim(CONSUMER.into(), story.key.clone().into(), lease));
             }
         }
-        let tally = Tally { runs: vec![Vec::new(); ids.len()], ..Tally::default() };
-        Self {
+        let tally = Tally { runs: vec![Vec::new(); scenario.stories.len()], ..Tally::default() };
+        let world = Self {
             store: MemoryStore::new().with_clock(clock.clone()),
             sink: MemorySink::new(),
             gate: Gate::new(plan),
@@ -90,7 +91,18 @@ impl World {
             clock,
             broker,
             idempotency,
-            ids,
+        };
+        world.publish(false);
+        world
+    }
+
+    /// Publishes the messages that are kept back, or those that are not.
+    fn publish(&self, later: bool) {
+        let is_next = |story: &&Story| story.later == later;
+        for story in self.scenario.stories.iter().filter(is_next) {
+            let position = self.broker.publish(story.message.clone());
+            let origin = Origin::new("memory", "stories", position);
+            self.tally().ids.push(LetterId::of(&origin, Some(self.clock.now()), CONSUMER));
         }
     }
 
@@ -131,15 +143,21 @@ impl World {
         self.tally().kills
     }
 
+    /// How often messages with the key of this one that were recorded already were run once more from the broker.
+    pub(super) fn ran_again(&self, story: usize) -> usize {
+        self.tally().ran_again.get(&self.scenario.stories[story].key).copied().unwrap_or(0)
+    }
+
     pub(super) fn has_succeeded(&self, story: usize) -> bool {
         self.tally().succeeded.contains(&self.scenario.stories[story].key)
     }
 
     /// The row under the id that the letter of a story has to have.
     pub(super) fn row(&self, story: usize) -> Option<DeadLetter> {
+        let id = self.tally().ids.get(story).copied()?;
         match self.scenario.record {
-            Record::Stream => self.sink.get(self.ids[story]),
-            Record::Store | Record::StoreAndLane => now(self.store.get(self.ids[story])),
+            Record::Stream => self.sink.get(id),
+            Record::Store | Record::StoreAndLane => now(self.store.get(id)),
         }
     }
 
@@ -156,7 +174,8 @@ impl World {
     pub(super) fn inspect(&self, after: &'static str) {
         let unsettled: HashSet<Position> =
             self.broker.unsettled(CONSUMER).into_iter().map(|(position, _)| position).collect();
-        for story in 0..self.ids.len() {
+        let published = self.tally().ids.len();
+        for story in 0..published {
             let position = Position::Offset(story as u64 + 1);
             let kept = unsettled.contains(&position)
                 || self.has_succeeded(story)
@@ -179,15 +198,20 @@ impl World {
         {
             self.violated(format!("G6: message {} runs again although it is resolved", story + 1));
         }
+        if delivery.lane() != Lane::Store && self.row(story).is_some() {
+            let key = self.scenario.stories[story].key.clone();
+            *self.tally().ran_again.entry(key).or_default() += 1;
+        }
         let generation = delivery.generation();
         let run = Run { generation, lane: delivery.lane(), succeeded: false };
         let made = self.made(story, generation);
         if delivery.attempt() as usize > made + 1 {
             let attempt = delivery.attempt();
-            self.violated(format!(
-                "G3: message {} is at attempt {attempt} after {made} runs in generation {generation}",
-                story + 1
-            ));
+            let what = format!("message {} is at attempt {attempt} after {made} runs", story + 1);
+            self.violated(match self.given_back(delivery.origin().position()) {
+                0 => format!("G3: {what} in generation {generation}"),
+                times => format!("G10: {what}, and was given back {times} times"),
+            });
         }
         let before = {
             let runs = &mut self.tally().runs[story];
@@ -196,8 +220,38 @@ impl World {
             before
         };
         let act = self.scenario.stories[story].act(generation, before);
-        self.tally().kills += usize::from(act == Act::Kill);
+        if act == Act::Kill {
+            self.tally().kills += 1;
+            self.bounded(story, before + 1);
+        }
         act
+    }
+
+    /// G3: what kills the process does so no more often than the policy allows, and is not run again until its letter is
+    /// durable. After that a fault may keep the broker from hearing of it, and each such fault lets it begin anew.
+    fn bounded(&self, story: usize, kills: usize) {
+        // Without an idempotency store the first two deliveries are not yet suspect, and leave no mark.
+        let unmarked = if self.scenario.idempotent { 0 } else { 2 };
+        let allowed = self.scenario.policy.max_crashes() as usize + unmarked;
+        let faults = self.gate.repeats();
+        let lives = if self.row(story).is_some() { 1 + faults } else { 1 };
+        if kills > allowed * lives + faults {
+            let written = if lives > 1 { "" } else { ", and its letter is not written" };
+            self.violated(format!(
+                "G3: message {} killed the process {kills} times{written}",
+                story + 1
+            ));
+        }
+    }
+
+    /// A message is given back, which counts nothing (G10).
+    pub(super) fn gives_back(&self, position: Position) {
+        *self.tally().given_back.entry(position).or_default() += 1;
+    }
+
+    /// How often it was.
+    pub(super) fn given_back(&self, position: Position) -> u32 {
+        self.tally().given_back.get(&position).copied().unwrap_or(0)
     }
 
     /// A process stands still until then.
@@ -271,6 +325,7 @@ impl World {
                     .with_max_replays(max_replays);
                 now(self.store.start(spec, Actor::new("ana")));
             }
+            Order::Publish => self.publish(true),
             Order::Cancel => {
                 for operation in now(self.store.operations(100)) {
                     if !operation.state.is_final() {

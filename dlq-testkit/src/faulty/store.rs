@@ -201,7 +201,7 @@ impl<S: Store> Claims for FaultyStore<S> {
         self.inner.due_elsewhere(consumers, heard).await
     }
 
-    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Timestamp), StoreError> {
+    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Duration), StoreError> {
         self.inner.run_schedule(run).await
     }
 }

@@ -67,6 +67,24 @@ pub async fn an_ended_lease_counts_a_crash<F: Fixture>(check: Check<F>) {
     }
 }
 
+/// The counts of a key start over when its message dies, whatever it died of: the next one is another message (G3).
+pub async fn a_death_starts_the_counts_over<F: Fixture>(check: Check<F>) {
+    let (token, ..) = check.take("a").await;
+    assert!(check.release(&token, Release::Failed).await);
+    check.take("a").await;
+    check.outlast_leases().await;
+    let (last, attempts, crashes) = check.take("a").await;
+    assert_eq!((attempts, crashes), (1, 1));
+    assert!(check.release(&last, Release::Dead).await);
+    assert!(check.release(&last, Release::Dead).await, "saying it twice is fine");
+    let (next, attempts, crashes) = check.take("a").await;
+    assert_eq!((attempts, crashes), (0, 0));
+    assert!(!check.release(&last, Release::Dead).await, "it is another's now");
+    assert!(check.release(&next, Release::Failed).await);
+    let (_, attempts, _) = check.take("a").await;
+    assert_eq!(attempts, 1);
+}
+
 /// An extended lease holds as long as it goes on.
 pub async fn an_extended_lease_holds<F: Fixture>(check: Check<F>) {
     let (token, ..) = check.take("a").await;

@@ -153,6 +153,7 @@ macro_rules! store_conformance {
                 a_letter_that_changed_is_skipped,
                 a_retry_that_is_escalated_again_stays_in_its_operation,
                 a_failure_during_a_replay_is_not_hidden,
+                an_operation_keeps_why_a_letter_failed,
                 a_target_is_served_or_refused;
             pace:
                 a_canary_goes_first,

@@ -407,6 +407,18 @@ pub async fn a_failure_during_a_replay_is_not_hidden<F: StoreFixture>(check: Che
     assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
 }
 
+/// What a letter died of again stays with the operation, whatever becomes of the letter.
+pub async fn an_operation_keeps_why_a_letter_failed<F: StoreFixture>(check: Check<F>) {
+    let letter = check.bury(1).await.remove(0);
+    let operation = check.replay().await;
+    let claim = check.claim_one().await;
+    let error = check.die_of(&claim).await.error();
+    check.delete(letter.id).await;
+    let items = check.items(&operation).await;
+    assert_eq!(items[0].outcome, ItemOutcome::FailedAgain);
+    assert_eq!(items[0].why.as_deref(), Some(&*error));
+}
+
 /// A store refuses targets that it cannot serve rather than take the operation on.
 pub async fn a_target_is_served_or_refused<F: StoreFixture>(check: Check<F>) {
     check.bury(1).await;

@@ -50,9 +50,11 @@ impl<C> Shared<C> {
         let judged = self.classifier.classify(&error);
         let cause = self.classifier.cause(&error);
         let error_type = self.classifier.type_name(&error);
-        let group = self.classifier.group(&error);
-        let backtrace = self.classifier.backtrace(&error).map(|text| dlq_core::bounded(&text));
-        let location = self.classifier.location(&error);
+        // The error's own words, and so of any length (G8).
+        let bounded = |text: Option<String>| text.map(|text| dlq_core::bounded(&text));
+        let group = bounded(self.classifier.group(&error));
+        let backtrace = bounded(self.classifier.backtrace(&error));
+        let location = bounded(self.classifier.location(&error));
         let error: BoxError = error.into();
         let mut failure = Failure::of_type(judged, error_type, &*error).with_cause(cause);
         failure.group = group;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use dlq_core::{Delivery, Disposition, TransportError};
+use dlq_core::{Delivery, Disposition, Settle as _, TransportError};
 
 use super::hand::{HAND, Hand};
 use super::keys::KeyTurn;
@@ -105,16 +105,16 @@ pub(super) enum Begun {
     Settles(Box<Settles>),
 }
 
-type Told = std::pin::Pin<Box<dyn Future<Output = Result<(), TransportError>> + Send>>;
+pub(super) type Told = std::pin::Pin<Box<dyn Future<Output = Result<(), TransportError>> + Send>>;
 
 /// A message of which the broker is being told.
 pub(super) struct Settles {
-    told: Told,
-    outcome: Outcome,
-    delivery: Delivery,
-    _turn: Turn,
-    _key: Option<KeyTurn>,
-    _place: Place,
+    pub(super) told: Told,
+    pub(super) outcome: Outcome,
+    pub(super) delivery: Delivery,
+    pub(super) _turn: Option<Turn>,
+    pub(super) _key: Option<KeyTurn>,
+    pub(super) _place: Place,
 }
 
 impl Shared {
@@ -154,7 +154,10 @@ impl Shared {
         let hand = Hand::again(kept.hand.take(), ticket, message.key.is_some());
         let step = || stack.step(message.delivery.clone(), &mut context);
         let disposition = match HAND.sync_scope(Arc::clone(&hand), step) {
-            Ok(Ok(settlement)) if !waits_here(&message, &settlement) => {
+            Ok(Ok(settlement))
+                if !waits_here(&message, &settlement)
+                    && !self.leaves_counts(settlement.disposition()) =>
+            {
                 settlement.into_disposition()
             }
             ended => {
@@ -164,8 +167,13 @@ impl Shared {
             }
         };
         hand.judge(&disposition);
-        let outcome = self.will_be(&disposition);
-        let InHand { delivery, settle, key, place, .. } = message;
+        let outcome = self.will_be(&message.delivery, &disposition);
+        let InHand { delivery, mut settle, key, place, .. } = message;
+        if let Some(settled) = settle.settle_now(&disposition) {
+            (kept.turn, kept.hand) = (Some(own), Some(hand));
+            let outcome = self.settled(settled, outcome, &delivery);
+            return Begun::Ended(Fate { outcome, route_errors: 0 }, place);
+        }
         let mut told = settle.settle_boxed(disposition);
         match told.as_mut().poll(&mut context) {
             Poll::Ready(settled) => {
@@ -174,7 +182,7 @@ impl Shared {
                 Begun::Ended(Fate { outcome, route_errors: 0 }, place)
             }
             Poll::Pending => {
-                let (_turn, _key, _place) = (own, key, place);
+                let (_turn, _key, _place) = (Some(own), key, place);
                 Begun::Settles(Box::new(Settles { told, outcome, delivery, _turn, _key, _place }))
             }
         }

@@ -19,6 +19,7 @@ use crate::InvalidConfig;
 use crate::audit::{AuditLayer, audit};
 use crate::dead_letter::DeadLetterLayer;
 use crate::handler::Handles;
+use crate::idempotency::Upkeep;
 use crate::metrics::{MetricsLayer, Recorder};
 use crate::stage::{IsSettlement, RouteError};
 use crate::store_lane::{StoreLane, WakingLane};
@@ -47,6 +48,8 @@ pub(super) struct Settings {
     pub(super) marks: Option<BoxCrashMarks>,
     pub(super) schedule: Option<Schedule>,
     pub(super) clock: SharedClock,
+    /// Beside that of the handlers.
+    pub(super) upkeep: Vec<Upkeep>,
 }
 
 /// Builds a [`Consumer`].
@@ -91,6 +94,7 @@ impl ConsumerBuilder {
                 marks: None,
                 schedule: None,
                 clock: SystemClock::shared(),
+                upkeep: Vec::new(),
             },
         }
     }
@@ -123,6 +127,15 @@ impl ConsumerBuilder {
     {
         let naming = Arc::new(OneName(name.into()));
         self.work = Work::Stack(Program { stack: Arc::new(stack), naming });
+        self
+    }
+
+    /// Adds what is to be done for the idempotency keys of a [`stack`](Self::stack) composed by hand: old ones are
+    /// forgotten, and the counts of a key start over once a message of it is dead; of a [`handler`](Self::handler) it is
+    /// known. Defaults to nothing: keys are kept without end then, and a message may die of the attempts and crashes of
+    /// another one with its key.
+    pub fn upkeep(mut self, keys: Upkeep) -> Self {
+        self.settings.upkeep.push(keys);
         self
     }
 
@@ -182,7 +195,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets how many messages are in hand at most, those that wait for a retry included; these take half of it at most.
+    /// Sets how many messages are in hand at most, those that wait for a retry included; these take half of it at most,
+    /// unless they have an order key. With one, choose more than one key brings while a message of it is retried.
     /// Defaults to 256.
     ///
     /// How many attempts run at once is said per handler, by a permit inside retry: see
@@ -252,6 +266,7 @@ impl ConsumerBuilder {
                     .lease(self.claim_lease)
                     .poll(self.poll)
                     .owner(self.owner)
+                    .recorder(self.recorder.clone())
                     .clock(clock.clone())
             };
             store.as_ref().map(lane)

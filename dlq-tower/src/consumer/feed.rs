@@ -11,13 +11,13 @@ use std::time::Duration;
 use dlq_core::store::Claims;
 use dlq_core::{Delivery, Settle, SettleOnce, Source, TransportError};
 use futures_util::poll;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Growing;
 use super::gate::Gate;
-use super::health::{Reporter, report};
+use super::health::{Part, Reporter, report};
 use super::outage::Ticket;
 use super::room::Room;
 use crate::store_lane::StoreLane;
@@ -37,18 +37,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(super) trait Feed: fmt::Debug + Send {
     fn next(&mut self) -> BoxFuture<'_, Fetched>;
 
-    /// Adds up to so many messages that are at hand.
-    fn more(&mut self, _most: usize, _messages: &mut Vec<Handed>) {}
+    /// Another message, if one is at hand.
+    fn at_hand(&mut self) -> Option<Handed> {
+        None
+    }
 
     fn close(&mut self) -> BoxFuture<'_, ()>;
 
-    /// How long it may go without being asked before it had better give back what it holds.
+    /// How long it may go without being asked until it is to [`keep`](Self::keep) what it holds.
     fn patience(&self) -> Option<Duration> {
         None
     }
 
-    /// Gives back what it has fetched and not yielded.
-    fn give_back(&mut self) -> BoxFuture<'_, ()> {
+    /// Sees that what it has fetched and not yielded is not lost while nobody asks: it is given back or stays.
+    fn keep(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
     }
 }
@@ -78,27 +80,33 @@ impl<S: Source> Feed for Main<S> {
         })
     }
 
-    fn more(&mut self, most: usize, messages: &mut Vec<Handed>) {
+    fn at_hand(&mut self) -> Option<Handed> {
+        if self.ended.is_some() {
+            return None;
+        }
         // What is pending is dropped, which loses nothing, and is asked again by `next`.
         let mut context = Context::from_waker(Waker::noop());
-        for _ in 0..most {
-            let poll = || pin!(self.source.next()).poll(&mut context);
-            self.ended = match catch_unwind(AssertUnwindSafe(poll)) {
-                Ok(Poll::Pending) => return,
-                Ok(Poll::Ready(Ok(Some(next)))) => {
-                    messages.push(once(next));
-                    continue;
-                }
-                Ok(Poll::Ready(Ok(None))) => Some(Ok(Ok(()))),
-                Ok(Poll::Ready(Err(error))) => Some(Ok(Err(error))),
-                Err(panic) => Some(Err(panic)),
-            };
-            return;
-        }
+        let poll = || pin!(self.source.next()).poll(&mut context);
+        self.ended = match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(Ok(Some(next)))) => return Some(once(next)),
+            Ok(Poll::Ready(Ok(None))) => Some(Ok(Ok(()))),
+            Ok(Poll::Ready(Err(error))) => Some(Ok(Err(error))),
+            Err(panic) => Some(Err(panic)),
+        };
+        None
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(self.source.close())
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        self.source.patience()
+    }
+
+    fn keep(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.source.keep())
     }
 }
 
@@ -125,7 +133,7 @@ impl<C: Claims + Clone> Feed for Lane<C> {
         Some(self.0.patience())
     }
 
-    fn give_back(&mut self) -> BoxFuture<'_, ()> {
+    fn keep(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(self.0.give_back())
     }
 }
@@ -140,15 +148,63 @@ pub(super) struct Received {
     pub(super) room: OwnedSemaphorePermit,
 }
 
+/// Messages of one source: one that was fetched, and as many more as are at hand and there is room for.
+///
+/// Each is asked for when the one before it has begun, and what that has given back of its memory is near still. So the
+/// source is lent to whoever begins them.
+pub(super) struct Batch {
+    first: Option<(Handed, OwnedSemaphorePermit)>,
+    /// Room for the others.
+    rest: Option<OwnedSemaphorePermit>,
+    since: Instant,
+    gate: Arc<Gate>,
+    feed: Option<Box<dyn Feed>>,
+    lender: Option<oneshot::Sender<Box<dyn Feed>>>,
+}
+
+impl Batch {
+    /// Nothing more is asked for.
+    pub(super) fn end(&mut self) {
+        if let (Some(feed), Some(lender)) = (self.feed.take(), self.lender.take()) {
+            // It is gone when the whole run is.
+            let _ = lender.send(feed);
+        }
+    }
+}
+
+impl Iterator for Batch {
+    type Item = Received;
+
+    fn next(&mut self) -> Option<Received> {
+        let ((delivery, settle), room) = match self.first.take() {
+            Some(first) => first,
+            // What was begun may have shown that nothing works.
+            None if !self.gate.is_well() => return None,
+            None => {
+                let room = self.rest.as_mut()?.split(1)?;
+                (self.feed.as_mut()?.at_hand()?, room)
+            }
+        };
+        Some(Received { delivery, settle, since: self.since, ticket: self.gate.ticket(), room })
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// Fetches from `feed` while there is room and the gate is open, until told to stop.
 pub(super) struct Fetching {
     pub(super) feed: Box<dyn Feed>,
     pub(super) gate: Arc<Gate>,
     pub(super) room: Arc<Room>,
-    pub(super) received: mpsc::UnboundedSender<Vec<Received>>,
+    pub(super) received: mpsc::UnboundedSender<Batch>,
     pub(super) stop: CancellationToken,
-    /// Where errors are reported, for the main source.
-    pub(super) health: Option<Reporter>,
+    /// Where errors are reported, and as whose.
+    pub(super) health: Reporter,
+    pub(super) part: Part,
 }
 
 /// How fetching ended.
@@ -166,37 +222,30 @@ pub(super) enum End {
 }
 
 impl Fetching {
-    pub(super) async fn run(mut self) -> Fetch {
-        let end = self.fetch().await;
-        self.feed.close().await;
-        Fetch { feed: self.feed, end }
-    }
-
-    async fn fetch(&mut self) -> End {
-        let Self { feed, gate, room, received, stop, health } = self;
+    pub(super) async fn run(self) -> Fetch {
+        let Self { mut feed, gate, room, received, stop, health, part } = self;
         let mut pause = Growing::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut failing = false;
         let mut stopped = pin!(stop.cancelled());
-        loop {
-            let admitted = async {
+        let end = 'fetching: loop {
+            let mut admitted = pin!(async {
                 let permit = room.take().await;
                 gate.admit().await;
                 permit
-            };
-            let patience = feed.patience();
-            let permit = tokio::select! {
-                biased;
-                () = &mut stopped => return End::Stopped,
-                permit = admitted => permit,
-                () = maybe(patience) => {
-                    feed.give_back().await;
-                    continue;
+            });
+            let permit = loop {
+                let patience = feed.patience();
+                tokio::select! {
+                    biased;
+                    () = &mut stopped => break 'fetching End::Stopped,
+                    permit = &mut admitted => break permit,
+                    () = maybe(patience) => feed.keep().await,
                 }
             };
             // It is never closed.
-            let Some(permit) = permit else { return End::Stopped };
+            let Some(permit) = permit else { break End::Stopped };
             if stop.is_cancelled() {
-                return End::Stopped;
+                break End::Stopped;
             }
             let mut asked = feed.next();
             // What is at hand is taken before anything is waited for: that it may be was looked at just now.
@@ -204,14 +253,14 @@ impl Fetching {
                 Poll::Ready(next) => next,
                 Poll::Pending => tokio::select! {
                     biased;
-                    () = &mut stopped => return End::Stopped,
+                    () = &mut stopped => break End::Stopped,
                     () = gate.closed() => continue,
                     next = &mut asked => next,
                     () = room.is_wanted() => continue,
                     // A source that waits for messages as long as this works again.
                     () = sleep(LONGEST_PAUSE), if failing => {
                         failing = false;
-                        works(health.as_ref());
+                        health.failing(part, None);
                         continue;
                     }
                 },
@@ -221,47 +270,44 @@ impl Fetching {
                 Ok(Some(first)) => {
                     pause.reset();
                     if std::mem::take(&mut failing) {
-                        works(health.as_ref());
+                        health.failing(part, None);
                     }
-                    let (since, mut messages) = (Instant::now(), vec![first]);
-                    let mut rest = room.more(gate.at_once(AT_ONCE) - 1);
-                    if let Some(rest) = &rest {
-                        feed.more(rest.num_permits(), &mut messages);
-                    }
-                    let mut permit = Some(permit);
-                    // As many were fetched as there is room for.
-                    let mut room = || permit.take().or_else(|| rest.as_mut()?.split(1));
-                    let begun = messages.into_iter().filter_map(|(delivery, settle)| {
-                        let ticket = gate.ticket();
-                        Some(Received { delivery, settle, since, ticket, room: room()? })
-                    });
-                    if received.send(begun.collect()).is_err() {
-                        return End::Stopped;
+                    let (lender, lent) = oneshot::channel();
+                    let batch = Batch {
+                        first: Some((first, permit)),
+                        rest: if gate.is_well() { room.more(AT_ONCE - 1) } else { None },
+                        since: Instant::now(),
+                        gate: Arc::clone(&gate),
+                        feed: Some(feed),
+                        lender: Some(lender),
+                    };
+                    let was_sent = received.send(batch).is_ok();
+                    feed = match lent.await {
+                        Ok(feed) => feed,
+                        // Whoever had it is gone, and this with it.
+                        Err(_) => pending().await,
+                    };
+                    if !was_sent {
+                        break End::Stopped;
                     }
                 }
-                Ok(None) => return End::Exhausted,
+                Ok(None) => break End::Exhausted,
                 Err(error) if error.is_transient() => {
                     failing = true;
                     let wait = pause.next();
                     tracing::error!(error = report(&error), retry_in = ?wait, "a source cannot be asked");
-                    if let Some(health) = health {
-                        health.source_failed(report(&error));
-                    }
+                    health.failing(part, Some(report(&error)));
                     drop(permit);
                     tokio::select! {
-                        () = &mut stopped => return End::Stopped,
+                        () = &mut stopped => break End::Stopped,
                         () = sleep(wait) => {}
                     }
                 }
-                Err(error) => return End::Failed(error),
+                Err(error) => break End::Failed(error),
             }
-        }
-    }
-}
-
-fn works(health: Option<&Reporter>) {
-    if let Some(health) = health {
-        health.source_works();
+        };
+        feed.close().await;
+        Fetch { feed, end }
     }
 }
 
@@ -274,9 +320,12 @@ async fn maybe(wait: Option<Duration>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use dlq_core::memory::{MemoryBroker, MemorySettle, MemorySource};
     use dlq_core::{Capabilities, Message, TransportErrorKind};
     use futures_util::FutureExt as _;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -324,15 +373,111 @@ mod tests {
             broker.publish(Message::new("work", "x"));
         }
         let mut feed = Main::new(Some3(broker.source("group"), 0, then));
-        let mut messages = Vec::new();
-        feed.more(2, &mut messages);
-        assert_eq!(messages.len(), 2, "no more than there is room for");
-        feed.more(5, &mut messages);
+        let mut messages: Vec<_> = std::iter::from_fn(|| feed.at_hand()).collect();
+        // An end is an end, also to who asks again.
+        messages.extend(feed.at_hand());
         let after = AssertUnwindSafe(feed.next()).catch_unwind().now_or_never();
         for (_, settle) in &messages {
             assert!(settle.lease().is_some());
         }
         (messages.len(), after)
+    }
+
+    /// The first message of five, room for so many, and where the source comes back to.
+    async fn lent(room: usize) -> (Batch, oneshot::Receiver<Box<dyn Feed>>) {
+        let broker = MemoryBroker::new().with_stream("work");
+        for _ in 0..5 {
+            broker.publish(Message::new("work", "x"));
+        }
+        let room = Room::new(room);
+        let gate = Gate::new(None, Reporter::new(), metrics::Gauge::noop());
+        let mut feed = Main::new(broker.source("group"));
+        let first = feed.next().await.unwrap().unwrap();
+        let (lender, lent) = oneshot::channel();
+        let batch = Batch {
+            first: Some((first, room.take().await.unwrap())),
+            rest: room.more(AT_ONCE),
+            since: Instant::now(),
+            gate: Arc::new(gate),
+            feed: Some(Box::new(feed)),
+            lender: Some(lender),
+        };
+        (batch, lent)
+    }
+
+    /// Counts how often it was to keep what it holds.
+    #[derive(Debug)]
+    struct Holding(MemorySource, Arc<AtomicU64>);
+
+    impl Source for Holding {
+        type Settle = MemorySettle;
+
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+
+        async fn next(&mut self) -> Result<Option<(Delivery, MemorySettle)>, TransportError> {
+            self.0.next().await
+        }
+
+        fn patience(&self) -> Option<Duration> {
+            Some(Duration::from_secs(1))
+        }
+
+        async fn keep(&mut self) {
+            self.1.fetch_add(1, Ordering::AcqRel);
+        }
+
+        async fn close(&mut self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_keeps_what_it_holds_while_there_is_no_room_for_more() {
+        let broker = MemoryBroker::new().with_stream("work");
+        broker.publish(Message::new("work", "x"));
+        let (kept, room) = (Arc::new(AtomicU64::new(0)), Arc::new(Room::new(1)));
+        let (received, mut batches) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let fetching = Fetching {
+            feed: Box::new(Main::new(Holding(broker.source("group"), Arc::clone(&kept)))),
+            gate: Arc::new(Gate::new(None, Reporter::new(), metrics::Gauge::noop())),
+            room: Arc::clone(&room),
+            received,
+            stop: stop.clone(),
+            health: Reporter::new(),
+            part: Part::Source,
+        };
+        let mut fetching = pin!(fetching.run());
+        let full = room.take().await;
+        assert!(timeout(Duration::from_millis(3_500), &mut fetching).await.is_err());
+        assert_eq!(kept.load(Ordering::Acquire), 3);
+        drop(full);
+        let one = async {
+            let batch = batches.recv().await.expect("it fetches");
+            assert_eq!(batch.count(), 1);
+            stop.cancel();
+        };
+        let (fetched, ()) = tokio::join!(fetching, one);
+        assert!(matches!(fetched.end, End::Stopped));
+        assert_eq!(kept.load(Ordering::Acquire), 3);
+    }
+
+    #[tokio::test]
+    async fn a_batch_asks_for_what_there_is_room_for_and_gives_the_source_back() {
+        let (mut batch, mut lent) = lent(3).await;
+        assert_eq!(batch.by_ref().count(), 3);
+        assert!(lent.try_recv().is_err());
+        drop(batch);
+        let mut feed = lent.try_recv().expect("it was lent");
+        assert_eq!(std::iter::from_fn(|| feed.at_hand()).count(), 2, "nothing is lost");
+    }
+
+    #[tokio::test]
+    async fn nothing_more_is_asked_for_once_routing_cannot_write() {
+        let (mut batch, _lent) = lent(3).await;
+        assert!(batch.next().is_some());
+        batch.gate.routing_failed("no".to_owned());
+        assert!(batch.next().is_none());
     }
 
     #[tokio::test]

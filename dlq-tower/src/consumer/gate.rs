@@ -30,7 +30,30 @@ pub(super) struct Gate {
     failing: AtomicBool,
     changed: Arc<watch::Sender<()>>,
     health: Reporter,
-    paused: Gauge,
+    /// How many wait here, and what shows it.
+    paused: Mutex<(usize, Gauge)>,
+}
+
+/// Somebody waits, for as long as this lives.
+struct Paused<'g>(&'g Mutex<(usize, Gauge)>);
+
+impl<'g> Paused<'g> {
+    fn new(waiting: &'g Mutex<(usize, Gauge)>) -> Self {
+        let mut shown = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.0 += 1;
+        shown.1.set(1.0);
+        Self(waiting)
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.0 -= 1;
+        if shown.0 == 0 {
+            shown.1.set(0.0);
+        }
+    }
 }
 
 impl Gate {
@@ -43,7 +66,7 @@ impl Gate {
             failing: AtomicBool::new(false),
             changed,
             health,
-            paused,
+            paused: Mutex::new((0, paused)),
         }
     }
 
@@ -56,7 +79,7 @@ impl Gate {
         if self.look().is_ok() {
             return;
         }
-        self.paused.set(1.0);
+        let _paused = Paused::new(&self.paused);
         // Subscribed before looking, so that no change is missed.
         let mut changed = self.changed.subscribe();
         while let Err(wait) = self.look() {
@@ -72,7 +95,6 @@ impl Gate {
                 }
             }
         }
-        self.paused.set(0.0);
     }
 
     /// A ticket for a message that was fetched.
@@ -80,10 +102,9 @@ impl Gate {
         self.outage.ticket()
     }
 
-    /// How many of these messages may be fetched without looking again: one while it is not certain that all is well.
-    pub(super) fn at_once(&self, most: usize) -> usize {
-        let is_well = !self.failing.load(Ordering::Acquire) && !self.outage.is_active();
-        if is_well { most } else { most.min(1) }
+    /// Whether more than one message may be fetched at once.
+    pub(super) fn is_well(&self) -> bool {
+        !self.failing.load(Ordering::Acquire) && !self.outage.is_active()
     }
 
     fn look(&self) -> Result<(), Option<Instant>> {
@@ -150,5 +171,35 @@ impl Gate {
         }
         self.health.route_works();
         self.changed.send_replace(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gauge_says_that_somebody_waits_and_no_longer_than_that() {
+        let shown = Arc::new(AtomicU64::new(0));
+        let gate = Gate::new(None, Reporter::new(), Gauge::from_arc(Arc::clone(&shown)));
+        let shown = || f64::from_bits(shown.load(Ordering::Acquire));
+        gate.admit().await;
+        assert_eq!(shown(), 0.0);
+        gate.routing_failed("the store is down".to_owned());
+        let mut main = Box::pin(gate.admit());
+        let mut lane = Box::pin(gate.admit());
+        assert!(poll!(&mut main).is_pending() && poll!(&mut lane).is_pending());
+        assert_eq!(shown(), 1.0);
+        drop(lane);
+        assert_eq!(shown(), 1.0, "the other waits");
+        // As a stop does, or a lane whose patience has passed.
+        drop(main);
+        assert_eq!(shown(), 0.0);
+        gate.admit().await;
+        assert_eq!(shown(), 0.0);
     }
 }

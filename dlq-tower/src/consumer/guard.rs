@@ -37,16 +37,12 @@ where
     }
 
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        ResponseFuture {
-            hand: HAND.try_with(Arc::clone).ok(),
-            state: State::Handling { inner: self.0.call(delivery) },
-        }
+        ResponseFuture { state: State::Handling { inner: self.0.call(delivery) } }
     }
 }
 
 pin_project! {
     pub(super) struct ResponseFuture<F> {
-        hand: Option<Arc<Hand>>,
         #[pin]
         state: State<F>,
     }
@@ -72,10 +68,11 @@ impl<F: Future<Output = Result<Verdict, Infallible>>> Future for ResponseFuture<
                 StateProj::Ruling { ruling } => return ruling.as_mut().poll(cx).map(Ok),
                 StateProj::Handling { inner } => ready!(inner.poll(cx)),
             };
-            let Some(hand) = this.hand.as_ref().filter(|hand| !hand.passes(&verdict)) else {
+            let looks = |hand: &Arc<Hand>| (!hand.passes(&verdict)).then(|| Arc::clone(hand));
+            let Some(hand) = HAND.try_with(looks).ok().flatten() else {
                 return Poll::Ready(Ok(verdict));
             };
-            let ruling = Box::pin(Arc::clone(hand).rule(verdict));
+            let ruling = Box::pin(hand.rule(verdict));
             // What the message held while it was handled is given back before anything is waited for.
             this.state.set(State::Ruling { ruling });
         }

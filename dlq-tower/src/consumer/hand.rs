@@ -1,6 +1,7 @@
 //! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
 
 use std::future::pending;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dlq_core::{Delivery, Disposition, ErrorClass, History};
@@ -18,16 +19,43 @@ tokio::task_local! {
 pub(super) struct Hand {
     /// Given up by whoever judges first.
     ticket: Mutex<Option<Ticket>>,
+    /// Whether it makes a difference how it is judged.
+    counts: bool,
     /// Whether later messages of its key wait for it.
     ordered: bool,
     /// Attempts made in this run, when it goes on here.
     held: Mutex<Option<(History, u32)>>,
+    /// A [`Conviction`], or 0.
+    convicted: AtomicU8,
+}
+
+/// By what a message was found to crash too often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conviction {
+    /// By the crashes that came with it.
+    Delivery = 1,
+    /// By those of its idempotency key, which the delivery does not show.
+    Key = 2,
+}
+
+impl Conviction {
+    /// Notes it for the message in hand: before its letter is written, which may be cut off.
+    pub(crate) fn note(self) {
+        let _ = HAND.try_with(|hand| hand.convicted.store(self as u8, Ordering::Relaxed));
+    }
 }
 
 impl Hand {
     pub(super) fn new(ticket: Ticket, ordered: bool) -> Arc<Self> {
-        let ticket = Mutex::new(Some(ticket));
-        Arc::new(Self { ticket, ordered, held: Mutex::new(None) })
+        let (counts, ticket) = (ticket.counts(), Mutex::new(Some(ticket)));
+        let (held, convicted) = (Mutex::new(None), AtomicU8::new(0));
+        Arc::new(Self { ticket, counts, ordered, held, convicted })
+    }
+
+    /// Whether the message was given up for its crashes in this run, and so not run.
+    pub(super) fn convicted(&self) -> Option<Conviction> {
+        let found = self.convicted.load(Ordering::Relaxed);
+        [Conviction::Delivery, Conviction::Key].into_iter().find(|by| *by as u8 == found)
     }
 
     /// The same for another message, in the place of one that has ended where nobody knows of it any more.
@@ -35,16 +63,21 @@ impl Hand {
         let Some(mut hand) = ended else { return Self::new(ticket, ordered) };
         match Arc::get_mut(&mut hand) {
             None => Self::new(ticket, ordered),
-            Some(Self { ticket: of, ordered: is_ordered, held }) => {
+            Some(Self { ticket: of, counts, ordered: is_ordered, held, convicted }) => {
+                *counts = ticket.counts();
                 *of.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
                 *held.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
                 *is_ordered = ordered;
+                *convicted.get_mut() = 0;
                 hand
             }
         }
     }
 
     fn ticket(&self) -> Option<Ticket> {
+        if !self.counts {
+            return None;
+        }
         self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

@@ -32,6 +32,10 @@ pub enum Part {
     Gauges,
     /// Writes the processing audit.
     Audit,
+    /// Forgets idempotency keys that were kept long enough.
+    Upkeep,
+    /// The run itself: all of the others.
+    Run,
 }
 
 impl fmt::Display for Part {
@@ -42,6 +46,8 @@ impl fmt::Display for Part {
             Self::Schedule => "automatic schedule",
             Self::Gauges => "gauges",
             Self::Audit => "processing audit",
+            Self::Upkeep => "upkeep of idempotency keys",
+            Self::Run => "run",
         })
     }
 }
@@ -67,16 +73,23 @@ pub struct ConsumerHealth {
     pub outage: bool,
     /// The latest error of the source, until a message comes again.
     pub source_error: Option<String>,
+    /// The latest error of the store when it was asked for what is due, until it answers again.
+    pub store_error: Option<String>,
+    /// The latest error of the automatic schedule, until it has run again.
+    pub schedule_error: Option<String>,
     /// Why dead-letter routing could not write, until it can again.
     pub route_error: Option<String>,
 }
 
 impl ConsumerHealth {
     /// Whether all parts work, and letters can be written. An outage of what the handler depends on is not the
-    /// consumer's own illness.
+    /// consumer's own illness. One that was asked to stop, or whose source has ended, was well to its end; a run that
+    /// panicked, or whose future was dropped, is lost.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.lost.is_empty() && self.source_error.is_none() && self.route_error.is_none()
+        let errors =
+            [&self.source_error, &self.store_error, &self.schedule_error, &self.route_error];
+        self.lost.is_empty() && errors.into_iter().all(Option::is_none)
     }
 }
 
@@ -128,20 +141,28 @@ impl Reporter {
         });
     }
 
+    /// Where it stands. One that has stopped stays so: a run that was left behind may still say that it stops.
     pub(super) fn state(&self, state: RunState) {
-        self.change(|health| &mut health.state, state);
+        self.0.send_if_modified(|health| {
+            let differs = health.state != state && health.state != RunState::Stopped;
+            if differs {
+                health.state = state;
+            }
+            differs
+        });
     }
 
     pub(super) fn outage(&self, open: bool) {
         self.change(|health| &mut health.outage, open);
     }
 
-    pub(super) fn source_failed(&self, why: String) {
-        self.change(|health| &mut health.source_error, Some(why));
-    }
-
-    pub(super) fn source_works(&self) {
-        self.change(|health| &mut health.source_error, None);
+    /// What a part cannot do, until it can again.
+    pub(super) fn failing(&self, part: Part, why: Option<String>) {
+        match part {
+            Part::StoreLane => self.change(|health| &mut health.store_error, why),
+            Part::Schedule => self.change(|health| &mut health.schedule_error, why),
+            _ => self.change(|health| &mut health.source_error, why),
+        }
     }
 
     pub(super) fn route_failed(&self, why: String) {
@@ -155,6 +176,24 @@ impl Reporter {
     pub(super) fn lost(&self, part: Part, why: String) {
         tracing::error!(%part, why, "a part of the consumer ended; the consumer is unhealthy");
         self.0.send_modify(|health| health.lost.push(LostPart { part, why }));
+    }
+
+    /// The run is over; whoever looks has to see it, and how (G9).
+    pub(super) fn gone(&self) {
+        let was_lost = self.0.send_if_modified(|health| {
+            let is_lost = health.state != RunState::Stopped;
+            if is_lost {
+                let why = "it panicked, or its future was dropped".to_owned();
+                health.lost.push(LostPart { part: Part::Run, why });
+                health.state = RunState::Stopped;
+            }
+            is_lost
+        });
+        if was_lost {
+            tracing::error!(
+                "the run of a consumer was lost: it panicked, or its future was dropped"
+            );
+        }
     }
 }
 

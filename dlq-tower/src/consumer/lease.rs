@@ -55,6 +55,10 @@ impl Leased {
         }
     }
 
+    pub(super) fn into_inner(self) -> SettleOnce {
+        self.settle
+    }
+
     pub(super) async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         self.settle.settle(disposition).await
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::{
-    BoxCrashMarks, CrashMarks, Delivery, Disposition, Lane, LetterId, SettleOnce, TransportError,
+    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, Reason, SettleOnce,
+    TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -14,25 +15,32 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
-use super::hand::{HAND, Hand};
+use super::hand::{Conviction, HAND, Hand};
 use super::health::report;
 use super::keys::KeyTurn;
 use super::lease::Leased;
 use super::outage::Ticket;
 use super::probation::{Probation, Suspicion, Turn};
 use super::report::{Fate, Outcome};
-use super::stack::{Program, Settling};
+use super::stack::{Ended, Program, Settling};
+use crate::idempotency::Upkeep;
 use crate::retry::{self, HoldSlots};
 use crate::stage::RouteError;
 
 /// How long a message is given back for when its crash mark could not be written.
 const UNMARKED: Duration = Duration::from_secs(5);
+/// How long a dead message is given back for when the counts of its key could not start over.
+const UNCOUNTED: Duration = Duration::from_secs(1);
 /// How long the removal of a mark may take when the run was cut off.
 const UNMARKING: Duration = Duration::from_millis(500);
 
 /// What all messages of one run share.
 pub(super) struct Shared {
     pub(super) program: Program,
+    /// What keeps the idempotency keys of a stack that was composed by hand.
+    pub(super) upkeep: Vec<Upkeep>,
+    /// Whether any message has an idempotency key.
+    pub(super) has_keys: bool,
     pub(super) gate: Arc<Gate>,
     pub(super) probation: Probation,
     pub(super) marks: Option<BoxCrashMarks>,
@@ -90,25 +98,37 @@ impl Drop for Counted {
 /// Why something was not done: the consumer stops.
 struct Stopping;
 
+/// Why something was not done: the deadline of the stop has passed.
+pub(super) struct CutOff;
+
 /// A run that ended.
-struct Ran {
-    disposition: Disposition,
+pub(super) struct Ran {
+    pub(super) disposition: Disposition,
     /// The delivery to go on with, when it goes on here.
-    delivery: Delivery,
-    routing_failed: bool,
-    mark: Option<LetterId>,
+    pub(super) delivery: Delivery,
+    pub(super) routing_failed: bool,
+    marked: Marked,
 }
 
-/// Handles a message and settles it; from where it is, when its stack runs already.
+/// The crash mark that stands for a run, if one does.
+#[derive(Clone, Copy, Default)]
+struct Marked {
+    death: Option<Death>,
+    /// Whether the message was given up for its crashes, and so not run. Its marks say that it must not be, and stay until
+    /// it is settled: else it would be run again whenever its letter cannot be written (G3).
+    convicted: Option<Conviction>,
+}
+
+/// Handles a message, after a wait that it has begun to spend here, and settles it.
 pub(super) async fn handle(
     shared: Arc<Shared>,
     message: InHand,
-    mut running: Option<Running>,
+    mut wait: Option<Duration>,
+    mut route_errors: u32,
 ) -> Fate {
     let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
     let shared = &*shared;
     let mut settle = Leased::new(settle, since);
-    let mut route_errors = 0;
 
     if let Some(key) = &mut key
         && !key.is_first()
@@ -120,53 +140,56 @@ pub(super) async fn handle(
         }
     }
     loop {
-        // Pinned where they are: futures of this size are not worth moving.
-        let (turn, ran) = match running.take() {
-            Some(Running { stack, hand, turn }) => {
-                let run = pin!(shared.run_on(delivery.clone(), stack, hand, None));
-                (turn, settle.keep(run).await)
-            }
-            None => {
-                let begun = async {
-                    let ticket = match ticket.take() {
-                        Some(ticket) => ticket,
-                        None => {
-                            shared.gate.admit().await;
-                            shared.gate.ticket()
-                        }
-                    };
-                    let suspicion = shared.probation.suspect(&delivery);
-                    (ticket, suspicion, shared.probation.turn(suspicion).await)
-                };
-                let begun = {
-                    let begun = pin!(shared.unless_stopped(begun));
-                    settle.keep(begun).await
-                };
-                let Ok((admitted, suspicion, turn)) = begun else {
-                    return shared.give_back(settle, &delivery, route_errors).await;
-                };
-                let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
-                (turn, settle.keep(run).await)
-            }
+        if let Some(after) = wait.take()
+            && settle.keep(shared.unless_stopped(sleep(after))).await.is_err()
+        {
+            return shared.give_back(settle, &delivery, route_errors).await;
+        }
+        let begun = async {
+            let ticket = match ticket.take() {
+                Some(ticket) => ticket,
+                None => {
+                    shared.gate.admit().await;
+                    shared.gate.ticket()
+                }
+            };
+            let suspicion = shared.probation.suspect(&delivery);
+            (ticket, suspicion, shared.probation.turn(suspicion).await)
         };
-        let Some(ran) = ran else {
+        // Pinned where they are: futures of this size are not worth moving.
+        let begun = {
+            let begun = pin!(shared.unless_stopped(begun));
+            settle.keep(begun).await
+        };
+        let Ok((admitted, suspicion, turn)) = begun else {
+            return shared.give_back(settle, &delivery, route_errors).await;
+        };
+        let ran = {
+            let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
+            settle.keep(run).await
+        };
+        let Some(mut ran) = ran else {
             return Fate { outcome: Outcome::Unsettled, route_errors };
         };
         route_errors += u32::from(ran.routing_failed);
+        if shared.leaves_counts(&ran.disposition) {
+            // Its run has ended, and what comes now may take as long as a lease.
+            drop(turn);
+            // Apart, since it is rare, and large in memory.
+            if Box::pin(shared.start_over(&mut settle, &mut ran)).await.is_err() {
+                return Fate { outcome: Outcome::Unsettled, route_errors };
+            }
+        }
         if let (Some(_), Disposition::Deferred { after }) = (&key, &ran.disposition) {
             // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
-            let after = *after;
-            shared.unmark(ran.mark).await;
-            drop(turn);
+            wait = Some(*after);
+            shared.unmark(shared.refuted(ran.marked, &ran.delivery, Outcome::Deferred)).await;
             delivery = ran.delivery;
-            if settle.keep(shared.unless_stopped(sleep(after))).await.is_err() {
-                return shared.give_back(settle, &delivery, route_errors).await;
-            }
             continue;
         }
         let outcome = shared.settle(settle, &delivery, ran.disposition).await;
         // After the settlement: a process that dies in between has not handled the message.
-        shared.unmark(ran.mark).await;
+        shared.unmark(shared.refuted(ran.marked, &ran.delivery, outcome)).await;
         return Fate { outcome, route_errors };
     }
 }
@@ -190,14 +213,25 @@ impl Shared {
         suspicion: Suspicion,
         ordered: bool,
     ) -> Option<Ran> {
-        let mut mark = None;
-        if let (Suspicion::Marked(letter), Some(marks)) = (suspicion, &self.marks) {
-            match marks.begin(letter).await {
-                Ok(crashes) => {
-                    mark = Some(letter);
-                    // What a store counts are claims that were lost, while the letter ran or waited to run.
-                    let known = if delivery.lane() == Lane::Store { 0 } else { delivery.crashes() };
-                    let crashes = crashes.max(known);
+        let mut marked = Marked::default();
+        if let Suspicion::Convicted(death, crashes) = suspicion {
+            // Its mark is there: this is no run, and another mark would say that it was one. It is not acquitted where
+            // something gives it back before it can be refused.
+            (marked.death, marked.convicted) = (Some(death), Some(Conviction::Delivery));
+            delivery = delivery.with_crashes(crashes);
+        }
+        if let (Suspicion::Marked(death), Some(marks)) = (suspicion, &self.marks) {
+            match marks.begin(death.letter).await {
+                Ok(begun) => {
+                    let crashes = self.probation.crashes(death, begun);
+                    marked.death = Some(death);
+                    let known = delivery.crashes();
+                    let crashes = match delivery.lane() {
+                        // What a store counts are claims that were lost, while the letter ran or waited to run. Marks
+                        // beyond them are of a death before this one, whose settlement was not heard.
+                        Lane::Store => crashes.min(known),
+                        _ => crashes.max(known),
+                    };
                     delivery = delivery.with_crashes(crashes);
                 }
                 Err(error) => {
@@ -207,34 +241,39 @@ impl Shared {
                         "a crash mark could not be written; the suspect is not run"
                     );
                     let disposition = Disposition::Deferred { after: UNMARKED };
-                    return Some(Ran { disposition, delivery, routing_failed: false, mark });
+                    return Some(Ran { disposition, delivery, routing_failed: false, marked });
                 }
             }
         }
         let hand = Hand::new(ticket, ordered);
         let stack = self.program.stack.run(delivery.clone());
-        self.run_on(delivery, stack, hand, mark).await
-    }
-
-    /// Runs a stack to its end; `None` when it was cut off.
-    async fn run_on(
-        &self,
-        delivery: Delivery,
-        stack: Settling,
-        hand: Arc<Hand>,
-        mark: Option<LetterId>,
-    ) -> Option<Ran> {
-        let stack = HAND.scope(Arc::clone(&hand), stack);
-        let stack = retry::until_within(self.stop.clone(), self.slots.clone(), stack);
         let result = tokio::select! {
             biased;
-            result = stack => result,
+            result = self.within(Arc::clone(&hand), stack) => result,
             () = self.abort.cancelled() => {
-                // It was cut off, and did not crash.
-                let _ = timeout(UNMARKING, self.unmark(mark)).await;
+                // It was cut off, and did not crash; but what was given up for its crashes is not acquitted by that.
+                marked.convicted = hand.convicted().or(marked.convicted);
+                let mark = self.refuted(marked, &delivery, Outcome::Unsettled);
+                // Apart, since it is rare, and large in memory.
+                let _ = Box::pin(timeout(UNMARKING, self.unmark(mark))).await;
                 return None;
             }
         };
+        marked.convicted = hand.convicted().or(marked.convicted);
+        Some(Ran { marked, ..self.ran(result, delivery, &hand) })
+    }
+
+    /// A stack where it knows of what it runs for.
+    pub(super) fn within(
+        &self,
+        hand: Arc<Hand>,
+        stack: Settling,
+    ) -> impl Future<Output = Ended> + Send + use<> {
+        retry::until_within(self.stop.clone(), self.slots.clone(), HAND.scope(hand, stack))
+    }
+
+    /// How a run of `delivery` has ended.
+    pub(super) fn ran(&self, result: Ended, delivery: Delivery, hand: &Hand) -> Ran {
         let routing_failed = result.is_err();
         let disposition = match result {
             Ok(settlement) => {
@@ -244,7 +283,77 @@ impl Shared {
             }
             Err(error) => Disposition::Deferred { after: self.routing_failed(&delivery, &error) },
         };
-        Some(Ran { disposition, delivery: hand.continued(delivery), routing_failed, mark })
+        let (delivery, marked) = (hand.continued(delivery), Marked::default());
+        Ran { disposition, delivery, routing_failed, marked }
+    }
+
+    /// Whether the message has died, and may have left counts with its idempotency key. Those of a permanent failure have
+    /// started over with its release, if the layer saw it and the store has answered; at a first run there is little to
+    /// leave.
+    #[inline]
+    pub(super) fn leaves_counts(&self, disposition: &Disposition) -> bool {
+        self.has_keys
+            && matches!(disposition, Disposition::Dead(letter)
+                if letter.reason != Reason::Permanent || letter.attempts > 1 || letter.crashes > 0)
+    }
+
+    /// Lets the counts of a dead message's idempotency key start over. After its letter is durable, or it might be run
+    /// again; and before the broker is told, or a process that dies in between would leave the counts to the next message
+    /// with the key (G3). The letter of what came from a store is its row, and durable only later. Where it cannot be done the
+    /// message is to come again: what crashed too often dies unrun, any other has one more run. An error when that was cut off.
+    pub(super) async fn start_over(
+        &self,
+        settle: &mut Leased,
+        ran: &mut Ran,
+    ) -> Result<(), CutOff> {
+        let Ran { delivery, disposition, marked, .. } = ran;
+        let delivery = &*delivery;
+        let crashed = matches!(&*disposition, Disposition::Dead(letter) if letter.reason == Reason::MaxCrashes);
+        let over = async {
+            for keys in self.program.upkeep_for(delivery).iter().chain(&self.upkeep) {
+                // A claim of its own that was lost, with a process or with the answer of the store, ends with its lease.
+                let mut waited = false;
+                for is_last in [false, false, true] {
+                    let after = match keys.start_over(delivery).await {
+                        Ok(None) => break,
+                        // Another message is at the key, and goes on with the attempts.
+                        Ok(Some(_)) if waited && !crashed => break,
+                        Ok(Some(remaining)) => {
+                            waited = true;
+                            remaining
+                        }
+                        Err(error) => {
+                            // What is at the key next may be this very claim.
+                            waited = false;
+                            tracing::warn!(
+                                origin = %delivery.origin(),
+                                error = report(&error),
+                                "the counts of a dead message's idempotency key could not start over; it is not settled yet"
+                            );
+                            UNCOUNTED
+                        }
+                    };
+                    if is_last || self.unless_stopped(sleep(after)).await.is_err() {
+                        return Some(after);
+                    }
+                }
+            }
+            None
+        };
+        tokio::select! {
+            biased;
+            after = settle.keep(over) => {
+                if let Some(after) = after {
+                    *disposition = Disposition::Deferred { after };
+                }
+                Ok(())
+            }
+            () = self.abort.cancelled() => {
+                let mark = self.refuted(*marked, delivery, Outcome::Unsettled);
+                let _ = timeout(UNMARKING, self.unmark(mark)).await;
+                Err(CutOff)
+            }
+        }
     }
 
     /// Nothing may be acknowledged. Says so, and slows down.
@@ -268,7 +377,7 @@ impl Shared {
         delivery: &Delivery,
         disposition: Disposition,
     ) -> Outcome {
-        let outcome = self.will_be(&disposition);
+        let outcome = self.will_be(delivery, &disposition);
         let settled = tokio::select! {
             biased;
             settled = settle.settle(disposition) => settled,
@@ -278,9 +387,9 @@ impl Shared {
     }
 
     /// How a message is ended, unless the broker does not confirm it.
-    pub(super) fn will_be(&self, disposition: &Disposition) -> Outcome {
+    pub(super) fn will_be(&self, delivery: &Delivery, disposition: &Disposition) -> Outcome {
         let outcome = Outcome::of(disposition);
-        if matches!(outcome, Outcome::Dead | Outcome::Retried) {
+        if outcome.is_recorded() && delivery.lane() != Lane::Store {
             self.gate.routing_works();
         }
         outcome
@@ -297,6 +406,10 @@ impl Shared {
             Ok(()) => {
                 if outcome == Outcome::Deferred {
                     self.probation.gave_back(delivery);
+                }
+                // The record of a letter is its row, which the settlement has written.
+                if outcome.is_recorded() && delivery.lane() == Lane::Store {
+                    self.gate.routing_works();
                 }
                 outcome
             }
@@ -319,8 +432,16 @@ impl Shared {
         Fate { outcome: self.settle(settle, delivery, now).await, route_errors }
     }
 
-    async fn unmark(&self, mark: Option<LetterId>) {
-        let (Some(letter), Some(marks)) = (mark, &self.marks) else { return };
+    /// The mark of a run that has ended so, where nothing speaks for it any more.
+    fn refuted(&self, marked: Marked, delivery: &Delivery, outcome: Outcome) -> Option<Death> {
+        let death = marked.death?;
+        let stays = marked.convicted.filter(|_| outcome != Outcome::Dead);
+        self.probation.convicted(death, stays.map(|by| (delivery.crashes(), by)));
+        stays.is_none().then_some(death)
+    }
+
+    async fn unmark(&self, mark: Option<Death>) {
+        let (Some(Death { letter, .. }), Some(marks)) = (mark, &self.marks) else { return };
         if let Err(error) = marks.end(letter).await {
             tracing::error!(
                 %letter,

@@ -30,6 +30,7 @@
 //! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again: the same death writes the same letter (G2), and a retry record that is there already is kept |
+//! | the counts of its idempotency key start over, for it is dead | its letter is durable | it comes again; a run that ends in the same death writes the same letter |
 //! | is settled | the broker has confirmed | nothing: it is over |
 //! | is settled, its mark not yet removed | both | it does not come again; one that was given back does, and the mark counts as a crash |
 //!
@@ -44,18 +45,25 @@
 //!
 //! At most [`max_in_hand`](ConsumerBuilder::max_in_hand) messages are in hand, and fetching stops there. At most half
 //! of them wait in the process for a retry, whatever their handlers allow, so that the waiting never block the healthy
-//! (G4); further ones wait in the retry lane.
+//! (G4); further ones wait in the retry lane. Messages with an order key are not in this half: they wait here, and so do
+//! those behind them (see Order).
 //!
 //! # Order
 //!
 //! Messages with an [order key](crate::handler::Handles::order_key) run one after another within their key, in the
 //! order of the source (G5), and a message that has to wait holds its key and no other: however long the wait, it is
 //! spent in the process, also when it is a deferral or when its letter cannot be written. When the message dies, the
-//! next one goes on. A handler with an order key on a source that
-//! promises no order is refused when the consumer is built. A stop gives the message back, and those behind it; the
-//! order in which they come again is the source's. Letters that come back from the store run in line with their key,
-//! and behind what was handled since they died. A message whose key cannot be read, because the function panicked, is in
-//! no line; the log says so.
+//! next one goes on.
+//!
+//! Those behind it in the line are in hand as well, for to give them back would be to lose their order. So one key that
+//! waits holds up the others after all once as many of its messages have come as there is room for: fetching stops until
+//! it goes on. `dlq_consumer_in_line` shows how many stand in line, and the log warns when they are half of the room. Keep
+//! the delays of ordered handlers short, and `max_in_hand` above what one key brings within the longest of them.
+//!
+//! A handler with an order key on a source that promises no order is refused when the consumer is built. A stop gives
+//! the message back, and those behind it; the order in which they come again is the source's. Letters that come back
+//! from the store run in line with their key, and behind what was handled since they died. A message whose key cannot be
+//! read, because the function panicked, is in no line; the log says so.
 //!
 //! # Suspects
 //!
@@ -66,6 +74,26 @@
 //! past its `max_crashes`. Only such runs count: whoever waited beside a message that kills is not blamed for it. What
 //! this process gave back itself explains a delivery; what another one gave back does not, which costs a run alone and
 //! nothing more.
+//!
+//! What was given up so is not run again while its letter cannot be written, however long that takes (G3): its marks stay
+//! until the broker has confirmed its death, and until then this process remembers it with its crashes. When it comes again
+//! it is given up again, with the same count; neither its marks are asked nor how often it was delivered, for some sources
+//! count what is given back and others do not. One that its idempotency key convicts is asked for there again, and marked,
+//! since the counts of a key may have started over.
+//!
+//! | what was given up for its crashes | its marks | if the process dies now |
+//! |---|---|---|
+//! | is being written, or could not be | its crashes, and one for this process | the next process gives it up |
+//! | is given back, or waits here in line | the same | the same |
+//! | is cut off by a stop while its letter is being written | the same | the same |
+//! | is written, and the broker is told | the same | it comes again and is given up again: the same letter |
+//! | is settled, or so it was, and the answer was lost | the same | it does not come again, and its marks are left behind |
+//! | is settled, and confirmed | none | nothing: it is over |
+//!
+//! So each process that ends before it could settle such a message adds one to the crashes that its letter shows. Marks
+//! that are left behind count for the message when it is replayed: in the store only as far as claims of it were lost
+//! since; at a broker, should it become a suspect again there, in full, so that it may die unrun. Its letter is there then,
+//! and another replay finds no marks.
 //!
 //! # Outages
 //!
@@ -78,7 +106,9 @@
 //!
 //! On a stop the sources are closed, and what has not started or waits for a retry is given back at once, attempts
 //! kept where there is a retry lane. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
-//! then it is cut off and stays unsettled, which the log says. Stopping twice, or before the run, is fine.
+//! then it is cut off and stays unsettled, which the log says. What was cut off did not crash: its crash mark and its
+//! claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if their stores answer in time
+//! (half a second, and one). Stopping twice, or before the run, is fine.
 //!
 //! # Health
 //!
@@ -90,6 +120,7 @@
 //! | name | kind | labels | what |
 //! |---|---|---|---|
 //! | `dlq_consumer_in_hand` | gauge | `consumer` | messages in hand |
+//! | `dlq_consumer_in_line` | gauge | `consumer` | messages in hand that wait for an earlier one of their order key |
 //! | `dlq_consumer_paused` | gauge | `consumer` | 1 while fetching pauses |
 //! | `dlq_consumer_settle_errors_total` | counter | `consumer` | settlements that the broker did not confirm |
 //!
@@ -107,8 +138,9 @@ mod builder;
 mod feed;
 mod gate;
 mod gauges;
+mod going;
 mod guard;
-mod hand;
+pub(crate) mod hand;
 mod health;
 mod keys;
 mod lease;
@@ -121,6 +153,7 @@ mod run;
 mod schedule;
 mod shutdown;
 mod stack;
+mod upkeep;
 mod window;
 
 pub use crate::InvalidConfig;
@@ -133,6 +166,8 @@ pub use shutdown::{ConsumerHandle, signal};
 
 /// Messages in hand, by consumer: a gauge.
 pub const IN_HAND: &str = "dlq_consumer_in_hand";
+/// Messages in hand that wait in line for an earlier one of their order key, by consumer: a gauge.
+pub const IN_LINE: &str = "dlq_consumer_in_line";
 /// Whether fetching pauses, by consumer: a gauge that is 0 or 1.
 pub const PAUSED: &str = "dlq_consumer_paused";
 /// Letters of a consumer that wait for somebody (pending, held or quarantined): a gauge.

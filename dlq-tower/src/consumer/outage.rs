@@ -332,6 +332,11 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
+    /// Whether there is somebody to report to.
+    pub(super) fn counts(&self) -> bool {
+        self.outage.is_some()
+    }
+
     /// Reports a message that did not fail.
     pub(super) fn passed(mut self, signal: Signal) {
         if let Some(outage) = self.outage.take() {

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dlq_core::{Delivery, Lane, LetterId};
+use dlq_core::{Death, Delivery, Lane, LetterId};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+use super::hand::Conviction;
 
 /// How many messages that we gave back ourselves are remembered.
 const REMEMBERED: usize = 16 * 1024;
@@ -16,7 +18,9 @@ pub(super) enum Suspicion {
     /// It runs alone.
     Alone,
     /// It runs alone, and a mark is written before.
-    Marked(LetterId),
+    Marked(Death),
+    /// It was given up here for so many crashes and is to be again, unrun: its marks are not asked, nor its deliveries.
+    Convicted(Death, u32),
 }
 
 /// Who may run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
@@ -26,6 +30,8 @@ pub(super) struct Probation {
     suspect_after: u32,
     has_marks: bool,
     explained: Mutex<Explained>,
+    /// What was given up for its crashes and is not settled: how many they were, and by what they were found.
+    convicted: Mutex<HashMap<Death, (u32, Conviction)>>,
 }
 
 /// The right to run. Dropping it ends it.
@@ -44,7 +50,13 @@ struct Explained {
 
 impl Probation {
     pub(super) fn new(suspect_after: u32, has_marks: bool) -> Self {
-        Self { runs: Arc::default(), suspect_after, has_marks, explained: Mutex::default() }
+        Self {
+            runs: Arc::default(),
+            suspect_after,
+            has_marks,
+            explained: Mutex::default(),
+            convicted: Mutex::default(),
+        }
     }
 
     /// Whether nothing at all speaks for a crash.
@@ -62,18 +74,25 @@ impl Probation {
     }
 
     pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
+        if let Some((death, crashes, by)) = self.conviction(delivery) {
+            return match by {
+                Conviction::Delivery => Suspicion::Convicted(death, crashes),
+                // Its key decides, whose counts may have started over: should it run, it runs marked.
+                Conviction::Key => Suspicion::Marked(death),
+            };
+        }
         if delivery.lane() == Lane::Store {
             // A lease that ended unfinished is a suspicion and no proof: the letter may have been waiting to run.
             return match delivery.crashes() {
                 0 => Suspicion::None,
-                _ => self.alone(letter_of(delivery)),
+                _ => self.alone(death_of(delivery)),
             };
         }
         if delivery.deliveries() < self.suspect_after {
             return Suspicion::None;
         }
-        let letter = letter_of(delivery);
-        if delivery.deliveries().saturating_sub(self.explained(letter)) < self.suspect_after {
+        let death = death_of(delivery);
+        if delivery.deliveries().saturating_sub(self.explained(death.letter)) < self.suspect_after {
             return Suspicion::None;
         }
         tracing::warn!(
@@ -82,11 +101,20 @@ impl Probation {
             marked = self.has_marks,
             "a message was handed out again and again without explanation: it runs alone"
         );
-        self.alone(letter)
+        self.alone(death)
     }
 
-    fn alone(&self, letter: LetterId) -> Suspicion {
-        if self.has_marks { Suspicion::Marked(letter) } else { Suspicion::Alone }
+    fn alone(&self, death: Death) -> Suspicion {
+        if self.has_marks { Suspicion::Marked(death) } else { Suspicion::Alone }
+    }
+
+    fn conviction(&self, delivery: &Delivery) -> Option<(Death, u32, Conviction)> {
+        let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
+        if convicted.is_empty() {
+            return None;
+        }
+        let death = death_of(delivery);
+        convicted.get(&death).map(|&(crashes, by)| (death, crashes, by))
     }
 
     /// Waits for the right to run.
@@ -96,6 +124,27 @@ impl Probation {
         match suspicion {
             Suspicion::None => Turn::Beside { _guard: runs.read_owned().await },
             _ => Turn::Alone { _guard: runs.write_owned().await },
+        }
+    }
+
+    /// How many runs of a message ended with the process, when so many marks of it have been found: each time that it
+    /// was given up again added one, and was no run.
+    pub(super) fn crashes(&self, death: Death, marks: u32) -> u32 {
+        let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
+        convicted.get(&death).map_or(marks, |(crashes, _)| marks.min(*crashes))
+    }
+
+    /// The message was given up for so many crashes, and comes again; or for none, and does not.
+    pub(super) fn convicted(&self, death: Death, crashes: Option<(u32, Conviction)>) {
+        let mut convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
+        match crashes {
+            Some(crashes) if convicted.len() < REMEMBERED => {
+                convicted.insert(death, crashes);
+            }
+            Some(_) => {}
+            None => {
+                convicted.remove(&death);
+            }
         }
     }
 
@@ -109,7 +158,7 @@ impl Probation {
         if delivery.lane() == Lane::Store {
             return;
         }
-        let letter = letter_of(delivery);
+        let letter = death_of(delivery).letter;
         let mut explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(times) = explained.given_back.get_mut(&letter) {
             *times = times.saturating_add(1);
@@ -125,8 +174,8 @@ impl Probation {
     }
 }
 
-fn letter_of(delivery: &Delivery) -> LetterId {
-    delivery.death(delivery.consumer()).letter
+fn death_of(delivery: &Delivery) -> Death {
+    delivery.death(delivery.consumer())
 }
 
 #[cfg(test)]

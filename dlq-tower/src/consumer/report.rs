@@ -94,6 +94,11 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    /// Whether something is kept of the message elsewhere.
+    pub(super) fn is_recorded(self) -> bool {
+        matches!(self, Self::Dead | Self::Retried)
+    }
+
     pub(super) fn of(disposition: &Disposition) -> Self {
         match disposition {
             Disposition::Succeeded | Disposition::Duplicate => Self::Handled,

@@ -12,14 +12,15 @@ use metrics::{Gauge, counter, gauge};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{Id, JoinError, JoinSet, coop};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::at_once::{Begun, Kept, Pace};
 use super::builder::{ConsumerBuilder, Settings};
-use super::feed::{AT_ONCE, End, Feed, Fetch, Fetching, Lane, Received};
+use super::feed::{AT_ONCE, Batch, End, Feed, Fetch, Fetching, Lane, Received};
 use super::gate::Gate;
 use super::gauges::Gauges;
+use super::going::go_on;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
 use super::keys::Keys;
 use super::message::{Counted, InHand, Place, Shared, handle};
@@ -29,13 +30,19 @@ use super::room::Room;
 use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
 use super::stack::{Program, Repeat};
-use super::{IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL};
+use super::upkeep::{self, Purging};
+use super::{IN_HAND, IN_LINE, PAUSED, SETTLE_ERRORS_TOTAL};
 use crate::audit::AuditWriter;
+use crate::idempotency::Upkeep;
 use crate::retry::{HoldSlots, step_within};
+use crate::stage::with_reading;
 use crate::store_lane::StoreLane;
 
 /// Between the deadline of a stop, when what runs is cut off, and the end of tasks that do not listen.
 const GRACE: Duration = Duration::from_secs(1);
+/// Past the deadline, how long a stop may take in all: twice that, the time for claims to be given back, and as much
+/// again for what is slow.
+const LAST: Duration = Duration::from_secs(4);
 
 /// How many messages get tasks from a suspect on, itself included, so that they take their turns in order.
 const SUSPECT: u32 = 1 + AT_ONCE as u32;
@@ -87,6 +94,11 @@ impl Consumer {
     /// Runs until `shutdown` is done, a handle says stop, or the source has ended; then finishes what is in hand. For a
     /// `CancellationToken` give its `cancelled()`.
     ///
+    /// A stop ends at the latest 4 s after its deadline. A handler that blocks its thread for good cannot be ended: it is
+    /// left behind, its message unsettled. One that blocks the thread of the run itself takes the count with it: the
+    /// report then says one lost task and nothing else. Such a thread also keeps the runtime from ending when it is
+    /// dropped; use [`Runtime::shutdown_timeout`](tokio::runtime::Runtime::shutdown_timeout), or exit the process.
+    ///
     /// When the source ends by itself, what is in hand is finished without a deadline, unless a stop is asked for.
     ///
     /// # Cancel safety
@@ -95,6 +107,7 @@ impl Consumer {
     /// orderly, use `shutdown` or the handle.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Report {
         let stop = self.stop.clone();
+        let last = self.settings.shutdown_deadline.saturating_add(LAST);
         let mut shutdown = pin!(shutdown);
         if poll!(shutdown.as_mut()).is_ready() {
             stop.cancel();
@@ -108,7 +121,17 @@ impl Consumer {
         let ended = tokio::select! {
             biased;
             ended = running.task.join_next() => ended,
-            () = asked_to(shutdown, &stop) => running.task.join_next().await,
+            () = asked_to(shutdown, &stop) => {
+                match timeout(last, running.task.join_next()).await {
+                    Ok(ended) => ended,
+                    Err(_elapsed) => {
+                        tracing::error!(
+                            "a handler blocks the thread of the run and cannot be ended: the run is left behind, and what it had in hand unsettled"
+                        );
+                        return Report { lost_tasks: 1, ..Report::new() };
+                    }
+                }
+            }
         };
         match ended {
             Some(Ok(report)) => report,
@@ -130,9 +153,10 @@ impl Consumer {
 
 /// Asks for a stop once `shutdown` is done, unless somebody else has asked.
 async fn asked_to(shutdown: Pin<&mut impl Future<Output = ()>>, stop: &CancellationToken) {
-    if !stop.is_cancelled() {
-        shutdown.await;
-        stop.cancel();
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = shutdown => stop.cancel(),
     }
 }
 
@@ -143,9 +167,8 @@ struct Running {
 }
 
 impl Drop for Running {
-    /// A run that is dropped is over, and whoever looks has to see it (G9).
     fn drop(&mut self) {
-        self.health.state(RunState::Stopped);
+        self.health.gone();
     }
 }
 
@@ -161,7 +184,7 @@ enum Ending {
 struct Run {
     shared: Arc<Shared>,
     keys: Keys,
-    received: mpsc::UnboundedReceiver<Vec<Received>>,
+    received: mpsc::UnboundedReceiver<Batch>,
     /// For what is handled where it was received.
     stack: Box<dyn Repeat>,
     pace: Pace,
@@ -178,11 +201,17 @@ struct Run {
     in_hand: Gauge,
     health: Reporter,
     report: Report,
+    /// How often what runs was told to end.
+    cuts: u32,
+    /// The idempotency keys of the handlers.
+    idempotency: Vec<Upkeep>,
 }
 
 impl Run {
     fn start(consumer: Consumer) -> Self {
         let Consumer { feed, program, lane, store, audit, settings, stop, health } = consumer;
+        let mut idempotency = program.naming.upkeep();
+        idempotency.extend(settings.upkeep.iter().cloned());
         let names = program.naming.names();
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
@@ -191,6 +220,8 @@ impl Run {
         let (sender, received) = mpsc::unbounded_channel();
         let shared = Shared {
             program,
+            upkeep: settings.upkeep,
+            has_keys: !idempotency.is_empty(),
             gate: Arc::clone(&gate),
             probation: Probation::new(settings.suspect_after, settings.marks.is_some()),
             marks: settings.marks,
@@ -199,11 +230,13 @@ impl Run {
             abort: CancellationToken::new(),
             settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
         };
+        let lined_up = gauge!(IN_LINE, "consumer" => Arc::clone(&label));
+        let keys = Keys::new(lined_up, settings.max_in_hand.div_ceil(2));
         let mut run = Self {
             stack: shared.program.stack.repeat(),
             pace: Pace::default(),
             shared: Arc::new(shared),
-            keys: Keys::default(),
+            keys,
             received,
             parts: JoinSet::new(),
             part_of: HashMap::new(),
@@ -216,22 +249,26 @@ impl Run {
             in_hand: gauge!(IN_HAND, "consumer" => label),
             health,
             report: Report::new(),
+            cuts: 0,
+            idempotency,
         };
         if stop.is_cancelled() {
             // Then nothing begins.
             run.stop_fetching.cancel();
         }
-        let fetching = |feed, health| Fetching {
+        let fetching = |feed, part| Fetching {
             feed,
             gate: Arc::clone(&gate),
             room: Arc::clone(&room),
             received: sender.clone(),
             stop: run.stop_fetching.clone(),
-            health,
+            health: run.health.clone(),
+            part,
         };
-        let main = fetching(feed, Some(run.health.clone()));
+        let main = fetching(feed, Part::Source);
         let waker = lane.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreLane::waker);
-        let lane = lane.map(|lane| fetching(Box::new(Lane(lane.room(room.permits()))), None));
+        let lane =
+            lane.map(|lane| fetching(Box::new(Lane(lane.room(room.permits()))), Part::StoreLane));
         let stop = run.stop_fetching.clone();
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let gauges = store.clone().map(|letters| Gauges {
@@ -241,10 +278,12 @@ impl Run {
         });
         let schedule = settings.schedule.filter(|schedule| schedule.enabled).zip(store).map(
             |(schedule, claims)| {
-                let clock = settings.clock;
-                Scheduling { claims, names, schedule, clock, gate, waker, stop }
+                let health = run.health.clone();
+                Scheduling { claims, names, schedule, gate, waker, stop, health }
             },
         );
+        let mut keys = run.idempotency.clone();
+        keys.retain(|keys| !keys.purges_itself());
         drop(sender);
         run.spawn(Part::Source, async { Ending::Fetch(main.run().await) });
         if let Some(lane) = lane {
@@ -256,6 +295,13 @@ impl Run {
         if let Some(gauges) = gauges {
             run.spawn(Part::Gauges, async {
                 gauges.run().await;
+                Ending::Done
+            });
+        }
+        if !keys.is_empty() {
+            let purging = Purging { keys, stop: run.stop_fetching.clone() };
+            run.spawn(Part::Upkeep, async {
+                purging.run().await;
                 Ending::Done
             });
         }
@@ -292,7 +338,8 @@ impl Run {
                     patience = Some(Box::pin(sleep(self.deadline)));
                 }
                 () = passed(&mut patience), if patience.is_some() => {
-                    patience = self.cut_off().map(|grace| Box::pin(sleep(grace)));
+                    let Some(grace) = self.cut_off() else { break };
+                    patience = Some(Box::pin(sleep(grace)));
                 }
                 Some(message) = self.messages.join_next() => {
                     self.message_ended(message);
@@ -307,7 +354,9 @@ impl Run {
                 },
             }
         }
+        upkeep::give_back(&self.idempotency).await;
         tracing::info!(report = %self.report, "the consumer has ended");
+        self.health.state(RunState::Stopped);
         self.report.clone()
     }
 
@@ -320,32 +369,49 @@ impl Run {
         self.health.state(RunState::Draining);
     }
 
-    /// The deadline has passed: cuts off what runs. Returns how long to wait until what does not listen even to that is
-    /// ended.
+    /// The deadline has passed: cuts off what runs; then ends what does not listen; then leaves behind what does not end,
+    /// since it never lets go of its thread. Returns how long to wait until the next of these; `None` after the last.
     fn cut_off(&mut self) -> Option<Duration> {
-        if self.shared.abort.is_cancelled() {
-            self.messages.abort_all();
-            self.parts.abort_all();
-            return None;
+        let in_hand = self.messages.len();
+        self.cuts += 1;
+        match self.cuts {
+            1 => {
+                tracing::warn!(
+                    in_hand,
+                    "the deadline of the stop has passed: what still runs is cut off, and comes again"
+                );
+                self.shared.abort.cancel();
+            }
+            2 => {
+                self.messages.abort_all();
+                self.parts.abort_all();
+            }
+            _ => {
+                tracing::error!(
+                    in_hand,
+                    "handlers block their threads and cannot be ended: they are left behind, and their messages unsettled"
+                );
+                (0..in_hand).for_each(|_| self.report.count(Fate::UNSETTLED));
+                self.messages.detach_all();
+                self.parts.detach_all();
+                return None;
+            }
         }
-        tracing::warn!(
-            in_hand = self.messages.len(),
-            "the deadline of the stop has passed: what still runs is cut off, and comes again"
-        );
-        self.shared.abort.cancel();
         Some(GRACE)
     }
 
     /// Begins messages, and ends those that need not wait.
-    async fn begin(&mut self, received: Vec<Received>) {
+    async fn begin(&mut self, mut received: Batch) {
         let shared = Arc::clone(&self.shared);
-        let mut received = received.into_iter();
-        while received.len() > 0 {
+        if self.stopping {
+            received.end();
+        }
+        let mut is_over = false;
+        while !is_over {
             // Each message is a step of this task, as what its handler takes of the runtime is: when there are no more,
             // others have a turn.
             coop::consume_budget().await;
-            step_within(&shared.stop, &shared.slots, || {
-                let mut now = Instant::now();
+            is_over = step_within(&shared.stop, &shared.slots, || {
                 let (mut kept, mut freed) = (Kept::default(), None);
                 for next in received.by_ref() {
                     let message = self.enter(next);
@@ -354,17 +420,21 @@ impl Run {
                         self.pace.spare(SUSPECT);
                     }
                     if self.stopping || !self.pace.is_brief() {
-                        self.messages.spawn(handle(Arc::clone(&shared), message, None));
+                        self.messages.spawn(handle(Arc::clone(&shared), message, None, 0));
                     } else {
-                        let begun = shared.at_once(&mut self.stack, message, &mut kept);
+                        // From here on: what the source took for the message is not the handler's.
+                        let began = Instant::now();
+                        let begun = with_reading(began, || {
+                            shared.at_once(&mut self.stack, message, &mut kept)
+                        });
                         self.go_on(begun, &mut freed);
-                        let before = std::mem::replace(&mut now, Instant::now());
-                        self.pace.took(now - before);
+                        self.pace.took(began.elapsed());
                     }
                     if coop::consume_budget().now_or_never().is_none() {
-                        break;
+                        return false;
                     }
                 }
+                true
             });
         }
     }
@@ -380,7 +450,6 @@ impl Run {
 
     /// `freed` is the room of those that have ended.
     fn go_on(&mut self, begun: Option<Begun>, freed: &mut Option<OwnedSemaphorePermit>) {
-        let shared = Arc::clone(&self.shared);
         match begun {
             None => self.report.count(Fate::UNSETTLED),
             Some(Begun::Ended(fate, place)) => {
@@ -391,14 +460,14 @@ impl Run {
                 }
             }
             Some(Begun::Waits(message)) => {
-                self.messages.spawn(handle(shared, *message, None));
+                self.messages.spawn(handle(Arc::clone(&self.shared), *message, None, 0));
             }
             Some(Begun::Runs(begun)) => {
                 let (message, running) = *begun;
-                self.messages.spawn(handle(shared, message, Some(running)));
+                self.messages.spawn(go_on(Arc::clone(&self.shared), message, running));
             }
             Some(Begun::Settles(settles)) => {
-                self.messages.spawn(settles.end(shared));
+                self.messages.spawn(settles.end(Arc::clone(&self.shared)));
             }
         }
     }
@@ -459,9 +528,8 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// A run that is dropped, or that panics, is over as well, and whoever looks has to see it (G9).
     fn drop(&mut self) {
-        self.health.state(RunState::Stopped);
+        self.health.gone();
     }
 }
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::StoreError;
 use dlq_core::store::{Claims, Schedule, ScheduleRun};
-use dlq_core::{SharedClock, StoreError, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Growing;
 use super::gate::Gate;
-use super::health::report;
+use super::health::{Part, Reporter, report};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -24,10 +24,10 @@ pub(super) struct Scheduling<C> {
     pub(super) claims: C,
     pub(super) names: Vec<String>,
     pub(super) schedule: Schedule,
-    pub(super) clock: SharedClock,
     pub(super) gate: Arc<Gate>,
     pub(super) waker: Arc<Notify>,
     pub(super) stop: CancellationToken,
+    pub(super) health: Reporter,
 }
 
 impl<C: Claims> Scheduling<C> {
@@ -46,14 +46,15 @@ impl<C: Claims> Scheduling<C> {
             // Letters that come back during an outage would only die again.
             self.gate.no_outage().await;
             match self.once().await {
-                Ok(next) => {
+                Ok(wait) => {
                     pause.reset();
-                    let wait = next.since(self.clock.now());
+                    self.health.failing(Part::Schedule, None);
                     sleep(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await;
                 }
                 Err(error) if error.is_transient() => {
                     let wait = pause.next();
                     tracing::error!(error = report(&error), retry_in = ?wait, "the automatic schedule could not be run");
+                    self.health.failing(Part::Schedule, Some(report(&error)));
                     sleep(wait).await;
                 }
                 Err(error) => return Err(error),
@@ -61,9 +62,10 @@ impl<C: Claims> Scheduling<C> {
         }
     }
 
-    /// Runs what is to be run, and says when to look again.
-    async fn once(&self) -> Result<Timestamp, StoreError> {
-        let mut next = Timestamp::MAX;
+    /// Runs what is to be run, and says how long it is until it is to be run again, by the store's clock: that of this
+    /// machine may go wrong.
+    async fn once(&self) -> Result<Duration, StoreError> {
+        let mut wait = Duration::MAX;
         for consumer in &self.names {
             let run = ScheduleRun { consumer: consumer.clone(), schedule: self.schedule.clone() };
             let (letters, again) = self.claims.run_schedule(run).await?;
@@ -71,8 +73,8 @@ impl<C: Claims> Scheduling<C> {
                 tracing::info!(consumer, letters, "the automatic schedule sent letters back");
                 self.waker.notify_one();
             }
-            next = next.min(again);
+            wait = wait.min(again);
         }
-        Ok(next)
+        Ok(wait)
     }
 }

@@ -14,6 +14,7 @@ use tower_service::Service;
 
 use crate::catch_panic::discard;
 use crate::handler::Handles;
+use crate::idempotency::Upkeep;
 use crate::stage::{IsSettlement, RouteError, Settlement};
 
 pub(super) type Ended = Result<Settlement, RouteError>;
@@ -118,6 +119,8 @@ pub(super) trait Naming: Send + Sync {
     fn name_for(&self, delivery: &Delivery) -> Arc<str>;
     fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
     fn is_ordered(&self) -> bool;
+    fn upkeep(&self) -> Vec<Upkeep>;
+    fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
 }
 
 /// Names of a [`Handles`].
@@ -139,6 +142,14 @@ impl<H: Handles> Naming for HandlerNames<H> {
     fn is_ordered(&self) -> bool {
         self.0.is_ordered()
     }
+
+    fn upkeep(&self) -> Vec<Upkeep> {
+        self.0.upkeep()
+    }
+
+    fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
+        self.0.upkeep_for(delivery)
+    }
 }
 
 /// One name for everything, and no order.
@@ -159,6 +170,14 @@ impl Naming for OneName {
 
     fn is_ordered(&self) -> bool {
         false
+    }
+
+    fn upkeep(&self) -> Vec<Upkeep> {
+        Vec::new()
+    }
+
+    fn upkeep_for(&self, _: &Delivery) -> Vec<Upkeep> {
+        Vec::new()
     }
 }
 
@@ -186,6 +205,11 @@ impl Program {
     /// In whose line the delivery stands. One whose key cannot be read is in nobody's.
     pub(super) fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
         guarded("order_by", delivery, || self.naming.order_key(delivery)).flatten()
+    }
+
+    /// What keeps the idempotency key of the delivery.
+    pub(super) fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
+        guarded("upkeep_for", delivery, || self.naming.upkeep_for(delivery)).unwrap_or_default()
     }
 }
 

@@ -55,10 +55,8 @@ impl Shared {
         let binding = || Binding::of(&letter.id, &letter.message);
         let mut confirmed = self.confirmed.take(death, binding, 1 + self.feeds.len());
         if !confirmed[0] {
-            if delivery.lane() == Lane::Store {
-                // The record is the claimed row; settling writes it.
-                self.recorder.letter_written(letter.message.subject_shared(), letter.class);
-            } else {
+            // The record of a letter is the claimed row; settling writes and counts it.
+            if delivery.lane() != Lane::Store {
                 let put = self.sink.put(&letter).await;
                 self.received(&letter, put.map_err(|error| unwritten(&letter, error))?);
             }

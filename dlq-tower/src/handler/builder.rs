@@ -289,7 +289,9 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
             Some(limit) => limit.layer(service),
             None => Timeout::without(service),
         };
-        let service = match settings.once(idempotency) {
+        let once = settings.once(idempotency);
+        let upkeep = once.as_ref().map(IdempotencyLayer::upkeep);
+        let service = match once {
             Some(once) => once.layer(service),
             None => Once::without(service),
         };
@@ -299,7 +301,8 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         };
         let service = Arc::new(Composed::new(retry.layer(service)));
 
-        let shared = Shared { name, aliases, policy, timeout, concurrency, order_by, service };
+        let shared =
+            Shared { name, aliases, policy, timeout, concurrency, order_by, upkeep, service };
         Ok(HandlerStack::new(shared))
     }
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use dlq_core::Delivery;
 use tower_service::Service;
 
+use crate::idempotency::Upkeep;
 use crate::stage::Verdict;
 
 /// What a consumer runs: one handler, or a router over several.
@@ -26,4 +27,14 @@ pub trait Handles:
 
     /// Whether any message has an order key.
     fn is_ordered(&self) -> bool;
+
+    /// What is to be done for the idempotency keys of its handlers, which a consumer does. Defaults to nothing.
+    fn upkeep(&self) -> Vec<Upkeep> {
+        Vec::new()
+    }
+
+    /// The same of the handler that `delivery` is for. Defaults to all there is, which is right for one handler.
+    fn upkeep_for(&self, _delivery: &Delivery) -> Vec<Upkeep> {
+        self.upkeep()
+    }
 }

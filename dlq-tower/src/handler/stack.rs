@@ -11,6 +11,7 @@ use tower_service::Service;
 
 use super::place::Run;
 use super::{Handles, InvalidConfig, StackFuture};
+use crate::idempotency::Upkeep;
 use crate::stage::Verdict;
 
 /// Reads a key from a delivery.
@@ -32,6 +33,7 @@ pub(super) struct Shared {
     pub(super) timeout: Option<Duration>,
     pub(super) concurrency: Option<usize>,
     pub(super) order_by: Option<KeyFn>,
+    pub(super) upkeep: Option<Upkeep>,
     pub(super) service: Arc<dyn Run>,
 }
 
@@ -111,6 +113,10 @@ impl Handles for HandlerStack {
 
     fn is_ordered(&self) -> bool {
         self.shared.order_by.is_some()
+    }
+
+    fn upkeep(&self) -> Vec<Upkeep> {
+        self.shared.upkeep.iter().cloned().collect()
     }
 }
 

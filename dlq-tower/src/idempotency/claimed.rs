@@ -3,11 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::idempotency::{Idempotency, IdempotencyToken, Release};
+use dlq_core::idempotency::{Idempotency, IdempotencyToken, Proof, Release};
 use dlq_core::{Delivery, StoreError};
 use tokio::runtime::Handle;
 
 use super::layer::Shared;
+use crate::retry;
 use crate::stage::{Done, Setback};
 
 /// The shortest time between two extensions.
@@ -24,14 +25,23 @@ pub(super) enum Owed {
 
 impl Owed {
     /// What a run owes that ended so.
+    #[inline]
     pub(super) fn after(outcome: &Result<Done, Setback>) -> Self {
         match outcome {
             Ok(_) => Self::Completion,
-            Err(Setback::Failed(_)) => Self::Release(Release::Failed),
-            Err(Setback::Crashed { .. } | Setback::Deferred { .. }) => {
-                Self::Release(Release::Unused)
-            }
+            Err(setback) => Self::Release(released(setback)),
         }
+    }
+}
+
+/// How the key is released after `setback`. Only a permanent failure is known here to be the end: any other death is, once
+/// its letter is durable, and then the counts start over.
+#[cold]
+fn released(setback: &Setback) -> Release {
+    match setback {
+        Setback::Failed(attempt) if retry::is_permanent(&attempt.failure) => Release::Dead,
+        Setback::Failed(_) => Release::Failed,
+        Setback::Crashed { .. } | Setback::Deferred { .. } => Release::Unused,
     }
 }
 
@@ -51,24 +61,24 @@ struct Held {
     // None for the one that the layer names.
     consumer: Option<Arc<str>>,
     key: Bytes,
-    fence: u64,
+    proof: Proof,
 }
 
 impl<I: Idempotency> Claimed<I> {
     pub(super) fn new(shared: Arc<Shared<I>>, token: IdempotencyToken) -> Self {
         let IdempotencyToken { consumer, key, fence } = token;
-        let held = Held { consumer: Some(consumer), key, fence };
+        let held = Held { consumer: Some(consumer), key, proof: Proof { fence, place: 0 } };
         Self { shared, held: Some(held), owed: Owed::Release(Release::Unused) }
     }
 
-    /// Takes the claim `fence` in hand, where another one was settled if there was one.
+    /// Takes the claim of `proof` in hand, where another one was settled if there was one.
     #[inline]
     pub(super) fn hold<'a>(
         place: &'a mut Option<Self>,
         shared: &Arc<Shared<I>>,
         delivery: &Delivery,
         key: Bytes,
-        fence: u64,
+        proof: Proof,
     ) -> &'a mut Self {
         let this = place.get_or_insert_with(|| Self {
             shared: Arc::clone(shared),
@@ -78,14 +88,14 @@ impl<I: Idempotency> Claimed<I> {
         let named = || Arc::clone(delivery.consumer_shared());
         let consumer = if shared.consumer.is_some() { None } else { Some(named()) };
         this.owed = Owed::Release(Release::Unused);
-        this.held = Some(Held { consumer, key, fence });
+        this.held = Some(Held { consumer, key, proof });
         this
     }
 
     fn token(&self) -> Option<IdempotencyToken> {
-        let Held { key, fence, .. } = self.held.as_ref()?;
+        let Held { key, proof, .. } = self.held.as_ref()?;
         let consumer = Arc::clone(self.consumer()?);
-        Some(IdempotencyToken { consumer, key: key.clone(), fence: *fence })
+        Some(IdempotencyToken { consumer, key: key.clone(), fence: proof.fence })
     }
 
     #[inline]
@@ -117,14 +127,14 @@ impl<I: Idempotency> Claimed<I> {
         }
     }
 
-    /// Tells the store how the run ended.
-    pub(super) async fn settle(mut self, owed: Owed) {
+    /// Tells the store how the run ended; `false` when it is not recorded, which is logged.
+    pub(super) async fn settle(mut self, owed: Owed) -> bool {
         // Owed before it is tried: a caller that is dropped here leaves it to the task.
         self.owed = owed;
-        if let Some(token) = self.token() {
-            settle(&self.shared, token, owed).await;
-            self.held = None;
-        }
+        let Some(token) = self.token() else { return true };
+        let settled = settle(&self.shared, token, owed).await;
+        self.held = None;
+        settled
     }
 
     /// The same in place, with a store that is [immediate](Idempotency::immediate); `false` where that is to be waited
@@ -136,35 +146,40 @@ impl<I: Idempotency> Claimed<I> {
         if let (Some(consumer), Some(held)) = (self.consumer(), &self.held) {
             let settled = match owed {
                 Owed::Completion => {
-                    store.complete_now(consumer, &held.key, held.fence, self.shared.keep)
+                    store.complete_now(consumer, &held.key, held.proof, self.shared.keep)
                 }
                 Owed::Release(release) => {
-                    store.release_now(consumer, &held.key, held.fence, release)
+                    store.release_now(consumer, &held.key, held.proof, release)
                 }
             };
-            self.shared.settled(owed, Ok(settled));
+            if !settled {
+                self.shared.unsettled(owed, Ok(false));
+            }
         }
         self.held = None;
         true
     }
 }
 
-async fn settle<I: Idempotency>(shared: &Shared<I>, token: IdempotencyToken, owed: Owed) {
+async fn settle<I: Idempotency>(shared: &Shared<I>, token: IdempotencyToken, owed: Owed) -> bool {
     let settled = match owed {
         Owed::Completion => shared.store.complete(token, shared.keep).await,
         Owed::Release(release) => shared.store.release(token, release).await,
     };
-    shared.settled(owed, settled);
+    let is_recorded = matches!(settled, Ok(true));
+    if !is_recorded {
+        shared.unsettled(owed, settled);
+    }
+    is_recorded
 }
 
 impl<I> Shared<I> {
-    /// Says what is amiss with the end of a claim.
-    #[inline]
-    fn settled(&self, owed: Owed, settled: Result<bool, StoreError>) {
+    /// Says what is amiss with the end of a claim that is not recorded.
+    #[cold]
+    fn unsettled(&self, owed: Owed, why: Result<bool, StoreError>) {
         let consumer = self.consumer.as_deref();
-        match settled {
-            Ok(true) => {}
-            Ok(false) => tracing::warn!(
+        match why {
+            Ok(_) => tracing::warn!(
                 consumer,
                 ?owed,
                 "a claim had been lost when its handler ended: the message may have run elsewhere as well"

@@ -9,7 +9,7 @@ use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store};
 use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
 
-use super::Idempotency;
+use super::{Idempotency, Upkeep};
 
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
 
@@ -61,6 +61,9 @@ pub struct IdempotencyLayer<I = BoxIdempotency> {
 impl<I: Store> IdempotencyLayer<I> {
     /// Claims the key that `key` reads from the delivery in `store`. `None` handles the message without a claim.
     ///
+    /// In a stack composed by hand, hand [`upkeep`](Self::upkeep) to the consumer: without it the counts of a dead message
+    /// are left to the next one with its key, which may die of them unrun.
+    ///
     /// A [`BoxIdempotency`] allocates at each call of the store; any other store does what it does itself.
     pub fn new<F>(store: I, key: F) -> Self
     where
@@ -111,6 +114,13 @@ impl<I: Store> IdempotencyLayer<I> {
     pub fn max_crashes(mut self, crashes: u32) -> Self {
         self.shared.max_crashes = crashes;
         self
+    }
+
+    /// What is to be done for the keys besides claiming them. A consumer does it for its handlers; for a stack composed by
+    /// hand, [hand it over](crate::consumer::ConsumerBuilder::upkeep).
+    #[must_use]
+    pub fn upkeep(&self) -> Upkeep {
+        Upkeep::new(self.shared.clone())
     }
 
     /// Waits until the claims of handlers that were dropped midway have been given back. For an orderly stop.

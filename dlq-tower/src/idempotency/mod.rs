@@ -39,17 +39,52 @@
 //! | in flight elsewhere | is deferred for the rest of that lease; nothing is counted |
 //! | done | is a duplicate; the handler does not run |
 //!
+//! # Attempts and crashes
+//!
 //! The claim remembers failed attempts, and claims that ended without a word. A run continues their count, so that a
 //! message whose process died is not started over (G3); past [`max_crashes`](IdempotencyLayer::max_crashes) such ends
-//! it is not run any more, and dies. Earlier lives are not held against a message that is replayed: the key's counts,
-//! which span them, are not used for it, and its letter counts its attempts and crashes instead.
+//! it is not run any more, and dies.
+//!
+//! The counts are those of the key's life, and messages that share the key at the same time share them. They start over
+//! when a message of the key is dead and its letter is durable, whatever it died of, so that the next message with the key
+//! has all its attempts. The consumer lets them, before it tells the broker; a stack composed by hand hands it
+//! [`upkeep`](IdempotencyLayer::upkeep) for that, or calls [`start_over`](Upkeep::start_over) itself. Where nobody does they
+//! stay with the key for a week after its last run: after a message that had no attempt left the next one dies of its first
+//! failure, and after one that crashed too often every other dies unrun. (Those of a permanent failure start over with its
+//! release, and again if it was not the first run.) As long as the letter cannot be written they stay: what was found to crash too
+//! often is not run again, and what had no attempt left has one more run each time it comes. Nor are they used for a
+//! message that is replayed: its letter counts its attempts and crashes instead. Its runs count at the key all the same, so
+//! its death lets the counts start over as well, and with them those of a newer message of the key.
+//!
+//! The letter of a message that waits in the store is its row, which the settlement writes: there the counts start over
+//! before the death is durable. Should the row not be settled then, the message comes again with the attempts of its row
+//! and with its crash marks, and without what the key had counted.
+//!
+//! | if the process dies | the key | the message |
+//! |---|---|---|
+//! | while the claim is asked for | held or free | comes again; a claim that was written ends with its lease and counts a crash |
+//! | while the handler runs | held | the same |
+//! | after a run that failed, before the release | held | the same: the attempt is counted as a crash |
+//! | after the release | free, with its counts | comes again, and goes on counting |
+//! | after the release of the last run, before its letter is written | free, with its counts (at 0 after a permanent failure) | comes again, runs once more and dies of it; so it does when the letter could not be written |
+//! | after it was found to have crashed too often, before its letter is written | free, with its counts | comes again and is given up again, unrun; so it is when the letter could not be written |
+//! | after its letter was written, before the counts start over | free, with its counts | the same: its letter is there already |
+//! | while the counts are made to start over | held or free | comes again; the claim ends with its lease and counts a crash, and then they start over |
+//! | after the counts have started over, before the broker is told | free, counts at 0 | comes again and has its attempts and crashes once more; [crash marks](dlq_core::CrashMarks) go on counting |
+//! | after the handler succeeded, before the key is done | held | comes again and runs again |
+//!
+//! The counts cannot start over while the key is in flight. A claim of a run that died ends with its lease, and is waited
+//! for; one that is extended meanwhile is another message's, which goes on with the attempts. Where the store does not
+//! answer, the message is not settled and comes again. What crashed too often dies the same death, unrun. Any other has one
+//! more run, and mostly dies the same death; if it succeeds, its letter stays until it is replayed or dismissed.
 //!
 //! # On failure
 //!
 //! The key becomes done only when the handler has succeeded, and is free again when it failed, so that a retry or a
 //! replay is never taken for a duplicate. A handler that is deferred or dropped midway gives its claim back uncounted;
-//! giving back after a drop runs as a task of its own, see [`drained`](IdempotencyLayer::drained), unless the store is
-//! immediate.
+//! giving back after a drop runs as a task of its own, unless the store is immediate. A consumer that stops waits for
+//! these tasks, a second at most; past that, the claim ends with its lease and counts a crash. Without a consumer, wait
+//! for [`drained`](IdempotencyLayer::drained).
 //!
 //! A key function that panics fails its message for good: without its key it is not handled.
 //!
@@ -60,6 +95,13 @@
 //! The mark is a second write after the handler's own effects. Between the two the process may die, and then the
 //! message runs again: make the effect itself safe to repeat, or write both in one transaction. A handler that was cut
 //! off by its timeout counts as failed, though what it had sent may still take effect.
+//!
+//! # How long
+//!
+//! A key that is done is known for [`keep`](IdempotencyLayer::keep), one that is not for a week after it was touched.
+//! What is older is forgotten by the consumer: once a minute, some at a time, in the background. A stack composed by hand
+//! hands [`upkeep`](IdempotencyLayer::upkeep) to [its consumer](crate::consumer::ConsumerBuilder::upkeep), or calls
+//! [`purge`](Upkeep::purge) itself; where nobody does, the keys grow without end.
 //!
 //! # Cost
 //!
@@ -72,7 +114,9 @@ mod claimed;
 mod future;
 mod layer;
 mod service;
+mod upkeep;
 
 pub use future::ResponseFuture;
 pub use layer::IdempotencyLayer;
 pub use service::Idempotency;
+pub use upkeep::Upkeep;

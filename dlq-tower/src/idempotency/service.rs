@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{
-    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, Release,
+    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, Proof, Release,
 };
 use dlq_core::{Delivery, ErrorClass, Timestamp};
 use tower_service::Service;
@@ -140,8 +140,8 @@ where
             return Err(Box::pin(once(Arc::clone(shared), ready, delivery, key)));
         };
         let found = store.claim_now(shared.consumer(&delivery), &key, shared.lease);
-        if let ImmediateClaim::New { fence, .. } = found {
-            Claimed::hold(claimed, shared, &delivery, key, fence);
+        if let ImmediateClaim::New { proof, .. } = found {
+            Claimed::hold(claimed, shared, &delivery, key, proof);
         }
         shared.admit(delivery, found).map_err(|outcome| {
             if let Some(claimed) = claimed {
@@ -174,7 +174,11 @@ where
     let consumer = Arc::clone(shared.consumer(&delivery));
     let (found, claimed) = match shared.store.claim(consumer, key, shared.lease).await {
         Ok(IdempotencyClaim::New { token, attempts, crashes }) => {
-            let found = ImmediateClaim::New { fence: token.fence, attempts, crashes };
+            let found = ImmediateClaim::New {
+                proof: Proof { fence: token.fence, place: 0 },
+                attempts,
+                crashes,
+            };
             (found, Some(Claimed::new(Arc::clone(&shared), token)))
         }
         Ok(IdempotencyClaim::InFlight { remaining }) => {
@@ -199,12 +203,13 @@ where
     }
 }
 
-/// What is owed for a claim under which nothing was run.
+/// What is owed for a claim under which nothing was run, since the message crashed too often. The counts stay until its
+/// letter is durable, or it would be run again when that cannot be written.
 const UNUSED: Owed = Owed::Release(Release::Unused);
 
 impl<I: Store> Shared<I> {
     #[inline]
-    fn consumer<'a>(&'a self, delivery: &'a Delivery) -> &'a Arc<str> {
+    pub(super) fn consumer<'a>(&'a self, delivery: &'a Delivery) -> &'a Arc<str> {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared())
     }
 
@@ -230,9 +235,8 @@ impl<I: Store> Shared<I> {
 
 /// The delivery with the counts that the claim remembers, unless it crashed too often to be run.
 ///
-/// A key counts across deaths, runs included that no letter knows of because the process died before they were
-/// recorded. What it says is therefore of no use to a message that came back from the dead, which would else die of
-/// attempts of an earlier life (G3): its letter counts for it.
+/// The counts of a key start over when the letter of a message of it is durable, but one that comes back may meet those of
+/// a newer message. They are of no use to it, which would else die of attempts of another's life (G3): its letter counts for it.
 #[inline]
 fn continued(
     delivery: Delivery,

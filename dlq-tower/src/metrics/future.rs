@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::recorder::Handles;
-use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement, with_reading};
+use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement, reading, with_reading};
 
 pin_project! {
     /// One message in hand, counted when it is settled.
@@ -54,7 +54,7 @@ where
         let (began, polled) = match *this.began {
             Some(began) => (began, this.inner.poll(cx)),
             None => {
-                let now = *this.began.insert(Instant::now());
+                let now = *this.began.insert(reading());
                 (now, with_reading(now, || this.inner.poll(cx)))
             }
         };

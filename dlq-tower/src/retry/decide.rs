@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use dlq_core::policy::{Next, RetryPolicy};
 use dlq_core::{
-    Attempt, Cause, Death, Delivery, ErrorClass, History, Reason, SharedClock, Timestamp,
+    Attempt, Cause, Death, Delivery, ErrorClass, Failure, History, Reason, SharedClock, Timestamp,
 };
 
 use super::HoldSlots;
+use crate::consumer::hand::Conviction;
 use crate::metrics::Recorder;
 use crate::stage::{GivenUp, Postponed, Setback, Verdict};
 
@@ -44,8 +45,10 @@ impl Shared {
 
     /// The verdict on a message that is not to be run at all, if it is one.
     pub(super) fn refuse(&self, delivery: &Delivery) -> Option<Verdict> {
-        self.is_refused(delivery)
-            .then(|| Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes()))))
+        self.is_refused(delivery).then(|| {
+            Conviction::Delivery.note();
+            Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes())))
+        })
     }
 
     fn crashed(&self, delivery: &Delivery, crashes: u32) -> GivenUp {
@@ -72,6 +75,7 @@ impl Shared {
                 Step::Over(self.defer(after, why, delivery, history))
             }
             Setback::Crashed { crashes } => {
+                Conviction::Key.note();
                 let mut given_up = self.crashed(delivery, crashes);
                 if let Some(history) = history.take() {
                     given_up.history = history;
@@ -124,7 +128,7 @@ impl Shared {
         if failure.at == Timestamp::EPOCH {
             failure.at = self.clock.now();
         }
-        if matches!(failure.cause, Cause::Decode | Cause::Malformed | Cause::Oversize) {
+        if is_permanent(failure) {
             failure.class = ErrorClass::Permanent;
         }
         self.recorder.attempt_failed(delivery.message().subject_shared());
@@ -169,6 +173,12 @@ impl Shared {
     fn death(&self, delivery: &Delivery) -> Death {
         delivery.death(&self.consumer(delivery))
     }
+}
+
+/// Whether no further run can help, whatever the policy grants.
+pub(crate) fn is_permanent(failure: &Failure) -> bool {
+    failure.class == ErrorClass::Permanent
+        || matches!(failure.cause, Cause::Decode | Cause::Malformed | Cause::Oversize)
 }
 
 /// The seed of a message's delays: the same for the same death, whichever process decides.

@@ -70,6 +70,7 @@ mod hold;
 mod layer;
 mod service;
 
+pub(crate) use decide::is_permanent;
 pub use future::ResponseFuture;
 pub use hold::{HoldSlots, until, until_within};
 pub(crate) use hold::{step_within, stopped};

@@ -88,7 +88,10 @@ where
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);
-        match self.unready.take().or_else(|| shared.refuse(&delivery)) {
+        // The handler may want to know which run is the last.
+        let delivery = delivery.with_max_attempts(shared.policy.max_attempts());
+        let unready = self.unready.take();
+        match shared.refuse(&delivery).or(unready) {
             Some(verdict) => ResponseFuture::decided(verdict, ready, delivery, shared),
             None => ResponseFuture::running(ready, delivery, shared),
         }

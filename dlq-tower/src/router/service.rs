@@ -11,6 +11,7 @@ use tower_service::Service;
 use super::table::Table;
 use super::{RouteFuture, RouterBuilder};
 use crate::handler::{HandlerStack, Handles};
+use crate::idempotency::Upkeep;
 use crate::stage::{GivenUp, Verdict};
 
 /// How long a letter of a handler that is not here is left alone.
@@ -144,6 +145,17 @@ impl Handles for Router {
 
     fn is_ordered(&self) -> bool {
         self.shared.handlers.iter().any(Handles::is_ordered)
+    }
+
+    fn upkeep(&self) -> Vec<Upkeep> {
+        self.shared.handlers.iter().flat_map(Handles::upkeep).collect()
+    }
+
+    fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
+        match self.shared.taker(delivery) {
+            Taker::Handler(handler) => handler.upkeep_for(delivery),
+            Taker::Nobody | Taker::Elsewhere => Vec::new(),
+        }
     }
 }
 

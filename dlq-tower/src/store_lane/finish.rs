@@ -8,6 +8,8 @@ use dlq_core::StoreError;
 use dlq_core::store::{ClaimToken, Claims, Finish, Finished};
 use tokio::sync::oneshot;
 
+use crate::metrics::Recorder;
+
 /// Outcomes per call at most.
 const BATCH: usize = 256;
 
@@ -23,6 +25,7 @@ pub(super) enum Unfinished {
 #[derive(Debug)]
 pub(super) struct Finisher<C> {
     claims: C,
+    recorder: Recorder,
     queue: Mutex<VecDeque<Waiting>>,
     leader: tokio::sync::Mutex<()>,
 }
@@ -35,12 +38,17 @@ struct Waiting {
 }
 
 impl<C: Claims> Finisher<C> {
-    pub(super) fn new(claims: C) -> Self {
-        Self { claims, queue: Mutex::default(), leader: tokio::sync::Mutex::new(()) }
+    pub(super) fn new(claims: C, recorder: Recorder) -> Self {
+        Self { claims, recorder, queue: Mutex::default(), leader: tokio::sync::Mutex::new(()) }
     }
 
     pub(super) fn claims(&self) -> &C {
         &self.claims
+    }
+
+    /// What counts the letters that are written.
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Records the end of a claim, together with others that end now.

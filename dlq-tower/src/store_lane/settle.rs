@@ -33,7 +33,13 @@ impl<C: Claims> Settle for StoreSettle<C> {
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.finisher.finish(self.token, finish.clone()).await {
-                Ok(Finished::Applied) => return Ok(()),
+                Ok(Finished::Applied) => {
+                    if let Finish::Dead(letter) = &finish {
+                        let subject = letter.message.subject_shared();
+                        self.finisher.recorder().letter_written(subject, letter.class);
+                    }
+                    return Ok(());
+                }
                 Ok(Finished::Stale) => {
                     tracing::warn!(
                         letter = %self.token.letter,

@@ -16,6 +16,7 @@ use super::StoreSettle;
 use super::claims::delivery_of;
 use super::finish::Finisher;
 use super::settle::unavailable;
+use crate::metrics::Recorder;
 
 /// Between two questions to a store that says that something is due, and gives nothing.
 const SHORTEST_POLL: Duration = Duration::from_millis(20);
@@ -49,7 +50,7 @@ impl<C: Claims + Clone> StoreLane<C> {
     /// Claims the due letters of these consumers in `claims`; without a name, none.
     pub fn new<N: Into<String>>(claims: C, names: impl IntoIterator<Item = N>) -> Self {
         Self {
-            finisher: Arc::new(Finisher::new(claims)),
+            finisher: Arc::new(Finisher::new(claims, Recorder::new())),
             names: names.into_iter().map(Into::into).collect(),
             lease: Duration::from_secs(30),
             batch: 32,
@@ -94,6 +95,12 @@ impl<C: Claims + Clone> StoreLane<C> {
     /// machine's. What is due is decided by the store's own time.
     pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Sets what counts the letters that are written when a message dies again. Defaults to a recorder of its own.
+    pub fn recorder(mut self, recorder: Recorder) -> Self {
+        self.finisher = Arc::new(Finisher::new(self.finisher.claims().clone(), recorder));
         self
     }
 

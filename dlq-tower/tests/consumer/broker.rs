@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) lease: Option<Duration>,
     pub(crate) refuse_settles: u32,
     pub(crate) lose_leases: bool,
+    /// What is given back comes again as the same delivery, as it does from a log.
+    pub(crate) keeps_deliveries: bool,
     pub(crate) errors: VecDeque<TransportErrorKind>,
     pub(crate) panics: bool,
     pub(crate) ends: bool,
@@ -236,6 +238,7 @@ impl ScriptSettle {
             Disposition::Deferred { .. } => "deferred",
         };
         let mut world = self.broker.world();
+        let world = &mut *world;
         let refused = world.refuse_settles > 0;
         world.refuse_settles = world.refuse_settles.saturating_sub(1);
         let entry = &mut world.entries[self.position];
@@ -246,6 +249,10 @@ impl ScriptSettle {
         if refused {
             entry.at = Some(Instant::now());
             return Err(TransportError::new(TransportErrorKind::Unavailable, "settle"));
+        }
+        if world.keeps_deliveries && how == "deferred" {
+            let before = entry.delivery.deliveries() - 1;
+            entry.delivery = entry.delivery.clone().with_deliveries(before);
         }
         entry.at = match disposition {
             // A time that cannot be said is never.

@@ -123,7 +123,7 @@ delegate! {
         fn extend(tokens: Vec<ClaimToken>, lease: Duration) -> Vec<bool>;
         fn finish(finishes: Vec<(ClaimToken, Finish)>) -> Vec<Finished>;
         fn next_due(consumers: Vec<String>) -> Option<Timestamp>;
-        fn run_schedule(run: ScheduleRun) -> (u64, Timestamp);
+        fn run_schedule(run: ScheduleRun) -> (u64, Duration);
     }
     Operations {
         fn plan(spec: OperationSpec) -> Plan;

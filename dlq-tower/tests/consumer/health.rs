@@ -1,19 +1,22 @@
 //! G9: nothing dies in silence.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::Schedule;
-use dlq_core::{Delivery, StoreErrorKind, TransportErrorKind};
+use dlq_core::{Delivery, Lane, Status, StoreErrorKind, TokioClock, TransportErrorKind};
 use dlq_tower::consumer::{
-    Consumer, ConsumerBuilder, Ended, IN_HAND, PAUSED, Part, RunState, SETTLE_ERRORS_TOTAL,
+    Consumer, ConsumerBuilder, ConsumerHealth, Ended, IN_HAND, PAUSED, Part, RunState,
+    SETTLE_ERRORS_TOTAL,
 };
 use dlq_tower::handler::{HandlerError, handler};
+use dlq_tower::metrics::MESSAGES_IN_DLQ_TOTAL;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tokio::time::{sleep, timeout};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::support::{Running, SECOND};
+use crate::support::{Running, SECOND, soon};
 
 fn consumer(broker: &Broker, store: &Store) -> ConsumerBuilder {
     let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
@@ -113,6 +116,23 @@ async fn g9_a_schedule_that_dies_is_reported_and_the_rest_goes_on() {
     assert_eq!(running.stop().await.handled, 1);
 }
 
+/// A machine whose clock is ahead does not ask ten times a second, nor one that is behind too late.
+#[tokio::test(start_paused = true)]
+async fn the_schedule_runs_by_the_clock_of_the_store() {
+    for hours in [0, 2] {
+        let (broker, store) = (Broker::with(1), Store::new());
+        let now = store.clock.now().before(3600 * SECOND).after(hours * 3600 * SECOND);
+        let schedule = Schedule::enabled().with_every(60 * SECOND);
+        let consumer = consumer(&broker, &store).schedule(schedule);
+        let consumer = consumer.clock(Arc::new(TokioClock::starting_at(now))).build().unwrap();
+        let running = Running::start(consumer);
+        broker.until_empty().await;
+        sleep(630 * SECOND).await;
+        assert_eq!(store.calls("run_schedule"), 11, "{hours}");
+        let _ = running.stop().await;
+    }
+}
+
 /// In hand, paused, and settlements that failed, so long after the start of a consumer whose only message takes a
 /// second, cannot be buried at first, and not be given back either.
 async fn metrics_after(moment: Duration) -> [f64; 3] {
@@ -165,5 +185,78 @@ async fn g9_a_run_that_is_dropped_is_seen_at_once() {
     assert!(timeout(SECOND, run.as_mut()).await.is_err(), "it goes on");
     assert_eq!(health.get().state, RunState::Running);
     drop(run);
-    assert_eq!(health.get().state, RunState::Stopped);
+    let gone = health.get();
+    assert_eq!((gone.state, gone.lost[0].part), (RunState::Stopped, Part::Run));
+    assert!(!gone.is_healthy(), "a consumer that is no more handles nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_was_asked_to_stop_was_well_to_its_end() {
+    let (broker, store) = (Broker::with(1), Store::new());
+    let running = Running::start(consumer(&broker, &store).build().unwrap());
+    let health = running.handle.health();
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!((health.get().state, health.get().is_healthy()), (RunState::Stopped, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_asked_for_what_is_due_is_shown_until_it_answers() {
+    let (broker, store) = (Broker::new(), Store::new());
+    store.fail("claim", 3, StoreErrorKind::Unavailable);
+    store.fail("run_schedule", 3, StoreErrorKind::Unavailable);
+    let consumer = consumer(&broker, &store).schedule(Schedule::enabled()).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let both = |ill: &ConsumerHealth| ill.store_error.is_some() && ill.schedule_error.is_some();
+    let ill = soon(health.wait_for(both)).await.unwrap();
+    assert!(!ill.is_healthy() && ill.lost.is_empty());
+    soon(health.wait_for(ConsumerHealth::is_healthy)).await.unwrap();
+    running.finish().await;
+}
+
+/// The record of a letter that dies again is written by its settlement, and until then it proves nothing.
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_dies_again_says_nothing_before_it_is_written() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _installed = metrics::set_default_local_recorder(&recorder);
+    let (broker, store) = (Broker::with(1), crate::lane::due(1).await);
+    store.fail("put", 1000, StoreErrorKind::Unavailable);
+    store.fail("finish", 1000, StoreErrorKind::Unavailable);
+    let work = handler("orders.handle", |delivery: Delivery| async move {
+        sleep(SECOND / if delivery.lane() == Lane::Store { 2 } else { 10 }).await;
+        Err::<(), _>(HandlerError::msg("refused").permanent())
+    });
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.derived().build().unwrap())
+        .clock(store.clock.clone())
+        .dead_letters(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    sleep(SECOND * 9 / 10).await;
+    assert!(store.calls("finish") > 0, "the letter was to be written");
+    let health = running.handle.health().get();
+    assert!(health.route_error.is_some(), "it was not: {health:?}");
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        if key.key().name() == MESSAGES_IN_DLQ_TOTAL {
+            assert!(
+                matches!(value, DebugValue::Counter(0)),
+                "nothing was written: {key:?} {value:?}"
+            );
+        }
+    }
+    store.fail("put", 0, StoreErrorKind::Unavailable);
+    store.fail("finish", 0, StoreErrorKind::Unavailable);
+    broker.until_empty().await;
+    while !store.statuses().await.iter().all(|status| *status == Status::Pending) {
+        sleep(SECOND).await;
+    }
+    assert!(running.handle.health().get().is_healthy());
+    running.finish().await;
+    let written = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| match value {
+        DebugValue::Counter(count) if key.key().name() == MESSAGES_IN_DLQ_TOTAL => count,
+        _ => 0,
+    };
+    let written: u64 = snapshotter.snapshot().into_vec().into_iter().map(written).sum();
+    assert_eq!(written, 2, "each once");
 }

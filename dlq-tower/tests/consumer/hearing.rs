@@ -51,7 +51,7 @@ impl Claims for Hearing {
         next
     }
 
-    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Timestamp), StoreError> {
+    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Duration), StoreError> {
         self.store.run_schedule(run).await
     }
 

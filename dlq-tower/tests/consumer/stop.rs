@@ -237,6 +237,56 @@ async fn a_source_that_never_closes_is_left_behind() {
     assert_eq!((broker.world().closed, alive()), (1, 0));
 }
 
+/// A handler that never lets go of its thread does not make the stop endless, wherever it runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_blocks_for_good_is_left_behind() {
+    for waits_first in [true, false] {
+        let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+        let (free, blocks) = std::sync::mpsc::channel::<()>();
+        let blocks = std::sync::Arc::new(std::sync::Mutex::new(blocks));
+        let (alive, mut is_gone) = tokio::sync::mpsc::channel::<()>(1);
+        let seen = log.clone();
+        let work = handler("orders.handle", move |_: Delivery| {
+            let (blocks, seen, alive) = (blocks.clone(), seen.clone(), alive.clone());
+            async move {
+                let _alive = alive;
+                if waits_first {
+                    // From here on it has a task of its own.
+                    sleep(SECOND / 10).await;
+                }
+                seen.note("blocks");
+                let _ = blocks.lock().unwrap().recv();
+            }
+        });
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store)
+            .shutdown_deadline(SECOND / 10);
+        let consumer = consumer.build().unwrap();
+        let (handle, mut health) = (consumer.handle(), consumer.health());
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(consumer.run(pending()));
+        log.until(|lines| lines.len() == 1).await;
+        handle.stop();
+        let report = tokio::time::timeout(30 * SECOND, running.join_next()).await;
+        let report = report.expect("the stop ends").expect("it was started").unwrap();
+        if waits_first {
+            assert_eq!((report.unsettled, report.lost_tasks), (1, 0), "{report}");
+        } else {
+            assert_eq!(report.lost_tasks, 1, "{report}");
+        }
+        assert!(health.wait_for(|health| health.state == RunState::Stopped).await.is_some());
+        assert_eq!(broker.settled(), []);
+        // What was left behind goes on where it was, and ends.
+        let lost = health.get().lost.len();
+        drop(free);
+        assert!(soon(is_gone.recv()).await.is_none());
+        let health = health.get();
+        assert_eq!((health.state, health.lost.len()), (RunState::Stopped, lost), "said once");
+        assert_eq!(lost, usize::from(!waits_first));
+    }
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn a_signal_stops_it() {

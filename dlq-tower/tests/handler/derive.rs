@@ -8,26 +8,25 @@ use dlq_tower::core::{Classification, Classify as _};
 const SHORT: Duration = Duration::from_secs(1);
 
 #[derive(Classify)]
-#[allow(dead_code)]
 enum Failure {
     Unmarked,
     #[classify(transient)]
     Transient,
     #[classify(permanent, group = "bad")]
-    Permanent(u8),
+    Permanent(()),
     #[classify(retry_after = after)]
     Field {
         after: Duration,
-        other: u8,
+        _other: u8,
     },
     #[classify(transient, retry_after = 1)]
-    Number(u8, Option<Duration>),
+    Number((), Option<Duration>),
     #[classify(retry_after = Duration::from_millis(*millis))]
     Expression {
         millis: u64,
     },
     #[classify(retry_after = _0.1)]
-    Inside((u8, Duration)),
+    Inside(((), Duration)),
     #[classify(retry_after = SHORT)]
     Constant,
     #[classify(retry_after = "1h 30m")]
@@ -95,12 +94,12 @@ fn every_word_means_what_it_says() {
     let cases = [
         (F::Unmarked, transient),
         (F::Transient, transient),
-        (F::Permanent(1), permanent),
-        (F::Field { after: second, other: 0 }, after(second)),
-        (F::Number(1, Some(second)), after(second)),
-        (F::Number(1, None), transient),
+        (F::Permanent(()), permanent),
+        (F::Field { after: second, _other: 0 }, after(second)),
+        (F::Number((), Some(second)), after(second)),
+        (F::Number((), None), transient),
         (F::Expression { millis: 1000 }, after(second)),
-        (F::Inside((0, second)), after(second)),
+        (F::Inside(((), second)), after(second)),
         (F::Constant, after(second)),
         (F::Text, after(Duration::from_secs(5400))),
         (F::Inner(Inner), permanent),
@@ -115,7 +114,7 @@ fn every_word_means_what_it_says() {
 #[test]
 fn groups_are_named_by_text_expression_or_the_field_inside() {
     let group = |error: Failure| error.group();
-    assert_eq!(group(Failure::Permanent(1)).as_deref(), Some("bad"));
+    assert_eq!(group(Failure::Permanent(())).as_deref(), Some("bad"));
     assert_eq!(group(Failure::Grouped { status: 404 }).as_deref(), Some("status 404"));
     assert_eq!(group(Failure::Inner(Inner)).as_deref(), Some("inner"));
     assert_eq!(group(Failure::Unmarked), None);

@@ -6,8 +6,8 @@ use dlq_tower::idempotency::IdempotencyLayer;
 use dlq_tower::retry::RetryLayer;
 use dlq_tower::stage::{Done, Setback, Verdict};
 use dlq_tower::timeout::TimeoutLayer;
-use tower::ServiceBuilder;
 use tower::limit::ConcurrencyLimitLayer;
+use tower::{Layer, ServiceBuilder};
 
 use crate::support::*;
 
@@ -72,4 +72,38 @@ fn a_setback_survives_the_box() {
     let attempt = failed(Setback::from(BoxError::from("overloaded")));
     assert_eq!(attempt.failure.message(), "overloaded");
     assert_eq!(attempt.failure.class, ErrorClass::Transient);
+}
+
+/// What an error says of itself is as long as it likes, and kept as long as a text may be (G8).
+#[tokio::test]
+async fn what_an_error_names_itself_is_bounded() {
+    use dlq_core::{Classification, Classifier};
+
+    #[derive(Clone)]
+    struct Verbose;
+    impl Classifier<Fail> for Verbose {
+        fn classify(&self, _: &Fail) -> Classification {
+            Classification::permanent()
+        }
+        fn group(&self, _: &Fail) -> Option<String> {
+            Some("g".repeat(1 << 20))
+        }
+        fn location(&self, _: &Fail) -> Option<String> {
+            Some("l".repeat(1 << 20))
+        }
+    }
+
+    let service = ClassifyLayer::new(Verbose).layer(Handler::always(bad()));
+    let mut attempt = failed(call(&service, delivery(1)).await.unwrap_err());
+    let longest = dlq_core::MAX_TEXT + 10;
+    let lengths = |attempt: &dlq_core::Attempt| {
+        [&attempt.failure.group, &attempt.failure.location]
+            .map(|text| text.as_ref().map_or(0, String::len))
+    };
+    assert!(lengths(&attempt).iter().all(|length| (1_000..longest).contains(length)));
+    let mut history = dlq_core::History::new();
+    history.push(attempt.clone());
+    history.shorten(100);
+    attempt = history.attempts()[0].clone();
+    assert!(lengths(&attempt).iter().all(|length| (100..110).contains(length)), "for a header");
 }

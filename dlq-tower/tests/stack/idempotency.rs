@@ -132,6 +132,7 @@ async fn a_failure_frees_the_key_and_is_counted() {
 async fn retries_claim_anew_and_count_alike() {
     for (store, layer) in both() {
         let handler = Handler::always(down());
+        let upkeep = layer.upkeep();
         let service = ServiceBuilder::new()
             .layer(RetryLayer::new(policy(3, secs(1))))
             .layer(layer)
@@ -141,8 +142,67 @@ async fn retries_claim_anew_and_count_alike() {
             panic!("it is down")
         };
         assert_eq!((dead.reason, dead.attempts, handler.runs()), (Reason::Exhausted, 3, 3));
-        let IdempotencyClaim::New { attempts, .. } = claim(&store).await else { panic!("free") };
-        assert_eq!(attempts, 3);
+        let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("down") };
+        assert_eq!(
+            (dead.attempts, handler.runs()),
+            (4, 4),
+            "no more than one run without a letter"
+        );
+        assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+        let IdempotencyClaim::New { token, attempts, .. } = claim(&store).await else {
+            panic!("free")
+        };
+        assert_eq!(attempts, 0, "its letter counts from here on");
+        tokio::time::advance(secs(10)).await;
+        let held = upkeep.start_over(&delivery(1)).await.unwrap();
+        assert_eq!(held, Some(secs(20)), "whoever is at it goes on with the counts");
+        assert!(store.complete(token, secs(60)).await.unwrap());
+        assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+        assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }), "done stays done");
+    }
+}
+
+/// The next message with the key of a dead one is another message: it dies of its own attempts and crashes (G3).
+#[tokio::test(start_paused = true)]
+async fn a_message_inherits_nothing_from_a_dead_one_with_its_key() {
+    for (store, layer) in both() {
+        let refused = bad();
+        let acts = [down(), down(), down(), down(), refused, down(), down(), down()];
+        let handler = Handler::new(acts.map(Act::Fail));
+        let upkeep = layer.upkeep();
+        let service = ServiceBuilder::new()
+            .layer(RetryLayer::new(policy(3, secs(1))))
+            .layer(layer.max_crashes(2))
+            .layer(ClassifyLayer::new(judge))
+            .service(handler.clone());
+        for (reason, attempts) in
+            [(Reason::Exhausted, 3), (Reason::Permanent, 2), (Reason::Exhausted, 3)]
+        {
+            let died = verdict(&service, delivery(1)).await;
+            let Verdict::Dead(dead) = died else { panic!("it is down: {died:?}") };
+            assert_eq!((dead.reason, dead.attempts), (reason, attempts));
+            if reason == Reason::Exhausted {
+                assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+            }
+        }
+        assert_eq!(handler.runs(), 8);
+        for _ in 0..2 {
+            let crash = claim(&store).await;
+            assert!(matches!(crash, IdempotencyClaim::New { .. }), "{crash:?}");
+            tokio::time::advance(secs(31)).await;
+        }
+        for _ in 0..3 {
+            let died = verdict(&service, delivery(1)).await;
+            let Verdict::Dead(dead) = died else { panic!("it kills: {died:?}") };
+            assert_eq!(
+                (dead.reason, dead.crashes),
+                (Reason::MaxCrashes, 2),
+                "not run without a letter"
+            );
+        }
+        assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+        let next = verdict(&service, delivery(1)).await;
+        assert_eq!(next, Verdict::Done(Done::Succeeded), "not buried unrun");
     }
 }
 

@@ -10,6 +10,7 @@ mod provider;
 mod summary;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use dlq_sql::sqlite::SqliteStore;
@@ -40,9 +41,22 @@ async fn charge(
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    // A panic ends up in its letter; the default hook would print it across the progress line.
-    std::panic::set_hook(Box::new(|_| {}));
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quickstart: {error}");
+            let mut inner = error.source();
+            while let Some(error) = inner {
+                eprintln!("  because: {error}");
+                inner = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let repaired = std::env::args().any(|arg| arg == "--repaired");
     payment::accept_amounts_as_text(repaired);
     let store = SqliteStore::open(FILE).await?;
@@ -63,11 +77,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .shutdown_deadline(Duration::from_secs(10))
         .build()?;
 
+    // A handler's panic ends up in its letter; the hook would print it across the progress line as well.
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
     // It runs until the feed is consumed and nothing that was sent back is left.
     let progress = Progress::new(messages);
     let report = consumer.run(progress.until_idle(&broker, &store)).await;
     progress.done();
-    summary.print(&store, messages, provider.charged()).await?;
+    std::panic::set_hook(loud);
+    summary.print(&store, messages, provider.charged(), &report).await?;
     if report.unsettled > 0 {
         return Err(format!("{report}").into());
     }

@@ -6,6 +6,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use dlq_sql::sqlite::SqliteStore;
+use dlq_tower::consumer::Report;
 use dlq_tower::core::memory::MemoryBroker;
 use dlq_tower::core::store::{Claims as _, Letters as _, Stats};
 use dlq_tower::core::{Cause, Filter, Status};
@@ -65,13 +66,14 @@ impl Summary {
         store: &SqliteStore,
         messages: u64,
         charged: u64,
+        report: &Report,
     ) -> Result<(), Box<dyn Error>> {
         let after = store.stats(Filter::new()).await?;
-        let dead = after.total - self.before.total;
         if messages > 0 {
             println!(
-                "{messages} messages: {charged} charged, {} duplicates, {dead} dead letters in dlq.db",
-                messages - charged - dead
+                "{messages} messages: {charged} charged, {} duplicates, {} dead letters in dlq.db",
+                report.handled.saturating_sub(charged),
+                report.dead
             );
             print_causes(&after.by_cause);
             println!("\nnow type");
@@ -80,8 +82,9 @@ impl Summary {
             println!("  dlq --from sqlite://dlq.db replay --class transient --yes");
             println!("  cargo run -p quickstart -- --repaired");
         } else {
-            let resolved =
-                after.with_status(Status::Resolved) - self.before.with_status(Status::Resolved);
+            // An operator may delete some while it runs.
+            let before = self.before.with_status(Status::Resolved);
+            let resolved = after.with_status(Status::Resolved).saturating_sub(before);
             println!(
                 "{resolved} letters resolved: {charged} payments charged that had died before"
             );

@@ -132,11 +132,14 @@ impl Stream {
     /// Reads what is there; false at the end of the connection.
     fn fill_or_end(&mut self) -> Result<bool, Error> {
         let mut chunk = [0; 8192];
-        let read = self
-            .tcp
-            .set_read_timeout(Some(remaining(self.deadline)))
-            .and_then(|()| self.tcp.read(&mut chunk))
-            .map_err(|error| self.failed(&error))?;
+        let read = loop {
+            let wait = self.tcp.set_read_timeout(Some(remaining(self.deadline)));
+            match wait.and_then(|()| self.tcp.read(&mut chunk)) {
+                // A signal, such as of a child's end, cuts a wait off that has a time-out.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(|error| self.failed(&error))?,
+            }
+        };
         self.buffer.extend_from_slice(&chunk[..read]);
         // Bytes that trickle in do not prolong the deadline.
         if Instant::now() >= self.deadline {

@@ -106,7 +106,7 @@ impl Alerts {
         if dropped == 0 && sent == queued {
             return true;
         }
-        eprintln!(
+        say!(
             "alerts: {sent} sent, {failed} refused, {dropped} dropped, {} given up at the end; the incidents have them all",
             queued.saturating_sub(sent + failed)
         );

@@ -40,7 +40,7 @@ impl Claims for MemoryStore {
         Ok(self.world().next_due(&consumers, now))
     }
 
-    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Timestamp), StoreError> {
+    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Duration), StoreError> {
         let now = self.now();
         Ok(self.world().run_schedule(&run, now))
     }
@@ -107,7 +107,7 @@ impl World {
                     world.end_item(row, ItemOutcome::Skipped, Some("dismissed"), now);
                 }
                 Finish::Resolved(_) => world.end_item(row, ItemOutcome::Succeeded, None, now),
-                Finish::Dead(_) => world.died_anew(row, now),
+                Finish::Dead(death) => world.died_anew(row, death, now),
                 Finish::Retry { .. } | Finish::Released { .. } => {}
             }
             row.finish(held, finish, now);
@@ -134,14 +134,14 @@ impl World {
         due.into_iter().chain(release).min()
     }
 
-    fn run_schedule(&mut self, run: &ScheduleRun, now: Timestamp) -> (u64, Timestamp) {
+    fn run_schedule(&mut self, run: &ScheduleRun, now: Timestamp) -> (u64, Duration) {
         let schedule = &run.schedule;
         if !schedule.enabled {
-            return (0, Timestamp::MAX);
+            return (0, Duration::MAX);
         }
         let next = self.schedules.get(&run.consumer).map(|last| last.after(schedule.every));
         if let Some(next) = next.filter(|next| *next > now) {
-            return (0, next);
+            return (0, next.since(now));
         }
         self.schedules.insert(run.consumer.clone(), now);
         let filter = Filter::new().with_consumer(run.consumer.clone());
@@ -154,6 +154,6 @@ impl World {
         for id in &eligible {
             self.change(*id, |_, row| rules::schedule(&mut row.letter, now));
         }
-        (eligible.len() as u64, now.after(schedule.every))
+        (eligible.len() as u64, schedule.every)
     }
 }

@@ -50,7 +50,7 @@ impl World {
         let id = death.id;
         let known = self.aliases.insert(id, alias).is_some();
         self.change(owner, |world, row| {
-            world.died_anew(row, now);
+            world.died_anew(row, &death, now);
             row.void();
             if !known {
                 row.aliases.push(id);

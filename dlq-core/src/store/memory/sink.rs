@@ -53,7 +53,7 @@ impl World {
             }
             Arrival::News => {
                 self.change(id, |world, row| {
-                    world.died_anew(row, now);
+                    world.died_anew(row, &letter, now);
                     row.void();
                     rules::reopen(&mut row.letter, letter, now);
                 });
@@ -94,7 +94,7 @@ impl World {
             Arrival::News => {
                 self.change(id, |world, row| {
                     if record.generation > row.letter.generation {
-                        world.died_anew(row, now);
+                        world.died_anew(row, &record, now);
                         row.void();
                     }
                     rules::take_record(&mut row.letter, record, now);

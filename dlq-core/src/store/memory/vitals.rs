@@ -1,8 +1,8 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Due, Vitals, Waiting, reading};
 use super::row::Row;
-use super::world::World;
+use super::world::{Place, World};
 use crate::{Filter, LetterId, Timestamp};
 
 impl World {
@@ -14,8 +14,11 @@ impl World {
         vitals.newest = stats.newest;
         vitals.operations = self.campaigns.iter().map(|one| one.operation.clone()).collect();
         vitals.processed = self.processed.len() as u64;
+        let of_consumer = |line| self.waiting([line], now, Vitals::MOST);
         vitals.waiting = self
-            .waiting(now, Vitals::MOST)
+            .lines
+            .values()
+            .flat_map(of_consumer)
             .map(|(since, row)| Waiting {
                 status: row.letter.state.status,
                 consumer: row.letter.consumer.clone(),
@@ -28,7 +31,7 @@ impl World {
     /// Letters that wait, by consumer.
     pub(super) fn due_by_consumer(&self, now: Timestamp, latest: Timestamp) -> Vec<Due> {
         let mut found = BTreeMap::new();
-        for (since, row) in self.waiting(now, Due::MOST) {
+        for (since, row) in self.waiting(self.lines.values(), now, Due::MOST) {
             let consumer = &row.letter.consumer;
             let of_it = found.entry(consumer).or_insert_with(|| Due {
                 consumer: consumer.clone(),
@@ -42,10 +45,15 @@ impl World {
         found.into_values().collect()
     }
 
-    /// Those that have waited longest for somebody to claim them.
-    fn waiting(&self, now: Timestamp, most: u32) -> impl Iterator<Item = (Timestamp, &Row)> {
+    /// Those of these lines that have waited longest for somebody to claim them.
+    fn waiting<'w>(
+        &'w self,
+        lines: impl IntoIterator<Item = &'w BTreeSet<Place>>,
+        now: Timestamp,
+        most: u32,
+    ) -> impl Iterator<Item = (Timestamp, &'w Row)> {
         let due = ..=(now, Timestamp::MAX, LetterId::from_bytes([u8::MAX; 16]));
-        let mut waiting: Vec<_> = self.lines.values().flat_map(|line| line.range(due)).collect();
+        let mut waiting: Vec<_> = lines.into_iter().flat_map(|line| line.range(due)).collect();
         waiting.sort_unstable();
         waiting.truncate(most as usize);
         waiting.into_iter().filter_map(|(since, _, id)| Some((*since, self.rows.get(id)?)))

@@ -99,13 +99,13 @@ impl World {
             .filter(|letter| filter.matches(letter))
     }
 
-    /// The operation that holds the letter learns that it died anew.
-    pub(super) fn died_anew(&mut self, row: &mut Row, now: Timestamp) {
+    /// The operation that holds the letter learns that it died anew, and of what.
+    pub(super) fn died_anew(&mut self, row: &mut Row, death: &DeadLetter, now: Timestamp) {
         let released = row.item.is_some_and(|(operation, index)| {
             self.outcome(operation, index) != Some(ItemOutcome::Queued)
         });
         if released {
-            self.end_item(row, ItemOutcome::FailedAgain, None, now);
+            self.end_item(row, ItemOutcome::FailedAgain, Some(&death.error()), now);
         } else {
             self.end_item(row, ItemOutcome::Skipped, Some("died again before it was sent"), now);
         }

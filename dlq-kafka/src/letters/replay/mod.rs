@@ -33,6 +33,8 @@ mod run;
 mod session;
 mod stop;
 
+use std::sync::{Arc, Mutex};
+
 use dlq_core::replay::ReplayRules;
 use dlq_core::{Filter, LetterId, OperationId};
 
@@ -41,7 +43,9 @@ pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skip
 pub(super) use stop::Stop;
 
 use super::KafkaLetters;
+use super::lookup::Partitions;
 use super::send::KafkaTarget;
+use super::snapshot::Place;
 
 /// A letter and what became of it.
 #[derive(Debug)]
@@ -64,12 +68,18 @@ pub struct Replayed {
 /// died again is a new death, and can be sent again. How often a letter was sent back goes with it, and a letter at the
 /// [cap](Self::with_cap) is not sent (G7).
 ///
+/// A death whose record in the ledger is none of this version is not sent, and fails alone: whether it was sent nobody can
+/// say. A record without a value under its key says that it was not.
+///
 /// Consumers must read with `isolation.level=read_committed`, which is librdkafka's default and that of
 /// this crate. **Java's default is `read_uncommitted`**: such a consumer sees a letter twice whose replay was killed
 /// and run again.
 ///
 /// Letters keep key, value and the producer's headers, byte for byte. Attempts start over; the headers `replay.*` say
 /// when, by what and from where it was sent.
+///
+/// Once it was [planned](Self::plan), it sends nothing but what the last plan has come to: what dies while somebody thinks
+/// about the plan is for the next one. Clones share the plan.
 ///
 /// ```no_run
 /// use dlq_core::{BoxError, Filter, OperationId};
@@ -106,6 +116,23 @@ pub struct KafkaReplay {
     target: KafkaTarget,
     rules: ReplayRules,
     who: String,
+    agreed: Arc<Mutex<Option<Agreed>>>,
+}
+
+/// What a plan has come to.
+#[derive(Clone, Debug)]
+struct Agreed {
+    /// Where the partitions ended.
+    seen: Partitions,
+    /// The last place of a letter.
+    last: Option<Place>,
+}
+
+impl Agreed {
+    fn includes(&self, place: Place) -> bool {
+        let end = self.seen.get(&place.partition).map_or(0, |bounds| bounds.end);
+        place.offset < end && Some(place) <= self.last
+    }
 }
 
 impl KafkaReplay {
@@ -122,6 +149,7 @@ impl KafkaReplay {
             target,
             rules: ReplayRules::new(operation),
             who: String::new(),
+            agreed: Arc::default(),
         }
     }
 

@@ -1,4 +1,3 @@
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,8 +9,9 @@ use futures_util::StreamExt;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
-use super::super::ledger::Ledger;
-use super::super::send::{Outgoing, now, refused};
+use super::super::ledger::{Ledger, Marks};
+use super::super::reading::Whole;
+use super::super::send::{Outgoing, REPLAYING, now, refused};
 use super::super::snapshot::{Place, Row};
 use super::Replayed;
 use super::run::Run;
@@ -27,6 +27,8 @@ pub(super) struct Parcel<'a> {
     pub(super) row: &'a Row,
     pub(super) letter: Outgoing,
     pub(super) mark: Outgoing,
+    /// For which time it is sent, as the ledger says.
+    pub(super) times: u32,
 }
 
 impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
@@ -78,14 +80,15 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let mut rows: Vec<&'a Row> = self.rows.iter().take(count).copied().collect();
         let letters = self.replay.letters.whole(&rows);
         let (mut letters, mut bytes) = (pin!(letters), 0);
-        let mut whole: HashMap<Place, Cow<'a, DeadLetter>> = HashMap::new();
+        let mut whole: HashMap<Place, Whole<'a>> = HashMap::new();
         let mut is_all = true;
         while let Some(read) = letters.next().await {
-            let (place, letter) = read.map_err(|error| {
+            let (place, read) = read.map_err(|error| {
                 Broken::Server(SetupError::Unavailable(error.to_string(), Some(error.into())))
             })?;
-            bytes += letter.message.payload().map_or(0, |payload| payload.len());
-            whole.insert(place, letter);
+            let payload = read.as_ref().ok().and_then(|letter| letter.message.payload());
+            bytes += payload.map_or(0, |payload| payload.len());
+            whole.insert(place, read);
             if self.is_stopped() {
                 return Err(Broken::Stopped);
             }
@@ -103,12 +106,18 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         }
         let mut parcels = Vec::new();
         for row in rows {
-            let Some(letter) = whole.remove(&row.place) else {
-                self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
-                continue;
+            let letter = match whole.remove(&row.place) {
+                Some(Ok(letter)) => letter,
+                Some(Err(why)) => {
+                    self.tell(row, ReplayOutcome::Failed(why.error(REPLAYING)));
+                    continue;
+                }
+                None => {
+                    self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
+                    continue;
+                }
             };
-            let mark = ledger.as_ref().and_then(|ledger| ledger.marks().get(&row.letter.death()));
-            let times = mark.map_or(0, |mark| mark.times).saturating_add(1);
+            let times = ledger.as_ref().map_or(1, |ledger| next_time(row, ledger.marks()));
             match self.parcel(row, &letter, times) {
                 Ok(parcel) => parcels.push(parcel),
                 Err(error) => self.tell(row, ReplayOutcome::Failed(error)),
@@ -128,13 +137,22 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         times: u32,
     ) -> Result<Parcel<'a>, StoreError> {
         let at = now();
-        let outgoing = self.shipment.pack(letter, (row.place.partition, row.place.offset), at)?;
+        // Others may have sent it since it was read, so that only what it came with counts of that.
+        let known = next_time(row, self.marks) - 1;
+        let count = row.letter.state.replays.saturating_sub(known).saturating_add(times);
+        let place = (row.place.partition, row.place.offset);
+        let outgoing = self.shipment.pack(letter, place, count, at)?;
         if let Some(code) = self.closed.get(&outgoing.topic) {
             return Err(closed(&outgoing.topic, *code));
         }
         let mark = self.shipment.mark(&row.letter, &outgoing.topic, times, at)?;
-        Ok(Parcel { row, letter: outgoing, mark })
+        Ok(Parcel { row, letter: outgoing, mark, times })
     }
+}
+
+/// For which time it would be sent now.
+pub(super) fn next_time(row: &Row, marks: &Marks) -> u32 {
+    marks.get(&row.letter.death()).map_or(0, |mark| mark.times).saturating_add(1)
 }
 
 fn closed(topic: &str, code: Code) -> StoreError {

@@ -1,12 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use dlq_core::StoreError;
 use dlq_core::replay::{ReplayPlan, Skipped};
 
 use super::super::send::{KafkaTarget, REPLAYING, Shipment, refused};
-use super::super::snapshot::{Row, Snapshot};
-use super::{KafkaReplay, hearers};
+use super::super::snapshot::{Place, Row, Snapshot};
+use super::{Agreed, KafkaReplay, hearers};
 use crate::error::SetupError;
 use crate::ladder::is_topic;
 
@@ -20,8 +20,17 @@ pub(super) struct Selected<'a> {
     pub(super) skip: Vec<(&'a Row, Skipped)>,
 }
 
+impl Selected<'_> {
+    /// The last place of a letter that was come to.
+    fn last(&self) -> Option<Place> {
+        let skipped = self.skip.iter().map(|(row, _)| *row);
+        self.send.iter().copied().chain(skipped).map(|row| row.place).max()
+    }
+}
+
 impl KafkaReplay {
-    /// What it would do now, without doing it: it writes nothing, and takes nothing from a replay that runs.
+    /// What it would do now, without doing it: it writes nothing, and takes nothing from a replay that runs. From here on
+    /// it sends nothing else, until it is planned again.
     ///
     /// # Errors
     ///
@@ -30,7 +39,7 @@ impl KafkaReplay {
     /// permitted, `Unavailable` when the cluster does not answer.
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let snapshot = self.letters.snapshot().await?;
-        let (shipment, selected) = self.prepare(&snapshot).await?;
+        let (shipment, selected) = self.prepare(&snapshot, None).await?;
         let mut plan = ReplayPlan::default();
         plan.letters = selected.send.len() as u64;
         plan.sample = selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
@@ -48,20 +57,31 @@ impl KafkaReplay {
         }
         let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
         plan.notes.extend(closed.map(|why| format!("{why}; the letters that go there will fail")));
+        let unclear = |row: &&Row| snapshot.unclear.get(&row.letter.death());
+        let unclear = selected.send.iter().filter_map(unclear);
+        plan.notes.extend(unclear.take(SAMPLE).map(|why| format!("{why}; the letter will fail")));
         plan.notes.sort_unstable();
         if !matches!(self.target, KafkaTarget::Handler(_)) {
             hearers::find(self.letters.brokers(), &owners, &mut plan).await?;
         }
+        let agreed = Agreed { seen: snapshot.seen.clone(), last: selected.last() };
+        *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(agreed);
         Ok(plan)
     }
 
-    /// What is to be sent, by what.
+    /// What the last plan has come to, if there was one.
+    pub(super) fn agreed(&self) -> Option<Agreed> {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is to be sent, by what, of that which was agreed to.
     pub(super) async fn prepare<'a>(
         &self,
         snapshot: &'a Snapshot,
+        agreed: Option<Agreed>,
     ) -> Result<(Shipment, Selected<'a>), StoreError> {
         let mut shipment = self.shipment();
-        let selected = self.select(&shipment, snapshot);
+        let selected = self.select(&shipment, snapshot, agreed);
         let letters = selected.send.iter().map(|row| &row.letter);
         let mut topics = shipment.topics_for(letters);
         if let KafkaTarget::Topic(topic) = &self.target {
@@ -72,7 +92,7 @@ impl KafkaReplay {
             let there = match self.letters.lookup.partitions(&topic.as_str().into()).await {
                 Ok(partitions) => Ok(partitions.len()),
                 Err(SetupError::NotFound(_)) => Err(shipment.missing(&topic)),
-                Err(SetupError::Config(why)) => Err(why),
+                Err(SetupError::Forbidden(why)) => Err(why),
                 Err(error) => return Err(error.for_store(REPLAYING)),
             };
             match (&self.target, there) {
@@ -110,8 +130,14 @@ impl KafkaReplay {
     }
 
     /// Which letters are sent and which are not.
-    fn select<'a>(&self, shipment: &Shipment, snapshot: &'a Snapshot) -> Selected<'a> {
+    fn select<'a>(
+        &self,
+        shipment: &Shipment,
+        snapshot: &'a Snapshot,
+        agreed: Option<Agreed>,
+    ) -> Selected<'a> {
         let mut rows: Vec<&Row> = snapshot.letters.matching(&self.filter).collect();
+        rows.retain(|row| agreed.as_ref().is_none_or(|agreed| agreed.includes(row.place)));
         rows.sort_unstable_by_key(|row| row.place);
         let mut selected = Selected::default();
         for row in rows {
@@ -144,7 +170,7 @@ impl KafkaReplay {
         notes.extend(strangers.into_iter().map(|(cluster, count)| {
             format!(
                 "{count} letters were born in the cluster `{cluster}`, and this one is called `{here}`; if it is the same, \
-                 say so (`Brokers::with_cluster`), otherwise name a topic"
+                 say so (`--kafka-cluster NAME`, or `Brokers::with_cluster`), otherwise name a topic"
             )
         }));
     }

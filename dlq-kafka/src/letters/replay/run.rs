@@ -13,7 +13,7 @@ use super::super::aside::{aside, leave};
 use super::super::ledger::{self, BEGUN, Ledger, Marks, PATIENCE, random};
 use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
 use super::super::snapshot::{Place, Row};
-use super::parcels::Parcel;
+use super::parcels::{Parcel, next_time};
 use super::session::{Broken, Session};
 use super::{KafkaReplay, Replayed, Stop};
 use crate::brokers::Brokers;
@@ -34,6 +34,8 @@ pub(super) struct Run<'a, T> {
     pub(super) shipment: Shipment,
     pub(super) report: ReplayReport,
     pub(super) tell: T,
+    /// What the ledger said when the letters were read.
+    pub(super) marks: &'a Marks,
     /// What is wanted and was not sent.
     pub(super) rows: VecDeque<&'a Row>,
     /// What could not be sent together, and is to be tried apart.
@@ -79,7 +81,7 @@ impl KafkaReplay {
         tell: impl FnMut(&Replayed) + Send,
     ) -> Result<ReplayReport, StoreError> {
         let snapshot = self.letters.snapshot().await?;
-        let (shipment, selected) = self.prepare(&snapshot).await?;
+        let (shipment, selected) = self.prepare(&snapshot, self.agreed()).await?;
         let stopped = Arc::new(Stop::default());
         let _stop = StopOnDrop(Arc::clone(&stopped));
         let mut run = Run {
@@ -88,6 +90,7 @@ impl KafkaReplay {
             shipment,
             report: ReplayReport::default(),
             tell,
+            marks: &snapshot.marks,
             rows: selected.send.into(),
             parts: VecDeque::new(),
             unsure: HashSet::new(),
@@ -270,11 +273,16 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let open = ledger.insert(read.await?);
         tracing::trace!("the ledger is read");
         let mut rows = std::mem::take(&mut self.rows);
-        rows.retain(|row| self.is_wanted(row, open.marks()));
+        rows.retain(|row| self.is_wanted(row, open));
         self.rows = rows;
         let mut parts = std::mem::take(&mut self.parts);
         for parcels in &mut parts {
-            parcels.retain(|parcel| self.is_wanted(parcel.row, open.marks()));
+            parcels.retain(|parcel| self.is_wanted(parcel.row, open));
+            // What others have sent meanwhile is packed anew.
+            let is_of_now =
+                |parcel: &mut Parcel<'a>| parcel.times == next_time(parcel.row, open.marks());
+            let past = parcels.extract_if(.., |parcel| !is_of_now(parcel));
+            self.rows.extend(past.map(|parcel| parcel.row));
         }
         self.parts = parts;
         self.unsure.clear();
@@ -282,14 +290,19 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     }
 
     /// Whether a letter is still to be sent. Says so if it is not.
-    fn is_wanted(&mut self, row: &Row, marks: &Marks) -> bool {
+    fn is_wanted(&mut self, row: &Row, ledger: &Ledger) -> bool {
         let death = row.letter.death();
-        let by = marks.get(&death).map(|mark| mark.operation);
-        if !self.replay.rules.is_sent(by) {
+        if let Some(why) = ledger.unclear(&death) {
+            self.tell(row, ReplayOutcome::Failed(refused(why.to_owned())));
+            return false;
+        }
+        // It was committed after all, though nobody said so, and others may have sent it again since.
+        let rules = &self.replay.rules;
+        let is_ours = self.unsure.contains(&death) && ledger.is_sent_by(&death, rules.operation);
+        let by = ledger.marks().get(&death).map(|mark| mark.operation);
+        if !is_ours && !rules.is_sent(by) {
             return true;
         }
-        // It was committed after all, though nobody said so.
-        let is_ours = by == Some(self.replay.rules.operation) && self.unsure.contains(&death);
         let skipped = ReplayOutcome::Skipped(Skipped::Sent);
         self.tell(row, if is_ours { ReplayOutcome::Sent } else { skipped });
         false

@@ -11,3 +11,5 @@ mod replay_killed;
 mod replay_refused;
 mod replay_targets;
 mod transactions;
+mod unclear;
+mod unread;

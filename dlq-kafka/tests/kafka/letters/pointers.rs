@@ -9,7 +9,7 @@ use dlq_testkit::fixtures::letter;
 
 use crate::fixture_letters::{BEGIN, Dead, available};
 
-fn pointing(n: u64, to: String) -> DeadLetter {
+pub(super) fn pointing(n: u64, to: String) -> DeadLetter {
     let mut letter = letter(n);
     letter.message = letter.message.with_payload(None).with_headers(dlq_core::Headers::new());
     letter.attributes.insert("kafka.pointer".to_owned(), to);

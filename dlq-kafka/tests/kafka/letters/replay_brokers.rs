@@ -21,7 +21,7 @@ use crate::topic;
 const WATCHED: Duration = Duration::from_millis(1_500);
 const STATES: &str = "__transaction_state";
 
-fn three(settings: &[(&str, &str)]) -> Option<Cluster> {
+pub(super) fn three(settings: &[(&str, &str)]) -> Option<Cluster> {
     let builder = Service::Kafka.builder().ours();
     let builder =
         settings.iter().fold(builder, |builder, (name, value)| builder.setting(*name, *value));
@@ -30,7 +30,7 @@ fn three(settings: &[(&str, &str)]) -> Option<Cluster> {
 }
 
 /// The id of the broker that leads a partition, once there is one.
-fn leader(shop: &Shop, topic: &str, partition: i32) -> i32 {
+pub(super) fn leader(shop: &Shop, topic: &str, partition: i32) -> i32 {
     let client: BaseConsumer = shop.config().create().unwrap();
     let metadata =
         tokio::task::block_in_place(|| client.fetch_metadata(Some(topic), PATIENCE)).unwrap();
@@ -48,11 +48,16 @@ fn coordinator(shop: &Shop) -> i32 {
 }
 
 /// The index of a broker among the nodes.
-fn node(id: i32) -> usize {
+pub(super) fn node(id: i32) -> usize {
     usize::try_from(id).unwrap() - 1
 }
 
-async fn make(shop: &Shop, name: &str, partitions: i32, replication: TopicReplication<'_>) {
+pub(super) async fn make(
+    shop: &Shop,
+    name: &str,
+    partitions: i32,
+    replication: TopicReplication<'_>,
+) {
     let mut new = NewTopic::new(name, partitions, replication);
     if name.ends_with(".replays") {
         new = new.set("cleanup.policy", "compact");

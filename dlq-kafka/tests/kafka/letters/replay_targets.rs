@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::time::Duration;
 
-use dlq_core::{Message, Timestamp};
+use dlq_core::{LetterId, Message, Timestamp};
+use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaTarget, Ladder, ReplayOutcome, Skipped};
+use dlq_kafka::{KafkaConsumer, KafkaTarget, Ladder, ReplayOutcome, Skipped};
 use dlq_testkit::fixtures::hostile_messages;
 
-use crate::fixture_replay::{PARTITIONS, PATIENCE, Shop, replay, run, to_origin};
+use crate::fixture::{handle, number};
+use crate::fixture_replay::{PARTITIONS, PATIENCE, Read, Shop, replay, run, to_origin};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_letter_is_sent_to_its_origin_by_its_key() {
@@ -199,4 +201,70 @@ async fn whatever_it_holds_comes_out_byte_for_byte() {
         assert_eq!(found.headers[..headers.len()], headers, "{name}");
     }
     assert!(there.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_runs_again_when_that_is_asked_for_and_not_for_a_copy() {
+    let Some(shop) = Shop::open("handler-again").await else { return };
+    let mut dead = shop.dead(0..1);
+    dead[0].consumer = "shipping".to_owned();
+    dead[0].id = LetterId::of(&dead[0].origin, dead[0].message.published_at(), &dead[0].consumer);
+    let ladder = Ladder::of([Duration::from_secs(30)]);
+    let stage = &ladder.stages(&shop.topic, "shipping").unwrap()[0].topic;
+    // One assignment of it, from the first to the last.
+    let consumer = KafkaConsumer::new(&shop.brokers(), &*shop.topic, "shipping")
+        .with_ladder(ladder.clone())
+        .with_missing_topics_created();
+    let mut source = consumer.source().await.unwrap();
+    let letters = shop.bury(&dead).await;
+    let again = async |n: u32| {
+        let replay = replay(&letters, KafkaTarget::Handler(ladder.clone()), n.into()).again();
+        assert_eq!(run(replay).await.sent, 1);
+    };
+    for n in 1..=2 {
+        again(n).await;
+        let delivery = tokio::time::timeout(PATIENCE, handle(&mut source)).await.unwrap();
+        assert_eq!((number(&delivery), delivery.replays()), (0, n));
+    }
+    let producer: FutureProducer = shop.config().create().unwrap();
+    for read in shop.read(stage).await {
+        let headers = read.headers.iter().fold(OwnedHeaders::new(), |all, (key, value)| {
+            all.insert(Header { key, value: value.as_ref() })
+        });
+        let mut copy = FutureRecord::<[u8], [u8]>::to(stage).partition(read.partition);
+        (copy.key, copy.payload) = (read.key.as_deref(), read.payload.as_deref());
+        producer.send(copy.headers(headers), PATIENCE).await.unwrap();
+    }
+    again(3).await;
+    assert_eq!(handle(&mut source).await.replays(), 3, "copies are passed over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_two_operations_send_to_the_handler_is_counted_on() {
+    let Some(shop) = Shop::open("counted-on").await else { return };
+    let ladder = Ladder::of([Duration::from_secs(30)]);
+    let stage = &ladder.stages(&shop.topic, "billing").unwrap()[0].topic;
+    shop.create(stage, 1, &[]).await;
+    let letters = shop.bury(&shop.dead(0..2)).await;
+    let of = |n| replay(&letters, KafkaTarget::Handler(ladder.clone()), n).again();
+    // One letter at a time; after the first one somebody else sends both.
+    let mut told = 0;
+    let slow = of(1).with_rate(4);
+    let report = slow.run(pending(), |_| {
+        told += 1;
+        if told == 1 {
+            let other = run(of(2));
+            let runtime = tokio::runtime::Handle::current();
+            let other = tokio::task::block_in_place(|| runtime.block_on(other));
+            assert_eq!(other.sent, 2);
+        }
+    });
+    let report = report.await.unwrap();
+    assert_eq!(report.sent, 2, "{report}");
+    let there = shop.read(stage).await;
+    let count = |read: &Read| (read.text(), read.header("replay.count").unwrap().to_owned());
+    let mut counts: Vec<_> = there.iter().map(count).collect();
+    counts.sort_unstable();
+    let wanted = [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")];
+    assert_eq!(counts, wanted.map(|(letter, count)| (letter.to_owned(), count.to_owned())));
 }

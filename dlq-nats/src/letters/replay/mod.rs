@@ -38,6 +38,7 @@ mod plan;
 mod reconcile;
 mod run;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlq_core::replay::ReplayRules;
@@ -54,6 +55,9 @@ use super::send::NatsTarget;
 /// at once or one after the other, sends nothing twice; running it again after it was killed or cancelled goes on. A
 /// letter that died again is a new death, and can be sent again. How often a letter was sent back goes with it, and a
 /// letter at the [cap](Self::with_cap) is not sent (G7).
+///
+/// Once it was [planned](Self::plan), it sends nothing but what the last plan has come to: what dies while somebody thinks
+/// about the plan is for the next one. Clones share the plan.
 ///
 /// Letters keep payload, key and the producer's headers. Attempts start over; the headers `replay.*` say when, by what
 /// and from where it was sent.
@@ -87,6 +91,16 @@ pub struct NatsReplay {
     target: NatsTarget,
     rules: ReplayRules,
     lease: Duration,
+    agreed: Arc<Mutex<Option<Agreed>>>,
+}
+
+/// What a plan has come to.
+#[derive(Clone, Debug)]
+struct Agreed {
+    /// When the stream of dead letters was created.
+    created: String,
+    /// The last sequence.
+    last: u64,
 }
 
 /// A letter and what became of it.
@@ -114,6 +128,7 @@ impl NatsReplay {
             target,
             rules: ReplayRules::new(operation),
             lease: Duration::from_secs(30),
+            agreed: Arc::default(),
         }
     }
 

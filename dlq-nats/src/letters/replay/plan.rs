@@ -8,7 +8,8 @@ use futures_util::TryStreamExt;
 
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
-use super::NatsReplay;
+use super::run::lock;
+use super::{Agreed, NatsReplay};
 use crate::names::{is_subject, token};
 use crate::publish::unwritable;
 use crate::streams::find;
@@ -23,8 +24,16 @@ pub(super) struct Selected<'a> {
     pub(super) skip: Vec<(&'a Row, Skipped)>,
 }
 
+impl Selected<'_> {
+    /// The last place of a letter that was come to.
+    fn last(&self) -> u64 {
+        let skipped = self.skip.iter().map(|(row, _)| *row);
+        self.send.iter().copied().chain(skipped).map(|row| row.place).max().unwrap_or(0)
+    }
+}
+
 impl NatsReplay {
-    /// What it would do now, without doing it.
+    /// What it would do now, without doing it. From here on it sends nothing else, until it is planned again.
     ///
     /// # Errors
     ///
@@ -33,7 +42,7 @@ impl NatsReplay {
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
-        let selected = self.select(&snapshot);
+        let selected = self.select(&snapshot, u64::MAX);
         let mut plan = ReplayPlan::default();
         plan.letters = selected.send.len() as u64;
         plan.sample = selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
@@ -42,7 +51,24 @@ impl NatsReplay {
         }
         plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
         self.look_at(&shipment, &selected.send, &mut plan).await?;
+        let agreed = Agreed { created: snapshot.seen.created.clone(), last: selected.last() };
+        *lock(&self.agreed) = Some(agreed);
         Ok(plan)
+    }
+
+    /// Up to which sequence letters may be sent.
+    pub(super) fn bound(&self, snapshot: &Snapshot) -> Result<u64, StoreError> {
+        match &*lock(&self.agreed) {
+            None => Ok(u64::MAX),
+            Some(agreed) if agreed.created == snapshot.seen.created => Ok(agreed.last),
+            Some(_) => {
+                let text = format!(
+                    "stream `{}` was created again since this was planned; plan it again",
+                    self.letters.stream.name
+                );
+                Err(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
+            }
+        }
     }
 
     /// Who will hear the letters, and what is to be known of the streams that they go to.
@@ -94,9 +120,10 @@ impl NatsReplay {
         Ok(())
     }
 
-    /// Which letters are sent and which are not.
-    pub(super) fn select<'a>(&self, snapshot: &'a Snapshot) -> Selected<'a> {
+    /// Which letters up to this sequence are sent and which are not.
+    pub(super) fn select<'a>(&self, snapshot: &'a Snapshot, bound: u64) -> Selected<'a> {
         let mut rows: Vec<&Row> = snapshot.letters.matching(&self.filter).collect();
+        rows.retain(|row| row.place <= bound);
         rows.sort_unstable_by_key(|row| row.place);
         let mut selected = Selected::default();
         for row in rows {

@@ -63,7 +63,8 @@ impl NatsReplay {
     ///
     /// # Errors
     ///
-    /// When it cannot begin; as [`plan`](Self::plan).
+    /// When it cannot begin; as [`plan`](Self::plan), and `Refused` when the stream of dead letters was created again since
+    /// it was planned.
     ///
     /// # Cancel safety
     ///
@@ -76,7 +77,7 @@ impl NatsReplay {
     ) -> Result<ReplayReport, StoreError> {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
-        let selected = self.select(&snapshot);
+        let selected = self.select(&snapshot, self.bound(&snapshot)?);
         let letters = selected.send.len() as u64;
         let skips = selected.skip.len() as u64;
         let info = self.letters.info().await?;
@@ -240,6 +241,6 @@ async fn deaf(shipment: &Shipment, rows: &[&Row]) -> Result<HashSet<String>, Sto
     Ok(deaf)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
 //! What is read of the stream is what a store says of the same letters.
 
+use std::future::ready;
 use std::time::Duration;
 
+use async_nats::Subscriber;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
@@ -10,8 +12,10 @@ use dlq_core::{
 };
 use dlq_nats::{DlqStream, NatsLetters, NatsSink};
 use dlq_testkit::fixtures::{ManualClock, died_again, letter, varied};
-use tokio::time::timeout;
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::time::{sleep, timeout};
 
+use super::{bury, dead};
 use crate::fixture::{PATIENCE, Server, available};
 
 const MANY: u64 = 40;
@@ -256,4 +260,93 @@ async fn letters_are_seen_as_they_arrive() {
         }
     };
     assert_eq!(timeout(PATIENCE, next).await.unwrap().sequence, 5);
+}
+
+/// The consumer of the stream of dead letters by which somebody reads it.
+async fn reader(server: &Server) -> String {
+    let stream = server.context.get_stream("DLQ").await.unwrap();
+    let names: Vec<String> = stream.consumer_names().try_collect().await.unwrap();
+    let [reader] = &names[..] else { panic!("one reads: {names:?}") };
+    reader.clone()
+}
+
+/// Asks the server to hand what a reader would be handed next to somebody else, as it does to a connection that is lost.
+async fn divert(server: &Server, reader: &str, asked: serde_json::Value) -> Subscriber {
+    let inbox = server.client.new_inbox();
+    let lost = server.client.subscribe(inbox.clone()).await.unwrap();
+    let subject = format!("$JS.API.CONSUMER.MSG.NEXT.DLQ.{reader}");
+    let asked = asked.to_string().into();
+    server.client.publish_with_reply(subject, inbox, asked).await.unwrap();
+    lost
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_handed_to_a_lost_connection_is_read_again() {
+    const MANY: u32 = 2_300;
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    // What comes before others, and all that is left.
+    for lost in [300, MANY as usize - 1_000] {
+        let mut scan = letters.scan_from(1).await.unwrap();
+        let mut read = vec![scan.next().await.unwrap().unwrap().sequence];
+        let reader = reader(&server).await;
+        let asked = serde_json::json!({ "batch": lost, "no_wait": true });
+        let mut diverted = divert(&server, &reader, asked).await;
+        for _ in 0..lost {
+            let message = timeout(PATIENCE, diverted.next()).await.expect("it is handed out");
+            assert!(message.unwrap().status.is_none());
+        }
+        while let Some(stored) = scan.next().await.unwrap() {
+            read.push(stored.sequence);
+        }
+        assert_eq!(read, (1..=u64::from(MANY)).collect::<Vec<_>>());
+        let stream = server.context.get_stream("DLQ").await.unwrap();
+        let names: Vec<String> = stream.consumer_names().try_collect().await.unwrap();
+        for name in names {
+            stream.delete_consumer(&name).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_follows_misses_nothing_of_one_request() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
+    let mut scan = letters.follow(1).await.unwrap();
+    let reading = async {
+        let mut read = Vec::new();
+        while read.len() < 23 {
+            read.push(scan.next().await.unwrap().expect("it never ends").sequence);
+        }
+        read
+    };
+    let losing = async {
+        let stream = server.context.get_stream("DLQ").await.unwrap();
+        let waiting = async |requests: usize| loop {
+            let names: Vec<String> = stream.consumer_names().try_collect().await.unwrap();
+            if let Some(reader) = names.first()
+                && stream.consumer_info(reader).await.unwrap().num_waiting == requests
+            {
+                return reader.clone();
+            }
+            sleep(Duration::from_millis(10)).await;
+        };
+        // Both wait for what comes, and are served in turn.
+        let reader = waiting(1).await;
+        let asked = serde_json::json!({ "batch": 5, "expires": PATIENCE.as_nanos() });
+        let diverted = divert(&server, &reader, asked).await;
+        waiting(2).await;
+        bury(&server, DlqStream::new(), dead(3..23)).await;
+        let served = diverted.filter(|message| ready(message.status.is_none())).take(5);
+        assert_eq!(timeout(PATIENCE, served.count()).await.expect("it was served"), 5);
+    };
+    let both = async { tokio::join!(reading, losing).0 };
+    let read = timeout(PATIENCE, both).await.expect("all come");
+    assert_eq!(read, (1..=23).collect::<Vec<_>>());
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::kv;
 use dlq_core::store::Letters;
 use dlq_core::{Filter, Sink, Status, StoreErrorKind};
 use dlq_nats::{DlqStream, NatsSink, NatsTarget, ReplayOutcome, Skipped};
@@ -249,7 +250,7 @@ async fn one_letter_does_not_stop_the_others() {
     assert!(why[1].contains("it was born at"), "{why:?}");
     assert!(why[2].contains("orders..broken"), "{why:?}");
     assert!(why[3].contains("stream"), "{why:?}");
-    assert!(why[4].contains("payload"), "{why:?}");
+    assert!(why[4].contains("--to handler") && why[4].contains("`max_payload`"), "{why:?}");
     assert_once(&server, [0]).await;
     // What failed was not marked.
     let letters = letters.with_key_header("key");
@@ -298,4 +299,56 @@ async fn a_plan_says_what_would_be_done_and_who_will_hear_it() {
         assert_eq!(refused.kind(), StoreErrorKind::Refused);
         assert!(refused.to_string().contains(subject), "{refused}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_dies_after_the_plan_is_not_sent_with_it() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..5)).await;
+    let replay = to_origin(&letters, 1);
+    assert_eq!(replay.plan().await.unwrap().letters, 5);
+    // While the operator thinks: more die, one of the five once more, and one is sent by somebody else.
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    sink.put(dead(5..20)).await.unwrap();
+    sink.put(vec![died_again(&dead([3])[0])]).await.unwrap();
+    assert_eq!(to_origin(&letters, 2).with_limit(1).run(pending(), |_| {}).await.unwrap().sent, 1);
+    let report = replay.run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.skipped[&Skipped::Sent], report.left), (3, 1, 0), "{report}");
+    assert_once(&server, [0, 1, 2, 4]).await;
+    // Nor are those behind the limit, when others have sent some of what was shown.
+    let replay = to_origin(&letters, 3).with_limit(4);
+    assert_eq!(replay.plan().await.unwrap().letters, 4);
+    assert_eq!(to_origin(&letters, 4).with_limit(2).run(pending(), |_| {}).await.unwrap().sent, 2);
+    assert_eq!(replay.run(pending(), |_| {}).await.unwrap().sent, 2);
+    assert_once(&server, [0, 1, 2, 4, 5, 6, 7, 8]).await;
+    assert_eq!(to_origin(&letters, 5).plan().await.unwrap().letters, 12);
+    // The numbers of another stream are not those that were shown.
+    server.context.delete_stream("DLQ").await.unwrap();
+    bury(&server, DlqStream::new(), dead(30..40)).await;
+    let refused = replay.run(pending(), |_| {}).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused);
+    assert!(refused.to_string().contains("created again"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_that_would_forget_what_was_sent_is_refused() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
+    let config = kv::Config {
+        bucket: "DLQ_REPLAYS".to_owned(),
+        max_age: Duration::from_secs(3600),
+        ..kv::Config::default()
+    };
+    server.context.create_key_value(config).await.unwrap();
+    let error = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    let text = error.to_string();
+    assert!(text.contains("bucket `DLQ_REPLAYS`") && text.contains("`max_age` is 3600s"), "{text}");
+    assert!(sent_back(&server).await.is_empty());
 }

@@ -4,17 +4,18 @@ use std::future::pending;
 use std::time::Duration;
 
 use async_nats::jetstream::stream;
+use dlq_core::store::Letters;
 use dlq_core::{
-    DeadLetter, Disposition, Escalation, Filter, Lane, OperationId, RetryLane, Settle, Sink,
-    Source, Timestamp,
+    DeadLetter, Disposition, Escalation, Filter, Lane, Message, OperationId, Order, PageRequest,
+    RetryLane, Settle, Sink, Source, Timestamp,
 };
 use dlq_nats::{
     DlqStream, NatsLetters, NatsReplay, NatsSink, NatsTarget, ReplayOutcome, RetryStream,
 };
-use dlq_testkit::fixtures::letter_of;
+use dlq_testkit::fixtures::{failed, letter_of};
 use tokio::time::timeout;
 
-use super::{bury, dead, replays, to_origin};
+use super::{assert_once, bury, dead, replays, to_origin};
 use crate::fixture::{LEASE, Server, available, billing, consumer, handle, next, number};
 
 /// A letter of `billing` for a message that stood on the stream.
@@ -134,6 +135,47 @@ async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_stands_aside_is_sent_to_its_origin_and_elsewhere() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let config = stream::Config {
+        name: "REPAIR".to_owned(),
+        subjects: vec!["repair.>".to_owned()],
+        ..stream::Config::default()
+    };
+    server.context.create_stream(config).await.unwrap();
+    let mut large = dead(0..2);
+    // The second fits only without what tells of its error, which the letter still knows.
+    let long = "no ".repeat(900);
+    for (letter, (room, error)) in large.iter_mut().zip([(1_500, "no"), (1_300, &long)]) {
+        let payload = vec![b'x'; server.client.max_payload() - room];
+        letter.message = letter.message.clone().with_payload(Some(payload.into()));
+        *letter = failed(letter.clone(), error);
+    }
+    let letters = bury(&server, DlqStream::new(), large.clone()).await;
+    let aside = server.stored("DLQ").await;
+    let aside = aside.iter().filter(|stored| stored.subject.starts_with("dlq-aside."));
+    assert!(aside.count() >= 2, "neither fits beside the headers of a letter");
+    assert_eq!(run(to_origin(&letters, 2)).await, 2);
+    let target = NatsTarget::Subject("repair.orders".to_owned());
+    assert_eq!(run(replay(&letters, target).again()).await, 2);
+    let there = server.context.get_stream("REPAIR").await.unwrap();
+    let elsewhere = futures_util::future::join_all([1, 2].map(|n| there.get_raw_message(n))).await;
+    let elsewhere = elsewhere.into_iter().map(Result::unwrap).collect();
+    for mut sent in [replays(&server).await, elsewhere] {
+        sent.sort_by_key(|message| message.payload.len());
+        for (message, letter) in sent.iter().zip(&large) {
+            assert_eq!(Some(&message.payload), letter.message.payload(), "byte for byte");
+            assert!(message.headers.get("replay.id").is_some());
+        }
+        let tells = [0, 1].map(|n: usize| sent[n].headers.get("replay.original-error").is_some());
+        assert_eq!(tells, [true, false]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_letter_that_no_handler_would_hear_is_not_sent() {
     if !available() {
         return;
@@ -154,4 +196,38 @@ async fn a_letter_that_no_handler_would_hear_is_not_sent() {
     assert_eq!(report.await.unwrap().failed, 1);
     assert!(why.contains("consumer `billing` does not read the retry stream"), "{why}");
     assert_eq!(server.count("DLQ_RETRY").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_whose_parts_have_gone_does_not_keep_list_and_replay_from_others() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let large = Message::new("orders.large", vec![b'x'; server.client.max_payload() - 10]);
+    let large = letter_of(large, 9);
+    sink.put(vec![large.clone()]).await.unwrap();
+    // Its first part is removed by an operator.
+    let stream = server.context.get_stream("DLQ").await.unwrap();
+    let parts = server.stored("DLQ").await;
+    let part = parts.iter().position(|stored| stored.subject.starts_with("dlq-aside.")).unwrap();
+    assert!(stream.delete_message(u64::try_from(part).unwrap() + 1).await.unwrap());
+    // Somebody's headers that name what never was, no sequence, the same part and more parts than there can be.
+    let many = (1..=5_000).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let again = vec!["2"; 5_000].join(",");
+    for rest in ["999999999", "0", "2,2", &again, &many] {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("dlq.nats.rest", rest);
+        let sent = server.context.publish_with_headers("dlq.x", headers, "x".into()).await;
+        sent.unwrap().await.unwrap();
+    }
+    let letters = bury(&server, DlqStream::new(), dead(1..=3)).await;
+    let page = PageRequest::new().with_order(Order::OldestFirst);
+    let found = letters.list(Filter::new(), page).await.unwrap().letters;
+    let wanted = dead(1..=3).into_iter().map(|letter| letter.id).collect::<Vec<_>>();
+    assert_eq!(found.iter().map(|found| found.id).collect::<Vec<_>>(), wanted);
+    assert_eq!(letters.read(&Filter::new()).await.unwrap().len(), 3);
+    assert_eq!(run(to_origin(&letters, 1)).await, 3);
+    assert_once(&server, 1..=3).await;
 }

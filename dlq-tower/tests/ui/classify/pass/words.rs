@@ -8,7 +8,7 @@ use dlq_tower::Classify;
 use dlq_tower::core::Classify as _;
 
 /// Documented.
-#[derive(Classify)]
+#[derive(Debug, Classify)]
 #[classify(permanent, crate = ::dlq_tower)]
 pub enum Error<E> {
     /// Documented.
@@ -25,7 +25,7 @@ pub enum Error<E> {
 }
 
 /// Documented.
-#[derive(Classify)]
+#[derive(Debug, Classify)]
 #[classify(transient, group = "one")]
 pub struct One;
 

@@ -11,5 +11,5 @@ async fn absent(_: NoSuchType) {}
 async fn present() {}
 
 fn main() {
-    let _ = present::handler().build().unwrap();
+    let _ = present::handler().build().expect("it is complete");
 }

@@ -1,6 +1,12 @@
 //! What is generated is clean under the lints that careful crates deny.
 
-#![deny(warnings, missing_docs, missing_debug_implementations, unreachable_pub, non_local_definitions)]
+#![deny(
+    warnings,
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    non_local_definitions
+)]
 #![deny(clippy::all, clippy::pedantic)]
 
 /// Handlers for others.
@@ -36,7 +42,10 @@ pub mod handlers {
         idempotency_key = |p: &String| p,
         order_by = |p: &String| p.len(),
     )]
-    pub async fn charge(Json(_payment): Json<String>, State(wait): State<u64>) -> Result<(), ChargeError> {
+    pub async fn charge(
+        Json(_payment): Json<String>,
+        State(wait): State<u64>,
+    ) -> Result<(), ChargeError> {
         Err(ChargeError::Slow { after: std::time::Duration::from_secs(wait) })
     }
 }
@@ -53,7 +62,7 @@ fn main() {
 
     send_sync(&charge::handler());
     let _ = charge::handler().with_state(7_u64).name("other");
-    send_sync(&private::handler().build().unwrap());
-    send_sync(&inner::handler().build().unwrap());
+    send_sync(&private::handler().build().expect("it is complete"));
+    send_sync(&inner::handler().build().expect("it is complete"));
     drop(charge(dlq_tower::extract::Json(String::new()), dlq_tower::extract::State(1)));
 }

@@ -20,5 +20,5 @@ struct Failure;
 async fn charge(_: bytes::Bytes) {}
 
 fn main() {
-    let _ = charge::handler().build().unwrap();
+    let _ = charge::handler().build().expect("it is complete");
 }

@@ -1,3 +1,5 @@
+//! Every layer, in the right order.
+
 use std::time::Duration;
 
 use dlq_core::idempotency::{BoxIdempotency, memory::MemoryIdempotency};

@@ -1,0 +1,400 @@
+//! Messages that are not with their letters: fetched from where these say that they stand, topic by topic.
+//!
+//! A topic that may not be read, and a broker that is away, concern the letters that point there, and no others. What
+//! concerns the whole cluster is an error: that it is away, or refuses the login.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
+use std::sync::Arc;
+
+use dlq_core::{DeadLetter, StoreError, StoreErrorKind};
+use futures_util::{Stream, TryStreamExt as _, stream};
+
+use super::KafkaLetters;
+use super::aside::leave;
+use super::lookup::Lookup;
+use super::reading::unread;
+use super::records::Records;
+use super::stored::{Pointer, resolved};
+use crate::error::SetupError;
+use crate::record::Record;
+
+/// Who leads a partition whose brokers are away.
+const NOBODY: i32 = -1;
+
+/// Why the message of a letter cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Unread {
+    kind: StoreErrorKind,
+    why: String,
+}
+
+impl Unread {
+    /// Whether it may be there later.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.kind == StoreErrorKind::Unavailable
+    }
+
+    pub(crate) fn error(&self, operation: &'static str) -> StoreError {
+        let text = format!("the message that a letter points to cannot be read: {}", self.why);
+        StoreError::new(self.kind, operation).with_detail(text)
+    }
+}
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// What is wanted of a topic, by partition and offset.
+pub(super) type Wanted<T> = BTreeMap<(u32, u64), Vec<T>>;
+
+/// What was wanted, with its record or why that cannot be read.
+type Found<T> = (T, Result<Record, Unread>);
+
+/// What is wanted of one topic while it is read.
+struct Fetching<T> {
+    letters: KafkaLetters,
+    topic: Arc<str>,
+    parts: Vec<Wanted<T>>,
+    open: Option<(Wanted<T>, Records)>,
+    found: VecDeque<Found<T>>,
+}
+
+impl<T> Fetching<T> {
+    async fn next(&mut self) -> Result<Option<Found<T>>, StoreError> {
+        loop {
+            if let Some(found) = self.found.pop_front() {
+                return Ok(Some(found));
+            }
+            let (wanted, error) = match self.open.take() {
+                Some((mut wanted, mut records)) => match records.next().await {
+                    Ok(Some(record)) => {
+                        let found = wanted.remove(&(record.partition, record.offset));
+                        let found = found.into_iter().flatten();
+                        self.found.extend(found.map(|one| (one, Ok(record.clone()))));
+                        self.open = Some((wanted, records));
+                        continue;
+                    }
+                    // What is left has gone.
+                    Ok(None) => continue,
+                    Err(error) => (wanted, error),
+                },
+                None => {
+                    let Some(wanted) = self.parts.pop() else { return Ok(None) };
+                    let places = wanted.keys().copied().collect();
+                    match self.letters.lookup.records(Arc::clone(&self.topic), places).await {
+                        Ok(records) => {
+                            self.open = Some((wanted, records));
+                            continue;
+                        }
+                        Err(error) => (wanted, error),
+                    }
+                }
+            };
+            self.failed(wanted, error).await?;
+        }
+    }
+
+    /// None of these could be read, for one reason.
+    async fn failed(&mut self, mut wanted: Wanted<T>, error: SetupError) -> Result<(), StoreError> {
+        let kind = match &error {
+            SetupError::NotFound(_) => return Ok(()),
+            SetupError::Unreadable(_) => {
+                // Which of them it is is found by halves.
+                let middle = wanted.keys().nth(wanted.len() / 2).copied();
+                if let Some(middle) = middle.filter(|_| wanted.len() > 1) {
+                    self.parts.extend([wanted.split_off(&middle), wanted]);
+                    return Ok(());
+                }
+                StoreErrorKind::InvalidConfig
+            }
+            SetupError::Forbidden(_) => StoreErrorKind::InvalidConfig,
+            SetupError::Config(_) => return Err(unread(error)),
+            SetupError::Unavailable(..) => {
+                // Where the whole cluster is away that is no matter of this topic. A connection that stands does not
+                // say whether new ones are let in.
+                let anew = Lookup::new(&self.letters.lookup.brokers);
+                // Who leads what is asked of any broker: one that is away may have led a part of this topic as well.
+                let there = anew.leaders(&self.letters.topic).await;
+                // Closing it may block.
+                leave(move || drop(anew));
+                there.map_err(unread)?;
+                let mut parts = self.by_leader(wanted).await;
+                wanted = match parts.len() {
+                    // What is led by nobody need not be asked for again.
+                    2.. => parts.remove(&Some(NOBODY)),
+                    _ => parts.pop_first().map(|(_, wanted)| wanted),
+                }
+                .unwrap_or_default();
+                self.parts.extend(parts.into_values());
+                if wanted.is_empty() {
+                    return Ok(());
+                }
+                StoreErrorKind::Unavailable
+            }
+        };
+        let why = Unread { kind, why: error.to_string() };
+        tracing::warn!(
+            topic = &*self.topic,
+            letters = wanted.values().map(Vec::len).sum::<usize>(),
+            why = why.why,
+            "the messages that letters point to cannot be read"
+        );
+        let wanted = wanted.into_values().flatten();
+        self.found.extend(wanted.map(|one| (one, Err(why.clone()))));
+        Ok(())
+    }
+
+    /// What is wanted of each broker, or of [`NOBODY`].
+    async fn by_leader(&mut self, wanted: Wanted<T>) -> BTreeMap<Option<i32>, Wanted<T>> {
+        // Where that is not known they stay together.
+        let leaders = self.letters.lookup.leaders(&self.topic).await.unwrap_or_default();
+        let mut parts: BTreeMap<Option<i32>, Wanted<T>> = BTreeMap::new();
+        for (at, letters) in wanted {
+            let leader = leaders.get(&at.0).copied();
+            parts.entry(leader).or_default().insert(at, letters);
+        }
+        parts
+    }
+}
+
+impl KafkaLetters {
+    /// What is wanted of this topic, as far as it is there. An error concerns all of it: the cluster is away.
+    pub(super) fn pointed<T: Send>(
+        &self,
+        topic: &str,
+        wanted: Wanted<T>,
+    ) -> impl Stream<Item = Result<Found<T>, StoreError>> + Send + use<T> {
+        let fetching = Fetching {
+            letters: self.clone(),
+            topic: topic.into(),
+            parts: vec![wanted],
+            open: None,
+            found: VecDeque::new(),
+        };
+        stream::try_unfold(fetching, |mut fetching| async move {
+            Ok(fetching.next().await?.map(|found| (found, fetching)))
+        })
+    }
+
+    /// Gives these letters the messages to which they point, and says of those that have none of which it has gone or
+    /// cannot be read: why, by their places. What came of each partition is told once: why some of it is away, if any is. What
+    /// cannot be read is an error where that `may_wait`.
+    ///
+    /// # Errors
+    ///
+    /// When the cluster does not answer or refuses the login, or a message has to be waited for.
+    pub(crate) async fn complete(
+        &self,
+        letters: &mut [DeadLetter],
+        mut may_wait: impl FnMut((&str, u32), Option<&Unread>) -> bool + Send,
+    ) -> Result<BTreeMap<usize, String>, StoreError> {
+        let mut pointed: BTreeMap<String, Wanted<usize>> = BTreeMap::new();
+        let mut missing = BTreeMap::new();
+        for (index, letter) in letters.iter().enumerate() {
+            let Some(pointer) = Pointer::of(letter) else { continue };
+            let wanted = pointed.entry(pointer.topic.to_owned()).or_default();
+            wanted.entry((pointer.partition, pointer.offset)).or_default().push(index);
+            missing.insert(index, format!("its message, {pointer}, has gone"));
+        }
+        let mut waits = None;
+        // All are asked, so that they are waited for at the same time.
+        for (topic, wanted) in pointed {
+            let partitions: BTreeSet<u32> =
+                wanted.keys().map(|(partition, _)| *partition).collect();
+            let wanted = wanted.into_iter().map(|((partition, offset), letters)| {
+                let letters = letters.into_iter().map(|index| (index, partition)).collect();
+                ((partition, offset), letters)
+            });
+            let found = self.pointed(&topic, wanted.collect());
+            let mut away = filled(found, letters, &mut missing).await?;
+            for partition in partitions {
+                let why = away.remove(&partition);
+                if may_wait((topic.as_str(), partition), why.as_ref()) {
+                    waits = waits.or(why.map(|why| why.error(super::reading::READING)));
+                }
+            }
+        }
+        waits.map_or(Ok(missing), Err)
+    }
+}
+
+/// Gives letters what was found, or says why it is missing. Returns of which partitions something is away, and why: they
+/// are not back because something else of them is there.
+async fn filled(
+    found: impl Stream<Item = Result<Found<(usize, u32)>, StoreError>>,
+    letters: &mut [DeadLetter],
+    missing: &mut BTreeMap<usize, String>,
+) -> Result<BTreeMap<u32, Unread>, StoreError> {
+    let mut away = BTreeMap::new();
+    let mut found = pin!(found);
+    while let Some(((index, partition), read)) = found.try_next().await? {
+        match read {
+            Ok(record) => {
+                missing.remove(&index);
+                letters[index] = resolved(letters[index].clone(), &record);
+            }
+            Err(why) => {
+                missing.insert(index, format!("its message cannot be read: {why}"));
+                if why.is_passing() {
+                    away.insert(partition, why);
+                }
+            }
+        }
+    }
+    Ok(away)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+    use crate::Brokers;
+
+    fn fetching(letters: KafkaLetters) -> Fetching<u32> {
+        let topic = "orders".into();
+        Fetching { letters, topic, parts: Vec::new(), open: None, found: VecDeque::new() }
+    }
+
+    fn wanted() -> Wanted<u32> {
+        Wanted::from([((0, 7), vec![1]), ((3, 7), vec![2])])
+    }
+
+    impl Unread {
+        pub(crate) fn new(is_passing: bool) -> Self {
+            let kind = match is_passing {
+                true => StoreErrorKind::Unavailable,
+                false => StoreErrorKind::InvalidConfig,
+            };
+            Self { kind, why: "why".to_owned() }
+        }
+    }
+
+    #[tokio::test]
+    async fn all_that_is_away_is_known_after_one_look() {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["orders", "bills", "orders.dlq"] {
+            cluster.create_topic(topic, 1, 1).unwrap();
+        }
+        for topic in ["orders", "bills"] {
+            cluster.partition_leader(topic, 0, None).unwrap();
+        }
+        let letters = KafkaLetters::new(&Brokers::at(cluster.bootstrap_servers()), "orders.dlq");
+        let mut pointing: Vec<_> = (0..2).map(dlq_testkit::fixtures::letter).collect();
+        for (letter, topic) in pointing.iter_mut().zip(["orders", "bills"]) {
+            letter.attributes.insert(super::super::POINTER.to_owned(), format!("{topic}/0/0"));
+        }
+        let mut heard = Vec::new();
+        let waits = |(topic, _): (&str, u32), why: Option<&Unread>| {
+            heard.push((topic.to_owned(), why.is_some_and(Unread::is_passing)));
+            true
+        };
+        let error = letters.complete(&mut pointing, waits).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert_eq!(heard, [("bills".to_owned(), true), ("orders".to_owned(), true)]);
+    }
+
+    #[tokio::test]
+    async fn a_partition_of_which_something_is_away_is_away_whatever_else_comes_of_it() {
+        let mut letters: Vec<_> = (0..5).map(dlq_testkit::fixtures::letter).collect();
+        let mut missing: BTreeMap<_, _> = (0..5).map(|n| (n, "gone".to_owned())).collect();
+        let record = |partition, offset| Record {
+            topic: "orders".into(),
+            partition,
+            offset,
+            timestamp: None,
+            key: None,
+            value: Some("found".into()),
+            headers: dlq_core::Headers::new(),
+            unreadable_headers: 0,
+        };
+        let found: [Result<Found<(usize, u32)>, StoreError>; 4] = [
+            Ok(((0, 3), Ok(record(3, 10)))),
+            Ok(((1, 3), Err(Unread::new(true)))),
+            Ok(((2, 3), Ok(record(3, 700)))),
+            Ok(((3, 4), Err(Unread::new(false)))),
+        ];
+        let away = filled(stream::iter(found), &mut letters, &mut missing).await.unwrap();
+        assert_eq!(away.keys().collect::<Vec<_>>(), [&3]);
+        assert_eq!(missing.keys().collect::<Vec<_>>(), [&1, &3, &4]);
+        for (index, letter) in letters.iter().enumerate() {
+            let is_found = letter.message.payload().is_some_and(|payload| payload == "found");
+            assert_eq!(is_found, [0, 2].contains(&index), "{index}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_gone_is_told_as_an_answer_of_its_partition() {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["orders", "orders.dlq"] {
+            cluster.create_topic(topic, 1, 1).unwrap();
+        }
+        let letters = KafkaLetters::new(&Brokers::at(cluster.bootstrap_servers()), "orders.dlq");
+        let mut pointing = [0, 1].map(dlq_testkit::fixtures::letter);
+        for (offset, letter) in pointing.iter_mut().enumerate() {
+            let to = format!("orders/0/{offset}");
+            letter.attributes.insert(super::super::POINTER.to_owned(), to);
+        }
+        let mut heard = Vec::new();
+        let waits = |(topic, partition): (&str, u32), why: Option<&Unread>| {
+            heard.push((topic.to_owned(), partition, why.is_some()));
+            false
+        };
+        let missing = letters.complete(&mut pointing, waits).await.unwrap();
+        assert_eq!(missing.len(), 2);
+        assert_eq!(heard, [("orders".to_owned(), 0, false)]);
+    }
+
+    #[tokio::test]
+    async fn a_cluster_answers_though_a_part_of_the_dead_letter_topic_is_away_too() {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["orders", "orders.dlq"] {
+            cluster.create_topic(topic, 4, 1).unwrap();
+        }
+        cluster.partition_leader("orders.dlq", 1, None).unwrap();
+        let letters = KafkaLetters::new(&Brokers::at(cluster.bootstrap_servers()), "orders.dlq");
+        let mut fetching = fetching(letters);
+        let error = SetupError::Unavailable("nothing came".to_owned(), None);
+        fetching.failed(wanted(), error).await.unwrap();
+        assert_eq!(fetching.found.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_login_that_is_refused_is_no_matter_of_a_topic() {
+        let mut fetching = fetching(KafkaLetters::new(&Brokers::at("127.0.0.1:1"), "orders.dlq"));
+        let error = SetupError::Config("the password is wrong".to_owned());
+        let error = fetching.failed(wanted(), error).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("the password is wrong"), "{error}");
+        assert!(fetching.found.is_empty());
+        let error = SetupError::Forbidden("allow `Read`".to_owned());
+        fetching.failed(wanted(), error).await.unwrap();
+        assert_eq!(fetching.found.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_lets_nobody_in_any_more_is_away_whatever_connections_stand() {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["orders", "orders.dlq"] {
+            cluster.create_topic(topic, 4, 1).unwrap();
+        }
+        let away = || SetupError::Unavailable("nothing came".to_owned(), None);
+        let brokers = Brokers::at(cluster.bootstrap_servers());
+        let mut letters = KafkaLetters::new(&brokers, "orders.dlq");
+        let mut here = fetching(letters.clone());
+        here.failed(wanted(), away()).await.unwrap();
+        assert_eq!((here.parts.len(), here.found.len()), (0, 2), "one broker has both");
+
+        // Its client goes on by the connection that it has; others find nobody.
+        letters.lookup.partitions(&"orders.dlq".into()).await.unwrap();
+        letters.lookup.brokers = Brokers::at("127.0.0.1:1");
+        letters.lookup.partitions(&"orders.dlq".into()).await.unwrap();
+        let mut fetching = fetching(letters);
+        let error = fetching.failed(wanted(), away()).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(fetching.found.is_empty());
+    }
+}

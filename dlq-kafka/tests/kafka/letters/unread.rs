@@ -1,0 +1,286 @@
+//! What may not be read, or is away, keeps nobody from the letters beside those that point to it.
+
+use std::future::pending;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use dlq_core::ingest::{Content, Feed as _};
+use dlq_core::store::Letters as _;
+use dlq_core::{DeadLetter, Filter, Origin, Position, StoreErrorKind};
+use dlq_kafka::rdkafka::ClientConfig;
+use dlq_kafka::rdkafka::admin::TopicReplication;
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::{Brokers, KafkaFeed, KafkaLetters, ReplayOutcome};
+use dlq_testkit::fixtures::letter;
+use tokio::time::timeout;
+
+use super::pointers::pointing;
+use super::replay_brokers::{leader, make, node, three};
+use crate::access::{DESCRIBE, TOPIC, allow_only, guarded};
+use crate::fixture_letters::{Dead, PATIENCE, available};
+use crate::fixture_replay::{Shop, to_origin};
+
+const STORE: &str = "sqlite:///dlq.db";
+const LEASE: Duration = Duration::from_secs(10);
+const UNREAD: &str = "kafka.pointer.unread";
+const DESCRIBE_CONFIGS: i8 = 10;
+
+async fn open(brokers: &Brokers, topic: &str) -> KafkaFeed {
+    let group = KafkaFeed::group_of(topic);
+    KafkaFeed::open(brokers, topic, &group, STORE, LEASE).await.unwrap()
+}
+
+/// Everything up to the end, or why it is set aside.
+async fn drain(mut feed: KafkaFeed) -> Vec<Result<DeadLetter, String>> {
+    let mut letters = Vec::new();
+    loop {
+        // A broker that has gone may have led more than what is asked for.
+        let next = async {
+            loop {
+                match feed.next(256).await {
+                    Err(error) if error.is_transient() => println!("{error}"),
+                    fed => break fed.unwrap(),
+                }
+            }
+        };
+        let fed = timeout(PATIENCE, next).await.expect("letters come");
+        if fed.is_empty() {
+            return letters;
+        }
+        for fed in fed {
+            letters.push(match fed.content {
+                Content::Letter(letter) => Ok(*letter),
+                Content::Damaged(why) => Err(why),
+                Content::Foreign => panic!("all are letters"),
+            });
+        }
+        let confirmed = async {
+            while let Err(error) = feed.confirm().await {
+                assert!(error.is_transient(), "{error}");
+            }
+        };
+        timeout(PATIENCE, confirmed).await.expect("the group takes it");
+    }
+}
+
+/// The same letter, which can be sent back.
+fn born_in(topic: &str, mut letter: DeadLetter, n: u64) -> DeadLetter {
+    letter.origin = Origin::new("kafka", topic, Position::Offset(n)).with_partition(0);
+    letter
+}
+
+/// What becomes of each letter that is sent back.
+async fn sent_back(letters: &KafkaLetters, dead: &[DeadLetter]) -> Vec<Option<String>> {
+    let mut why = vec![Some("nothing".to_owned()); dead.len()];
+    let replay = to_origin(letters, 1);
+    let report = replay.run(pending(), |replayed| {
+        let place = dead.iter().position(|letter| letter.id == replayed.id).unwrap();
+        why[place] = match &replayed.outcome {
+            ReplayOutcome::Sent => None,
+            ReplayOutcome::Failed(error) => Some(error.to_string()),
+            other => Some(format!("{other:?}")),
+        };
+    });
+    let report = timeout(PATIENCE, report).await.expect("it ends").unwrap();
+    assert!(report.is_complete(), "{report}");
+    why
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pointer_into_a_topic_that_may_not_be_read_stops_nobody() {
+    if !available() {
+        return;
+    }
+    let broker = Arc::new(Mutex::new(guarded()));
+    let dead = Dead::at(Arc::clone(&broker), 1).await;
+    let name = |name: &str| format!("{}.{name}", dead.topic);
+    let (seen, hidden, home) = (name("seen"), name("hidden"), name("home"));
+    for topic in [&seen, &hidden, &home] {
+        dead.create(topic, 1).await;
+        dead.send(FutureRecord::to(topic).partition(0).payload(&b"message"[..])).await;
+    }
+    allow_only(&broker.lock().unwrap(), TOPIC, &seen, DESCRIBE);
+    allow_only(&broker.lock().unwrap(), TOPIC, &hidden, DESCRIBE_CONFIGS);
+    let to = |n, topic: &str| born_in(&home, pointing(n, format!("{topic}/0/0")), n);
+    let written =
+        [to(1, &seen), to(2, &hidden), to(3, &home), born_in(&home, letter(4), 4), to(5, "none")];
+    for letter in &written {
+        dead.put(0, letter).await;
+    }
+    let letters = dead.letters();
+    let refused = async {
+        for n in [1, 2] {
+            while letters.stored(letter(n).id).await.is_ok() {}
+        }
+    };
+    timeout(PATIENCE, refused).await.expect("the rules are in force");
+
+    let fed = drain(open(&dead.brokers, &dead.topic).await.until_end()).await;
+    let shown = letters.get_all(written.iter().map(|letter| letter.id).collect()).await.unwrap();
+    let read: Vec<_> = letters.read(&Filter::new()).await.unwrap();
+    assert_eq!((fed.len(), shown.len()), (written.len(), written.len()));
+    for (n, topic, advice) in [(0, &seen, "`Read`"), (1, &hidden, "`Describe`")] {
+        for why in [fed[n].as_ref().unwrap_err(), &shown[n].attributes[UNREAD]] {
+            println!("{why}");
+            assert!(why.contains(topic.as_str()) && why.contains(advice), "{why}");
+        }
+    }
+    for n in [2, 3] {
+        assert_eq!(fed[n].as_ref().unwrap().message, shown[n].message);
+    }
+    assert_eq!(shown[2].message.payload().map(|payload| &payload[..]), Some(&b"message"[..]));
+    assert_eq!(shown[3].message.payload(), letter(4).message.payload());
+    assert!(fed[4].as_ref().is_err_and(|why| why.contains("`none`, has gone")), "{:?}", fed[4]);
+    assert!(shown[4].attributes.contains_key("kafka.pointer.gone"), "{:?}", shown[4]);
+    assert_eq!(read.len(), 4, "what has gone is left out, and nothing else");
+    for (n, topic) in [(1, &seen), (2, &hidden)] {
+        let error = letters.stored(letter(n).id).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(topic.as_str()), "{error}");
+        let one = letters.get(letter(n).id).await.unwrap().unwrap();
+        assert!(one.attributes.contains_key(UNREAD), "{one:?}");
+    }
+
+    let why = sent_back(&letters, &written).await;
+    assert!(why[0].as_ref().is_some_and(|why| why.contains("`Read`")), "{why:?}");
+    assert!(why[1].as_ref().is_some_and(|why| why.contains("`Describe`")), "{why:?}");
+    assert_eq!(why[2..4], [None, None]);
+    assert!(why[4].as_ref().is_some_and(|why| why.contains("Gone")), "{why:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pointer_into_a_topic_that_is_away_is_waited_for_and_then_stops_nobody() {
+    if !available() {
+        return;
+    }
+    let Some(mut cluster) = three(&[]) else { return };
+    let shop = Shop::at(cluster.url(), "away");
+    // The first broker of a partition of the source goes, and no other has it.
+    make(&shop, &shop.topic, 2, TopicReplication::Variable(&[&[3], &[1]])).await;
+    make(&shop, "away-home", 1, TopicReplication::Fixed(3)).await;
+    make(&shop, &shop.dlq, 1, TopicReplication::Fixed(3)).await;
+    let mut dead = shop.dead(0..3);
+    for (n, letter) in (0..).zip(&mut dead) {
+        *letter = born_in("away-home", letter.clone(), n);
+    }
+    for n in [0, 1] {
+        let to = format!("{}/{n}/0", shop.topic);
+        dead[n].attributes.insert("kafka.pointer".to_owned(), to);
+        dead[n].message = dead[n].message.clone().with_payload(None);
+    }
+    let producer: FutureProducer =
+        ClientConfig::new().set("bootstrap.servers", cluster.url()).create().unwrap();
+    for n in [0, 1] {
+        let record = FutureRecord::<[u8], _>::to(&shop.topic).partition(n).payload(&b"message"[..]);
+        producer.send(record, PATIENCE).await.unwrap();
+    }
+    let letters = shop.bury(&dead).await;
+    let mut feed = open(&shop.brokers(), &shop.dlq).await.until_end();
+    let gone = node(leader(&shop, &shop.topic, 0));
+    tokio::task::block_in_place(|| cluster.kill(gone).unwrap());
+    let topic = format!("`{}`", shop.topic);
+
+    // The group may have to find another coordinator first.
+    let waits = async {
+        loop {
+            match feed.next(256).await {
+                Err(error) if error.to_string().contains(&topic) => break error,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+                Ok(fed) => panic!("it does not wait: {fed:?}"),
+            }
+        }
+    };
+    let error = timeout(PATIENCE, waits).await.expect("it is said");
+    println!("{error}");
+    assert!(error.is_transient(), "{error}");
+    let fed = drain(feed.with_patience(Duration::ZERO)).await;
+    assert_eq!(fed.len(), 3);
+    assert!(fed[0].as_ref().is_err_and(|why| why.contains(&topic)), "{:?}", fed[0]);
+    // Another broker has it.
+    let beside = fed[1].as_ref().expect("it is read").message.payload();
+    assert_eq!(beside.map(|payload| &payload[..]), Some(&b"message"[..]));
+    assert_eq!(fed[2].as_ref().unwrap().message.payload(), dead[2].message.payload());
+    let why = sent_back(&letters, &dead).await;
+    assert!(why[0].as_ref().is_some_and(|why| why.contains(&topic)), "{why:?}");
+    assert_eq!(why[1..], [None, None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_message_that_cannot_be_decompressed_is_told_from_those_beside_it() {
+    if !available() || cfg!(feature = "zstd") {
+        return;
+    }
+    let dead = Dead::fresh(1).await;
+    let (source, home) = (format!("{}.source", dead.topic), format!("{}.home", dead.topic));
+    for topic in [&source, &home] {
+        dead.create(topic, 1).await;
+    }
+    let message = || FutureRecord::<[u8], _>::to(&source).partition(0).payload(&b"message"[..]);
+    for n in 0..7 {
+        if n == 4 || n == 5 {
+            let codec = if n == 4 { "zstd" } else { "producer" };
+            dead.alter(&source, "compression.type", codec).await;
+        }
+        dead.send(message()).await;
+        dead.put(0, &pointing(n, format!("{source}/0/{n}"))).await;
+    }
+    let fed = drain(open(&dead.brokers, &dead.topic).await.until_end()).await;
+    let unread: Vec<_> = (0..7).filter(|n| fed[*n].is_err()).collect();
+    assert_eq!(unread, [4]);
+    assert!(fed[4].as_ref().unwrap_err().contains("zstd"), "{:?}", fed[4]);
+    assert!(fed.iter().flatten().all(|letter| letter.message.payload().is_some()));
+}
+
+/// Stands before a broker, and counts who comes to it first: each client once.
+fn counting(broker: &str) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, broker) = (listener.local_addr().unwrap().to_string(), broker.to_owned());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    thread::spawn(move || {
+        for one in listener.incoming().flatten() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let other = TcpStream::connect(&broker).unwrap();
+            let ways = [(one.try_clone(), other.try_clone()), (Ok(other), Ok(one))];
+            for (mut from, mut to) in ways.map(|(from, to)| (from.unwrap(), to.unwrap())) {
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    (at, count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_many_pointers_are_fetched_together() {
+    if !available() {
+        return;
+    }
+    const MANY: u64 = 200;
+    let dead = Dead::fresh(1).await;
+    let source = format!("{}.source", dead.topic);
+    dead.create(&source, 2).await;
+    for n in 0..MANY {
+        let partition = i32::try_from(n % 2).unwrap();
+        let payload = n.to_string();
+        let record = FutureRecord::<[u8], _>::to(&source).partition(partition);
+        let at = dead.send(record.payload(payload.as_bytes())).await;
+        dead.put(0, &pointing(n, format!("{source}/{partition}/{at}"))).await;
+    }
+    let (at, clients) = counting(dead.brokers.bootstrap());
+    let fed = drain(open(&Brokers::at(at), &dead.topic).await.until_end()).await;
+    let payload =
+        |letter: &Result<DeadLetter, _>| letter.as_ref().unwrap().message.payload().cloned();
+    let payloads: Vec<_> = fed.iter().map(payload).collect();
+    let wanted: Vec<_> = (0..MANY).map(|n| Some(n.to_string().into())).collect();
+    assert_eq!(payloads, wanted);
+    let clients = clients.load(Ordering::SeqCst);
+    println!("{clients} clients");
+    assert!(clients < 20, "{clients} clients");
+}

@@ -1,0 +1,89 @@
+//! Key-value buckets: created when they are missing, checked when they are there.
+
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::kv::{Config, Store};
+use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
+
+use crate::difference::{Differences, word};
+use crate::error::SetupError;
+use crate::streams;
+
+/// The stream that a bucket is.
+pub(crate) fn stream_of(bucket: &str) -> String {
+    format!("KV_{bucket}")
+}
+
+/// Makes sure of the bucket. One that is there and of which `wrong` finds something is reported, never changed.
+pub(crate) async fn ensure(
+    context: &Context,
+    config: Config,
+    wrong: impl FnOnce(&stream::Config) -> Differences,
+) -> Result<Store, SetupError> {
+    let name = config.bucket.clone();
+    let stream = stream_of(&name);
+    if streams::find(context, &stream).await?.is_none() {
+        let made = context.create_key_value(config).await;
+        // Another process may have been faster.
+        if let Err(error) = made
+            && streams::find(context, &stream).await?.is_none()
+        {
+            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+            let text = format!("create bucket `{name}`: {error}{}", source.unwrap_or_default());
+            return Err(SetupError::unavailable(text, error));
+        }
+    }
+    let store = context.get_key_value(name.as_str()).await.map_err(|error| {
+        SetupError::unavailable(format!("open bucket `{name}`: {error}"), error)
+    })?;
+    let wrong = wrong(&store.stream.cached_info().config);
+    if wrong.0.is_empty() {
+        return Ok(store);
+    }
+    Err(SetupError::Config(format!(
+        "bucket `{name}` exists with other settings: {wrong}; change the bucket, or ask for what it has"
+    )))
+}
+
+/// What makes a bucket forget what it was told, before `age` has passed where that is said; zero is for ever.
+pub(crate) fn forgets(found: &stream::Config, age: Option<Duration>) -> Differences {
+    let mut wrong = Differences::default();
+    let why = "since it would forget everything when its server stops";
+    wrong.why("storage", word(&found.storage), word(&StorageType::File), why);
+    if found.max_bytes > 0 {
+        let why = "since keys would be evicted when it is full";
+        wrong.why("discard", word(&found.discard), word(&DiscardPolicy::New), why);
+    }
+    let is_short = |age: Duration| age.is_zero() || found.max_age < age;
+    if let Some(age) = age.filter(|age| !found.max_age.is_zero() && is_short(*age)) {
+        let why = "since it would forget too early";
+        wrong.why("max_age", word(&found.max_age), format!("{age:?} or more (0 for ever)"), why);
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_that_forgets_too_early_is_found() {
+        let second = Duration::from_secs(1);
+        let of = |max_age| stream::Config { max_age, ..stream::Config::default() };
+        for (found, asked, is_wrong) in [
+            (second, Some(second), false),
+            (second * 2, Some(second), false),
+            (Duration::ZERO, Some(second), false),
+            (Duration::ZERO, Some(Duration::ZERO), false),
+            (second, Some(second * 2), true),
+            (second, Some(Duration::ZERO), true),
+            (second, None, false),
+        ] {
+            let wrong = forgets(&of(found), asked);
+            assert_eq!(!wrong.0.is_empty(), is_wrong, "{found:?} {asked:?}: {wrong}");
+        }
+        let bounded = stream::Config { max_bytes: 1, ..stream::Config::default() };
+        assert!(forgets(&bounded, None).to_string().contains("`discard` is Old"));
+    }
+}

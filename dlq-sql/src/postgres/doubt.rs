@@ -1,0 +1,83 @@
+//! A COMMIT whose answer did not come: was it carried out? Nobody but the server knows, so it is asked, by the number of
+//! the transaction, before the call is made again. Else a replay would be started twice, over the next letters, and an
+//! operator would be told that his edit came too late for itself.
+//!
+//! Numbers are not durable by themselves: a server that crashes forgets those whose transactions it had not written down,
+//! and gives them to others. Its answer may then be about another's transaction. So this is for what operators do, who look
+//! at what they did; what messages are acknowledged for is done again instead, which changes nothing.
+//!
+//! | the connection breaks | what the server says | what follows |
+//! |---|---|---|
+//! | before the COMMIT is there | aborted, or in progress until it has noticed | the call is made again |
+//! | after that | committed | what the call came to is told |
+//! | while the server still writes | in progress | it is asked again, for a minute at most |
+//! | again, while it is asked | nothing | it is asked on the next connection |
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::StoreErrorKind;
+use tokio::time::{Instant, sleep};
+
+use super::codec::Fields;
+use super::query::Query;
+use super::unit::Unit;
+use crate::error::{Again, Fault, Result};
+use crate::values::Take as _;
+
+/// How often the server is asked, and for how long.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What a call came to, if its transaction was committed.
+pub(super) struct Doubt<T> {
+    number: String,
+    /// The answer, and whose letters became due.
+    ended: (T, BTreeSet<String>),
+}
+
+impl<T> Doubt<T> {
+    /// What is left of a COMMIT that failed; nothing where the server has said that it did.
+    pub(super) fn after(
+        fault: &Fault,
+        number: String,
+        ended: (T, BTreeSet<String>),
+    ) -> Option<Self> {
+        (fault.again() == Again::Broken).then_some(Self { number, ended })
+    }
+}
+
+impl Unit<'_> {
+    /// What the call came to in an earlier transaction; `None` when there was none that was committed.
+    pub(super) async fn ended_before<T>(
+        &mut self,
+        doubt: &mut Option<Doubt<T>>,
+    ) -> Result<Option<(T, BTreeSet<String>)>> {
+        let Some(before) = doubt.as_ref() else { return Ok(None) };
+        let began = Instant::now();
+        loop {
+            // One that is yet to come was lost in a crash.
+            let state = Query::new("SELECT CASE WHEN n < pg_snapshot_xmax(pg_current_snapshot()) ");
+            let state = state.push("THEN pg_xact_status(n) ELSE 'aborted' END FROM (SELECT ");
+            let state = state.bind(before.number.as_str()).push("::text::xid8 AS n) asked");
+            let state = state.first(self.conn(), |row| Fields::of(row).text_or_none()).await?;
+            match state.flatten().as_deref() {
+                Some("committed") => return Ok(doubt.take().map(|before| before.ended)),
+                Some("in progress") if began.elapsed() < LONGEST => sleep(PAUSE).await,
+                Some("aborted") => {
+                    *doubt = None;
+                    return Ok(None);
+                }
+                _ => return Err(unknown()),
+            }
+        }
+    }
+}
+
+fn unknown() -> Fault {
+    Fault::new(
+        StoreErrorKind::Unavailable,
+        "the connection broke while the call was committed, and the database cannot say whether it was carried out; look \
+         before it is made again",
+    )
+}

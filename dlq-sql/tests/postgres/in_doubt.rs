@@ -1,0 +1,120 @@
+//! Calls whose transaction ends while nobody knows how: they are carried out once, and say so.
+
+use std::time::Duration;
+
+use dlq_core::store::{
+    Actor, Edit, ItemOutcome, Letters as _, Mark, OperationSpec, Operations as _, Selection,
+    Sink as _, Upkeep as _,
+};
+use dlq_core::{Filter, Status};
+use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
+use dlq_testkit::fixtures::letter;
+use sqlx::{AssertSqlSafe, Executor as _};
+use tokio::time::{Instant, sleep};
+
+use crate::fixture::{PATIENCE, Schema, available, url};
+use crate::proxy::{Proxy, Trouble};
+
+/// What may become of a COMMIT.
+const ALL: [Trouble; 3] = [Trouble::Lost, Trouble::Unanswered, Trouble::Late];
+
+fn through(proxy: &Proxy, schema: &Schema) -> PostgresBuilder {
+    let builder = PostgresStore::builder(&proxy.url).schema(&schema.name);
+    // The server waits for the next statement of a transaction for a time in between.
+    builder.statement_timeout(Duration::from_secs(1)).answer_timeout(Duration::from_secs(5))
+}
+
+fn by() -> Actor {
+    Actor::new("ana")
+}
+
+fn all() -> Selection {
+    Selection::matching(Filter::new().with_consumer(letter(0).consumer)).unwrap()
+}
+
+/// G6: a replay is not started twice, over the next letters, because nobody heard that it had been started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g6_an_operation_is_started_once_however_its_commit_ends() {
+    if !available() {
+        return;
+    }
+    for trouble in ALL {
+        for is_pooled in [false, true] {
+            let (proxy, schema) = (Proxy::before(url()).await, Schema::fresh());
+            schema.store().await.put((0..30).map(letter).collect()).await.unwrap();
+            let store = through(&proxy, &schema).pooler(is_pooled).open().await.unwrap();
+            proxy.trouble(trouble);
+            let spec = OperationSpec::replay(Filter::new()).with_limit(10);
+            let started = store.start(spec, by()).await.unwrap();
+            assert!(!proxy.is_troubling(), "{trouble:?}");
+            let all = store.operations(10).await.unwrap();
+            assert_eq!(all, std::slice::from_ref(&started), "{trouble:?}");
+            assert_eq!(started.progress.with_outcome(ItemOutcome::Queued), 10, "{trouble:?}");
+            let held = "SELECT count(*) FROM dlq_events WHERE operation IS NOT NULL";
+            let mut conn = schema.connect().await;
+            let held: i64 = sqlx::query_scalar(held).fetch_one(&mut conn).await.unwrap();
+            assert_eq!(held, 10, "{trouble:?}");
+            assert_eq!(store.audit(10).await.unwrap().len(), 1, "{trouble:?}");
+        }
+    }
+}
+
+/// What an operator did is told to him and to the audit as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_done_is_told_however_the_commit_ends() {
+    if !available() {
+        return;
+    }
+    for trouble in ALL {
+        let (proxy, schema) = (Proxy::before(url()).await, Schema::fresh());
+        let store = through(&proxy, &schema).open().await.unwrap();
+        store.put((0..5).map(letter).collect()).await.unwrap();
+        let stored = store.get(letter(0).id).await.unwrap().unwrap();
+        proxy.trouble(trouble);
+        let edit = Edit::new().payload("other").allow_invalid().expecting(&stored);
+        let edited = store.edit(stored.id, edit, by()).await.unwrap();
+        assert_eq!(edited.message.payload().map(|payload| &payload[..]), Some(&b"other"[..]));
+        proxy.trouble(trouble);
+        assert_eq!(
+            store.mark(all(), Mark::Resolved, by()).await.unwrap().changed,
+            5,
+            "{trouble:?}"
+        );
+        proxy.trouble(trouble);
+        assert_eq!(store.delete(all(), by()).await.unwrap().changed, 5, "{trouble:?}");
+        assert!(!proxy.is_troubling(), "{trouble:?}");
+        let audit = store.audit(10).await.unwrap();
+        let done: Vec<_> =
+            audit.iter().map(|entry| (entry.action.as_str(), entry.affected)).collect();
+        assert_eq!(done, [("delete", 5), ("resolve", 5), ("edit", 1)], "{trouble:?}");
+        let left = store.count(Filter::new().with_status(Status::Resolved)).await.unwrap();
+        assert_eq!(left, 0);
+    }
+}
+
+/// Servers may end connections that nobody uses; whoever uses one next does not hear of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn connections_that_the_server_ended_for_idleness_cost_no_call() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    schema.store().await;
+    let url = format!(
+        "{}?application_name={}&options=-c%20idle_session_timeout%3D50ms",
+        schema.url, schema.name
+    );
+    let store = PostgresStore::builder(url).schema(&schema.name).open().await.unwrap();
+    for n in 0..3 {
+        store.put(vec![letter(n)]).await.unwrap();
+        let sql =
+            format!("SELECT FROM pg_stat_activity WHERE application_name = '{}'", schema.name);
+        let mut conn = schema.connect().await;
+        let began = Instant::now();
+        while conn.fetch_optional(AssertSqlSafe(sql.as_str())).await.unwrap().is_some() {
+            assert!(began.elapsed() < PATIENCE, "the server ends no connection");
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert!(store.get(letter(n).id).await.unwrap().is_some());
+    }
+}

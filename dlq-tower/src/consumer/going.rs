@@ -1,0 +1,75 @@
+//! A message whose stack runs already when it gets a task of its own. Many of these wait at the same time, for a write to
+//! be confirmed, and so what they keep is small.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use dlq_core::{Disposition, Settle as _};
+
+use super::at_once::Settles;
+use super::lease::Leased;
+use super::message::{InHand, Running, Shared, handle};
+use super::report::Fate;
+
+/// Runs the stack to its end, and settles the message.
+pub(super) fn go_on(
+    shared: Arc<Shared>,
+    message: InHand,
+    running: Running,
+) -> impl Future<Output = Fate> + Send {
+    let InHand { delivery, mut settle, key, since, place, .. } = message;
+    let Running { stack, hand, turn } = running;
+    let stack = shared.within(Arc::clone(&hand), stack);
+    async move {
+        let ended = {
+            let mut run = pin!(async {
+                tokio::select! {
+                    biased;
+                    ended = stack => Some(ended),
+                    () = shared.abort.cancelled() => None,
+                }
+            });
+            if settle.lease().is_none() {
+                run.await
+            } else {
+                // Apart, since most of it is the lease's.
+                let kept = Box::pin(async {
+                    let mut leased = Leased::new(settle, since);
+                    let ended = leased.keep(run.as_mut()).await;
+                    (ended, leased.into_inner())
+                });
+                let (ended, leased) = kept.await;
+                settle = leased;
+                ended
+            }
+        };
+        let Some(ended) = ended else { return Fate::UNSETTLED };
+        let mut ran = shared.ran(ended, delivery, &hand);
+        let mut turn = Some(turn);
+        if shared.leaves_counts(&ran.disposition) {
+            // Its run has ended, and what comes now may take as long as a lease.
+            turn = None;
+            // Apart, since it is rare, and large in memory.
+            let over = Box::pin(async {
+                let mut leased = Leased::new(settle, since);
+                let over = shared.start_over(&mut leased, &mut ran).await;
+                over.map(|()| (ran, leased.into_inner()))
+            });
+            let Ok(over) = over.await else { return Fate::UNSETTLED };
+            (ran, settle) = over;
+        }
+        let (delivery, route_errors) = (ran.delivery, u32::from(ran.routing_failed));
+        if let (true, Disposition::Deferred { after }) = (key.is_some(), &ran.disposition) {
+            // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
+            let wait = Some(*after);
+            drop(turn);
+            let message = InHand { delivery, settle, ticket: None, key, since, place };
+            return Box::pin(handle(shared, message, wait, route_errors)).await;
+        }
+        let outcome = shared.will_be(&delivery, &ran.disposition);
+        let told = settle.settle_boxed(ran.disposition);
+        let settles = Settles { told, outcome, delivery, _turn: turn, _key: key, _place: place };
+        Fate { route_errors, ..settles.end(shared).await }
+    }
+}

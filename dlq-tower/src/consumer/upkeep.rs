@@ -1,0 +1,77 @@
+//! What a consumer does for the idempotency keys of its handlers besides having them claimed.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::health::report;
+use crate::idempotency::Upkeep;
+
+/// How often the stores are asked to forget. Each process does it, so that it is done as long as one runs.
+const EVERY: Duration = Duration::from_secs(60);
+/// How many keys are forgotten at once. Others have their turn then, for as long as that took and at least so long: so half
+/// of what a store can do at most is spent on it, and handlers do not make keys faster than they are forgotten.
+const BATCH: u32 = 1_000;
+const BETWEEN: Duration = Duration::from_millis(1);
+/// How long claims that were left behind may take to be given back when everything else has ended.
+const GIVING_BACK: Duration = Duration::from_secs(1);
+
+/// Forgets keys that have been kept long enough.
+pub(super) struct Purging {
+    pub(super) keys: Vec<Upkeep>,
+    pub(super) stop: CancellationToken,
+}
+
+impl Purging {
+    /// Runs until it is stopped.
+    pub(super) async fn run(self) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = sleep(EVERY) => {}
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.once() => {}
+            }
+        }
+    }
+
+    /// Each store in turn, until there is nothing left to forget.
+    async fn once(&self) {
+        let mut left: Vec<&Upkeep> = self.keys.iter().collect();
+        while !left.is_empty() {
+            let mut again = Vec::new();
+            for keys in left {
+                let began = Instant::now();
+                match keys.purge(BATCH).await {
+                    Ok(purged) if purged >= u64::from(BATCH) => again.push(keys),
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(
+                        error = report(&error),
+                        "idempotency keys that were kept long enough could not be removed"
+                    ),
+                }
+                sleep(began.elapsed().max(BETWEEN)).await;
+            }
+            left = again;
+        }
+    }
+}
+
+/// Waits until the claims of handlers that were cut off are given back: they did not crash (G3).
+pub(super) async fn give_back(keys: &[Upkeep]) {
+    let drained = async {
+        for keys in keys {
+            keys.drained().await;
+        }
+    };
+    if timeout(GIVING_BACK, drained).await.is_err() {
+        tracing::error!(
+            "claims of idempotency keys could not be given back in time: they end with their leases, and count as crashes"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::idempotency::{Idempotency as Store, IdempotencyClaim, Release};
+use dlq_core::{Delivery, StoreError, StoreErrorKind};
+
+use super::claimed::{Claimed, Owed};
+use super::layer::Shared;
+use crate::catch_panic::discard;
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What is to be done for the keys of a layer besides claiming them: their counts start over once a letter is durable,
+/// those that have been kept long enough are forgotten, and claims that were left behind are given back before the process
+/// ends. Cheap to clone.
+///
+/// Made by [`IdempotencyLayer::upkeep`](super::IdempotencyLayer::upkeep), done by the consumer.
+#[derive(Clone, Debug)]
+pub struct Upkeep(Arc<dyn Keys>);
+
+trait Keys: fmt::Debug + Send + Sync {
+    fn purges_itself(&self) -> bool;
+    fn purge(&self, limit: u32) -> BoxFuture<'_, Result<u64, StoreError>>;
+    fn drained(&self) -> BoxFuture<'_, ()>;
+    fn start_over<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+    ) -> BoxFuture<'a, Result<Option<Duration>, StoreError>>;
+}
+
+#[derive(Debug)]
+struct Kept<I>(Arc<Shared<I>>);
+
+impl<I: Store> Keys for Kept<I> {
+    fn purges_itself(&self) -> bool {
+        self.0.store.purges_itself()
+    }
+
+    fn purge(&self, limit: u32) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.0.store.purge(limit))
+    }
+
+    fn drained(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.tasks.wait())
+    }
+
+    fn start_over<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+    ) -> BoxFuture<'a, Result<Option<Duration>, StoreError>> {
+        let Self(shared) = self;
+        Box::pin(async move {
+            // Where the function panics nothing was ever claimed.
+            let key = catch_unwind(AssertUnwindSafe(|| (shared.key)(delivery)));
+            let Some(key) = key.unwrap_or_else(|payload| {
+                discard(move || drop(payload));
+                None
+            }) else {
+                return Ok(None);
+            };
+            let consumer = Arc::clone(shared.consumer(delivery));
+            match shared.store.claim(consumer, key, shared.lease).await? {
+                IdempotencyClaim::Done { .. } => Ok(None),
+                IdempotencyClaim::InFlight { remaining } => Ok(Some(remaining)),
+                IdempotencyClaim::New { token, .. } => {
+                    let claimed = Claimed::new(Arc::clone(shared), token);
+                    if claimed.settle(Owed::Release(Release::Dead)).await {
+                        return Ok(None);
+                    }
+                    let lost = StoreError::new(StoreErrorKind::Unavailable, "start counts over");
+                    Err(lost.with_detail("the release of the key was not recorded"))
+                }
+            }
+        })
+    }
+}
+
+impl Upkeep {
+    pub(super) fn new<I: Store>(shared: Shared<I>) -> Self {
+        Self(Arc::new(Kept(Arc::new(shared))))
+    }
+
+    /// Whether the store forgets keys without being asked to.
+    pub(crate) fn purges_itself(&self) -> bool {
+        self.0.purges_itself()
+    }
+
+    /// Forgets keys that have been kept long enough, at most `limit`; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the keys forgotten or not.
+    pub async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        self.0.purge(limit).await
+    }
+
+    /// Lets the counts of the message's key start over, since its letter is durable: the next message with the key is
+    /// another one, and must not die of the attempts and crashes of this one (G3). A consumer does it for each letter,
+    /// before it tells the broker; so has whoever runs a stack without one. Asking again changes nothing.
+    ///
+    /// `None` when it is done. While the key is in flight nothing is changed, and the answer is how long that lasts at
+    /// most: whoever is at it goes on with the counts.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. Where it did not confirm the last word, the key may be in flight until the lease of
+    /// this claim ends, with the counts it had.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the counts as they were or not.
+    pub async fn start_over(&self, delivery: &Delivery) -> Result<Option<Duration>, StoreError> {
+        self.0.start_over(delivery).await
+    }
+
+    /// Waits until the claims of handlers that were dropped midway have been given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn drained(&self) {
+        self.0.drained().await;
+    }
+}
+
+const _: () = {
+    const fn send_sync<T: Send + Sync>() {}
+    send_sync::<Upkeep>();
+};
