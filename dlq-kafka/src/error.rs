@@ -96,6 +96,32 @@ pub(crate) fn code(error: &KafkaError) -> Option<RDKafkaErrorCode> {
     }
 }
 
+/// Whether what was asked for is about to be another broker's, or has just become this one's: they say so of partitions and
+/// groups for a moment after these were made, after a broker's start, and when another takes over.
+pub(crate) fn is_moving(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{
+        CoordinatorLoadInProgress, CoordinatorNotAvailable, FencedLeaderEpoch, LeaderNotAvailable,
+        NotCoordinator, NotLeaderForPartition, OffsetNotAvailable, UnknownLeaderEpoch,
+        UnknownPartition, UnknownTopic, UnknownTopicOrPartition, WaitingForCoordinator,
+    };
+    let moving = [
+        CoordinatorLoadInProgress,
+        CoordinatorNotAvailable,
+        NotCoordinator,
+        WaitingForCoordinator,
+        LeaderNotAvailable,
+        NotLeaderForPartition,
+        // A new leader that does not know yet how far the others have come.
+        OffsetNotAvailable,
+        FencedLeaderEpoch,
+        UnknownLeaderEpoch,
+        UnknownPartition,
+        UnknownTopic,
+        UnknownTopicOrPartition,
+    ];
+    code(error).is_some_and(|code| moving.contains(&code))
+}
+
 /// Whether asking again does not help.
 pub(crate) fn is_refusal(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{

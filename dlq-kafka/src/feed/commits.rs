@@ -7,7 +7,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::assigned::Place;
 use super::mark::{self, Mark};
 use super::member::{Done, Member};
-use super::reach::PATIENCE;
+use super::reach::{self, PATIENCE};
 use super::{CONFIRMING, READING};
 use crate::gauges::anew;
 
@@ -21,7 +21,9 @@ impl Member {
         }
         let asked = |error| self.failed("read the offsets", error).for_store(READING);
         let list = mark::all(&self.topic, &fresh);
-        let committed = self.consumer.committed_offsets(list, PATIENCE).map_err(asked)?;
+        let committed =
+            reach::patiently(|| self.consumer.committed_offsets(list.clone(), PATIENCE))
+                .map_err(asked)?;
         let id = self.consumer.context().ids.of(&self.topic);
         let mut places = Vec::new();
         let mut begun = TopicPartitionList::new();
@@ -48,7 +50,7 @@ impl Member {
             let (low, high) = if is_clean && committed.is_some() {
                 (0, 0)
             } else {
-                self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE).map_err(asked)?
+                reach::watermarks(&self.consumer, &self.topic, partition).map_err(asked)?
             };
             let start = committed.unwrap_or(low);
             if is_anew {

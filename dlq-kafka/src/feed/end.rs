@@ -21,12 +21,14 @@ impl Member {
         let heard = &self.consumer.context().heard;
         let partitions = reach::partitions(&self.consumer, heard, &self.brokers, &self.topic)?;
         let list = mark::all(&self.topic, &partitions);
-        let committed = self.consumer.committed_offsets(list, PATIENCE).map_err(failed)?;
+        let committed =
+            reach::patiently(|| self.consumer.committed_offsets(list.clone(), PATIENCE))
+                .map_err(failed)?;
         let mut spans = Vec::new();
         for element in committed.elements() {
             element.error().map_err(failed)?;
             let partition = element.partition();
-            let ends = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
+            let ends = reach::watermarks(&self.consumer, &self.topic, partition);
             let (low, high) = ends.map_err(failed)?;
             let next = mark::offset(&element).unwrap_or(low).max(low);
             if next < high {

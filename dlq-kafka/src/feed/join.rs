@@ -12,7 +12,6 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use super::assigned::Assigned;
 use super::mark::Mark;
 use super::member::Member;
-use super::reach::PATIENCE;
 use super::{DEFAULTS, FIXED, OPENING, marks, reach};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
@@ -73,8 +72,7 @@ pub(super) fn join(
                 written = true;
                 let mut first = TopicPartitionList::new();
                 for partition in &partitions {
-                    let (low, _) = consumer
-                        .fetch_watermarks(&topic, *partition, PATIENCE)
+                    let (low, _) = reach::watermarks(&consumer, &topic, *partition)
                         .map_err(|error| asked("look for the start", error))?;
                     let mark =
                         Mark { store: store.clone(), confirmed: 0, clean: true, topic: None };

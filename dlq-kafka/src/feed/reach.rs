@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 
 use crate::brokers::Brokers;
-use crate::error::{SetupError, is_refusal};
+use crate::error::{SetupError, is_moving, is_refusal};
 
 /// How long a cluster may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,31 +48,26 @@ impl ClientContext for Heard {
 
 impl ConsumerContext for Heard {}
 
-/// Asks again while the coordinator of a group is being found, for at most [`PATIENCE`] and a little.
+/// Asks again while a group or a partition has just become another broker's, for at most [`PATIENCE`] and a little.
 pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
-    use RDKafkaErrorCode::{
-        CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, WaitingForCoordinator,
-    };
     let begun = Instant::now();
     loop {
         match ask() {
-            Err(error)
-                if begun.elapsed() < PATIENCE
-                    && matches!(
-                        error.rdkafka_error_code(),
-                        Some(
-                            CoordinatorLoadInProgress
-                                | CoordinatorNotAvailable
-                                | NotCoordinator
-                                | WaitingForCoordinator
-                        )
-                    ) =>
-            {
+            Err(error) if begun.elapsed() < PATIENCE && is_moving(&error) => {
                 std::thread::sleep(Duration::from_millis(50));
             }
             answer => return answer,
         }
     }
+}
+
+/// Where a partition begins and ends now.
+pub(super) fn watermarks<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: i32,
+) -> KafkaResult<(i64, i64)> {
+    patiently(|| consumer.fetch_watermarks(topic, partition, PATIENCE))
 }
 
 /// The partitions of a topic that exists, once the cluster answers. Blocks for at most [`PATIENCE`] and a little.
@@ -149,7 +144,23 @@ fn others<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::mocking::MockCluster;
+
     use super::*;
+
+    /// After it took over, until its followers have asked it once.
+    #[test]
+    fn a_new_leader_that_knows_no_end_yet_is_asked_again() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("dead", 1, 1).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", mock.bootstrap_servers());
+        let consumer: BaseConsumer = config.create().unwrap();
+        let unknown = [rdkafka::types::RDKafkaRespErr::RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE; 20];
+        mock.request_errors(rdkafka::types::RDKafkaApiKey::ListOffsets, &unknown);
+        assert_eq!(watermarks(&consumer, "dead", 0).unwrap(), (0, 0));
+    }
 
     #[test]
     fn a_refusal_is_not_forgotten_for_the_end_of_its_connection() {

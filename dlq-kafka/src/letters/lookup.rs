@@ -10,7 +10,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::task::spawn_blocking;
 
 use crate::Brokers;
-use crate::error::SetupError;
+use crate::error::{SetupError, is_moving};
 use crate::topics::{Troubles, failed, metadata};
 
 /// For how long a request waits for its answer.
@@ -147,21 +147,7 @@ enum Unanswered {
 
 impl Unanswered {
     fn new(asking: &Asking<'_>, what: &str, error: KafkaError) -> Self {
-        use RDKafkaErrorCode::{
-            LeaderNotAvailable, NotLeaderForPartition, UnknownPartition, UnknownTopic,
-            UnknownTopicOrPartition,
-        };
-        let is_settling = matches!(
-            error.rdkafka_error_code(),
-            Some(
-                LeaderNotAvailable
-                    | NotLeaderForPartition
-                    | UnknownPartition
-                    | UnknownTopic
-                    | UnknownTopicOrPartition
-            )
-        );
-        if is_settling {
+        if is_moving(&error) {
             return Self::Settling(SetupError::answered(what, error));
         }
         let is_of_topic =

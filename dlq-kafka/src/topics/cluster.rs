@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 use super::rules::topic_name;
 use super::seen::{Look, Seen};
 use crate::brokers::Brokers;
-use crate::error::{SetupError, code, is_refusal};
+use crate::error::{SetupError, code, is_moving, is_refusal};
 
 /// How long one answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -333,26 +333,6 @@ fn allow(brokers: &Brokers, code: RDKafkaErrorCode) -> String {
         Authentication | SaslAuthenticationFailed | UnsupportedSASLMechanism => brokers.login(),
         _ => String::new(),
     }
-}
-
-/// Whether what was asked for is about to be another broker's, or has just become this one's: it says so of partitions and
-/// groups for a moment after they were made, after its start, and when it takes over.
-fn is_moving(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{
-        CoordinatorLoadInProgress, CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator,
-        NotLeaderForPartition, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
-    };
-    let moving = [
-        CoordinatorLoadInProgress,
-        CoordinatorNotAvailable,
-        NotCoordinator,
-        LeaderNotAvailable,
-        NotLeaderForPartition,
-        UnknownPartition,
-        UnknownTopic,
-        UnknownTopicOrPartition,
-    ];
-    code(error).is_some_and(|code| moving.contains(&code))
 }
 
 /// Whether a broker has not answered.
