@@ -41,6 +41,8 @@ struct Shared {
     message: Message,
     consumer: Arc<str>,
     origin: Origin,
+    /// Where it was read, if that is not where it was born.
+    previous: Option<Arc<str>>,
     lane: Lane,
     deliveries: u32,
     crashes: u32,
@@ -67,6 +69,7 @@ impl Delivery {
                 message,
                 consumer: consumer.into(),
                 origin,
+                previous: None,
                 lane: Lane::Main,
                 deliveries: 1,
                 crashes: 0,
@@ -112,6 +115,12 @@ impl Delivery {
     /// Sets by which way it came. Defaults to [`Lane::Main`].
     pub fn with_lane(self, lane: Lane) -> Self {
         self.change(|shared| shared.lane = lane)
+    }
+
+    /// Sets the topic or subject of the retry stage that it was read from. Defaults to that of the message.
+    pub fn with_previous(self, topic: impl Into<Arc<str>>) -> Self {
+        let topic = topic.into();
+        self.change(|shared| shared.previous = Some(topic))
     }
 
     /// Sets how often the broker has handed it out, this time included. Defaults to 1.
@@ -185,6 +194,12 @@ impl Delivery {
     #[must_use]
     pub fn lane(&self) -> Lane {
         self.shared.lane
+    }
+
+    /// The topic or subject that it was read from: that of the retry stage it comes from, else that of the message.
+    #[must_use]
+    pub fn previous(&self) -> &str {
+        self.shared.previous.as_deref().unwrap_or_else(|| self.message().subject())
     }
 
     /// How often the broker has handed it out, this time included.

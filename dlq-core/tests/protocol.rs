@@ -8,8 +8,8 @@ use bytes::Bytes;
 use dlq_core::fingerprint::Fingerprint;
 use dlq_core::protocol::{self, Replay, names};
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Header, Headers, History, LetterId,
-    LetterState, Message, OperationId, Origin, Position, Reason, Timestamp,
+    Attempt, Cause, DeadLetter, Delivery, ErrorClass, Escalation, Failure, Header, Headers,
+    History, LetterId, LetterState, Message, OperationId, Origin, Position, Reason, Timestamp,
 };
 use proptest::prelude::*;
 
@@ -113,6 +113,31 @@ fn a_replay_starts_the_count_of_escalations_over() {
     assert_eq!((decoded.escalations, decoded.replays), (Some(0), Some(4)));
     assert_eq!(decoded.original_error.as_deref(), Some("e"));
     assert_eq!(decoded.original.topic.as_deref(), Some("orders"));
+}
+
+#[test]
+fn each_stage_says_which_was_the_one_before() {
+    let previous = |headers: &Headers| protocol::split(headers).1.previous_topic.unwrap();
+    let mut letter = letter(Message::new("orders", "p"), "e", 1);
+    assert_eq!(previous(&protocol::on_death(&letter)), "orders");
+    let stage = "orders.retry.1h";
+    letter.attributes.insert(names::PREVIOUS_TOPIC.to_owned(), stage.to_owned());
+    assert_eq!(previous(&protocol::on_death(&letter)), stage, "the stage that gave up");
+    for (stage, expected) in [(None, "orders"), (Some(stage), stage)] {
+        let delivery = Delivery::new(letter.message.clone(), letter.origin.clone());
+        let escalation = Escalation {
+            delivery: match stage {
+                Some(stage) => delivery.with_previous(stage),
+                None => delivery,
+            },
+            consumer: "billing".into(),
+            due: Timestamp::EPOCH,
+            history: letter.history.clone(),
+            attempts: 1,
+        };
+        let headers = protocol::on_escalation(&escalation, &letter.fingerprint);
+        assert_eq!(previous(&headers), expected);
+    }
 }
 
 #[test]

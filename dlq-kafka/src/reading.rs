@@ -108,6 +108,7 @@ impl Reading {
         let mut delivery = Delivery::new(message, origin)
             .with_consumer(Arc::clone(&self.consumer))
             .with_lane(Lane::Retry)
+            .with_previous(stands.stream())
             .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
             .with_escalations(decoded.escalations.unwrap_or(1))
             .with_replays(decoded.replays.unwrap_or(0));

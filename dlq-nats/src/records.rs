@@ -135,6 +135,7 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Re
     let delivery = Delivery::new(message, rest.origin)
         .with_consumer(reading.consumer)
         .with_lane(Lane::Retry)
+        .with_previous(&*fetched.message.subject)
         .with_death(rest.death)
         .with_history(decoded.history.unwrap_or_default())
         .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))

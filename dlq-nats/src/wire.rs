@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use async_nats::header::HeaderMap;
 use bytes::Bytes;
-use dlq_core::protocol::{self, Decoded, Facts, KEPT, Ours, split};
+use dlq_core::protocol::{self, Decoded, Facts, KEPT, Ours, split, split_text};
 use dlq_core::{Death, Header, Headers, Message, Origin};
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +140,7 @@ pub(crate) fn unpack(headers: &HeaderMap, payload: Bytes) -> Option<Unpacked> {
 
 /// The same when what [`REST`] says was elsewhere.
 pub(crate) fn unpack_with(headers: &HeaderMap, rest: Rest, payload: Bytes) -> Unpacked {
-    let (producers, decoded) = split_ours(&read(headers));
+    let (producers, decoded) = split_map(headers);
     let mut message = rest.message.clone();
     if !rest.exact {
         message = message.with_headers(producers);
@@ -158,6 +158,18 @@ pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
         std::str::from_utf8(&header.name).is_ok_and(|name| !is_the_servers(name) && name != REST)
     });
     let (producers, decoded) = split(&ours);
+    (sorted(producers), decoded)
+}
+
+/// The same of headers as the client has them; ours are read where they stand.
+fn split_map(headers: &HeaderMap) -> (Headers, Decoded) {
+    let each = headers.iter().flat_map(|(name, values)| {
+        let name: &str = name.as_ref();
+        values.iter().map(move |value| (name, value.as_str()))
+    });
+    let said = each.filter(|(name, _)| !is_the_servers(name) && *name != REST);
+    let (producers, mut decoded) = split_text(said);
+    decoded.invalid.sort_by(|a, b| a.name.cmp(&b.name));
     (sorted(producers), decoded)
 }
 

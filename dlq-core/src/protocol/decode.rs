@@ -97,23 +97,43 @@ impl Decoded {
 /// Where one of our names occurs more than once the last one counts: it was written last.
 #[must_use]
 pub fn split(headers: &Headers) -> (Headers, Decoded) {
+    let each = headers.iter().map(|header| (&*header.name, header.value.as_deref(), header));
+    separate(each, Header::clone)
+}
+
+/// The same of headers that somebody else holds: of those that are not ours copies are made.
+#[must_use]
+pub fn split_text<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> (Headers, Decoded) {
+    let each = headers.into_iter().map(|(name, value)| {
+        (name.as_bytes(), Some(value.as_bytes()), (name.as_bytes(), value.as_bytes()))
+    });
+    separate(each, |(name, value)| Header {
+        name: Bytes::copy_from_slice(name),
+        value: Some(Bytes::copy_from_slice(value)),
+    })
+}
+
+fn separate<'a, T: Copy>(
+    headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>, T)>,
+    own: impl Fn(T) -> Header,
+) -> (Headers, Decoded) {
     let mut producers = Headers::new();
     let mut decoded = Decoded::default();
-    for header in headers {
-        if let Some(name) = header.name.strip_prefix(KEPT.as_bytes()) {
+    for (name, value, header) in headers {
+        if let Some(name) = name.strip_prefix(KEPT.as_bytes()) {
             let name = Bytes::copy_from_slice(name);
-            producers.push(Header { name, value: header.value.clone() });
-        } else if !is_ours(&header.name) {
-            producers.push(header.clone());
-        } else if read(&mut decoded, header).is_none() {
-            decoded.invalid.push(header.clone());
+            producers.push(Header { name, ..own(header) });
+        } else if !is_ours(name) {
+            producers.push(own(header));
+        } else if read(&mut decoded, name, value).is_none() {
+            decoded.invalid.push(own(header));
         }
     }
     (producers, decoded)
 }
 
 /// Reads one header; `None` when it cannot be understood.
-fn read(into: &mut Decoded, header: &Header) -> Option<()> {
+fn read(into: &mut Decoded, name: &[u8], value: Option<&[u8]>) -> Option<()> {
     fn word<T: std::str::FromStr>(text: &str, slot: &mut Option<T>) -> Option<()> {
         *slot = Some(text.trim().parse().ok()?);
         Some(())
@@ -122,8 +142,8 @@ fn read(into: &mut Decoded, header: &Header) -> Option<()> {
         *slot = Some(unescape(text));
         Some(())
     }
-    let text = std::str::from_utf8(header.value.as_deref()?).ok()?;
-    match std::str::from_utf8(&header.name).ok()? {
+    let text = std::str::from_utf8(value?).ok()?;
+    match std::str::from_utf8(name).ok()? {
         names::VERSION => free(text, &mut into.version),
         names::ERROR_CLASS => word(text, &mut into.class),
         names::ERROR_REASON => word(text, &mut into.reason),

@@ -36,6 +36,7 @@ pub fn of_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Ours
     ours.set(names::RETRY_COUNT, delivery.escalations().saturating_add(1));
     ours.set(names::RETRY_ATTEMPTS, escalation.attempts);
     ours.set(names::RETRY_DUE, escalation.due);
+    ours.text(names::PREVIOUS_TOPIC, [delivery.previous()]);
     ours.origin(delivery.origin(), delivery.message());
     let death = delivery.death(&escalation.consumer);
     if death.generation > 0 {
@@ -64,6 +65,8 @@ pub fn of_death(letter: &DeadLetter) -> Ours {
     ours.history(&letter.history);
     ours.set(names::RETRY_COUNT, letter.escalations);
     ours.set(names::RETRY_ATTEMPTS, letter.attempts);
+    let previous = letter.attributes.get(names::PREVIOUS_TOPIC);
+    ours.text(names::PREVIOUS_TOPIC, [previous.map_or(letter.message.subject(), String::as_str)]);
     ours.origin(&letter.origin, &letter.message);
     ours.identity(letter.id, letter.generation, &letter.message);
     ours.text(names::DLQ_CONSUMER, [&*letter.consumer]);
@@ -179,7 +182,6 @@ impl Ours {
     }
 
     fn origin(&mut self, origin: &Origin, message: &Message) {
-        self.text(names::PREVIOUS_TOPIC, [message.subject()]);
         self.text(names::ORIGINAL_TOPIC, [origin.stream()]);
         if let Some(partition) = origin.partition() {
             self.set(names::ORIGINAL_PARTITION, partition);

@@ -17,7 +17,7 @@ mod encode;
 mod facts;
 mod text;
 
-pub use decode::{Decoded, Original, split};
+pub use decode::{Decoded, Original, split, split_text};
 pub use encode::{
     Ours, Replay, of_death, of_escalation, of_replay_to_handler, on_death, on_escalation,
     on_replay, on_replay_to_handler, producers,
@@ -93,7 +93,7 @@ table! {
     RETRY_COUNT = "retry.count", EachStage, "Escalations so far: 0, 1, 2, …";
     RETRY_ATTEMPTS = "retry.attempts", EachStage, "Handler runs so far in this generation.";
     RETRY_DUE = "retry.due", Escalation, "When the next attempt may run: RFC 3339, UTC.";
-    PREVIOUS_TOPIC = "previous.topic", EachStage, "Where the message came from.";
+    PREVIOUS_TOPIC = "previous.topic", EachStage, "The topic or subject it came from: on a letter, the last retry stage it was in.";
     ORIGINAL_TOPIC = "original.topic", First, "The stream or topic where the message was born.";
     ORIGINAL_PARTITION = "original.partition", First, "The partition where it was born.";
     ORIGINAL_OFFSET = "original.offset", First, "The position at which it was born.";

@@ -7,10 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock};
-use dlq_kafka::rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
-};
-use dlq_kafka::rdkafka::client::DefaultClientContext;
+use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
@@ -126,11 +123,9 @@ impl Place {
         topic::make(self.brokers.bootstrap(), &new).await;
     }
 
+    /// Changes a setting of a topic; returns once the broker goes by it.
     pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
-        let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
-        let of = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(setting, value);
-        let altered = admin.alter_configs([&of], &AdminOptions::new()).await.unwrap();
-        altered.into_iter().next().unwrap().unwrap();
+        topic::alter(&self.config().create().unwrap(), topic, setting, value).await;
     }
 
     pub(crate) fn producer(&self) -> FutureProducer {

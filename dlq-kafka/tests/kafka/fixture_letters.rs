@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use dlq_core::DeadLetter;
 use dlq_core::protocol::{Facts, on_death};
-use dlq_kafka::rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
-};
+use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
@@ -89,20 +87,7 @@ impl Dead {
 
     /// Changes a setting of a topic; returns once the broker goes by it.
     pub(crate) async fn alter(&self, topic: &str, setting: &str, value: &str) {
-        let of = ResourceSpecifier::Topic(topic);
-        let new = AlterConfig::new(of).set(setting, value);
-        let altered = self.admin.alter_configs([&new], &AdminOptions::new()).await.unwrap();
-        altered.into_iter().next().unwrap().unwrap();
-        let in_force = async {
-            loop {
-                let found = self.admin.describe_configs([&of], &AdminOptions::new()).await.unwrap();
-                let found = found.into_iter().next().unwrap().unwrap();
-                if found.get(setting).unwrap().value.as_deref() == Some(value) {
-                    break;
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, in_force).await.expect("the setting is in force");
+        topic::alter(&self.admin, topic, setting, value).await;
     }
 
     /// Removes what stands before an offset, as retention does.

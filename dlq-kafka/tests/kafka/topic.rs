@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use dlq_kafka::rdkafka::ClientConfig;
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic};
+use dlq_kafka::rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier,
+};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::error::KafkaError;
@@ -44,6 +46,29 @@ fn ends(config: &ClientConfig, new: &NewTopic<'_>) -> Result<(), Option<KafkaErr
     Ok(())
 }
 
+/// Changes a setting of a topic; returns once the broker goes by it.
+pub(crate) async fn alter(
+    admin: &AdminClient<DefaultClientContext>,
+    topic: &str,
+    setting: &str,
+    value: &str,
+) {
+    let of = ResourceSpecifier::Topic(topic);
+    let new = AlterConfig::new(of).set(setting, value);
+    let altered = admin.alter_configs([&new], &AdminOptions::new()).await.unwrap();
+    altered.into_iter().next().unwrap().unwrap();
+    let in_force = async {
+        loop {
+            let found = admin.describe_configs([&of], &AdminOptions::new()).await.unwrap();
+            let found = found.into_iter().next().unwrap().unwrap();
+            if found.get(setting).unwrap().value.as_deref() == Some(value) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, in_force).await.expect("the setting is in force");
+}
+
 /// Returns when every transaction in a topic has ended for who reads what was committed, a moment after its producer was
 /// told.
 pub(crate) fn settled(bootstrap: &str, topic: &str) {
@@ -54,10 +79,17 @@ pub(crate) fn settled(bootstrap: &str, topic: &str) {
     };
     let (all, committed) = (client("read_uncommitted"), client("read_committed"));
     let found = all.fetch_metadata(Some(topic), PATIENCE).unwrap();
-    let end = |client: &BaseConsumer, partition| {
-        client.fetch_watermarks(topic, partition, PATIENCE).unwrap().1
-    };
     let until = Instant::now() + PATIENCE;
+    // Who leads it may have changed a moment ago.
+    let end = |client: &BaseConsumer, partition| {
+        loop {
+            match client.fetch_watermarks(topic, partition, PATIENCE) {
+                Ok((_, end)) => return end,
+                Err(error) => assert!(Instant::now() < until, "where `{topic}` ends: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
     for partition in found.topics()[0].partitions() {
         let last = end(&all, partition.id());
         while end(&committed, partition.id()) < last {

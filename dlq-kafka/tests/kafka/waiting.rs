@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
-use dlq_core::{Clock, Disposition, Escalation, History, Lane, RetryLane, Settle, SystemClock};
-use dlq_kafka::{KafkaRetryLane, KafkaSource, Ladder};
+use dlq_core::{
+    Clock, Delivery, Disposition, Escalation, History, Lane, RetryLane, Settle, SystemClock,
+};
+use dlq_kafka::{KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
 
 use crate::fixture::{Place, available, handle, next, number};
 
 /// Takes the next delivery and sends it to wait for so long.
 async fn postpone(source: &mut KafkaSource, lane: &KafkaRetryLane, wait: Duration) {
     let (delivery, settle) = next(source).await;
+    send(lane, delivery, settle, wait).await;
+}
+
+/// Sends it to wait for so long.
+async fn send(lane: &KafkaRetryLane, delivery: Delivery, settle: KafkaSettle, wait: Duration) {
     let due = SystemClock.now().after(wait);
     let escalation = Escalation {
         delivery,
@@ -39,36 +46,26 @@ async fn g4_records_of_several_stages_and_partitions_come_when_they_are_due() {
     let lane = consumer.retry_lane().await.unwrap();
     let count = 60;
     place.publish(1..=count).await;
-    let mut written = vec![(0, Duration::ZERO); count as usize + 1];
-    for turn in 0..count as usize {
+    let mut written = vec![None; count as usize + 1];
+    let (mut sent, mut late) = (0, Vec::new());
+    // Those of the first stage may be due before the last is sent.
+    while late.len() < count as usize {
         let (delivery, settle) = next(&mut source).await;
-        let stage = stages[turn % 3];
-        let before = SystemClock.now();
-        let due = before.after(stage);
-        let n = number(&delivery) as usize;
-        let escalation = Escalation {
-            delivery,
-            consumer: "billing".into(),
-            due,
-            history: History::new(),
-            attempts: 1,
-        };
-        lane.escalate(escalation).await.unwrap();
-        written[n] = (before.as_nanos(), stage);
-        let history = History::new();
-        settle.settle(Disposition::Escalated { due, history, attempts: 1 }).await.unwrap();
-    }
-    let mut late = Vec::new();
-    for _ in 0..count {
-        let (delivery, settle) = next(&mut source).await;
-        let now = SystemClock.now().as_nanos();
-        assert_eq!(delivery.lane(), Lane::Retry);
-        let (before, stage) = written[number(&delivery) as usize];
-        let due = before + i64::try_from(stage.as_nanos()).unwrap();
-        assert!(now >= due, "{} came {} ms early", number(&delivery), millis(due - now));
+        let (n, now) = (number(&delivery), SystemClock.now().as_nanos());
+        if delivery.lane() == Lane::Main {
+            let stage = stages[sent % 3];
+            sent += 1;
+            let due = now + i64::try_from(stage.as_nanos()).unwrap();
+            assert_eq!(written[n as usize].replace(due), None, "{n} came twice");
+            send(&lane, delivery, settle, stage).await;
+            continue;
+        }
+        let due = written[n as usize].take().expect("it was sent to wait, and comes once");
+        assert!(now >= due, "{n} came {} ms early", millis(due - now));
         late.push(now - due);
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
+    assert_eq!(sent, count as usize);
     late.sort_unstable();
     let at = |part: usize| millis(late[(late.len() - 1) * part / 100]);
     println!(
@@ -77,6 +74,27 @@ async fn g4_records_of_several_stages_and_partitions_come_when_they_are_due() {
         at(99),
         at(100)
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_from_a_stage_says_from_which() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("stages", 1).await;
+    let stages = [Duration::from_millis(100), Duration::from_millis(200)];
+    let consumer = place.billing().with_ladder(Ladder::of(stages));
+    let mut source = consumer.source().await.unwrap();
+    let lane = consumer.retry_lane().await.unwrap();
+    place.publish([1]).await;
+    let stage = |delay: &str| format!("{0}.{0}-billing.retry.{delay}", place.topic);
+    let came_from = [place.topic.clone(), stage("100ms"), stage("200ms")];
+    for (expected, wait) in came_from.iter().zip([stages[0], stages[1], stages[1]]) {
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!(delivery.previous(), expected);
+        assert_eq!(delivery.message().subject(), place.topic);
+        send(&lane, delivery, settle, wait).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,13 +113,20 @@ async fn more_records_than_there_is_room_for_wait_at_the_broker() {
     let lane = consumer.retry_lane().await.unwrap();
     place.publish(1..=200).await;
     let begun = SystemClock.now();
-    for _ in 0..200 {
-        postpone(&mut source, &lane, stage).await;
+    let (mut sent, mut seen) = (0, Vec::new());
+    while sent < 200 {
+        let (delivery, settle) = next(&mut source).await;
+        if delivery.lane() == Lane::Main {
+            send(&lane, delivery, settle, stage).await;
+            sent += 1;
+        } else {
+            seen.push(number(&delivery));
+            settle.settle(Disposition::Succeeded).await.unwrap();
+        }
     }
     place.publish([401]).await;
     let took = SystemClock.now().since(begun);
     let healthy = handle(&mut source).await;
-    let mut seen = Vec::new();
     if healthy.lane() == Lane::Main {
         assert_eq!(number(&healthy), 401, "what waits holds nobody up");
     } else {

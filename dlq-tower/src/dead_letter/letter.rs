@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use dlq_core::protocol::names::PREVIOUS_TOPIC;
 use dlq_core::{DeadLetter, Delivery, Fingerprint, LetterState, Reason};
 
 use super::hook::guarded;
@@ -41,6 +42,12 @@ impl Shared {
         let value = |(name, of): &(String, super::layer::Attribute)| {
             Some((name.clone(), guarded("attribute", || of(delivery))??))
         };
-        self.attributes.iter().filter_map(value).collect()
+        let mut attributes: BTreeMap<_, _> = self.attributes.iter().filter_map(value).collect();
+        // Which stage gave up.
+        let previous = delivery.previous();
+        if previous != delivery.message().subject() {
+            attributes.entry(PREVIOUS_TOPIC.to_owned()).or_insert_with(|| previous.to_owned());
+        }
+        attributes
     }
 }

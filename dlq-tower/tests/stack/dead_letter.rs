@@ -45,8 +45,12 @@ async fn a_death_is_written_with_all_that_is_known_and_only_then_settled() {
         .attribute("absent", |_| None)
         .attribute("broken", |_| panic!("a bad attribute must not lose a message"));
     let service = stack(layer, RetryLayer::new(policy(2, secs(1))), Handler::always(down()));
-    let message =
-        delivery(7).with_deliveries(4).with_crashes(1).with_escalations(2).with_replays(3);
+    let message = delivery(7)
+        .with_deliveries(4)
+        .with_crashes(1)
+        .with_escalations(2)
+        .with_replays(3)
+        .with_previous("orders.retry.1h");
     let letter = letter(call(&service, message.clone()).await);
 
     assert_eq!(letter.death(), message.death(CONSUMER));
@@ -60,7 +64,7 @@ async fn a_death_is_written_with_all_that_is_known_and_only_then_settled() {
     assert!(letter.confirmed);
     let attributes: Vec<_> =
         letter.attributes.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    assert_eq!(attributes, [("tenant", "acme")]);
+    assert_eq!(attributes, [("previous.topic", "orders.retry.1h"), ("tenant", "acme")]);
     assert_eq!(sink.letters.lock().unwrap().get(&letter.death()), Some(&letter));
 }
 
