@@ -89,7 +89,7 @@ impl Cluster {
     ///
     /// As [`kill`](Self::kill); `NotReady` with the end of a log.
     pub fn restart(&mut self, index: usize) -> Result<(), Error> {
-        self.node(index)?.restart()?;
+        self.node(index)?.revive()?;
         self.absent.remove(&index);
         if 2 * self.present().len() > self.nodes.len() { self.await_formed() } else { Ok(()) }
     }

@@ -188,13 +188,19 @@ impl Running {
         self.own("resumed")?.process.signal_family("CONT")
     }
 
-    /// Starts it again on the same data and the same port, and waits until it answers. One that is
+    /// Starts it again on the same data and the same port, and waits until it serves. One that is
     /// still running is killed first.
     ///
     /// # Errors
     ///
     /// `External` if it is not ours, `NotReady` with the end of its log.
     pub fn restart(&mut self) -> Result<(), Error> {
+        self.revive()?;
+        self.await_ready()
+    }
+
+    /// The same, and waits until it answers: a node of a cluster serves when there are others.
+    pub(crate) fn revive(&mut self) -> Result<(), Error> {
         let service = self.service;
         self.own("restarted")?.process.kill();
         let deadline = Instant::now() + READY;

@@ -17,8 +17,8 @@ pub const RETRIES: &str = "work.tests.work.retry.300ms";
 pub const LETTERS: &str = "work.dlq";
 /// How many partitions each topic has.
 pub const PARTITIONS: i32 = 6;
-/// After how long a process that says nothing is dead, in milliseconds.
-pub const SESSION: &str = "1500";
+/// After how long a process that says nothing is dead, in milliseconds. The client says something about once a second.
+pub const SESSION: &str = "3000";
 
 /// How long the servers may take for an answer.
 const ASKING: Duration = Duration::from_secs(10);

@@ -30,11 +30,12 @@ fn webhook(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Value>) 
             }
             let mut body = vec![0; length];
             reader.read_exact(&mut body).unwrap();
-            let answer = answers[n.min(answers.len() - 1)];
-            reader.get_mut().write_all(answer.as_bytes()).unwrap();
+            // Before the answer, after which the command may end and be looked at.
             if posted.send(serde_json::from_slice(&body).unwrap()).is_err() {
                 return;
             }
+            let answer = answers[n.min(answers.len() - 1)];
+            reader.get_mut().write_all(answer.as_bytes()).unwrap();
         }
     });
     (url, posts)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dlq_core::store::{Actor, Letters as _, Selection, Upkeep as _};
 use dlq_core::{DeadLetter, Filter, LetterId, Order, PageRequest};
+use dlq_nats::async_nats::jetstream::stream;
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{died_again, letter, varied};
 use serde_json::Value;
@@ -321,22 +322,27 @@ async fn killed_on_the_way_to_postgres_it_loses_no_letter() {
 /// Letters that the server removed before they were read are told of, since nobody has them; what was read is no loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_that_expired_before_they_were_read_are_told_of() {
-    let Some(mut bench) = Bench::new("expired").await else { return };
-    bench.stream = bench.stream.with_max_age(Duration::from_secs(2));
+    let Some(bench) = Bench::new("expired").await else { return };
     bench.put((0..3).map(letter).collect()).await;
     let into = bench.store_url();
     let args = ["ingest", "--once", "--into", &into];
     let ran = bench.run(&args).ok();
     assert_eq!(ran.out, "3 letters stored\n");
     let stream = bench.context.get_stream(&bench.name).await.unwrap();
+    let kept = stream.get_info().await.unwrap().config;
     let is_empty = async || stream.get_info().await.unwrap().state.messages == 0;
+    // What it holds expires, and what comes later does not.
     let removed = async || {
+        let second = Duration::from_secs(1);
+        let brief = stream::Config { max_age: second, duplicate_window: second, ..kept.clone() };
+        bench.context.update_stream(brief).await.unwrap();
         let emptied = async {
             while !is_empty().await {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(PATIENCE, emptied).await.expect("the server removes them");
+        bench.context.update_stream(kept.clone()).await.unwrap();
     };
     removed().await;
     let ran = bench.run(&args).ok();

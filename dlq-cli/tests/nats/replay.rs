@@ -139,7 +139,7 @@ async fn interrupted_or_killed_it_goes_on_where_it_was() {
     const COUNT: u64 = 120;
     let Some(born) = Born::new("stop", COUNT).await else { return };
     let args = [&TO_ORIGIN[..], &["--lease", "1s"]].concat();
-    let slowly = [&args[..], &["--rate", "50/s"]].concat();
+    let slowly = [&args[..], &["--rate", "10/s"]].concat();
 
     let process = born.bench.start(&slowly);
     born.until(COUNT + 5).await;

@@ -17,8 +17,8 @@ const USER: &str = "ana";
 const PASSWORD: &str = "s3cret";
 const WRONG: &str = "wr0ng";
 const LEASE: Duration = Duration::from_secs(10);
-/// How soon a refusal is told, which is long before a broker is given up that does not answer.
-const SOON: Duration = Duration::from_secs(6);
+/// How soon a refusal is told, which is before a broker is given up that does not answer.
+const SOON: Duration = Duration::from_secs(9);
 
 fn start() -> (Arc<Mutex<Running>>, String) {
     let running = start_as(Service::Kafka.builder().login(USER, PASSWORD));

@@ -119,15 +119,18 @@ async fn what_waits_behind_slow_handlers_keeps_its_lease_and_comes_once() {
         return;
     }
     let server = Server::start().await;
-    server.publish(1..=8).await;
-    let mut source = server.source(&billing().with_prefetch(8)).await;
-    for wanted in 1..=8 {
+    server.publish(1..=4).await;
+    // Its renewals have seconds to arrive.
+    let lease = LEASE * 4;
+    let consumer = billing().with_lease(lease).with_prefetch(4);
+    let mut source = server.source(&consumer).await;
+    for wanted in 1..=4 {
         let (delivery, settle) = next(&mut source).await;
         assert_eq!((number(&delivery), delivery.deliveries()), (wanted, 1));
         // A handler that takes longer than a quarter of the lease.
-        tokio::time::sleep(LEASE / 3).await;
+        tokio::time::sleep(lease / 3).await;
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
-    let again = timeout(LEASE * 3 / 2, source.next()).await;
+    let again = timeout(lease * 3 / 2, source.next()).await;
     assert!(again.is_err(), "each came once");
 }

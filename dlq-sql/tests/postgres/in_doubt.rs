@@ -101,7 +101,7 @@ async fn connections_that_the_server_ended_for_idleness_cost_no_call() {
     let schema = Schema::fresh();
     schema.store().await;
     let url = format!(
-        "{}?application_name={}&options=-c%20idle_session_timeout%3D50ms",
+        "{}?application_name={}&options=-c%20idle_session_timeout%3D1s",
         schema.url, schema.name
     );
     let store = PostgresStore::builder(url).schema(&schema.name).open().await.unwrap();

@@ -42,26 +42,33 @@ impl Pooler {
         let port = server.url().rsplit([':', '/']).nth(1).unwrap().to_owned();
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-        let own = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let settings = format!(
-            "[databases]\npostgres = host=127.0.0.1 port={port} user=postgres\n\
-             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {own}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 100\n"
-        );
         let file = folder.path().join("pgbouncer.ini");
-        fs::write(&file, settings).unwrap();
-        let mut command = Command::new(program);
-        // As root it becomes another user; as another it ignores this.
-        if is_root() {
-            command.args(["-u", "postgres"]);
-        }
-        let process = command.arg("-q").arg(&file).current_dir("/").spawn().unwrap();
-        let url = format!("postgres://postgres@127.0.0.1:{own}/postgres");
+        let begin = || {
+            let own = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let settings = format!(
+                "[databases]\npostgres = host=127.0.0.1 port={port} user=postgres\n\
+                 [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {own}\nunix_socket_dir =\n\
+                 auth_type = any\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 100\n"
+            );
+            fs::write(&file, settings).unwrap();
+            let mut command = Command::new(&program);
+            // As root it becomes another user; as another it ignores this.
+            if is_root() {
+                command.args(["-u", "postgres"]);
+            }
+            let process = command.arg("-q").arg(&file).current_dir("/").spawn().unwrap();
+            (process, format!("postgres://postgres@127.0.0.1:{own}/postgres"))
+        };
         let schema = Schema::at(server.url());
-        let pooler = Self { process, url, schema, _server: server, _folder: folder };
+        let (process, url) = begin();
+        let mut pooler = Self { process, url, schema, _server: server, _folder: folder };
         let began = Instant::now();
         while pooler.settings().await.is_none() {
             assert!(began.elapsed() < PATIENCE, "the pooler never answers");
+            // Somebody else may have taken its port meanwhile.
+            if pooler.process.try_wait().unwrap().is_some() {
+                (pooler.process, pooler.url) = begin();
+            }
             sleep(std::time::Duration::from_millis(20)).await;
         }
         Some(pooler)

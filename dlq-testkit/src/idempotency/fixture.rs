@@ -88,8 +88,12 @@ impl<F: IdempotencyFixture> IdempotencyCheck<F> {
         self.fixture.clock().is_some()
     }
 
-    pub(super) fn lease(&self) -> Duration {
-        if self.controls_time() { Duration::from_secs(30) } else { Duration::from_millis(400) }
+    /// One that does not end while a check runs, unless time is passed for it.
+    pub(super) const LEASE: Duration = Duration::from_secs(30);
+
+    /// One that a check waits for.
+    pub(super) fn brief(&self) -> Duration {
+        if self.controls_time() { Self::LEASE } else { Duration::from_millis(400) }
     }
 
     pub(super) async fn pass(&self, time: Duration) {
@@ -100,21 +104,35 @@ impl<F: IdempotencyFixture> IdempotencyCheck<F> {
     }
 
     pub(super) async fn outlast_leases(&self) {
-        self.pass(self.lease() + Duration::from_millis(50)).await;
+        self.pass(self.brief() + Duration::from_millis(50)).await;
     }
 
-    pub(super) async fn claim_as(&self, consumer: &str, key: &[u8]) -> IdempotencyClaim {
+    pub(super) async fn claim_as(
+        &self,
+        consumer: &str,
+        key: &[u8],
+        lease: Duration,
+    ) -> IdempotencyClaim {
         let (consumer, key) = (Arc::from(consumer), Bytes::copy_from_slice(key));
-        self.store.claim(consumer, key, self.lease()).await.expect("claim answers")
+        self.store.claim(consumer, key, lease).await.expect("claim answers")
     }
 
     pub(super) async fn claim(&self, key: &str) -> IdempotencyClaim {
-        self.claim_as("orders.handle", key.as_bytes()).await
+        self.claim_as("orders.handle", key.as_bytes(), Self::LEASE).await
     }
 
     /// Claims a key that must be new, and returns the token, the attempts and the crashes.
     pub(super) async fn take(&self, key: &str) -> (IdempotencyToken, u32, u32) {
-        match self.claim(key).await {
+        self.take_for(key, Self::LEASE).await
+    }
+
+    /// The same with a lease that is to end.
+    pub(super) async fn take_briefly(&self, key: &str) -> (IdempotencyToken, u32, u32) {
+        self.take_for(key, self.brief()).await
+    }
+
+    async fn take_for(&self, key: &str, lease: Duration) -> (IdempotencyToken, u32, u32) {
+        match self.claim_as("orders.handle", key.as_bytes(), lease).await {
             IdempotencyClaim::New { token, attempts, crashes } => (token, attempts, crashes),
             other => panic!("`{key}` is not new: {other:?}"),
         }
@@ -128,8 +146,8 @@ impl<F: IdempotencyFixture> IdempotencyCheck<F> {
         self.store.release(token.clone(), release).await.expect("release answers")
     }
 
-    pub(super) async fn extend(&self, token: &IdempotencyToken) -> bool {
-        self.store.extend(token.clone(), self.lease()).await.expect("extend answers")
+    pub(super) async fn extend(&self, token: &IdempotencyToken, lease: Duration) -> bool {
+        self.store.extend(token.clone(), lease).await.expect("extend answers")
     }
 
     pub(super) async fn purge(&self, limit: u32) -> u64 {

@@ -128,8 +128,8 @@ pub async fn extending_keeps_the_lease<F: TransportFixture>(check: Check<F>) {
         return check.left_out("the transport has no leases");
     };
     let mut other = check.source().await;
-    for _ in 0..4 {
-        check.nothing(&mut other, lease / 2).await;
+    for _ in 0..9 {
+        check.nothing(&mut other, lease / 6).await;
         settle.extend().await.expect("a lease that has not ended can be extended");
     }
     settle.settle(Disposition::Succeeded).await.expect("an acknowledgement is confirmed");

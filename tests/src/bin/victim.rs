@@ -1,4 +1,4 @@
-//! A consumer that the tests kill: `victim FOLDER [--repaired] [--slow]`. It runs until nothing is left, or `SIGTERM`.
+//! A consumer that the tests kill: `victim FOLDER [--repaired] [--slow | --slower]`. It runs until nothing is left, or `SIGTERM`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ enum WorkError {
 struct World {
     journal: Journal,
     repaired: bool,
-    slow: bool,
+    pause: Duration,
 }
 
 #[dlq_handler(
@@ -40,8 +40,7 @@ async fn work(
     State(world): State<World>,
 ) -> Result<(), WorkError> {
     world.journal.note("run", n).map_err(|_| WorkError::Down)?;
-    let pause = Duration::from_millis(if world.slow { 50 } else { 1 });
-    tokio::time::sleep(pause).await;
+    tokio::time::sleep(world.pause).await;
     match kind(n) {
         Kind::Flaky if attempt.number() == 1 => return Err(WorkError::Down),
         Kind::Down if !world.repaired => return Err(WorkError::Down),
@@ -56,13 +55,16 @@ async fn work(
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let folder = PathBuf::from(args.first().ok_or("usage: victim FOLDER [--repaired] [--slow]")?);
+    let folder =
+        PathBuf::from(args.first().ok_or("usage: victim FOLDER [--repaired] [--slow | --slower]")?);
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
     let broker = FileBroker::open(&folder.join(JOURNAL))?;
     broker.journal().note(START, 0)?;
     let store = SqliteStore::open(folder.join(STORE)).await?;
-    let world =
-        World { journal: broker.journal(), repaired: has("--repaired"), slow: has("--slow") };
+    let pauses = [("--slower", 2_000), ("--slow", 50)].into_iter();
+    let pause = pauses.filter(|(flag, _)| has(flag)).map(|(_, pause)| pause).next().unwrap_or(1);
+    let pause = Duration::from_millis(pause);
+    let world = World { journal: broker.journal(), repaired: has("--repaired"), pause };
     let handler = work::handler()
         .with_state(world)
         .idempotency(store.idempotency())

@@ -79,7 +79,7 @@ async fn g6_who_was_taken_over_goes_on_with_the_rest() {
     let letters = shop.bury(&shop.dead(0..100)).await;
     let others = shop.letters();
     let begun = Notify::new();
-    let slow = to_origin(&letters, 1).with_rate(40);
+    let slow = to_origin(&letters, 1).with_rate(15);
     let slowly = slow.run(pending(), |_| begun.notify_one());
     let quickly = async {
         begun.notified().await;
