@@ -285,7 +285,7 @@ async fn who_vanishes_in_the_middle_of_a_call_holds_its_letters_up_for_a_moment_
     let schema = Schema::fresh();
     let builder = PostgresStore::builder(&proxy.url).schema(&schema.name);
     // Long enough for what follows to come before it has ended.
-    let builder = builder.answer_timeout(ANSWER * 12).statement_timeout(ANSWER * 8);
+    let builder = builder.answer_timeout(ANSWER * 5).statement_timeout(ANSWER * 4);
     let vanishing = builder.open().await.unwrap();
     let other = schema.store().await;
     let now = || escalation(&letter(0), 1, Timestamp::EPOCH);
