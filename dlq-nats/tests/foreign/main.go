@@ -3,7 +3,7 @@
 //	foreign URL STREAM DURABLE
 //
 // `ok` is acknowledged, `fail` is given back, `term` is refused for good, `die` ends the process. It ends by itself when
-// nothing has come for two seconds.
+// nothing is left.
 package main
 
 import (
@@ -21,7 +21,7 @@ func main() {
 	if len(os.Args) != 4 {
 		log.Fatal("usage: foreign URL STREAM DURABLE")
 	}
-	connection, err := nats.Connect(os.Args[1])
+	connection, err := nats.Connect(os.Args[1], nats.Timeout(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,7 +40,14 @@ func main() {
 	for {
 		messages, err := consumer.Fetch(1, nats.MaxWait(2*time.Second))
 		if err == nats.ErrTimeout {
-			return
+			info, err := consumer.ConsumerInfo()
+			if err != nil {
+				log.Fatal(err)
+			}
+			if info.NumPending == 0 && info.NumAckPending == 0 {
+				return
+			}
+			continue
 		}
 		if err != nil {
 			log.Fatal(err)

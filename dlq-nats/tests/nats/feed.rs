@@ -14,7 +14,7 @@ use crate::fixture::{PATIENCE, Server, available};
 const STORE: &str = "sqlite:///dlq.db";
 
 async fn open(server: &Server, store: &str) -> Result<NatsFeed, dlq_core::StoreError> {
-    let lease = Duration::from_secs(1);
+    let lease = Duration::from_secs(5);
     NatsFeed::open(&server.client, &DlqStream::new(), "dlq-ingest", store, lease).await
 }
 
