@@ -12,7 +12,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use bytes::Bytes;
 use dlq_core::protocol::Decoded;
-use dlq_core::{Position, StoreError, StoreErrorKind};
+use dlq_core::{Position, StoreError, StoreErrorKind, Timestamp};
 use futures_util::TryStreamExt as _;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -129,19 +129,60 @@ async fn look(
             Err(_) | Ok(None) => continue,
             Ok(Some(whole)) => whole,
         };
-        let died_at = whole.read.rest.facts.map(|facts| facts.died_at);
+        let Some(facts) = whole.read.rest.facts else { continue };
         for n in may_be {
-            found[n] = died_at == Some(about[n].timestamp);
+            found[n] = is_of(about[n], &decoded, facts.died_at);
         }
     }
     Ok(found)
 }
 
-/// Whether a letter with these headers may be of that message: one that was sent back is where it was not born.
+/// Whether a letter with these headers may be of that message: one that was sent back does not stand where it was born.
 fn may_be_of(about: &Advisory, decoded: &Decoded) -> bool {
-    let born = &decoded.original;
-    let stands = born.topic.as_deref() == Some(about.stream.as_str())
-        && born.offset == Some(Position::Offset(about.sequence));
     decoded.consumer.as_deref() == Some(about.consumer.as_str())
-        && (stands || decoded.generation > Some(0))
+        && (was_born_there(about, decoded) || decoded.generation > Some(0))
+}
+
+/// Whether a letter that may be is. What nobody seemed to have told of was given a time when it was found.
+fn is_of(about: &Advisory, decoded: &Decoded, died_at: Timestamp) -> bool {
+    died_at == about.timestamp || (was_born_there(about, decoded) && died_at > about.timestamp)
+}
+
+fn was_born_there(about: &Advisory, decoded: &Decoded) -> bool {
+    let born = &decoded.original;
+    born.topic.as_deref() == Some(about.stream.as_str())
+        && born.offset == Some(Position::Offset(about.sequence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_is_of_the_death_that_was_told_of() {
+        let told = Timestamp::from_millis(5_000);
+        let about = Advisory::left("JOBS", "mail", 7, 1, told);
+        let is_of = |stream: &str, sequence, consumer: &str, generation, died_at| {
+            let mut decoded = Decoded::default();
+            decoded.original.topic = Some(stream.to_owned());
+            decoded.original.offset = Some(Position::Offset(sequence));
+            decoded.consumer = Some(consumer.to_owned());
+            decoded.generation = Some(generation);
+            may_be_of(&about, &decoded) && is_of(&about, &decoded, died_at)
+        };
+        let (before, after) =
+            (told.before(Duration::from_secs(1)), told.after(Duration::from_secs(1)));
+        assert!(is_of("JOBS", 7, "mail", 0, told));
+        assert!(is_of("JOBS", 7, "mail", 0, after), "it was found before it was heard of");
+        assert!(is_of("ORDERS", 2, "mail", 1, told), "it had been sent back");
+        for (stream, sequence, consumer, generation, died_at) in [
+            ("JOBS", 7, "mail", 0, before),
+            ("JOBS", 7, "sms", 0, told),
+            ("JOBS", 8, "mail", 0, told),
+            ("USERS", 7, "mail", 0, told),
+            ("ORDERS", 2, "mail", 1, after),
+        ] {
+            assert!(!is_of(stream, sequence, consumer, generation, died_at));
+        }
+    }
 }
