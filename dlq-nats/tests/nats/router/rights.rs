@@ -31,7 +31,7 @@ async fn a_stream_whose_consumers_cannot_be_listed_keeps_nobody_from_the_others(
     let visits = stream::Config { name: "VISITS".to_owned(), ..stream::Config::default() };
     server.context.create_stream(visits).await.unwrap();
     let app = server.connect("app", "p").await;
-    let context = ContextBuilder::new().timeout(SECOND).build(app);
+    let context = ContextBuilder::new().timeout(SECOND * 3).build(app);
     let router = EventRouter::builder(context).sweep_every(SECOND / 4);
     let router = Routing::with(router).await;
     server.context.publish("users.a", "user".into()).await.unwrap().await.unwrap();
