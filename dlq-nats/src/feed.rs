@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
+use crate::leader::{self, Which};
 use crate::letters::StoredLetter;
 use crate::permissions;
 use crate::publish::unwritable;
@@ -175,12 +176,18 @@ impl NatsFeed {
         }
     }
 
+    /// The server that keeps the consumer may be behind, so that the leader of the stream has the last word.
     async fn is_at_end(&self) -> Result<bool, StoreError> {
         let stream = self.context.get_stream_no_info(&self.stream).await;
         let stream = stream.map_err(|error| unwritable(READING, error))?;
         let info = stream.consumer_info(&self.consumer).await;
         let info = info.map_err(|error| unwritable(READING, error))?;
-        Ok(info.num_pending == 0 && info.num_ack_pending == 0)
+        if info.num_pending > 0 || info.num_ack_pending > 0 {
+            return Ok(false);
+        }
+        let last = Which::Last(&info.config.filter_subject);
+        let last = leader::get(&self.context, READING, &self.stream, last).await?;
+        Ok(last.is_none_or(|last| last.sequence <= info.delivered.stream_sequence))
     }
 
     async fn read(&self, fetched: &Fetched) -> Result<Fed, StoreError> {

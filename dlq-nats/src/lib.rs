@@ -73,6 +73,7 @@ pub mod idempotency;
 mod inboxes;
 mod jetstream;
 mod lane;
+mod leader;
 mod letters;
 mod lines;
 mod marks;

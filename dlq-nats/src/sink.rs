@@ -63,8 +63,8 @@ impl NatsSink {
         Ok(Self { context, stream, config: Arc::new(config), inboxes })
     }
 
-    pub(crate) fn replicas(&self) -> usize {
-        self.stream.replicas
+    pub(crate) fn stream(&self) -> &DlqStream {
+        &self.stream
     }
 
     fn describe(&self, letter: &DeadLetter) -> Described {

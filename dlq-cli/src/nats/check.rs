@@ -19,7 +19,18 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let deployment = match &args.deployment {
         Some(file) => broker::read_deployment(file)?,
-        None => given(at, args).await?,
+        None => match at.permitted(given(at, args)).await {
+            Ok(deployment) => deployment,
+            Err(error) => {
+                // Where there is no JetStream nothing can be looked for, and that is all that there is to say.
+                let mut findings = Deployment::default().check(&at.context).await?;
+                findings.retain(|finding| finding.setting == "jetstream");
+                if findings.is_empty() {
+                    return Err(error);
+                }
+                return commands::show_findings(out, &at.shown, &findings);
+            }
+        },
     };
     let findings = deployment.check(&at.context).await?;
     commands::show_findings(out, &at.shown, &findings)
@@ -28,13 +39,13 @@ pub(super) async fn run(
 /// What the arguments say; the stream of dead letters is taken as it is.
 async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
-    let there = broker.config(&broker.stream).await.ok().flatten();
+    let there = broker.config(&broker.stream).await?;
     deployment.letters = match there {
         Some(_) => broker.letters().await?,
         None => DlqStream::new().with_name(&broker.stream),
     };
     // Where no consumer is ours, nobody needs it.
-    let retries = broker.config(&args.retry_stream).await.ok().flatten();
+    let retries = broker.config(&args.retry_stream).await?;
     deployment.retries = match retries.as_ref().and_then(existing_retries) {
         Some(there) => Some(there),
         None if args.consumer.is_empty() => None,

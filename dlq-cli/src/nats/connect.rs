@@ -1,12 +1,14 @@
 //! A connection to the servers that a URL names, and to the stream of dead letters there.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dlq_nats::async_nats::jetstream::context::GetStreamErrorKind;
 use dlq_nats::async_nats::jetstream::{self, Context, ErrorCode, stream};
-use dlq_nats::async_nats::{ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError};
+use dlq_nats::async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError,
+};
 use dlq_nats::{DlqStream, RetryStream, ingest_marks};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
@@ -16,6 +18,10 @@ use crate::broker::Mark;
 use crate::cli::BrokerArgs;
 use crate::error::{CliError, chain};
 
+/// What is asked for, and done without where it is refused: who the user is, which JetStream domain it is, and up to
+/// where routers have looked, which those that watch work queues and interest streams need, and say so.
+const OPTIONAL: [&str; 3] =
+    ["\"$SYS.REQ.USER.INFO\"", "API.INFO\"", "API.STREAM.INFO.KV_DLQ_ROUTER\""];
 /// How long one server may take.
 const CONNECTING: Duration = Duration::from_secs(3);
 /// How long all of them together may take.
@@ -30,6 +36,9 @@ pub(crate) struct Broker {
     pub(crate) stream: String,
     /// The URL, fit to be shown.
     pub(crate) shown: String,
+    /// The servers that it names, and how they are connected to.
+    servers: Vec<ServerAddr>,
+    options: Box<ConnectOptions>,
     refusals: Arc<Refusals>,
 }
 
@@ -89,7 +98,8 @@ impl Broker {
             }
             options = options.add_root_certificates(file.clone());
         }
-        let connected = tokio::time::timeout(PATIENCE, options.connect(url.servers)).await;
+        let connected =
+            tokio::time::timeout(PATIENCE, options.clone().connect(&url.servers[..])).await;
         let client = match connected {
             Ok(Ok(client)) => client,
             Ok(Err(error)) => return Err(not_connected(&shown, &error)),
@@ -103,7 +113,36 @@ impl Broker {
             None => jetstream::new(client),
         };
         let is_own = args.js_domain.is_none();
-        Ok(Self { context, is_own, stream: url.stream, shown, refusals })
+        let (stream, servers, options) = (url.stream, url.servers, Box::new(options));
+        Ok(Self { context, is_own, stream, shown, servers, options, refusals })
+    }
+
+    /// A connection to each of the servers that the URL names, to that one alone, also to one that is not there yet. None
+    /// where it names one only.
+    pub(crate) async fn each(&self) -> Result<Vec<Client>, CliError> {
+        let mut clients = Vec::new();
+        for server in self.servers.iter().filter(|_| self.servers.len() > 1) {
+            let name = format!("{}:{}", server.host(), server.port());
+            let options = ConnectOptions::clone(&self.options)
+                .ignore_discovered_servers()
+                .retry_on_initial_connect()
+                .event_callback(move |event| {
+                    match event {
+                        Event::Connected => tracing::debug!("{name}: connected"),
+                        event => tracing::warn!("{name}: {event}"),
+                    }
+                    ready(())
+                });
+            let client = options.connect(server).await;
+            clients.push(client.map_err(|error| not_connected(&self.shown, &error))?);
+        }
+        Ok(clients)
+    }
+
+    /// Whether there are more servers than the URL names.
+    pub(crate) fn has_others(&self) -> bool {
+        let found = self.context.client().server_info().connect_urls;
+        self.servers.len() == 1 && found.len() > 1
     }
 
     /// What `work` yields, unless the server refuses something on the way, which it would wait for in vain.
@@ -249,9 +288,11 @@ fn hear(refusals: &Refusals, event: &Event) {
     }
 }
 
-/// Whether the server says that this user may not do something. Whatever else it says is no matter of rights.
+/// Whether the server says that this user may not do something that is needed. Whatever else it says is no matter of
+/// rights.
 fn is_refusal(text: &str) -> bool {
     text.to_ascii_lowercase().contains("permissions violation")
+        && !OPTIONAL.iter().any(|subject| text.contains(subject))
 }
 
 fn not_connected(shown: &str, error: &ConnectError) -> CliError {
@@ -286,6 +327,12 @@ mod tests {
             ["Stale Connection", "maximum connections exceeded", "Unknown Protocol Operation"]
         {
             assert_eq!(says(text), None, "{text}");
+        }
+        for subject in
+            ["$SYS.REQ.USER.INFO", "$JS.API.INFO", "$JS.hub.API.STREAM.INFO.KV_DLQ_ROUTER"]
+        {
+            let text = format!("Permissions Violation for Publish to \"{subject}\"");
+            assert_eq!(says(&text), None, "it is done without");
         }
         let text = "Permissions Violation for Publish to \"$JS.ACK.DLQ.x.1.1.1.1.0\"";
         assert_eq!(says(text).as_deref(), Some(text));

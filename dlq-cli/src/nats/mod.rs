@@ -36,7 +36,7 @@ pub(crate) async fn run(
             let looking = async {
                 let stream = at.letters().await?;
                 if broker::changes(&command) {
-                    let marks = at.marks(&stream).await.unwrap_or_default();
+                    let marks = at.marks(&stream).await?;
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
                 let letters = BoxLetters::new(NatsLetters::new(&at.context, stream));

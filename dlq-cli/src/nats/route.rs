@@ -18,6 +18,13 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let counted = Counted::open(args.metrics.as_deref(), "this router").await?;
     let router = broker.permitted(open(broker, &args)).await?;
+    if broker.has_others() {
+        say!(
+            "note: {} names one server of several; name all of them (nats://HOST,HOST,HOST/STREAM), and each is listened to, so \
+             that the death of one makes nobody deaf",
+            broker.shown
+        );
+    }
     let report = until_asked(|stop| async {
         let (what, to) = (watched(&args), &broker.shown);
         say!("routing what {what} give up into {to}; ask me to end with Ctrl-C");
@@ -64,6 +71,9 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
     }
     if let Some(header) = &args.event_header {
         builder = builder.event_header(header.as_str());
+    }
+    for client in broker.each().await? {
+        builder = builder.also_heard_by(client);
     }
     for stream in &args.stream {
         builder = builder.stream(stream);

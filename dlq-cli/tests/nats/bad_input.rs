@@ -8,7 +8,7 @@ use dlq_nats::async_nats::{self, ConnectOptions};
 use dlq_testkit::fixtures::letter;
 
 use crate::common::{Ran, dlq};
-use crate::fixture::{Bench, PATIENCE, server_with};
+use crate::fixture::{Bench, PATIENCE, server_in, server_with};
 use crate::process::Process;
 
 fn run(args: &[&str]) -> Ran {
@@ -133,6 +133,20 @@ async fn who_may_not_is_told_what() {
     process.signal("-TERM");
     let ran = process.end().ok();
     assert!(ran.out.contains("1 letters stored"), "{}", ran.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_there_is_a_store_is_not_guessed() {
+    // Who asks for consumers of the stream is not heard.
+    let lost = r#"{ "$JS.API.CONSUMER.LIST.DLQ": "nowhere" }"#;
+    let Some(server) = tokio::task::block_in_place(|| server_in("mappings", lost)) else {
+        return;
+    };
+    let client = async_nats::connect(server.url()).await.unwrap();
+    dlq_nats::NatsSink::open(&client, dlq_nats::DlqStream::new()).await.unwrap();
+    let ran = run(&["delete", "--all", "--yes", "--from", server.url()]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(!ran.err.contains("ingest"), "{}", ran.err);
 }
 
 const ACCOUNTS: &str = r#"{

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use dlq_nats::async_nats;
 use dlq_nats::async_nats::jetstream::{consumer::pull, stream};
+use dlq_nats::{DlqStream, NatsSink};
 
+use crate::common::dlq;
 use crate::fixture::{Bench, server_with};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,6 +62,23 @@ async fn what_is_set_wrongly_is_found_and_the_rest_is_fine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_asked_is_not_taken_for_what_is_not_there() {
+    const USERS: &str = r#"{ users: [ { user: "guest", password: "guest" }, { user: "bob", password: "s3cret",
+        permissions: { publish: { deny: ["$JS.API.STREAM.INFO.DLQ"] } } } ] }"#;
+    let Some(server) = tokio::task::block_in_place(|| server_with("authorization", USERS)) else {
+        return;
+    };
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let kept = DlqStream::new().with_max_age(Duration::from_secs(3600));
+    NatsSink::open(&client, kept).await.unwrap();
+    let bob = format!("nats://bob:s3cret@{}", server.url().trim_start_matches("nats://"));
+    let ran = tokio::task::block_in_place(|| dlq(&["check", "--from", &bob]).output());
+    let ran = crate::common::Ran::from(ran.unwrap());
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.out.is_empty() && ran.err.contains("$JS.API.STREAM.INFO.DLQ"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_jetstream_is_a_finding() {
     const ACCOUNTS: &str = r#"{
         JS: { jetstream: enabled, users: [ { user: "guest", password: "guest" } ] },
@@ -69,8 +89,7 @@ async fn a_server_without_jetstream_is_a_finding() {
     };
     let host = server.url().trim_start_matches("nats://").trim_end_matches('/').to_owned();
     let from = format!("nats://ana:s3cret@{host}");
-    let ran =
-        tokio::task::block_in_place(|| crate::common::dlq(&["check", "--from", &from]).output());
+    let ran = tokio::task::block_in_place(|| dlq(&["check", "--from", &from]).output());
     let ran = crate::common::Ran::from(ran.unwrap());
     assert_eq!(ran.code, 3, "{}", ran.err);
     assert!(ran.out.contains("jetstream is not available"), "{}", ran.out);

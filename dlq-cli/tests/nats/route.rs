@@ -7,6 +7,7 @@ use dlq_core::{Filter, Reason};
 use dlq_nats::NatsLetters;
 use dlq_nats::async_nats::jetstream::consumer::{PullConsumer, pull};
 use dlq_nats::async_nats::jetstream::{AckKind, stream};
+use dlq_services::{Service, or_skip};
 use futures_util::StreamExt as _;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -223,4 +224,49 @@ async fn who_may_not_read_messages_is_told_at_once() {
     let ran = Process::start(dlq(&["route", "--from", &bob, "--stream", "ORDERS"])).end();
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(ran.err.contains("`$JS.API.STREAM.MSG.GET.ORDERS`"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_can_do_without_may_be_refused() {
+    const USERS: &str = r#"{ users: [ { user: "guest", password: "guest" }, { user: "bob", password: "s3cret",
+        permissions: { publish: { deny: ["$SYS.REQ.USER.INFO", "$JS.API.INFO", "$JS.API.STREAM.INFO.KV_DLQ_ROUTER"] } } } ] }"#;
+    let Some(server) = tokio::task::block_in_place(|| server_with("authorization", USERS)) else {
+        return;
+    };
+    let bob = format!("nats://bob:s3cret@{}/DLQ", server.url().trim_start_matches("nats://"));
+    let mut process = Process::start(dlq(&["route", "--from", &bob]));
+    process.says("routing what all consumers give up into");
+    process.signal("-TERM");
+    process.end().ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_listens_to_each_server_that_is_named() {
+    let started = tokio::task::block_in_place(|| Service::Nats.builder().ours().start_cluster());
+    let Ok(cluster) = or_skip(Service::Nats, started) else { return };
+    let hosts: Vec<&str> =
+        cluster.nodes().iter().map(|node| node.url().trim_start_matches("nats://")).collect();
+    let route = |hosts: &[&str]| {
+        let from = format!("nats://{}/DLQ", hosts.join(",").replace('/', ""));
+        let mut process = Process::start(dlq(&["route", "--from", &from, "--replicas", "3"]));
+        if hosts.len() == 1 {
+            process.says("names one server of several");
+        }
+        process.says("routing what all consumers give up into");
+        process
+    };
+    let process = route(&hosts);
+    for node in cluster.nodes() {
+        // Nobody else subscribes to them as a client.
+        let listens = |page: &str| page.matches("\"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIV").count();
+        let page = "/connz?subs=1";
+        tokio::task::block_in_place(|| {
+            until(&node.monitor().unwrap(), page, |page| listens(page) > 0)
+        });
+    }
+    process.signal("-TERM");
+    process.end().ok();
+    let process = route(&hosts[..1]);
+    process.signal("-TERM");
+    process.end().ok();
 }

@@ -4,7 +4,7 @@ mod extent;
 mod ledger;
 mod reading;
 mod replay;
-mod scan;
+pub(crate) mod scan;
 mod send;
 mod snapshot;
 mod stored;
@@ -28,7 +28,8 @@ use snapshot::Snapshot;
 /// does it.
 ///
 /// Several copies of a death are one letter, of several deaths of a message the latest counts, and the same death with
-/// other bytes is a second letter, as in a store. What is in the stream and was not written by a
+/// other bytes is a second letter, as in a store. All that the leader of the stream has is read: where a server that keeps
+/// a copy is behind it is asked again, and one that stays behind is an error. What is in the stream and was not written by a
 /// [`NatsSink`](crate::NatsSink), or has lost a part that stood aside, is passed over, with a warning.
 ///
 /// # Cost

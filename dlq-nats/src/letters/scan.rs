@@ -3,12 +3,14 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::{Batch, Config};
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy};
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::State;
 use async_nats::jetstream::{Context, Message};
 use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, stream};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use crate::leader::{self, Which};
 use crate::place::{Place, handed};
 use crate::publish::unwritable;
 
@@ -19,6 +21,8 @@ const BYTES: u64 = 16 * 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a reader at the end waits until it looks whether its consumer is still there.
 const WATCH: Duration = Duration::from_secs(5);
+/// Between two looks at a server that is behind.
+const PAUSE: Duration = Duration::from_millis(500);
 /// What nobody reads from any more is removed by the server.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -47,7 +51,8 @@ pub(crate) fn batch_of(state: &State) -> usize {
 
 impl Scan {
     /// Reads by a consumer that is gone soon after the last message was read. A scan that follows goes on after an
-    /// error, where it stood; any other ends.
+    /// error, where it stood; any other ends, and has then read all that the leader of the stream has: the consumer is on
+    /// whichever server keeps the stream, which may be behind.
     pub(crate) fn run(self, context: Context) -> Scanned {
         let follow = self.follow;
         let reader = Reader {
@@ -59,6 +64,8 @@ impl Scan {
             batch: None,
             left: 0,
             asked: Instant::now(),
+            behind: None,
+            end: None,
         };
         stream::unfold(Some(reader), move |reader| async move {
             let mut reader = reader?;
@@ -87,6 +94,10 @@ struct Reader {
     left: u64,
     /// When the server was last asked for messages.
     asked: Instant,
+    /// Since when the leader has messages that the consumer does not know.
+    behind: Option<Instant>,
+    /// The last sequence that the leader had when the consumer first had no more.
+    end: Option<u64>,
 }
 
 impl Reader {
@@ -110,6 +121,7 @@ impl Reader {
                             continue;
                         }
                         (self.read, self.handed) = (place.sequence, handed);
+                        self.behind = None;
                         return Ok(Some((message, place)));
                     }
                     None => self.batch = None,
@@ -130,6 +142,9 @@ impl Reader {
                 consumer.fetch().max_messages(most).messages().await
             } else if self.scan.follow {
                 consumer.batch().max_messages(most).expires(WATCH).messages().await
+            } else if self.is_behind().await? {
+                self.consumer = None;
+                continue;
             } else {
                 return Ok(None);
             };
@@ -165,6 +180,44 @@ impl Reader {
         tracing::debug!(stream = self.scan.stream, read = self.read, "what was handed out is lost");
         self.consumer = None;
         self.batch = None;
+    }
+
+    /// Whether the leader has more, when the consumer says that there is no more. What comes from now on is not waited
+    /// for.
+    async fn is_behind(&mut self) -> Result<bool, StoreError> {
+        let Scan { operation, stream, subject, .. } = &self.scan;
+        let subject = if subject.is_empty() { ">" } else { subject };
+        let last = leader::get(&self.context, operation, stream, Which::Last(subject)).await?;
+        let Some(last) = last.filter(|last| self.wants(last)) else { return Ok(false) };
+        if self.read >= *self.end.get_or_insert(last.sequence) {
+            return Ok(false);
+        }
+        match self.behind {
+            // It may have come a moment ago.
+            None => self.behind = Some(Instant::now()),
+            Some(since) if since.elapsed() <= PATIENCE => sleep(PAUSE).await,
+            Some(_) => return Err(self.left_behind(last.sequence)),
+        }
+        Ok(true)
+    }
+
+    fn left_behind(&self, last: u64) -> StoreError {
+        let Scan { operation, stream, .. } = &self.scan;
+        let text = format!(
+            "the server that was asked has stream `{stream}` up to sequence {} only, and its leader has {last}: it may \
+             be catching up, so try again; look at the cluster if that does not help",
+            self.read
+        );
+        StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text)
+    }
+
+    fn wants(&self, message: &StreamMessage) -> bool {
+        let is_within = match self.scan.from {
+            DeliverPolicy::ByStartSequence { start_sequence } => message.sequence >= start_sequence,
+            DeliverPolicy::ByStartTime { start_time } => message.time >= start_time,
+            _ => true,
+        };
+        is_within && message.sequence > self.read
     }
 
     /// Whether there is more.

@@ -30,6 +30,7 @@ const PREFETCH: usize = 128;
 #[must_use = "a router does nothing until it runs"]
 pub struct EventRouter {
     client: Client,
+    ears: Vec<Client>,
     shared: Arc<Shared>,
     puller: Puller,
     every: Duration,
@@ -42,13 +43,14 @@ pub struct EventRouterBuilder {
     context: Context,
     api: Option<&'static str>,
     config: RouterConfig,
+    ears: Vec<Client>,
 }
 
 impl EventRouter {
     /// A router of everything that the account's consumers give up.
     pub fn builder(jetstream: impl JetStream) -> EventRouterBuilder {
         let (context, api) = (jetstream.context(), jetstream.api());
-        EventRouterBuilder { context, api, config: RouterConfig::default() }
+        EventRouterBuilder { context, api, config: RouterConfig::default(), ears: Vec::new() }
     }
 
     /// Listens and writes until `stop` is ready, finishes what it has in hand, and reports. What cannot be written then is
@@ -58,10 +60,12 @@ impl EventRouter {
     ///
     /// Dropped, it stops at once, and what it had in hand comes again.
     pub async fn run(self, stop: impl Future<Output = ()>) -> RouterReport {
-        let Self { client, shared, puller, every } = self;
+        let Self { client, ears, shared, puller, every } = self;
         let mut parts = JoinSet::new();
         parts.spawn(ears::durable(Arc::clone(&shared), client.clone(), puller));
-        parts.spawn(ears::plain(Arc::clone(&shared), client));
+        for client in ears.into_iter().chain([client]) {
+            parts.spawn(ears::plain(Arc::clone(&shared), client));
+        }
         parts.spawn(sweep::sweep(Arc::clone(&shared), every));
         watch_over(parts, &shared.stop, stop, || shared.counts.count(Event::Broken)).await;
         shared.counts.report()
@@ -168,6 +172,16 @@ impl EventRouterBuilder {
         self
     }
 
+    /// Listens by this connection as well; may be called several times. In a cluster the one server that dies may be that
+    /// which keeps the advisories and that to which the router is connected: what is said then is heard by a connection to
+    /// another server only. Best is one to each server, to that one alone
+    /// ([`ignore_discovered_servers`](async_nats::ConnectOptions::ignore_discovered_servers)), since connections that go
+    /// elsewhere may all come to the same. Defaults to none.
+    pub fn also_heard_by(mut self, client: Client) -> Self {
+        self.ears.push(client);
+        self
+    }
+
     /// Makes sure of the streams.
     ///
     /// # Errors
@@ -176,7 +190,7 @@ impl EventRouterBuilder {
     /// says that the user may not fetch what is watched, or not fetch and acknowledge advisories; `Unavailable` when the
     /// server does not answer.
     pub async fn open(self) -> Result<EventRouter, StoreError> {
-        let Self { context, api, config } = self;
+        let Self { context, api, config, ears } = self;
         config.check()?;
         let watch = config.watch();
         let sink = NatsSink::open(&context, config.letters).await?;
@@ -188,12 +202,9 @@ impl EventRouterBuilder {
             }
             durable.ensure(&context).await?;
             let mut needs = durable.needs(api);
-            if let Some(api) = api {
-                let streams = watch.streams().into_iter();
-                needs.extend(streams.map(|stream| vec![format!("{api}.STREAM.MSG.GET.{stream}")]));
-            }
+            needs.extend(api.into_iter().flat_map(|api| watch.needs(api)).map(|need| vec![need]));
             permissions::require_each(&context.client(), needs).await?;
-            bucket::check(&context, sink.replicas()).await
+            bucket::check(&context, sink.stream().replicas).await
         };
         ready.await.map_err(|error| error.for_store(OPENING))?;
         let domain = Domain::find(&context).await;
@@ -208,7 +219,7 @@ impl EventRouterBuilder {
         };
         let client = context.client();
         let shared = Shared::new(context, sink, reading, watch, domain, config.max_retries);
-        Ok(EventRouter { client, shared: Arc::new(shared), puller, every })
+        Ok(EventRouter { client, ears, shared: Arc::new(shared), puller, every })
     }
 }
 

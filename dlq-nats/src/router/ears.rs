@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::advisory::{Advisory, MAX_DELIVERIES, TERMINATED};
 use super::report::{Counts, Event};
-use super::route::Shared;
+use super::route::{Routed, Shared};
 use crate::pull::{Fetched, Puller};
 use crate::settle::{NatsSettle, Server};
 
@@ -52,10 +52,12 @@ pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Pul
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
         let (shared, server) = (Arc::clone(&shared), Arc::clone(&server));
         tasks.spawn(async move {
-            let Fetched { message, reply, .. } = fetched;
+            let Fetched { message, reply, place, .. } = fetched;
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(lease);
-            let after = match heard(&shared, &message.payload, lease / 2).await {
-                Ok(()) => Disposition::Succeeded,
+            let is_first = place.delivered <= 1;
+            let after = match heard(&shared, &message.payload, is_first, lease / 2).await {
+                Ok(Routed::NotYet(after)) => Disposition::Deferred { after },
+                Ok(_) => Disposition::Succeeded,
                 Err(()) => Disposition::Deferred { after: PAUSE },
             };
             if let Err(error) = settle.settle(after).await {
@@ -94,7 +96,12 @@ pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
             let shared = Arc::clone(&shared);
             tasks.spawn(async move {
                 // The durable ear has it as well.
-                let _ = heard(&shared, &payload, PATIENCE).await;
+                let first = heard(&shared, &payload, true, PATIENCE).await;
+                if let Ok(Routed::NotYet(after)) = first
+                    && shared.stop.run_until_cancelled(sleep(after)).await.is_some()
+                {
+                    let _ = heard(&shared, &payload, false, PATIENCE).await;
+                }
                 drop(permit);
             });
         }
@@ -132,15 +139,20 @@ async fn listen(
     Ok((exhausted, client.subscribe(TERMINATED).await?))
 }
 
-async fn heard(shared: &Shared, payload: &Bytes, patience: Duration) -> Result<(), ()> {
+async fn heard(
+    shared: &Shared,
+    payload: &Bytes,
+    is_first: bool,
+    patience: Duration,
+) -> Result<Routed, ()> {
     let Some(advisory) = Advisory::read(payload) else {
         tracing::error!(
             advisory = %String::from_utf8_lossy(payload.get(..500).unwrap_or(payload)),
             "an advisory is not understood; it is passed over"
         );
-        return Ok(());
+        return Ok(Routed::Nothing);
     };
-    shared.route(&advisory, patience).await.map(drop).map_err(|error| {
+    shared.route(&advisory, is_first, patience).await.map_err(|error| {
         tracing::error!(
             stream = advisory.stream,
             consumer = advisory.consumer,

@@ -9,11 +9,16 @@
 //! | ear | hears | is deaf when |
 //! |---|---|---|
 //! | a durable consumer of a stream of advisories ([`AdvisoryStream`](crate::AdvisoryStream)) | also what was said while no router ran | that stream has no leader |
-//! | plain subscriptions | what is said now | the router does not run or is not connected |
+//! | plain subscriptions, on one connection or more | what is said now | the router does not run or is not connected |
 //! | a sweep, every few seconds | provokes what a server would say at the next pull only | the router does not run |
 //!
 //! All three make one letter: its identity is the message and the consumer, and the server refuses a second copy within
 //! the duplicate window. Two routers side by side are as good as one.
+//!
+//! In a cluster the server that dies may be that which keeps the advisories and that to which the router is connected. So
+//! give it a connection to each of the others, too ([`also_heard_by`](EventRouterBuilder::also_heard_by)): until another
+//! server leads the stream of advisories, what is said is heard by these only. A second router is as good where it is
+//! connected to another server, which is left to chance unless each is told its own.
 //!
 //! Routers that watch the same share one durable consumer, [`DURABLE`] for those of everything; routers that watch
 //! something else have one of their own, so that none acknowledges what is for another. One that is told to watch
@@ -32,6 +37,14 @@
 //! | the advisory is kept, nothing is written | it comes again when its lease ends | the letter is written |
 //! | the letter is sent, not confirmed | as above | the server refuses the copy, or takes the first |
 //! | the letter is confirmed, the advisory not | as above | the server refuses the copy; the advisory is acknowledged |
+//! | the same, and the message leaves its stream | as above | the letter is found; the advisory is acknowledged |
+//!
+//! # A message that is gone
+//!
+//! When a message was published is a part of the identity of its letter, so that one that is written without it would be
+//! a second letter for those that hear the same words later, and another router may have been in time. So a letter without
+//! payload is written when the death is 10 s old, in which what another one has sent is confirmed or has failed, and when
+//! the stream of letters has none of these words.
 //!
 //! # A suspicion
 //!
@@ -73,7 +86,8 @@
 //! - A message that was terminated in a stream that drops such messages, or was deleted or expired, is gone before
 //!   anybody can read it: its letter has no payload, and the attribute `nats.payload` is `lost`.
 //! - When a consumer is deleted, the server says nothing of what it had not handled.
-//! - Advisories that are sent while neither the stream of advisories has a leader nor a router is connected are lost.
+//! - Advisories that are sent while neither the stream of advisories has a leader nor a router is connected to a server
+//!   that lives are lost, but for those of work queues and interest streams, as above.
 
 mod advisory;
 mod bucket;
@@ -89,6 +103,7 @@ mod report;
 mod route;
 mod sweep;
 mod watch;
+mod written;
 
 pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
 pub use builder::{EventRouter, EventRouterBuilder};

@@ -20,17 +20,17 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, Info};
 use async_nats::jetstream::kv::Store;
-use async_nats::jetstream::stream::{
-    self, LastRawMessageErrorKind, RawMessageError, RetentionPolicy, Stream,
-};
+use async_nats::jetstream::stream::{self, RetentionPolicy};
 use dlq_core::{Clock as _, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::OPERATION;
 use super::advisory::Advisory;
 use super::bucket;
 use super::report::Event;
-use super::route::Shared;
+use super::route::{Routed, Shared};
+use crate::leader::{self, Which};
 use crate::names::token;
 
 /// How many messages of one consumer are routed in one sweep.
@@ -72,7 +72,6 @@ impl Reconciler {
         &mut self,
         shared: &Shared,
         stream: &stream::Info,
-        handle: &Stream<()>,
         consumers: &[Info],
     ) -> Result<(), async_nats::Error> {
         let leaves_no_doubt = match stream.config.retention {
@@ -84,7 +83,7 @@ impl Reconciler {
         for consumer in consumers {
             if leaves_no_doubt && shared.watch.includes(&stream.config.name, &consumer.name) {
                 // The next ones are not to wait for what this one lacks.
-                looked = looked.and(self.look_at(shared, stream, handle, consumer).await);
+                looked = looked.and(self.look_at(shared, stream, consumer).await);
             }
         }
         looked
@@ -94,7 +93,6 @@ impl Reconciler {
         &mut self,
         shared: &Shared,
         stream: &stream::Info,
-        handle: &Stream<()>,
         consumer: &Info,
     ) -> Result<(), async_nats::Error> {
         let about = (stream.config.name.clone(), consumer.name.clone());
@@ -113,7 +111,7 @@ impl Reconciler {
             // Until all of it is done, what was seen before stays: it may not be seen again for long.
             let from = self.mark(shared, &about, &before.created).await?;
             if stream.state.messages > 0 && from < before.upto {
-                let upto = route(shared, consumer, handle, from, before.upto).await?;
+                let upto = route(shared, consumer, from, before.upto).await?;
                 let has_rest = upto < before.upto;
                 self.keep(&about, Mark { upto, ..before }).await?;
                 if has_rest {
@@ -162,7 +160,7 @@ impl Reconciler {
         let bucket = match self.bucket.take() {
             Some(bucket) => bucket,
             None => {
-                let opened = bucket::open(&shared.context, shared.sink.replicas()).await;
+                let opened = bucket::open(&shared.context, shared.sink.stream().replicas).await;
                 opened.map_err(|error| error.to_string())?
             }
         };
@@ -174,23 +172,19 @@ impl Reconciler {
 async fn route(
     shared: &Shared,
     consumer: &Info,
-    stream: &Stream<()>,
     from: u64,
     upto: u64,
 ) -> Result<u64, async_nats::Error> {
     let mut left = Vec::new();
+    let stream = &consumer.stream_name;
     for filter in filters(consumer) {
         let mut next = from + 1;
         for _ in 0..=MOST {
-            match stream.get_first_raw_message_by_subject(&filter, next).await {
-                Ok(message) if message.sequence <= upto => {
-                    left.push(message.sequence);
-                    next = message.sequence + 1;
-                }
-                Ok(_) => break,
-                Err(error) if is_none(&error) => break,
-                Err(error) => return Err(error.into()),
-            }
+            let first = Which::From(&filter, next);
+            let first = leader::get(&shared.context, OPERATION, stream, first).await?;
+            let Some(message) = first.filter(|message| message.sequence <= upto) else { break };
+            left.push(message.sequence);
+            next = message.sequence + 1;
         }
     }
     left.sort_unstable();
@@ -203,7 +197,7 @@ async fn route(
         let now = SystemClock.now();
         let advisory =
             Advisory::left(&consumer.stream_name, &consumer.name, sequence, deliveries, now);
-        if shared.route(&advisory, PATIENCE).await? {
+        if shared.route(&advisory, true, PATIENCE).await? == Routed::New {
             shared.counts.count(Event::Found);
         }
     }
@@ -231,14 +225,6 @@ fn filters(consumer: &Info) -> Vec<String> {
         filters.push(">".to_owned());
     }
     filters
-}
-
-fn is_none(error: &RawMessageError) -> bool {
-    match error.kind() {
-        LastRawMessageErrorKind::NoMessageFound => true,
-        LastRawMessageErrorKind::JetStream(answer) => answer.code() == 404,
-        _ => false,
-    }
 }
 
 fn key((stream, consumer): &(String, String)) -> String {

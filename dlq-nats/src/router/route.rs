@@ -4,10 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use dlq_core::store::Receipt;
-use dlq_core::{Sink as _, StoreError, StoreErrorKind, Timestamp};
+use dlq_core::{Clock as _, Sink as _, StoreError, SystemClock, Timestamp};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -19,8 +17,9 @@ use super::metrics::Topics;
 use super::recent::Recent;
 use super::report::{Counts, Event};
 use super::watch::Watch;
+use super::written::Written;
 use crate::NatsSink;
-use crate::permissions::unanswered;
+use crate::leader::{self, Which};
 use crate::source::Reading;
 
 /// How many deaths are remembered, so that a second ear costs nothing.
@@ -38,6 +37,20 @@ struct Death {
     published: Option<i128>,
 }
 
+/// For how long a letter may be on its way that another router writes of a message which it has read in time.
+const LATE: Duration = Duration::from_secs(10);
+
+/// What has become of an advisory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Routed {
+    /// It made a letter.
+    New,
+    /// There was one, or there is to be none.
+    Nothing,
+    /// The message is gone, and somebody else may be writing its letter: it is to be asked again so much later.
+    NotYet(Duration),
+}
+
 /// What all ears share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -48,6 +61,7 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     topics: Topics,
     domain: Domain,
+    written: Written,
     /// The `max_deliver` that consumers are expected to have.
     pub(super) expected: Option<u32>,
     /// Tells all of its parts to end.
@@ -67,21 +81,35 @@ impl Shared {
         let recent = Mutex::new(Recent::new(REMEMBERED));
         let (counts, topics, stop) =
             (Counts::default(), Topics::default(), CancellationToken::new());
-        Self { context, sink, reading, watch, counts, topics, domain, expected, stop, recent }
+        let written = Written::default();
+        Self {
+            context,
+            sink,
+            reading,
+            watch,
+            counts,
+            topics,
+            domain,
+            written,
+            expected,
+            stop,
+            recent,
+        }
     }
 
-    /// Writes the letter that an advisory tells of, and returns once it is confirmed: whether it
-    /// is new. Tries until `patience` is over, or the router is to end.
+    /// Writes the letter that an advisory tells of, and returns once it is confirmed. Tries until `patience` is over, or
+    /// the router is to end. It `is_first` unless it was asked before.
     pub(super) async fn route(
         &self,
         advisory: &Advisory,
+        is_first: bool,
         patience: Duration,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Routed, StoreError> {
         let until = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_route(advisory).await {
-                Ok(is_new) => return Ok(is_new),
+            let error = match self.try_route(advisory, is_first).await {
+                Ok(routed) => return Ok(routed),
                 Err(error) => error,
             };
             self.counts.count(Event::Failed);
@@ -99,24 +127,41 @@ impl Shared {
         Ok(is_watched && self.domain.includes(&self.context, advisory.domain.as_deref()).await?)
     }
 
-    async fn try_route(&self, advisory: &Advisory) -> Result<bool, StoreError> {
+    async fn try_route(&self, advisory: &Advisory, is_first: bool) -> Result<Routed, StoreError> {
         if !self.is_ours(advisory).await? {
             self.counts.count(Event::Ignored);
-            return Ok(false);
+            return Ok(Routed::Nothing);
         }
         let about = advisory.about();
         let before = lock(&self.recent).get(&about).copied();
         if before.is_some_and(|before| before.told == advisory.timestamp) {
             self.counts.count(Event::Known);
-            return Ok(false);
+            return Ok(Routed::Nothing);
         }
-        let found = self.fetch(advisory).await?;
+        let at = Which::At(advisory.sequence);
+        let found = leader::get(&self.context, OPERATION, &advisory.stream, at).await?;
         let published = found.as_ref().map(|found| found.time.unix_timestamp_nanos());
         // Of one that is gone nobody can say whether it is another.
         let is_known = |before: Death| published.is_none() || before.published == published;
         if before.is_some_and(is_known) {
             self.counts.count(Event::Known);
-            return Ok(false);
+            return Ok(Routed::Nothing);
+        }
+        if found.is_none() {
+            if advisory.is_left {
+                // Somebody has handled or removed it since it was found.
+                return Ok(Routed::Nothing);
+            }
+            let late = LATE.saturating_sub(SystemClock.now().since(advisory.timestamp));
+            if is_first && !late.is_zero() {
+                return Ok(Routed::NotYet(late));
+            }
+            if self.written.has(&self.context, self.sink.stream(), advisory).await? {
+                self.counts.count(Event::Known);
+                let death = Death { told: advisory.timestamp, published };
+                lock(&self.recent).insert(about, death);
+                return Ok(Routed::Nothing);
+            }
         }
         let reading =
             Reading { consumer: Arc::from(advisory.consumer.as_str()), ..self.reading.clone() };
@@ -141,35 +186,7 @@ impl Shared {
             );
         }
         lock(&self.recent).insert(about, Death { told: advisory.timestamp, published });
-        Ok(is_new)
-    }
-
-    /// The message; `None` when it is there no more.
-    async fn fetch(&self, advisory: &Advisory) -> Result<Option<StreamMessage>, StoreError> {
-        let unavailable = |error: &dyn std::fmt::Display| {
-            StoreError::new(StoreErrorKind::Unavailable, OPERATION).with_detail(format!(
-                "message {} of stream `{}` could not be read: {error}",
-                advisory.sequence, advisory.stream
-            ))
-        };
-        let stream = self.context.get_stream_no_info(&advisory.stream).await;
-        let stream = stream.map_err(|error| unavailable(&error).with_source(error))?;
-        match stream.get_raw_message(advisory.sequence).await {
-            Ok(message) => Ok(Some(message)),
-            Err(error) => match error.kind() {
-                LastRawMessageErrorKind::NoMessageFound => Ok(None),
-                // So says a server of a stream that is there no more, too.
-                LastRawMessageErrorKind::JetStream(answer) if answer.code() == 404 => Ok(None),
-                LastRawMessageErrorKind::JetStream(_) => {
-                    Err(unavailable(&error).with_source(error))
-                }
-                _ => {
-                    let subject = format!("$JS.API.STREAM.MSG.GET.{}", advisory.stream);
-                    let why = unanswered(&self.context.client(), &subject);
-                    Err(unavailable(&format_args!("{error}; {why}")).with_source(error))
-                }
-            },
-        }
+        Ok(if is_new { Routed::New } else { Routed::Nothing })
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) async fn sweep(shared: Arc<Shared>, every: Duration) {
             swept = sweep.once() => swept,
         };
         if let Err(error) = swept {
-            tracing::warn!(%error, "consumers could not be looked at");
+            sweep.shared.counts.count(Event::Failed);
+            tracing::warn!(%error, "streams could not be looked at");
         }
     }
 }
@@ -58,27 +59,33 @@ impl Sweep {
             if !shared.watch.includes_stream(name) {
                 continue;
             }
-            let handle = shared.context.get_stream_no_info(name).await?;
-            let consumers: Vec<Info> = handle.consumers().try_collect().await?;
-            for consumer in &consumers {
-                if !shared.watch.includes(name, &consumer.name) {
-                    continue;
-                }
-                self.expect(consumer);
-                if is_silent(consumer) {
-                    let subject = format!("CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
-                    let request = Request::new().payload(REQUEST.into());
-                    shared.context.send_request(subject, request).await?;
-                    shared.counts.count(Event::Poked);
-                }
-            }
-            // The next streams are not to wait for what this one lacks, such as the bucket of marks.
-            let looked = self.reconciler.look(&shared, stream, &handle, &consumers).await;
-            if let Err(error) = looked {
-                tracing::warn!(stream = name, %error, "what nobody told of could not be looked for");
+            // The next streams are not to wait for what this one lacks.
+            if let Err(error) = self.look_at(stream).await {
+                shared.counts.count(Event::Failed);
+                tracing::warn!(stream = name, %error, "consumers could not be looked at");
             }
         }
         Ok(())
+    }
+
+    async fn look_at(&mut self, stream: &stream::Info) -> Result<(), async_nats::Error> {
+        let shared = Arc::clone(&self.shared);
+        let name = &stream.config.name;
+        let handle = shared.context.get_stream_no_info(name).await?;
+        let consumers: Vec<Info> = handle.consumers().try_collect().await?;
+        for consumer in &consumers {
+            if !shared.watch.includes(name, &consumer.name) {
+                continue;
+            }
+            self.expect(consumer);
+            if is_silent(consumer) {
+                let subject = format!("CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
+                let request = Request::new().payload(REQUEST.into());
+                shared.context.send_request(subject, request).await?;
+                shared.counts.count(Event::Poked);
+            }
+        }
+        self.reconciler.look(&shared, stream, &consumers).await
     }
 
     /// Tells once of each consumer that has another limit than it should.

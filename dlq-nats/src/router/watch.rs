@@ -26,12 +26,20 @@ impl Watch {
         self.includes_stream(stream) && (self.only.is_empty() || self.only.iter().any(is))
     }
 
-    /// The streams that are watched, as subjects have them; `*` for all.
-    pub(crate) fn streams(&self) -> BTreeSet<&str> {
-        if self.only.is_empty() {
-            return BTreeSet::from(["*"]);
-        }
-        self.only.iter().map(|(stream, _)| stream.as_str()).collect()
+    /// What has to be permitted under this `api`: to read what was given up, to see consumers, and to make them say what
+    /// they gave up.
+    pub(crate) fn needs(&self, api: &str) -> BTreeSet<String> {
+        let all = [("*".to_owned(), None)];
+        let watched = if self.only.is_empty() { &all[..] } else { &self.only };
+        let needs = watched.iter().flat_map(|(stream, consumer)| {
+            let consumer = consumer.as_deref().unwrap_or("*");
+            [
+                format!("{api}.STREAM.MSG.GET.{stream}"),
+                format!("{api}.CONSUMER.LIST.{stream}"),
+                format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
+            ]
+        });
+        needs.collect()
     }
 
     /// The durable consumer of those who watch the same, whatever the order in which they say it. What it acknowledges

@@ -1,5 +1,9 @@
 //! The event router, beside consumers that are not ours.
 
+mod cluster;
+mod once;
+mod rights;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +15,7 @@ use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{AckKind, kv, stream};
 use dlq_core::protocol::{Decoded, split};
 use dlq_core::{Header, Headers, Position, Reason, StoreErrorKind};
+use dlq_nats::router::EventRouterBuilder;
 use dlq_nats::router::{MESSAGES_IN_DLQ_TOTAL, RouterConfig, RouterReport};
 use dlq_nats::{DlqStream, EventRouter};
 use futures_util::StreamExt as _;
@@ -41,6 +46,10 @@ impl Routing {
         for stream in streams {
             router = router.stream(*stream);
         }
+        Self::with(router).await
+    }
+
+    async fn with(router: EventRouterBuilder) -> Self {
         let router = router.open().await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let mut task = JoinSet::new();

@@ -9,11 +9,15 @@ use dlq_nats::{DlqStream, NatsLetters};
 use dlq_services::Service;
 use dlq_tests::STREAM;
 use dlq_tower::core::{DeadLetter, Filter, Position};
+use tokio::time::{sleep, timeout};
 
 use crate::random::{Random, number};
 use crate::servers::Servers;
 use crate::victim::{Deaths, Victim};
 use crate::world::{World, check, finish, kill_servers};
+
+/// How long servers may take until letters can be read.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The servers, and the messages on them.
 struct Nats {
@@ -69,8 +73,18 @@ impl World for Nats {
 
     async fn letters(&self) -> Vec<(u64, DeadLetter)> {
         let letters = NatsLetters::new(&self.client, DlqStream::new());
-        let letters = letters.read(&Filter::new()).await.unwrap().into_iter();
-        let numbered = letters.map(|stored| {
+        let read = async {
+            loop {
+                match letters.read(&Filter::new()).await {
+                    Ok(read) => return read,
+                    // A server may have been started again a moment ago.
+                    Err(error) => assert!(error.is_transient(), "{error}"),
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let letters = timeout(PATIENCE, read).await.expect("they can be read in the end");
+        let numbered = letters.into_iter().map(|stored| {
             let Position::Offset(sequence) = stored.letter.origin.position() else {
                 panic!("{stored:?}")
             };

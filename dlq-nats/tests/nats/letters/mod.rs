@@ -1,5 +1,6 @@
 //! Letters are read from their stream and sent back.
 
+mod behind;
 mod killed;
 mod reading;
 mod replay;

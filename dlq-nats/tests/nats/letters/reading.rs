@@ -242,6 +242,8 @@ async fn letters_are_seen_as_they_arrive() {
         seen.push((stored.sequence, stored.letter.death()));
     }
     assert_eq!(seen, [(2, letter(2).death()), (3, died_again(&letter(1)).death())], "no collapse");
+    let mut after = letters.scan_from(4).await.unwrap();
+    assert!(after.next().await.unwrap().is_none(), "nothing was written from there on");
     let mut follow = letters.follow(3).await.unwrap();
     assert_eq!(follow.next().await.unwrap().unwrap().sequence, 3);
     // Waiting that is given up loses nothing.

@@ -1,0 +1,80 @@
+//! A message that is gone when an ear hears of it, and may have its letter.
+
+use async_nats::jetstream::stream;
+use dlq_core::{Clock as _, Message, Origin, Position, Sink as _, SystemClock};
+use dlq_nats::{DlqStream, NatsSink};
+use dlq_testkit::fixtures::letter_of;
+use futures_util::StreamExt as _;
+use tokio::time::{sleep, timeout};
+
+use super::{Letter, Routing, SECOND, jobs};
+use crate::fixture::{PATIENCE, Server, available};
+
+/// Waits until routers have done with so many advisories.
+async fn settled(server: &Server, advisories: u64) {
+    let kept: stream::Stream = server.context.get_stream("DLQ_ADVISORY").await.unwrap();
+    let settled = async {
+        while kept.consumer_info("dlq-router").await.unwrap().ack_floor.stream_sequence < advisories
+        {
+            sleep(SECOND / 50).await;
+        }
+    };
+    timeout(PATIENCE, settled).await.expect("the advisories are acknowledged");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_what_is_heard_again_when_the_message_is_gone_has_its_letter() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let theirs = jobs(&server, 1).await;
+    let router = Routing::start(&server).await;
+    server.context.publish("jobs.a", "slow".into()).await.unwrap().await.unwrap();
+    let mut batch = theirs.fetch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
+    let run = timeout(PATIENCE, batch.next()).await.unwrap().unwrap().unwrap();
+    Letter::until(&server, 1).await;
+    router.stop().await;
+    // The slow worker is done, and of the router nobody knows how far it was.
+    run.double_ack().await.unwrap();
+    assert_eq!(server.count("JOBS").await, 0);
+    let kept = server.context.get_stream("DLQ_ADVISORY").await.unwrap();
+    kept.delete_consumer("dlq-router").await.unwrap();
+    let router = Routing::start(&server).await;
+    settled(&server, 1).await;
+    let report = router.stop().await;
+    assert_eq!((report.routed, report.without_payload), (0, 0), "{report}");
+    assert_eq!(report.known, 1, "{report}");
+    assert_eq!(server.count("DLQ").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_a_letter_that_another_router_is_writing_is_waited_for() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    jobs(&server, 1).await;
+    let router = Routing::start(&server).await;
+    let mut read = server.client.subscribe("$JS.API.STREAM.MSG.GET.JOBS").await.unwrap();
+    server.client.flush().await.unwrap();
+    let told = SystemClock.now();
+    let advisory = serde_json::json!({
+        "type": "io.nats.jetstream.advisory.v1.terminated", "timestamp": told.to_string(),
+        "stream": "JOBS", "consumer": "theirs", "stream_seq": 7, "deliveries": 1,
+    });
+    let subject = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.JOBS.theirs";
+    server.client.publish(subject, advisory.to_string().into()).await.unwrap();
+    timeout(PATIENCE, read.next()).await.expect("the router looks for the message").unwrap();
+    // The other one has read it in time.
+    let mut letter = letter_of(Message::new("jobs.a", "read in time"), 7);
+    letter.origin = Origin::new("nats", "JOBS", Position::Offset(7));
+    letter.consumer = "theirs".to_owned();
+    letter.died_at = told;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    sink.put(vec![letter]).await.unwrap();
+    settled(&server, 1).await;
+    let report = router.stop().await;
+    assert_eq!((report.routed, report.without_payload), (0, 0), "{report}");
+    assert_eq!(server.count("DLQ").await, 1, "{report}");
+}

@@ -1,0 +1,61 @@
+//! What a router may not do, of one stream or at all.
+
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::{AckKind, stream};
+use dlq_core::StoreErrorKind;
+use dlq_nats::EventRouter;
+
+use super::{Letter, Routing, SECOND, answer, users};
+use crate::fixture::{STREAM, Server, available};
+
+/// `root` may do everything, `app` not publish there.
+fn denied(subjects: &[&str]) -> String {
+    let denied: Vec<String> = subjects.iter().map(|subject| format!("\"{subject}\"")).collect();
+    let permissions = format!("{{ publish: {{ deny: [ {} ] }} }}", denied.join(", "));
+    format!(
+        "{{ users: [ {{ user: root, password: root }}, {{ user: app, password: p, permissions: {permissions} }} ] }}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_consumers_cannot_be_listed_keeps_nobody_from_the_others() {
+    if !available() {
+        return;
+    }
+    // Nobody may ask who they are, so that nothing is known at the start.
+    let (orders, others) = ("$JS.API.CONSUMER.LIST.ORDERS", "$JS.API.CONSUMER.LIST.VISITS");
+    let users_of = denied(&[orders, others, "$SYS.REQ.USER.INFO"]);
+    let server = Server::bare(&[("authorization", &users_of)], "root", "root").await;
+    // One before, and one after it.
+    let users = users(&server).await;
+    let visits = stream::Config { name: "VISITS".to_owned(), ..stream::Config::default() };
+    server.context.create_stream(visits).await.unwrap();
+    let app = server.connect("app", "p").await;
+    let context = ContextBuilder::new().timeout(SECOND * 3).build(app);
+    let router = EventRouter::builder(context).sweep_every(SECOND / 4);
+    let router = Routing::with(router).await;
+    server.context.publish("users.a", "user".into()).await.unwrap().await.unwrap();
+    // Nobody pulls after the last delivery: only the sweep makes the server say so.
+    answer(&users, 1, |_| AckKind::Nak(None)).await;
+    Letter::until(&server, 1).await;
+    let report = router.stop().await;
+    assert!(report.pokes > 0 && report.failures > 0, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_the_sweep_needs_is_named_at_the_start() {
+    if !available() {
+        return;
+    }
+    for subject in ["$JS.API.CONSUMER.LIST.ORDERS", "$JS.API.CONSUMER.MSG.NEXT.ORDERS.theirs"] {
+        let users = denied(&[subject]);
+        let server = Server::bare(&[("authorization", &users)], "root", "root").await;
+        let app = server.connect("app", "p").await;
+        let router = EventRouter::builder(app.clone()).consumer(STREAM, "theirs");
+        let error = router.open().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(&format!("`{subject}`")), "{error}");
+        // What it does not watch it need not see.
+        drop(EventRouter::builder(app).stream("USERS").open().await.unwrap());
+    }
+}
