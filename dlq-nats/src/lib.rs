@@ -69,6 +69,7 @@ mod difference;
 mod durable;
 mod error;
 mod feed;
+mod floor;
 pub mod idempotency;
 mod inboxes;
 mod jetstream;
