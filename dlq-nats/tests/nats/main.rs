@@ -15,6 +15,7 @@ mod lane;
 mod letters;
 mod marks;
 mod opening;
+mod replicated;
 mod resuming;
 mod router;
 mod settling;
