@@ -14,6 +14,7 @@ mod idempotency;
 mod lane;
 mod letters;
 mod marks;
+mod narrow;
 mod opening;
 mod replicated;
 mod resuming;

@@ -23,8 +23,9 @@ use crate::streams::find;
 
 /// How many chunks are sent at once.
 const CHUNKS: usize = 4;
-/// How many KiB of payload are on their way at once.
-pub(super) const ROOM: u32 = 32 * 1024;
+/// How many KiB of payload are on their way at once. Each is to be confirmed in the time that the client gives it, 5 s,
+/// also from far away.
+pub(super) const ROOM: u32 = 2 * 1024;
 /// By how much the clocks of two who replay may differ.
 const SKEW: Duration = Duration::from_secs(60);
 /// For how long it is known where a stream stands.
