@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
-use crate::names::token;
+use crate::names::{tail, token};
 use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 
@@ -172,6 +172,11 @@ impl RetryStream {
             discard: DiscardPolicy::Old,
             ..base(self.replicas)
         }
+    }
+
+    /// Where the consumer of this name hears of a message that was addressed to `subject`.
+    pub(crate) fn subject_for(&self, consumer: &str, subject: &str) -> String {
+        format!("{}.{}.{}", self.prefix, token(consumer), tail(subject))
     }
 
     /// The subjects of the consumer of this name.

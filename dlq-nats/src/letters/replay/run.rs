@@ -16,6 +16,7 @@ use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::chunk::Chunk;
+use super::plan::permitted;
 use super::{NatsReplay, Replayed};
 use crate::names::token;
 use crate::publish::unwritable;
@@ -64,7 +65,7 @@ impl NatsReplay {
     ///
     /// # Errors
     ///
-    /// When it cannot begin; as [`plan`](Self::plan), and `Refused` when the stream of dead letters was created again since
+    /// When it cannot begin: as [`plan`](Self::plan), and `Refused` when the stream of dead letters was created again since
     /// it was planned.
     ///
     /// # Cancel safety
@@ -79,6 +80,9 @@ impl NatsReplay {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
         let selected = self.select(&snapshot, self.bound(&snapshot)?);
+        if lock(&self.agreed).is_none() {
+            permitted(&shipment, &selected.send).await?;
+        }
         let letters = selected.send.len() as u64;
         let skips = selected.skip.len() as u64;
         let info = self.letters.info().await?;

@@ -2,6 +2,7 @@
 
 mod killed;
 mod reading;
+mod refused;
 mod replay;
 mod targets;
 
