@@ -11,17 +11,15 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{self, Context, ErrorCode};
 use bytes::Bytes;
 use dlq_core::Timestamp;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::difference::{Differences, word};
 use crate::error::{SetupError, answer};
+use crate::patience::asked;
 use crate::streams;
 
 /// How long it is waited for a write that is on its way to all replicas.
 const MOMENT: Duration = Duration::from_millis(20);
-/// After how long, and how often, a question is asked again that nobody has answered.
-const AGAIN: Duration = Duration::from_secs(1);
-const TIMES: u32 = 4;
 
 /// The stream that a bucket is.
 pub(crate) fn stream_of(bucket: &str) -> String {
@@ -65,17 +63,7 @@ pub(crate) async fn read(
     key: &str,
 ) -> Result<Option<StreamMessage>, LastRawMessageError> {
     let subject = format!("{}{key}", bucket.prefix);
-    let ask = || bucket.stream.get_last_raw_message_by_subject(&subject);
-    // While there is no leader, as of a bucket that another process is creating, nobody answers.
-    let mut times = 0;
-    let answer = loop {
-        match timeout(AGAIN, ask()).await {
-            Ok(answer) => break answer,
-            Err(_) if times < TIMES => times += 1,
-            Err(_) => break ask().await,
-        }
-    };
-    match answer {
+    match asked(|| bucket.stream.get_last_raw_message_by_subject(&subject)).await {
         Ok(message) => Ok(Some(message)),
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
         Err(error) => Err(error),

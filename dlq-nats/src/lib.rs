@@ -85,6 +85,7 @@ mod letters;
 mod lines;
 mod marks;
 mod names;
+mod patience;
 mod permissions;
 mod place;
 mod publish;

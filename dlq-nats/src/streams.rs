@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::names::{tail, token};
+use crate::patience::asked;
 use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 
@@ -302,7 +303,7 @@ fn within(window: Duration, max_age: Duration) -> Duration {
 /// The stream of this name; `None` when there is none.
 pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, SetupError> {
     let what = format!("look for stream `{name}`");
-    match context.get_stream(name).await {
+    match asked(|| context.get_stream(name)).await {
         Ok(stream) => Ok(Some(stream.cached_info().clone())),
         Err(error) => match error.kind() {
             GetStreamErrorKind::JetStream(answer)
