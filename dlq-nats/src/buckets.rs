@@ -1,14 +1,25 @@
-//! Key-value buckets: created when they are missing, checked when they are there.
+//! Key-value buckets: created when they are missing, checked when they are there, written by compare-and-set.
 
 use std::time::Duration;
 
-use async_nats::jetstream::Context;
-use async_nats::jetstream::kv::{Config, Store};
-use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
+use async_nats::datetime::DateTime;
+use async_nats::jetstream::kv::{Config, Store, UpdateError};
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{
+    self, DiscardPolicy, LastRawMessageError, LastRawMessageErrorKind, StorageType,
+};
+use async_nats::jetstream::{self, Context, ErrorCode};
+use bytes::Bytes;
+use dlq_core::Timestamp;
+use tokio::time::sleep;
 
 use crate::difference::{Differences, word};
-use crate::error::SetupError;
+use crate::error::{SetupError, answer};
+use crate::patience::asked;
 use crate::streams;
+
+/// How long it is waited for a write that is on its way to all replicas.
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// The stream that a bucket is.
 pub(crate) fn stream_of(bucket: &str) -> String {
@@ -44,6 +55,50 @@ pub(crate) async fn ensure(
     Err(SetupError::Config(format!(
         "bucket `{name}` exists with other settings: {wrong}; change the bucket, or ask for what it has"
     )))
+}
+
+/// What stands under a key, as the leader has it; a removed entry may have left its mark. Copies elsewhere may be late.
+pub(crate) async fn read(
+    bucket: &Store,
+    key: &str,
+) -> Result<Option<StreamMessage>, LastRawMessageError> {
+    let subject = format!("{}{key}", bucket.prefix);
+    match asked(|| bucket.stream.get_last_raw_message_by_subject(&subject)).await {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether it is the mark of an entry that was removed.
+pub(crate) fn is_removed(entry: &StreamMessage) -> bool {
+    entry.headers.get("KV-Operation").is_some()
+}
+
+pub(crate) fn timestamp(at: DateTime) -> Timestamp {
+    Timestamp::from_nanos(i64::try_from(at.unix_timestamp_nanos()).unwrap_or(i64::MAX))
+}
+
+/// Writes what stands at `revision`, 0 for nothing, anew: the next revision, or `None` when somebody else was faster.
+pub(crate) async fn replace(
+    bucket: &Store,
+    key: &str,
+    value: Bytes,
+    revision: u64,
+) -> Result<Option<u64>, UpdateError> {
+    let error = match bucket.update(key, value, revision).await {
+        Ok(revision) => return Ok(Some(revision)),
+        Err(error) => error,
+    };
+    match answer(&error).map(jetstream::Error::error_code) {
+        Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE) => Ok(None),
+        // It is known who was faster, and cannot be read yet.
+        Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT) => {
+            sleep(MOMENT).await;
+            Ok(None)
+        }
+        _ => Err(error),
+    }
 }
 
 /// What makes a bucket forget what it was told, before `age` has passed where that is said; zero is for ever.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, Config, DeliverPolicy, Info, pull};
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
-use async_nats::jetstream::stream::ConsumerErrorKind;
+use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, RetentionPolicy};
 
 use crate::consumer::Start;
 use crate::difference::{Differences, word};
@@ -62,7 +62,8 @@ impl Durable {
     /// Makes sure that stream and consumer are there as they should be.
     ///
     /// A consumer that somebody has deleted begins where it stood when it was last looked at, so that nothing is
-    /// skipped; in a stream that was deleted too, it begins at the start.
+    /// skipped; in a stream that was deleted too, and in a work queue, which keeps nothing that was settled, it begins at
+    /// the start.
     pub(crate) async fn ensure(&mut self, context: &Context) -> Result<(), SetupError> {
         let stream = match &self.of {
             Of::Own(config) => streams::ensure(context, config).await?,
@@ -76,7 +77,10 @@ impl Durable {
         let created = stream.created.to_string();
         let info = match self.find(context).await? {
             Some(info) => info,
-            None => self.create(context, &created).await?,
+            None => {
+                let from = self.begin(&created, stream.config.retention);
+                self.create(context, from).await?
+            }
         };
         self.check(&info.config)?;
         if info.config.ack_wait != self.lease {
@@ -114,23 +118,47 @@ impl Durable {
         }
     }
 
-    async fn create(&self, context: &Context, created: &str) -> Result<Info, SetupError> {
-        let deliver_policy = match (&self.seen, self.start) {
-            (Some((stream, floor)), _) if stream == created => {
-                tracing::warn!(
-                    consumer = self.name,
-                    stream = self.of.name(),
-                    from = floor + 1,
-                    "the consumer was deleted at the server: it is created again, and messages come again"
-                );
-                DeliverPolicy::ByStartSequence { start_sequence: floor + 1 }
-            }
-            (Some(_), _) | (None, Start::Earliest) => DeliverPolicy::All,
-            (None, Start::Latest) => DeliverPolicy::New,
-            (None, Start::At(sequence)) => {
-                DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) }
-            }
+    /// Up to which sequence everything is settled; `None` when it is not there.
+    pub(crate) async fn floor(&self, context: &Context) -> Result<Option<u64>, SetupError> {
+        Ok(self.find(context).await?.map(|info| info.ack_floor.stream_sequence))
+    }
+
+    /// Should somebody delete it, it begins there. In a stream that was made anew it does not, which `ensure` finds out.
+    pub(crate) fn stood(&mut self, floor: u64) {
+        if let Some((_, seen)) = &mut self.seen {
+            *seen = floor;
+        }
+    }
+
+    /// Where it begins in the stream that was created then.
+    fn begin(&self, created: &str, retention: RetentionPolicy) -> DeliverPolicy {
+        let from = |start_sequence| DeliverPolicy::ByStartSequence { start_sequence };
+        let Some((seen, floor)) = &self.seen else {
+            return match self.start {
+                Start::Earliest => DeliverPolicy::All,
+                Start::Latest => DeliverPolicy::New,
+                Start::At(sequence) => from(sequence.max(1)),
+            };
         };
+        if seen != created {
+            return DeliverPolicy::All;
+        }
+        tracing::warn!(
+            consumer = self.name,
+            stream = self.of.name(),
+            from = floor + 1,
+            "the consumer was deleted at the server: it is created again, and messages come again"
+        );
+        // A work queue is read from its start or not at all, and nothing that was settled is left there.
+        if retention == RetentionPolicy::WorkQueue { DeliverPolicy::All } else { from(floor + 1) }
+    }
+
+    /// Creates it, unless another process has done so meanwhile: what is there is never changed.
+    async fn create(
+        &self,
+        context: &Context,
+        deliver_policy: DeliverPolicy,
+    ) -> Result<Info, SetupError> {
         let (filter_subject, filter_subjects) = match &self.filters[..] {
             [one] => (one.clone(), Vec::new()),
             many => (String::new(), many.to_vec()),
@@ -157,16 +185,22 @@ impl Durable {
                  server, or give one filter"
             )));
         }
-        match context.create_consumer_on_stream(config, self.of.name()).await {
-            Ok(consumer) => Ok(consumer.cached_info().clone()),
-            Err(error) => Err(match error.kind() {
-                ConsumerErrorKind::JetStream(answer) => SetupError::answered(&what, answer),
-                ConsumerErrorKind::InvalidName | ConsumerErrorKind::InvalidConsumerType => {
-                    SetupError::Config(format!("{what}: {error}"))
-                }
-                _ => SetupError::unavailable(format!("{what}: {error}"), error),
-            }),
+        let error = match context.create_consumer_strict_on_stream(config, self.of.name()).await {
+            Ok(consumer) => return Ok(consumer.cached_info().clone()),
+            Err(error) => error,
+        };
+        // Another process may have been faster.
+        if let Some(info) = self.find(context).await? {
+            return Ok(info);
         }
+        Err(match error.kind() {
+            ConsumerCreateStrictErrorKind::JetStream(answer) => SetupError::answered(&what, answer),
+            ConsumerCreateStrictErrorKind::InvalidName
+            | ConsumerCreateStrictErrorKind::InvalidConsumerType => {
+                SetupError::Config(format!("{what}: {error}"))
+            }
+            _ => SetupError::unavailable(format!("{what}: {error}"), error),
+        })
     }
 
     /// What has to be permitted to read by it; of each, one will do. Nothing where it is not known under which `api`.
@@ -214,6 +248,10 @@ impl Durable {
         let mut ours = self.filters.clone();
         ours.sort_unstable();
         wrong.see("filter_subjects", word(&theirs), word(&ours));
+        for (name, ours) in &self.metadata {
+            let theirs = found.metadata.get(name).map_or("none", String::as_str);
+            wrong.see("metadata", format!("{name}={theirs}"), format!("{name}={ours}"));
+        }
         wrong
     }
 }

@@ -1,8 +1,9 @@
 //! How failures of the server are told.
 
-use std::fmt;
+use std::error::Error;
+use std::{fmt, iter};
 
-use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::{self, ErrorCode};
 use dlq_core::{BoxError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
 
 /// A stream, a consumer or a bucket that could not be made ready.
@@ -21,7 +22,7 @@ impl SetupError {
 
     /// An answer of JetStream's: one that the request deserved is not helped by asking again. That a cluster has no place
     /// for something passes when its servers are back.
-    pub(crate) fn answered(what: &str, error: async_nats::jetstream::Error) -> Self {
+    pub(crate) fn answered(what: &str, error: jetstream::Error) -> Self {
         let text = format!("{what}: {error}");
         let refused = error.error_code() == ErrorCode::STREAM_INVALID_CONFIG;
         let passes = error.code() == 408 || error.error_code() == ErrorCode::CLUSTER_NO_PEERS;
@@ -81,10 +82,15 @@ impl fmt::Display for SetupError {
     }
 }
 
+/// What JetStream said, if that is among the causes.
+pub(crate) fn answer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a jetstream::Error> {
+    iter::successors(Some(error), |&error| error.source()).find_map(<dyn Error>::downcast_ref)
+}
+
 /// An error of the client's while something was asked of the server.
 pub(crate) fn unavailable(
     operation: &'static str,
-    error: impl std::error::Error + Send + Sync + 'static,
+    error: impl Error + Send + Sync + 'static,
 ) -> TransportError {
     TransportError::new(TransportErrorKind::Unavailable, operation)
         .with_detail(error.to_string())

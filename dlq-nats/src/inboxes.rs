@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 /// A message that a stream is to keep.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     client: Client,
-    /// How long the server may take to confirm what was published together.
+    /// How long the server may be silent. Much, and from far away, takes longer than that, and is confirmed bit by bit.
     patience: Duration,
     idle: Mutex<Vec<Inbox>>,
 }
@@ -66,30 +66,23 @@ impl Inboxes {
     /// Cancel safe: each of them is then published or not, as where nothing is heard.
     pub(crate) async fn publish(&self, all: Vec<Publication>) -> Vec<Heard> {
         let mut heard = vec![Heard::Nothing; all.len()];
-        // What is sent waits for a connection as well.
-        let until = Instant::now() + self.patience;
-        let Ok(Some(mut inbox)) = timeout_at(until, self.inbox()).await else { return heard };
+        let Ok(Some(mut inbox)) = timeout(self.patience, self.inbox()).await else { return heard };
         let first = inbox.next;
         inbox.next += all.len() as u64;
         let mut unheard = 0;
-        let sending = async {
-            for ((number, message), heard) in (first..).zip(all).zip(&mut heard) {
-                let Publication { subject, headers, payload } = message;
-                let reply = format!("{}.{number}", inbox.name);
-                let sent =
-                    self.client.publish_with_reply_and_headers(subject, reply, headers, payload);
-                match sent.await {
-                    Ok(()) => unheard += 1,
-                    Err(_) => *heard = Heard::Refused,
-                }
+        for ((number, message), place) in (first..).zip(all).zip(&mut heard) {
+            let Publication { subject, headers, payload } = message;
+            let reply = format!("{}.{number}", inbox.name);
+            let sent = self.client.publish_with_reply_and_headers(subject, reply, headers, payload);
+            // It waits for a connection as well.
+            match timeout(self.patience, sent).await {
+                Ok(Ok(())) => unheard += 1,
+                Ok(Err(_)) => *place = Heard::Refused,
+                Err(_) => return heard,
             }
-        };
-        if timeout_at(until, sending).await.is_err() {
-            return heard;
         }
-        let until = Instant::now() + self.patience;
         while unheard > 0 {
-            let Ok(Some(answer)) = timeout_at(until, inbox.answers.next()).await else {
+            let Ok(Some(answer)) = timeout(self.patience, inbox.answers.next()).await else {
                 return heard;
             };
             let number = answer.subject.rsplit('.').next().and_then(|n| n.parse::<u64>().ok());

@@ -17,7 +17,7 @@
 //! ```no_run
 //! use async_nats::Client;
 //! use dlq_core::BoxError;
-//! use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
+//! use dlq_nats::{DlqStream, NatsConsumer, NatsCrashMarks, NatsSink};
 //! use dlq_tower::consumer::Consumer;
 //! use dlq_tower::handler::Handles;
 //!
@@ -27,6 +27,7 @@
 //!         .handler(handler)
 //!         .retry_lane(orders.retry_lane(&client).await?)
 //!         .sink(NatsSink::open(&client, DlqStream::new()).await?)
+//!         .crash_marks(NatsCrashMarks::open(&client, "DLQ_MARKS", 1).await?)
 //!         .build()?;
 //!     consumer.run_until_signal().await;
 //!     Ok(())
@@ -46,6 +47,12 @@
 //! A letter or a retry record is published with a deterministic id and confirmed by the server; only then is the
 //! original acknowledged, and the acknowledgement is confirmed too (G1). A process that dies in between writes the same
 //! letter again, which the server refuses within the stream's duplicate window and readers collapse beyond it (G2).
+//!
+//! # What kills its process
+//!
+//! A message that was handed out more often than can be explained runs alone, and each of its runs is marked in a key-value
+//! bucket before it begins ([`NatsCrashMarks`]): what killed the process too often gets its letter without another run
+//! (G3). Without marks it comes again as often as its lease ends, for ever, and takes along whatever else is in hand.
 //!
 //! # Waiting
 //!
@@ -69,6 +76,7 @@ mod difference;
 mod durable;
 mod error;
 mod feed;
+mod floor;
 pub mod idempotency;
 mod inboxes;
 mod jetstream;
@@ -78,6 +86,7 @@ mod letters;
 mod lines;
 mod marks;
 mod names;
+mod patience;
 mod permissions;
 mod place;
 mod publish;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use async_nats::jetstream::kv::{Config, CreateErrorKind, Operation, Store, UpdateErrorKind};
+use async_nats::jetstream::kv::{Config, Store};
 use async_nats::jetstream::stream::StorageType;
 use dlq_core::{CrashMarks, LetterId, StoreError, StoreErrorKind};
 
@@ -53,25 +53,24 @@ impl CrashMarks for NatsCrashMarks {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         let key = letter.to_string();
         loop {
-            let entry = self.bucket.entry(&key).await;
+            let entry = buckets::read(&self.bucket, &key).await;
             let entry = entry.map_err(|error| unwritable(MARKING, error))?;
-            let Some(entry) = entry.filter(|entry| entry.operation == Operation::Put) else {
-                match self.bucket.create(&key, "1".into()).await {
-                    Ok(_) => return Ok(0),
-                    Err(error) if error.kind() == CreateErrorKind::AlreadyExists => continue,
-                    Err(error) => return Err(unwritable(MARKING, error)),
+            // Of one that was removed the place is left.
+            let revision = entry.as_ref().map_or(0, |entry| entry.sequence);
+            let begun: u32 = match entry.filter(|entry| !buckets::is_removed(entry)) {
+                None => 0,
+                Some(entry) => {
+                    let text = std::str::from_utf8(&entry.payload).ok();
+                    text.and_then(|text| text.parse().ok()).ok_or_else(|| {
+                        StoreError::new(StoreErrorKind::Corrupt, MARKING)
+                            .with_detail(format!("the mark `{key}` is not a number"))
+                    })?
                 }
             };
-            let text = std::str::from_utf8(&entry.value).ok();
-            let begun: u32 = text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-                StoreError::new(StoreErrorKind::Corrupt, MARKING)
-                    .with_detail(format!("the mark `{key}` is not a number"))
-            })?;
             let more = begun.saturating_add(1).to_string();
-            match self.bucket.update(&key, more.into(), entry.revision).await {
-                Ok(_) => return Ok(begun),
-                Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => {}
-                Err(error) => return Err(unwritable(MARKING, error)),
+            let written = buckets::replace(&self.bucket, &key, more.into(), revision).await;
+            if written.map_err(|error| unwritable(MARKING, error))?.is_some() {
+                return Ok(begun);
             }
         }
     }

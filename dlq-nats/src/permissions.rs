@@ -13,6 +13,8 @@ pub(crate) const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 /// What the subjects begin with by which messages are acknowledged.
 pub(crate) const ACK: &str = "$JS.ACK.";
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How many subjects are named that may not be published to.
+const SHOWN: usize = 10;
 
 #[derive(Debug, Default, Deserialize)]
 struct Answer {
@@ -161,10 +163,14 @@ fn refuse<'a>(user: &User, forbidden: impl Iterator<Item = &'a String>) -> Resul
     if forbidden.is_empty() {
         return Ok(());
     }
+    let more = match forbidden.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
     Err(SetupError::Config(format!(
-        "user `{}` may not publish to {}; add it to `permissions.publish.allow`, and see that no `deny` covers it",
+        "user `{}` may not publish to {}{more}; add it to `permissions.publish.allow`, and see that no `deny` covers it",
         user.name,
-        forbidden.join(", ")
+        forbidden[..forbidden.len().min(SHOWN)].join(", ")
     )))
 }
 

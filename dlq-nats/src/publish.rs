@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
+use crate::error::answer;
 use crate::permissions::unanswered;
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
@@ -143,7 +144,7 @@ impl To<'_> {
     /// What to do about it, where that can be known.
     fn told(&self, subject: &str, error: PublishError) -> StoreError {
         let name = &self.stream.name;
-        let code = answer(&error);
+        let code = answer(&error).map(jetstream::Error::error_code);
         let advice = if code == Some(STORE_FAILED) {
             format!(
                 "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or remove what is settled"
@@ -189,13 +190,7 @@ impl To<'_> {
 /// Whether one message is not enough.
 pub(crate) fn is_too_large(error: &PublishError) -> bool {
     error.kind() == PublishErrorKind::MaxPayloadExceeded
-        || answer(error).is_some_and(|code| TOO_LARGE.contains(&code))
-}
-
-/// What JetStream said.
-fn answer(error: &PublishError) -> Option<ErrorCode> {
-    let source = std::error::Error::source(error)?;
-    source.downcast_ref::<jetstream::Error>().map(jetstream::Error::error_code)
+        || answer(error).is_some_and(|answer| TOO_LARGE.contains(&answer.error_code()))
 }
 
 enum Failed {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use async_nats::{Client, Message, Request, Subject, Subscriber};
-use dlq_core::{TransportError, TransportErrorKind};
+use dlq_core::TransportError;
 use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
+use crate::floor::Floor;
 use crate::place::Place;
 use crate::settle::{PROGRESS, nak};
 
@@ -72,6 +73,7 @@ pub(crate) struct Puller {
     looked: Instant,
     /// Looks at them, whether or not somebody waits.
     looking: JoinSet<Result<Durable, SetupError>>,
+    floor: Floor,
     not_before: Instant,
     pause: Duration,
     closed: bool,
@@ -98,6 +100,7 @@ impl Puller {
             again: false,
             looked: now,
             looking: JoinSet::new(),
+            floor: Floor::default(),
             not_before: now,
             pause: FIRST_PAUSE,
             closed: false,
@@ -172,9 +175,7 @@ impl Puller {
                         Some(message) => self.take(message, now),
                         None => {
                             self.subscriber = None;
-                            let text = "the connection was closed";
-                            return Err(TransportError::new(TransportErrorKind::Unavailable, "fetch")
-                                .with_detail(text));
+                            return Err(ended("the connection was closed"));
                         }
                     }
                 }
@@ -188,6 +189,7 @@ impl Puller {
 
     /// Sees that there is somebody to ask, and a place where the answers go.
     async fn prepare(&mut self) -> Result<(), TransportError> {
+        self.floor.note(&mut self.durable, &self.context);
         let is_due = self.doubtful && Instant::now() >= self.not_before;
         if (is_due || self.again) && self.looking.is_empty() {
             let (mut durable, context) = (self.durable.clone(), self.context.clone());
@@ -202,7 +204,7 @@ impl Puller {
         match looked {
             None => {}
             Some(Ok(Ok(durable))) => {
-                (self.durable, self.doubtful) = (durable, false);
+                (self.durable, self.doubtful, self.floor) = (durable, false, Floor::default());
                 // Under a shorter lease what is ready is renewed earlier.
                 self.renew = Instant::now();
             }
@@ -213,10 +215,7 @@ impl Puller {
                 self.slow();
                 return Err(error.passing().for_transport("fetch"));
             }
-            Some(Err(_)) => {
-                let error = SetupError::Unavailable("the runtime has ended".to_owned(), None);
-                return Err(error.for_transport("fetch"));
-            }
+            Some(Err(_)) => return Err(ended("the runtime has ended")),
         }
         if self.subscriber.is_none() {
             let subscribed = self.client.subscribe(self.inbox.clone()).await;
@@ -249,8 +248,7 @@ impl Puller {
         let Some(status) = message.status.map(|status| status.as_u16()) else {
             self.asked = self.asked.saturating_sub(1);
             self.pause = FIRST_PAUSE;
-            let reply = message.reply.clone();
-            let read = reply.and_then(|reply| Some((Place::read(&reply)?, reply)));
+            let read = message.reply.clone().and_then(|to| Some((Place::read(&to)?, to)));
             match read {
                 Some((place, reply)) => {
                     // Its lease may have become another one meanwhile, or a limit was set.
@@ -330,9 +328,9 @@ impl Puller {
             "idle_heartbeat": HEARTBEAT.as_nanos(),
         });
         let (stream, consumer) = (self.durable.of.name(), &self.durable.name);
-        let subject = format!("CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        let to = format!("CONSUMER.MSG.NEXT.{stream}.{consumer}");
         let request = Request::new().payload(request.to_string().into()).inbox(self.inbox.clone());
-        let sent = self.context.send_request(subject, request).await;
+        let sent = self.context.send_request(to, request).await;
         sent.map_err(|error| unavailable("fetch", error))?;
         if self.asked == 0 {
             self.heard = Instant::now();
@@ -395,4 +393,8 @@ impl Puller {
         }
         let _ = self.client.flush().await;
     }
+}
+
+fn ended(why: &str) -> TransportError {
+    SetupError::Unavailable(why.to_owned(), None).for_transport("fetch")
 }

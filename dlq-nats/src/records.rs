@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use async_nats::Subject;
 use async_nats::jetstream::Context;
-use dlq_core::{Delivery, Lane, StoreError, Timestamp, TransportError};
+use dlq_core::{Delivery, Lane, StoreError, Timestamp, TransportError, TransportErrorKind};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
+use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::pull::{Fetched, Puller};
 use crate::settle::{NatsSettle, Server, nak};
@@ -19,8 +20,9 @@ use crate::wire;
 /// How much before its time a record may come: less than clocks differ.
 const EARLY: Duration = Duration::from_millis(20);
 
-/// For how long a record is given back that cannot be read now.
+/// For how long a record is given back that cannot be read now, and one that can never be: until somebody sees it.
 const UNREADABLE: Duration = Duration::from_secs(10);
+const DAMAGED: Duration = Duration::from_secs(60);
 
 /// A delivery, when it is due, and which messages of the retry stream are parts of it.
 type Record = (Delivery, Option<Timestamp>, Vec<u64>);
@@ -69,7 +71,7 @@ impl Records {
             let Ok(record) = timeout(patience, &mut opening.record).await else { continue };
             let reply = opening.reply.clone();
             self.opening = None;
-            let after = match record {
+            let (after, damage) = match record {
                 Ok((delivery, due, aside)) => {
                     let now = self.reading.clock.now();
                     let early = due.map_or(Duration::ZERO, |due| due.since(now));
@@ -79,16 +81,19 @@ impl Records {
                         let settle = NatsSettle::new(server, reply, aside).with_lease(lease);
                         return Ok(Some((delivery, settle)));
                     }
-                    early
+                    (early, None)
                 }
-                Err(error) => {
+                Err(error) if error.is_transient() => {
                     tracing::error!(%error, "a retry record cannot be read; it is tried again");
-                    UNREADABLE
+                    (UNREADABLE, None)
                 }
+                Err(error) => (DAMAGED, Some(error)),
             };
             // If this is not heard it comes again when its lease ends, and is looked at again.
             let _ = self.server.client.publish(reply, nak(after)).await;
-            self.puller.pop();
+            if let (Some(fetched), Some(error)) = (self.puller.pop(), damage) {
+                return Err(damaged(&fetched, &error));
+            }
         }
     }
 
@@ -118,6 +123,16 @@ impl fmt::Debug for Opening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opening").field("reply", &self.reply).finish_non_exhaustive()
     }
+}
+
+/// There is nobody who could handle it, or write its letter: somebody has to see what can be done.
+fn damaged(fetched: &Fetched, error: &StoreError) -> TransportError {
+    let (subject, Place { stream, sequence, .. }) = (&fetched.message.subject, &fetched.place);
+    let text = format!(
+        "record {sequence} of stream `{stream}`, on `{subject}`, can never be read whole ({error}): its message is lost unless \
+         its producer has it; see what its headers tell, then remove it (`nats stream rmm {stream} {sequence}`)"
+    );
+    TransportError::new(TransportErrorKind::Unavailable, "read a retry record").with_detail(text)
 }
 
 async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Record, StoreError> {

@@ -34,10 +34,10 @@ pub(crate) struct Reading {
 /// # Reading goes on
 ///
 /// After a lost connection, a restart of the server or a change of leader it asks again. A consumer that was deleted is
-/// created again where it stood when this process last looked at it, which is when it was opened or in trouble: messages
-/// may then come again, and none is skipped. It is looked at in trouble, and when a message has come again: another
-/// `ack_wait` that an operator has set counts from there on, and a consumer that would lose messages is not read until it
-/// is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
+/// created again where it stood when this process last looked, which it does once in a lease: messages may then come
+/// again, and none is skipped. Of a work queue it reads what is left. Its settings are looked at in trouble, and when a
+/// message has come again: another `ack_wait` that an operator has set counts from there on, and a consumer that would
+/// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
 ///
 /// # Headers
 ///

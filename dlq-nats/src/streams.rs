@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
-use crate::names::token;
+use crate::names::{tail, token};
+use crate::patience::asked;
 use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 
@@ -174,6 +175,11 @@ impl RetryStream {
         }
     }
 
+    /// Where the consumer of this name hears of a message that was addressed to `subject`.
+    pub(crate) fn subject_for(&self, consumer: &str, subject: &str) -> String {
+        format!("{}.{}.{}", self.prefix, token(consumer), tail(subject))
+    }
+
     /// The subjects of the consumer of this name.
     pub(crate) fn lane(&self, consumer: &str) -> [String; 3] {
         let consumer = token(consumer);
@@ -297,7 +303,7 @@ fn within(window: Duration, max_age: Duration) -> Duration {
 /// The stream of this name; `None` when there is none.
 pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, SetupError> {
     let what = format!("look for stream `{name}`");
-    match context.get_stream(name).await {
+    match asked(|| context.get_stream(name)).await {
         Ok(stream) => Ok(Some(stream.cached_info().clone())),
         Err(error) => match error.kind() {
             GetStreamErrorKind::JetStream(answer)

@@ -1,4 +1,4 @@
-//! The span around a message. Alone in its binary: `tracing` decides once per process whether a place in the code is
+//! The span around a message, and what is told at the start. Alone in their binary: `tracing` decides once per process whether a place in the code is
 //! listened to, and other tests that run at the same time could decide it first.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
@@ -8,16 +8,19 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dlq_core::memory::MemoryBroker;
 use dlq_core::store::memory::MemoryStore;
-use dlq_core::{Delivery, ErrorClass, Message, Origin, Position};
+use dlq_core::{Delivery, ErrorClass, Message, Origin, Position, Source};
 use dlq_tower::classify::ClassifyLayer;
+use dlq_tower::consumer::{Consumer, ConsumerBuilder};
 use dlq_tower::dead_letter::DeadLetterLayer;
+use dlq_tower::handler::handler;
 use dlq_tower::retry::RetryLayer;
 use dlq_tower::trace::TraceLayer;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Keeps the fields of the one span it sees, and counts what is logged in it.
 #[derive(Clone, Default)]
@@ -106,4 +109,53 @@ fn a_span_says_what_is_in_hand_and_what_became_of_it() {
     assert!(field("origin").unwrap().contains("payments"), "{:?}", field("origin"));
     assert_eq!(heard.entered, 0);
     assert!(heard.events_inside >= 4, "the handler's own and ours: {}", heard.events_inside);
+}
+
+/// Keeps the warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Visit for Warnings {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn who_would_not_find_out_what_kills_the_process_is_told() {
+    let warned = Warnings::default();
+    let build = |adjust: fn(ConsumerBuilder) -> ConsumerBuilder| {
+        let work = handler("orders.handle", |_: Delivery| async {}).build().unwrap();
+        let source = MemoryBroker::new().source("orders");
+        assert!(source.capabilities().counts_deliveries);
+        let _ = adjust(Consumer::builder(source).handler(work)).build().unwrap();
+        std::mem::take(&mut *warned.0.lock().unwrap())
+    };
+    tracing::subscriber::with_default(warned.clone(), || {
+        let told = build(|consumer| consumer.sink(MemoryStore::new()));
+        assert!(told.len() == 1 && told[0].contains("`crash_marks(…)`"), "{told:?}");
+        assert!(build(|consumer| consumer.dead_letters(MemoryStore::new())).is_empty());
+        let marked = |consumer: ConsumerBuilder| {
+            consumer.sink(MemoryStore::new()).crash_marks(MemoryStore::new())
+        };
+        assert!(build(marked).is_empty());
+    });
 }

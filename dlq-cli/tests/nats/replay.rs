@@ -11,7 +11,8 @@ use dlq_nats::{NatsConsumer, RetryStream};
 use dlq_testkit::fixtures::letter;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{Bench, PATIENCE};
+use crate::common::{Ran, dlq};
+use crate::fixture::{Bench, PATIENCE, server_with};
 
 /// Letters of messages that were really published.
 struct Born {
@@ -223,4 +224,30 @@ async fn hostile_letters_cannot_steer_a_terminal() {
         let mut bad = bad.filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
         assert_eq!(bad.next(), None, "{args:?}: {:?} {:?}", ran.out, ran.err);
     }
+}
+
+const USERS: &str = r#"{ users: [
+    { user: "guest", password: "guest" },
+    { user: "dora", password: "s3cret", permissions: { publish: { deny: ["born.>"] } } }
+] }"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_send_letters_is_told_before_anything_is_sent() {
+    let Some(server) = tokio::task::block_in_place(|| server_with("authorization", USERS)) else {
+        return;
+    };
+    let client = dlq_nats::async_nats::connect(server.url()).await.unwrap();
+    let subjects = vec!["born.>".to_owned()];
+    let config = stream::Config { name: "BORN".to_owned(), subjects, ..stream::Config::default() };
+    let context = dlq_nats::async_nats::jetstream::new(client.clone());
+    context.create_stream(config).await.unwrap();
+    let sink = dlq_nats::NatsSink::open(&client, dlq_nats::DlqStream::new()).await.unwrap();
+    dlq_core::Sink::put(&sink, vec![letter(1)]).await.unwrap();
+    let host = server.url().trim_start_matches("nats://").trim_end_matches('/').to_owned();
+    let dora = format!("nats://dora:s3cret@{host}/DLQ");
+    let mut replay = dlq(&["replay", "--all", "--to", "born.again", "--yes", "--from", &dora]);
+    let ran: Ran = tokio::task::block_in_place(|| replay.output().unwrap().into());
+    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+    assert!(ran.err.contains("may not publish to `born.again`"), "{}", ran.err);
+    assert!(ran.err.contains("`permissions.publish.allow`"), "{}", ran.err);
 }

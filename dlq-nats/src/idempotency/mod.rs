@@ -42,18 +42,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use async_nats::jetstream::kv::{Store, UpdateErrorKind};
+use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
 use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
-use dlq_core::{StoreError, StoreErrorKind, Timestamp};
+use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::StreamExt as _;
 
 pub use bucket::IdempotencyBucket;
 use record::{Phase, Record, Seen};
 use time::ServerTime;
 
+use crate::buckets;
 use crate::jetstream::JetStream;
 use crate::names::token;
 
@@ -102,14 +102,9 @@ impl NatsIdempotency {
 
     /// The entry of a key as the leader has it.
     async fn see(&self, key: &str, doing: &'static str) -> Result<Option<Seen>, StoreError> {
-        let subject = format!("{}{key}", self.bucket.prefix);
-        match self.bucket.stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => seen(&message, doing).map(Some),
-            Err(error) => match error.kind() {
-                LastRawMessageErrorKind::NoMessageFound => Ok(None),
-                _ => Err(self.failed(doing, &error)),
-            },
-        }
+        let entry = buckets::read(&self.bucket, key).await;
+        let entry = entry.map_err(|error| self.failed(doing, &error))?;
+        entry.map(|entry| seen(&entry, doing)).transpose()
     }
 
     /// Writes an entry if it is as it was seen, and returns its revision; `None` when somebody was faster.
@@ -122,11 +117,8 @@ impl NatsIdempotency {
     ) -> Result<Option<u64>, StoreError> {
         let value = serde_json::to_vec(record);
         let value = value.map_err(|error| corrupt(doing, error.to_string()))?;
-        match self.bucket.update(key, value.into(), revision).await {
-            Ok(revision) => Ok(Some(revision)),
-            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
-            Err(error) => Err(self.failed(doing, &error)),
-        }
+        let written = buckets::replace(&self.bucket, key, value.into(), revision).await;
+        written.map_err(|error| self.failed(doing, &error))
     }
 
     /// Changes the entry of `token` if the token was the last that was given out for its key; whether it is as wanted.
@@ -275,7 +267,7 @@ impl Idempotency for NatsIdempotency {
             };
             is_last = entry.delta == 0;
             let Ok(record) = serde_json::from_slice::<Record>(&entry.value) else { continue };
-            let ended = timestamp(entry.created).after(record.span);
+            let ended = buckets::timestamp(entry.created).after(record.span);
             let kept = if record.phase == Phase::Done { Duration::ZERO } else { KEEP_FREE };
             if ended.after(kept) > now {
                 continue;
@@ -294,18 +286,19 @@ impl Idempotency for NatsIdempotency {
     }
 }
 
-/// What a message of the bucket says.
-fn seen(message: &StreamMessage, doing: &'static str) -> Result<Seen, StoreError> {
-    let revision = message.sequence;
-    let record = match message.headers.get("KV-Operation") {
-        // It was removed by hand.
-        Some(_) => None,
-        None => Some(serde_json::from_slice::<Record>(&message.payload).map_err(|error| {
-            corrupt(doing, format!("the entry `{}` is not of ours: {error}", message.subject))
-        })?),
+/// What an entry says.
+fn seen(entry: &StreamMessage, doing: &'static str) -> Result<Seen, StoreError> {
+    let revision = entry.sequence;
+    // It may have been removed by hand.
+    let record = if buckets::is_removed(entry) {
+        None
+    } else {
+        Some(serde_json::from_slice::<Record>(&entry.payload).map_err(|error| {
+            corrupt(doing, format!("the entry `{}` is not of ours: {error}", entry.subject))
+        })?)
     };
     let fence = record.as_ref().and_then(|record| record.fence).unwrap_or(revision);
-    Ok(Seen { record, fence, revision, at: timestamp(message.time) })
+    Ok(Seen { record, fence, revision, at: buckets::timestamp(entry.time) })
 }
 
 /// The name of the entry of a key: the consumer, as far as it is readable, and a hash of both.
@@ -333,10 +326,6 @@ fn busy(doing: &'static str) -> StoreError {
 
 fn corrupt(doing: &'static str, text: String) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, doing).with_detail(text)
-}
-
-fn timestamp(at: async_nats::datetime::DateTime) -> Timestamp {
-    Timestamp::from_nanos(i64::try_from(at.unix_timestamp_nanos()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

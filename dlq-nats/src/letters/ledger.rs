@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
+use async_nats::jetstream::kv::{Config, Store};
 use async_nats::jetstream::stream::{self, StorageType};
 use dlq_core::{Death, OperationId, StoreError, StoreErrorKind, Timestamp};
 use futures_util::TryStreamExt;
@@ -144,15 +144,14 @@ impl Ledger {
 
     pub(super) async fn read(&self, chunk: u64) -> Result<Entry, StoreError> {
         let key = chunk.to_string();
-        let entry = self.bucket.entry(&key).await.map_err(|error| unwritable(OPERATION, error))?;
-        let Some(entry) = entry else {
+        let entry = buckets::read(&self.bucket, &key).await;
+        let Some(entry) = entry.map_err(|error| unwritable(OPERATION, error))? else {
             let (record, written) = (Record::default(), Timestamp::EPOCH);
             return Ok(Entry { record, revision: 0, written });
         };
-        let record = Record::from_json(&entry.value).ok_or_else(|| unreadable(&key))?;
-        let written = i64::try_from(entry.created.unix_timestamp_nanos()).unwrap_or(i64::MAX);
-        let written = Timestamp::from_nanos(written);
-        Ok(Entry { record, revision: entry.revision, written })
+        let record = Record::from_json(&entry.payload).ok_or_else(|| unreadable(&key))?;
+        let (revision, written) = (entry.sequence, buckets::timestamp(entry.time));
+        Ok(Entry { record, revision, written })
     }
 
     /// Replaces what stood at `revision`: the new revision, or `None` when somebody else was faster.
@@ -163,11 +162,9 @@ impl Ledger {
         revision: u64,
     ) -> Result<Option<u64>, StoreError> {
         let json = record.to_json().map_err(|error| unwritable(OPERATION, error))?;
-        match self.bucket.update(chunk.to_string(), json.into(), revision).await {
-            Ok(revision) => Ok(Some(revision)),
-            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
-            Err(error) => Err(unwritable(OPERATION, error)),
-        }
+        let key = chunk.to_string();
+        let written = buckets::replace(&self.bucket, &key, json.into(), revision).await;
+        written.map_err(|error| unwritable(OPERATION, error))
     }
 }
 

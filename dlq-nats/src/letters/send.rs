@@ -1,16 +1,21 @@
+use std::borrow::Cow;
+
 use async_nats::header;
-use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::{Context, ErrorCode};
 use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ORIGINAL_ERROR};
 use dlq_core::protocol::{Replay, of_replay_to_handler, on_replay};
 use dlq_core::{DeadLetter, Death, Headers, OperationId, StoreError, StoreErrorKind, SystemClock};
 
 use super::ledger::death_of;
+use crate::error::answer;
 use crate::lane::NatsRetryLane;
 use crate::names::is_subject;
+use crate::permissions::unanswered;
 use crate::publish::{is_too_large, unwritable};
-use crate::streams::RetryStream;
+use crate::streams::{RetryStream, find};
+use crate::subjects::covers;
 use crate::wire;
 
 pub(super) const REPLAYING: &str = "send a dead letter back";
@@ -32,7 +37,9 @@ pub enum NatsTarget {
 pub(super) enum Unsent {
     /// It cannot be sent; others can.
     Letter(StoreError),
-    /// The server does not answer, or not now.
+    /// The server takes nothing of this kind now, and has not taken it.
+    Later(StoreError),
+    /// The server does not answer.
     Server(StoreError),
 }
 
@@ -64,10 +71,12 @@ impl Shipment {
     }
 
     /// The subject that a letter goes to.
-    pub(super) fn subject_for<'a>(&'a self, letter: &'a DeadLetter) -> &'a str {
+    pub(super) fn subject_for<'a>(&'a self, letter: &'a DeadLetter) -> Cow<'a, str> {
+        let subject = letter.message.subject();
         match &self.target {
-            NatsTarget::Subject(subject) => subject,
-            _ => letter.message.subject(),
+            NatsTarget::Origin => subject.into(),
+            NatsTarget::Subject(subject) => subject.into(),
+            NatsTarget::Handler(stream) => stream.subject_for(&letter.consumer, subject).into(),
         }
     }
 
@@ -130,7 +139,7 @@ impl Shipment {
             headers.insert(header::NATS_EXPECTED_STREAM, stream);
             let message = PublishMessage::build().headers(headers).payload(payload.clone());
             let message = message.message_id(id.as_str());
-            self.context.send_publish(subject.to_owned(), message).await?.await
+            self.context.send_publish(subject.to_string(), message).await?.await
         };
         let mut sent = publish(&all).await;
         if sent.as_ref().is_err_and(is_too_large) {
@@ -138,7 +147,42 @@ impl Shipment {
             all.retain(|header| !UNNEEDED.iter().any(|name| header.name == name.as_bytes()));
             sent = publish(&all).await;
         }
-        sent.map(drop).map_err(unsent)
+        match sent {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.unsent(error, stream, &subject).await),
+        }
+    }
+
+    /// Whom it concerns: this letter, or others too.
+    async fn unsent(&self, error: PublishError, stream: &str, subject: &str) -> Unsent {
+        let unavailable = |text: String, error| {
+            let told = StoreError::new(StoreErrorKind::Unavailable, REPLAYING);
+            told.with_detail(text).with_source(error)
+        };
+        match error.kind() {
+            PublishErrorKind::TimedOut => {
+                let why = unanswered(&self.context.client(), subject);
+                Unsent::Server(unavailable(format!("{error}; {why}"), error))
+            }
+            PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
+                Unsent::Server(unwritable(REPLAYING, error))
+            }
+            PublishErrorKind::StreamNotFound if self.may_keep(stream, subject).await => {
+                let text = format!("nobody takes `{subject}` now: stream `{stream}` has no leader");
+                Unsent::Later(unavailable(text, error))
+            }
+            _ if passes(&error) => Unsent::Later(unavailable(told(&error), error)),
+            _ => Unsent::Letter(refusal(error)),
+        }
+    }
+
+    /// Whether the stream keeps this subject. One of which nobody says anything may.
+    async fn may_keep(&self, stream: &str, subject: &str) -> bool {
+        match find(&self.context, stream).await {
+            Ok(None) => false,
+            Ok(Some(info)) => info.config.subjects.iter().any(|kept| covers(kept, subject)),
+            Err(_) => true,
+        }
     }
 }
 
@@ -162,24 +206,28 @@ fn refused(text: String) -> Unsent {
     Unsent::Letter(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
 }
 
-/// What the server answered concerns this letter; where it did not, all of them.
-fn unsent(error: PublishError) -> Unsent {
-    match error.kind() {
-        PublishErrorKind::TimedOut
-        | PublishErrorKind::BrokenPipe
-        | PublishErrorKind::MaxAckPending => Unsent::Server(unwritable(REPLAYING, error)),
-        _ => {
-            let source = std::error::Error::source(&error).map(ToString::to_string);
-            let mut text =
-                source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"));
-            if is_too_large(&error) {
-                text.push_str(
-                    "; with the headers of a replay it is more than the server takes in one message: send it to its \
-                     handler (`NatsTarget::Handler`, `--to handler`), or raise `max_payload`",
-                );
-            }
-            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_source(error);
-            Unsent::Letter(error.with_detail(text))
-        }
+/// Whether the server may take the same later: it is busy with it, or not well. A stream that is full stays so.
+fn passes(error: &PublishError) -> bool {
+    answer(error).is_some_and(|answer| match answer.error_code() {
+        ErrorCode::STREAM_DUPLICATE_MESSAGE_CONFLICT => true,
+        ErrorCode::STREAM_STORE_FAILED => false,
+        _ => answer.code() >= 500,
+    })
+}
+
+fn told(error: &PublishError) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"))
+}
+
+/// What the server will not take of this letter.
+fn refusal(error: PublishError) -> StoreError {
+    let mut text = told(&error);
+    if is_too_large(&error) {
+        text.push_str(
+            "; with the headers of a replay it is more than the server takes in one message: send it to its handler \
+             (`NatsTarget::Handler`, `--to handler`), or raise `max_payload`",
+        );
     }
+    StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text).with_source(error)
 }

@@ -100,7 +100,7 @@ async fn a_consumer_on_one_server_alone_is_found() {
     assert_eq!(found, [(billing, Severity::Warning, "1")], "{findings:#?}");
 }
 
-async fn connect(cluster: &Cluster) -> Client {
+pub(crate) async fn connect(cluster: &Cluster) -> Client {
     let options = ConnectOptions::new()
         .reconnect_delay_callback(|_| Duration::from_millis(100))
         .connection_timeout(Duration::from_secs(2));

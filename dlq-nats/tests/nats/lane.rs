@@ -11,7 +11,7 @@ use dlq_nats::RetryStream;
 use dlq_testkit::fixtures::letter_of;
 use tokio::time::timeout;
 
-use crate::fixture::{LEASE, Server, available, billing, consumer, handle, next, number};
+use crate::fixture::{LEASE, PATIENCE, Server, available, billing, consumer, handle, next, number};
 
 pub(crate) fn escalation(delivery: Delivery, consumer: &str, due: Timestamp) -> Escalation {
     let failure = Failure::new(ErrorClass::Transient, Cause::Error, "tests::Refused", "not yet");
@@ -92,6 +92,43 @@ async fn g8_a_message_as_large_as_can_be_waits_too() {
         assert_eq!((record.attempt(), record.history()), (2, &hop.history));
         assert_eq!(server.count("DLQ_RETRY").await, 0, "its parts are gone with it");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_a_record_whose_parts_have_gone_is_told_and_keeps_nobody_from_others() {
+    const MOST: usize = 65_536;
+    if !available() {
+        return;
+    }
+    let server = Server::with("max_payload", &MOST.to_string()).await;
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let mut source = server.source(&billing()).await;
+    let large = vec![b'1'; MOST - 20];
+    let sent = server.context.publish("orders.created", large.into()).await;
+    sent.unwrap().await.unwrap();
+    let (delivery, settle) = next(&mut source).await;
+    let far = delivery.message().published_at().unwrap().after(Duration::from_secs(5));
+    lane.escalate(escalation(delivery, "billing", far)).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    // An operator cleans up.
+    let stream = server.context.get_stream("DLQ_RETRY").await.unwrap();
+    let purged = stream.purge().filter("retry-aside.>").await.unwrap();
+    assert!(purged.purged > 0);
+    let told = async {
+        loop {
+            match source.next().await {
+                Ok(next) => panic!("it is handled without its payload: {next:?}"),
+                Err(error) if error.to_string().contains("can never be read") => return error,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    let told = timeout(PATIENCE, told).await.expect("it is told");
+    assert!(told.is_transient(), "nobody ends for it: {told}");
+    let text = told.to_string();
+    assert!(text.contains("has gone") && text.contains("nats stream rmm DLQ_RETRY"), "{text}");
+    server.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await.unwrap()), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

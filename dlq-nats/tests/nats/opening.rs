@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, pull, push};
 use async_nats::jetstream::stream;
 use dlq_core::{StoreErrorKind, TransportErrorKind};
-use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
+use dlq_nats::{DlqStream, NatsConsumer, NatsFeed, NatsSink, ingest_marks};
 
 use crate::fixture::{STREAM, Server, available, billing, consumer};
 
@@ -138,4 +138,55 @@ async fn a_stream_that_is_not_there_is_named() {
     assert!(error.to_string().contains("there is no stream `ODRERS`"), "{error}");
     let error = billing().without_retries().retry_lane(&server.client).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+}
+
+/// Two releases at their first start: the second does not change what the first has made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_create_a_consumer_the_second_changes_nothing() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let one = billing().without_retries();
+    let other = NatsConsumer::new(STREAM, "billing").with_filter("orders.eu.>").without_retries();
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    for _ in 0..20 {
+        let (one, other) = tokio::join!(one.source(&server.client), other.source(&server.client));
+        let there = stream.consumer_info("billing").await.unwrap().config.filter_subject;
+        let (made, refused, filter) = match (one, other) {
+            (Ok(made), Err(refused)) => (made, refused, "orders.>"),
+            (Err(refused), Ok(made)) => (made, refused, "orders.eu.>"),
+            both => panic!("one of them has it: {both:?}"),
+        };
+        assert_eq!(there, filter);
+        assert_eq!(refused.kind(), TransportErrorKind::InvalidConfig, "{refused}");
+        assert!(refused.to_string().contains("`filter_subjects` is"), "{refused}");
+        drop(made);
+        stream.delete_consumer("billing").await.unwrap();
+    }
+}
+
+/// Two `dlq ingest` into different stores: the letters of a consumer go into one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_feeds_with_different_stores_one_is_opened() {
+    const LEASE: Duration = Duration::from_secs(1);
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = DlqStream::new();
+    let _ = NatsSink::open(&server.client, letters.clone()).await.unwrap();
+    let stream = server.context.get_stream("DLQ").await.unwrap();
+    let open = |store| NatsFeed::open(&server.client, &letters, "dlq-ingest", store, LEASE);
+    for _ in 0..20 {
+        let (store, refused) = match tokio::join!(open("one"), open("other")) {
+            (Ok(_), Err(refused)) => ("one", refused),
+            (Err(refused), Ok(_)) => ("other", refused),
+            both => panic!("one of them has it: {both:?}"),
+        };
+        assert!(!refused.is_transient(), "{refused}");
+        let marks = ingest_marks(&server.client, &letters).await.unwrap();
+        assert_eq!(marks[0].store, store, "{refused}");
+        stream.delete_consumer("dlq-ingest").await.unwrap();
+    }
 }

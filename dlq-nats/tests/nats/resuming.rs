@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull;
-use dlq_core::Source;
+use async_nats::jetstream::stream;
+use dlq_core::{Disposition, Lane, RetryLane, Settle, Source, Timestamp};
 use dlq_nats::NatsSource;
+use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
-use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, next, number};
+use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, handle, next, number};
+use crate::lane::escalation;
 
 /// Handles messages until these were all seen. One that cannot be settled comes again.
 async fn handle_all(
@@ -20,7 +23,7 @@ async fn handle_all(
     let all = async {
         while !wanted.is_subset(&seen) {
             let (delivery, settle) = next(source).await;
-            let settled = dlq_core::Settle::settle(settle, dlq_core::Disposition::Succeeded).await;
+            let settled = settle.settle(Disposition::Succeeded).await;
             if settled.is_ok() {
                 seen.insert(number(&delivery));
             }
@@ -62,7 +65,7 @@ async fn a_source_that_waits_hears_of_messages_after_a_restart() {
     for round in 1..=3 {
         let reading = async {
             let (delivery, settle) = next(&mut source).await;
-            dlq_core::Settle::settle(settle, dlq_core::Disposition::Succeeded).await.unwrap();
+            settle.settle(Disposition::Succeeded).await.unwrap();
             number(&delivery)
         };
         let restarting = async {
@@ -96,6 +99,78 @@ async fn g1_a_deleted_consumer_is_made_again_and_skips_nothing() {
         (4..=6).collect(),
         "what was settled before it was opened does not come again"
     );
+}
+
+/// A work queue takes no consumer that begins elsewhere than at its start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_deleted_consumer_of_a_work_queue_is_made_again() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.context.delete_stream(STREAM).await.unwrap();
+    let config = stream::Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["orders.>".to_owned()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        ..stream::Config::default()
+    };
+    server.context.create_stream(config).await.unwrap();
+    let mut source = server.source(&billing()).await;
+    server.publish(1..=3).await;
+    let _ = handle_all(&mut source, 1..=3).await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    stream.delete_consumer("billing").await.unwrap();
+    server.publish(4..=6).await;
+    let seen = handle_all(&mut source, 4..=6).await;
+    assert_eq!(seen, (4..=6).collect(), "what was settled is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_records_are_heard_when_their_consumer_was_deleted() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let mut source = server.source(&billing()).await;
+    for round in 1..=2 {
+        server.publish([round]).await;
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!(delivery.lane(), Lane::Main);
+        let stream = server.context.get_stream("DLQ_RETRY").await.unwrap();
+        stream.delete_consumer("billing").await.unwrap();
+        lane.escalate(escalation(delivery, "billing", Timestamp::EPOCH)).await.unwrap();
+        settle.settle(Disposition::Succeeded).await.unwrap();
+        let record = handle(&mut source).await.unwrap();
+        assert_eq!((record.lane(), number(&record)), (Lane::Retry, round));
+    }
+}
+
+/// Weeks may have passed since it was opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_settled_long_before_a_consumer_is_deleted_does_not_come_again() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut source = server.source(&billing()).await;
+    server.publish(1..=3).await;
+    let _ = handle_all(&mut source, 1..=3).await;
+    // Another look begins only when the one before is known.
+    let looks = server.client.subscribe("$JS.API.CONSUMER.INFO.ORDERS.billing").await.unwrap();
+    let looked = async {
+        tokio::select! {
+            next = source.next() => panic!("nothing was published: {next:?}"),
+            looks = looks.take(3).count() => assert_eq!(looks, 3),
+        }
+    };
+    timeout(PATIENCE, looked).await.expect("it looks where it stands now and then");
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    stream.delete_consumer("billing").await.unwrap();
+    server.publish(4..=6).await;
+    let seen = handle_all(&mut source, 4..=6).await;
+    assert_eq!(seen, (4..=6).collect());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,8 +245,8 @@ async fn settings_that_an_operator_changes_do_not_end_it() {
     // Another lease does no harm, and is the one that counts.
     stream.update_consumer(theirs(LONG, -1)).await.unwrap();
     let (delivery, settle) = next(&mut source).await;
-    assert_eq!(dlq_core::Settle::lease(&settle), Some(LONG));
-    dlq_core::Settle::settle(settle, dlq_core::Disposition::Succeeded).await.unwrap();
+    assert_eq!(settle.lease(), Some(LONG));
+    settle.settle(Disposition::Succeeded).await.unwrap();
     let missing = (4..=6).filter(|n| *n != number(&delivery)).collect::<Vec<_>>();
     let _ = handle_all(&mut source, missing).await;
 }
@@ -193,7 +268,7 @@ async fn a_lease_or_a_limit_that_an_operator_sets_is_seen_when_a_message_comes_a
     let shorter = async {
         loop {
             let (_, settle) = next(&mut source).await;
-            if dlq_core::Settle::lease(&settle) == Some(LEASE / 2) {
+            if settle.lease() == Some(LEASE / 2) {
                 return;
             }
         }

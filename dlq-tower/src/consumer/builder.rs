@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dlq_core::store::{BoxSink, BoxStore, Schedule, Store};
 use dlq_core::{
-    BoxCrashMarks, BoxRetryLane, CrashMarks, Ordering, RetryLane, SharedClock, Sink, Source,
-    SystemClock,
+    BoxCrashMarks, BoxRetryLane, Capabilities, CrashMarks, Ordering, RetryLane, SharedClock, Sink,
+    Source, SystemClock,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -56,7 +56,7 @@ pub(super) struct Settings {
 #[must_use = "a builder does nothing until it is built"]
 pub struct ConsumerBuilder {
     feed: Box<dyn Feed>,
-    ordering: Ordering,
+    source: Capabilities,
     work: Work,
     store: Option<BoxStore>,
     sink: Option<BoxSink>,
@@ -72,10 +72,9 @@ pub struct ConsumerBuilder {
 
 impl ConsumerBuilder {
     pub(super) fn new(source: impl Source) -> Self {
-        let ordering = source.capabilities().ordering;
         Self {
+            source: source.capabilities(),
             feed: Box::new(Main::new(source)),
-            ordering,
             work: Work::None,
             store: None,
             sink: None,
@@ -177,7 +176,7 @@ impl ConsumerBuilder {
     }
 
     /// Sets where it is noted durably that a suspect runs. Defaults to the store; without one to nowhere: suspects run
-    /// alone, and what kills the process without end is not found out.
+    /// alone, and what kills the process without end is not found out, of which [`build`](Self::build) warns.
     pub fn crash_marks(mut self, marks: impl CrashMarks) -> Self {
         self.settings.marks = Some(BoxCrashMarks::new(marks));
         self
@@ -257,6 +256,7 @@ impl ConsumerBuilder {
     /// handler without a place for its dead letters, a schedule without a store.
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
+        self.warn();
         let Self { feed, work, store, sink, retry_lane, routing, settings, .. } = self;
         let clock = settings.clock.clone();
         let lane_of = |naming: &dyn Naming| {
@@ -299,6 +299,16 @@ impl ConsumerBuilder {
             }
         };
         Ok(Consumer::new(feed, program, lane, store, writer, settings))
+    }
+
+    /// Tells of what can be done without, until it is needed.
+    fn warn(&self) {
+        if self.source.counts_deliveries && self.settings.marks.is_none() {
+            tracing::warn!(
+                "nothing keeps crash marks: a message that kills its process comes again and kills the next one, without \
+                 end; add `crash_marks(…)`, or a store (`dead_letters`)"
+            );
+        }
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {
@@ -358,7 +368,7 @@ impl ConsumerBuilder {
                 "a handler's name is empty; its letters could not be told from those of others",
             ));
         }
-        if naming.is_ordered() && self.ordering == Ordering::None {
+        if naming.is_ordered() && self.source.ordering == Ordering::None {
             return Err(InvalidConfig::consumer(format!(
                 "`{first}` is ordered (order_by), and the source promises no order (ordering = none); take a source that keeps it, or drop order_by"
             )));

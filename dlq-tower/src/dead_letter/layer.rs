@@ -82,7 +82,8 @@ impl DeadLetterLayer {
     }
 
     /// Sets how many letters are written in one call at most, and how long a call waits for more of them. Defaults to
-    /// 256 and no wait: what is waiting when a call begins goes with it. `max` is at least 1.
+    /// 256 and no wait: what is waiting when a call begins goes with it. `max` is at least 1. Of large messages no more
+    /// go together than have a MiB.
     pub fn batch(mut self, max: usize, linger: Duration) -> Self {
         self.batch = Batch { max: max.max(1), linger, ..self.batch };
         self

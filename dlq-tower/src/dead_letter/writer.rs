@@ -8,9 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use dlq_core::store::{BoxSink, Receipt};
-use dlq_core::{DeadLetter, Sink, StoreError, StoreErrorKind};
+use dlq_core::{DeadLetter, Message, Sink, StoreError, StoreErrorKind};
 use tokio::sync::{Notify, Semaphore, oneshot};
+
+/// How many bytes of messages are written in one call, unless one message alone has more. Whoever takes them has to
+/// answer in time, also from far away.
+const BYTES: usize = 1024 * 1024;
 
 /// How letters are written together.
 #[derive(Clone, Copy, Debug)]
@@ -152,14 +157,21 @@ impl Writer {
 
     fn take_batch(&self) -> (Vec<DeadLetter>, Vec<oneshot::Sender<Answer>>) {
         let mut queue = self.queue();
-        let (mut letters, mut answers) = (Vec::new(), Vec::new());
+        let (mut letters, mut answers, mut room) = (Vec::new(), Vec::new(), BYTES);
         while letters.len() < self.batch.max.max(1) {
             let Some(first) = queue.waiting.pop_front() else { break };
             // Nobody waits any more for what a dropped caller left behind.
-            if !first.answer.is_closed() {
-                letters.push(first.letter);
-                answers.push(first.answer);
+            if first.answer.is_closed() {
+                continue;
             }
+            let size = size(&first.letter.message);
+            if size > room && !letters.is_empty() {
+                queue.waiting.push_front(first);
+                break;
+            }
+            room = room.saturating_sub(size);
+            letters.push(first.letter);
+            answers.push(first.answer);
         }
         (letters, answers)
     }
@@ -171,6 +183,14 @@ impl Writer {
             receipts => Err(miscounted(receipts.len(), 1)),
         }
     }
+}
+
+/// How many bytes the producer has sent.
+fn size(message: &Message) -> usize {
+    let length = |bytes: Option<&Bytes>| bytes.map_or(0, Bytes::len);
+    let headers = message.headers().iter();
+    let headers = headers.map(|header| header.name.len() + length(header.value.as_ref()));
+    length(message.payload()) + length(message.key()) + headers.sum::<usize>()
 }
 
 fn miscounted(confirmed: usize, written: usize) -> StoreError {

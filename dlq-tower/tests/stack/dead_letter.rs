@@ -2,7 +2,8 @@ use std::sync::{Arc, Mutex};
 
 use dlq_core::store::{Receipt, Sink};
 use dlq_core::{
-    DeadLetter, Death, Disposition, ErrorClass, Lane, LetterId, Reason, StoreError, StoreErrorKind,
+    DeadLetter, Death, Delivery, Disposition, ErrorClass, Lane, LetterId, Reason, StoreError,
+    StoreErrorKind,
 };
 use dlq_tower::classify::{Classify, ClassifyLayer};
 use dlq_tower::dead_letter::DeadLetterLayer;
@@ -231,6 +232,25 @@ async fn what_waits_is_written_together() {
     }
     assert_eq!(sink.calls(), [1, 100, 100]);
     assert_eq!(sink.held(), 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_large_letters_fewer_are_written_together() {
+    const LARGE: usize = 300 * 1024;
+    let sink = TestSink { slow: Some(secs(1)), ..TestSink::default() };
+    let service = dying(DeadLetterLayer::new(sink.clone()).writers(1));
+    let messages = (0..8).map(|offset| {
+        let (small, origin) = (delivery(offset), delivery(offset).origin().clone());
+        // The last one is more than goes together at all.
+        let size = if offset == 7 { LARGE * 10 } else { LARGE };
+        let large = small.message().clone().with_payload(Some(vec![0; size].into()));
+        call(&service, Delivery::new(large, origin))
+    });
+    for settlement in join_all(messages).await {
+        let _ = letter(settlement);
+    }
+    assert_eq!(sink.calls(), [1, 3, 3, 1]);
+    assert_eq!(sink.held(), 8);
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,10 +82,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .idempotency(MemoryIdempotency::new())
         .idempotency_lease(Duration::from_secs(1))
         .build()?;
-    let consumer = Consumer::builder(payments.source().await?)
+    let source = payments.source().await?;
+    // By these a payment is found that kills the process.
+    let marks = source.crash_marks();
+    let consumer = Consumer::builder(source)
         .handler(charge)
         .retry_lane(lane)
         .sink(sink)
+        .crash_marks(marks)
         .shutdown_deadline(Duration::from_secs(10))
         .build()?;
     // It runs until there is nothing left to do.

@@ -18,7 +18,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use dlq_nats::{
-    DlqStream, NatsConsumer, NatsLetters, NatsReplay, NatsSink, NatsTarget, RetryStream, async_nats,
+    DlqStream, NatsConsumer, NatsCrashMarks, NatsLetters, NatsReplay, NatsSink, NatsTarget,
+    RetryStream, async_nats,
 };
 use dlq_tower::consumer::Consumer;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
@@ -61,6 +62,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let letters = NatsLetters::new(&client, DlqStream::new());
     let sink = NatsSink::open(&client, DlqStream::new()).await?;
     let lane = payments.retry_lane(&client).await?;
+    // By these a payment is found that kills the process.
+    let marks = NatsCrashMarks::open(&client, "DLQ_MARKS", 1).await?;
     let messages = if repaired { 0 } else { feed::publish(&client).await? };
     let mut sent = 0;
     if repaired {
@@ -86,6 +89,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .handler(charge)
         .retry_lane(lane)
         .sink(sink)
+        .crash_marks(marks)
         .shutdown_deadline(Duration::from_secs(10))
         .build()?;
     // It runs until there is nothing left to do.

@@ -1,12 +1,13 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::pin::pin;
+use std::time::Duration;
 
 use dlq_core::replay::{ReplayOutcome, Skipped};
 use dlq_core::{Clock, DeadLetter, Death, StoreError, StoreErrorKind, SystemClock};
 use futures_util::StreamExt;
 use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::ledger::{Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
@@ -15,6 +16,10 @@ use super::run::Run;
 
 /// How many letters of a chunk are on their way at once.
 const IN_FLIGHT: usize = 256;
+
+/// Between two tries of a letter that the server could not take: as long as it takes to choose a leader.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(4);
 
 /// Letters with one record in the ledger.
 #[derive(Debug)]
@@ -203,10 +208,21 @@ impl<'a> Run<'a> {
             let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text);
             return (sequence, Step::Done(ReplayOutcome::Failed(error)));
         }
-        let step = match self.shipment.send(&letter, sequence).await {
-            Ok(()) => Step::Done(ReplayOutcome::Sent),
-            Err(Unsent::Letter(error)) => Step::Done(ReplayOutcome::Failed(error)),
-            Err(Unsent::Server(error)) => Step::Broken(error),
+        let mut pause = FIRST_PAUSE;
+        let step = loop {
+            match self.shipment.send(&letter, sequence).await {
+                Ok(()) => break Step::Done(ReplayOutcome::Sent),
+                Err(Unsent::Letter(error)) => break Step::Done(ReplayOutcome::Failed(error)),
+                Err(Unsent::Server(error)) => break Step::Broken(error),
+                Err(Unsent::Later(error)) => {
+                    let is_late = pause > LAST_PAUSE || Instant::now() + pause >= until;
+                    let paused = self.cancel.run_until_cancelled(sleep(pause));
+                    if is_late || paused.await.is_none() {
+                        break Step::Broken(error);
+                    }
+                    pause *= 2;
+                }
+            }
         };
         (sequence, step)
     }

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::super::snapshot::{Row, Snapshot};
 use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::names::{is_subject, token};
+use crate::permissions;
 use crate::publish::unwritable;
 use crate::streams::find;
 
@@ -38,7 +40,8 @@ impl NatsReplay {
     /// # Errors
     ///
     /// `NotFound` when there is no such stream of dead letters, `Refused` when no stream keeps the subject that letters
-    /// are to be sent to, or there is no retry stream; `Unavailable` when the server does not answer.
+    /// are to be sent to, or there is no retry stream; `InvalidConfig` when the server says that the user may not publish
+    /// where letters go; `Unavailable` when the server does not answer.
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
@@ -50,6 +53,7 @@ impl NatsReplay {
             *plan.skipped.entry(*why).or_default() += 1;
         }
         plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
+        permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
         let agreed = Agreed { created: snapshot.seen.created.clone(), last: selected.last() };
         *lock(&self.agreed) = Some(agreed);
@@ -79,7 +83,7 @@ impl NatsReplay {
         plan: &mut ReplayPlan,
     ) -> Result<(), StoreError> {
         // By stream, whose letters go to which subject.
-        let mut streams: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
+        let mut streams: BTreeMap<&str, BTreeSet<(Cow<'_, str>, &str)>> = BTreeMap::new();
         for Row { letter, .. } in rows {
             if let Some(stream) = shipment.stream_for(letter) {
                 let subject = shipment.subject_for(letter);
@@ -106,7 +110,7 @@ impl NatsReplay {
                 consumers.try_next().await.map_err(|error| unwritable(REPLAYING, error))?
             {
                 let filters = filters(&found.config);
-                let hears = |(subject, owner): &(&str, &str)| {
+                let hears = |(subject, owner): &(Cow<'_, str>, &str)| {
                     token(owner) != found.name
                         && filters.iter().any(|filter| filter.matches(subject))
                 };
@@ -188,6 +192,15 @@ impl NatsReplay {
             again: self.rules.again,
         })
     }
+}
+
+/// Refuses letters that the user may not send.
+pub(super) async fn permitted(shipment: &Shipment, rows: &[&Row]) -> Result<(), StoreError> {
+    let sent = rows.iter().filter(|row| shipment.stream_for(&row.letter).is_some());
+    let subjects: BTreeSet<_> = sent.map(|row| shipment.subject_for(&row.letter)).collect();
+    let subjects: Vec<String> = subjects.into_iter().map(Cow::into_owned).collect();
+    let may = permissions::require(&shipment.context.client(), &subjects).await;
+    may.map_err(|error| error.for_store(REPLAYING))
 }
 
 fn filters(config: &consumer::Config) -> Vec<SubjectPattern> {

@@ -13,6 +13,7 @@ use super::super::ledger::{CHUNK, Claim, Entry, Mark};
 use super::super::scan::{Scan, batch_of};
 use super::super::send::{REPLAYING, sent_back};
 use super::run::Run;
+use crate::buckets::timestamp;
 use crate::publish::unwritable;
 use crate::streams::find;
 
@@ -121,8 +122,7 @@ impl Run<'_> {
                 Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => break,
                 Err(error) => return Err(unwritable(REPLAYING, error)),
             };
-            let at = i64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(i64::MAX);
-            if !take(&message.headers, Timestamp::from_nanos(at)) {
+            if !take(&message.headers, timestamp(message.time)) {
                 break;
             }
             next = message.sequence + 1;

@@ -16,6 +16,7 @@ use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::chunk::Chunk;
+use super::plan::permitted;
 use super::{NatsReplay, Replayed};
 use crate::names::token;
 use crate::publish::unwritable;
@@ -23,8 +24,9 @@ use crate::streams::find;
 
 /// How many chunks are sent at once.
 const CHUNKS: usize = 4;
-/// How many KiB of payload are on their way at once.
-pub(super) const ROOM: u32 = 32 * 1024;
+/// How many KiB of payload are on their way at once. Each is to be confirmed in the time that the client gives it, 5 s,
+/// also from far away.
+pub(super) const ROOM: u32 = 2 * 1024;
 /// By how much the clocks of two who replay may differ.
 const SKEW: Duration = Duration::from_secs(60);
 /// For how long it is known where a stream stands.
@@ -63,7 +65,7 @@ impl NatsReplay {
     ///
     /// # Errors
     ///
-    /// When it cannot begin; as [`plan`](Self::plan), and `Refused` when the stream of dead letters was created again since
+    /// When it cannot begin: as [`plan`](Self::plan), and `Refused` when the stream of dead letters was created again since
     /// it was planned.
     ///
     /// # Cancel safety
@@ -78,6 +80,9 @@ impl NatsReplay {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
         let selected = self.select(&snapshot, self.bound(&snapshot)?);
+        if lock(&self.agreed).is_none() {
+            permitted(&shipment, &selected.send).await?;
+        }
         let letters = selected.send.len() as u64;
         let skips = selected.skip.len() as u64;
         let info = self.letters.info().await?;

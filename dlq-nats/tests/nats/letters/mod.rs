@@ -3,6 +3,7 @@
 mod behind;
 mod killed;
 mod reading;
+mod refused;
 mod replay;
 mod targets;
 
@@ -59,7 +60,7 @@ async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
 }
 
 /// Letters of `billing` for messages that stood on the stream, of which each is its number.
-fn dead(numbers: impl IntoIterator<Item = u32>) -> Vec<DeadLetter> {
+pub(crate) fn dead(numbers: impl IntoIterator<Item = u32>) -> Vec<DeadLetter> {
     let one = |number: u32| {
         let message = Message::new("orders.created", number.to_string());
         let message = message.with_header("traceparent", "00-1-2-01");
@@ -81,7 +82,7 @@ async fn bury(server: &Server, stream: DlqStream, letters: Vec<DeadLetter>) -> N
 }
 
 /// Sends everything back to its origin, as the operation of this number.
-fn to_origin(letters: &NatsLetters, operation: u64) -> NatsReplay {
+pub(crate) fn to_origin(letters: &NatsLetters, operation: u64) -> NatsReplay {
     let operation = OperationId::of("ana", Timestamp::EPOCH, operation);
     NatsReplay::new(letters, Filter::new(), NatsTarget::Origin, operation)
 }
