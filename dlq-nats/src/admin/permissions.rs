@@ -76,6 +76,8 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
     if let (Some(_), Some(api)) = (&deployment.router, api) {
         need(format!("{api}.STREAM.MSG.GET.*"), "the router cannot read messages");
         need(format!("{api}.CONSUMER.LIST.*"), "the router cannot see consumers");
+        let letters = format!("{api}.CONSUMER.CREATE.{}.>", deployment.letters.name);
+        need(letters, "the router cannot see whether a message that is gone has its letter");
         let to = "the router cannot hear of what exhausted consumers keep to themselves";
         need(format!("{api}.CONSUMER.MSG.NEXT.>"), to);
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::domain::Domain;
 use super::report::{Event, RouterReport};
 use super::route::Shared;
-use super::{DURABLE, RouterConfig, Watched, bucket, ears, sweep};
+use super::{DURABLE, RouterConfig, Watched, bucket, ears, sweep, written};
 use crate::NatsSink;
 use crate::consumer::Start;
 use crate::durable::{Durable, Of};
@@ -187,8 +187,8 @@ impl EventRouterBuilder {
     /// # Errors
     ///
     /// `InvalidConfig` when a stream or the bucket exists with other settings, a setting contradicts itself, or the server
-    /// says that the user may not fetch what is watched, or not fetch and acknowledge advisories; `Unavailable` when the
-    /// server does not answer.
+    /// says that the user may not fetch what is watched, fetch and acknowledge advisories, or read the letters;
+    /// `Unavailable` when the server does not answer.
     pub async fn open(self) -> Result<EventRouter, StoreError> {
         let Self { context, api, config, ears } = self;
         config.check()?;
@@ -202,7 +202,8 @@ impl EventRouterBuilder {
             }
             durable.ensure(&context).await?;
             let mut needs = durable.needs(api);
-            needs.extend(api.into_iter().flat_map(|api| watch.needs(api)).map(|need| vec![need]));
+            let own = |api| watch.needs(api).into_iter().chain(written::needs(api, sink.stream()));
+            needs.extend(api.into_iter().flat_map(own).map(|need| vec![need]));
             permissions::require_each(&context.client(), needs).await?;
             bucket::check(&context, sink.stream().replicas).await
         };

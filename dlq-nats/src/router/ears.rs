@@ -93,16 +93,15 @@ pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
             };
             let Some(Message { payload, .. }) = message else { break };
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
-            let shared = Arc::clone(&shared);
+            let (shared, room) = (Arc::clone(&shared), Arc::clone(&room));
             tasks.spawn(async move {
-                // The durable ear has it as well.
                 let first = heard(&shared, &payload, true, PATIENCE).await;
-                if let Ok(Routed::NotYet(after)) = first
-                    && shared.stop.run_until_cancelled(sleep(after)).await.is_some()
-                {
-                    let _ = heard(&shared, &payload, false, PATIENCE).await;
-                }
                 drop(permit);
+                let Ok(Routed::NotYet(after)) = first else { return };
+                // At the end it is asked at once: this may be the only ear that has heard of it.
+                let _ = shared.stop.run_until_cancelled(sleep(after)).await;
+                let _permit = room.acquire_owned().await;
+                let _ = heard(&shared, &payload, false, PATIENCE).await;
             });
         }
     }

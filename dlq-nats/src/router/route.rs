@@ -1,12 +1,13 @@
 //! From an advisory to a letter that is confirmed.
 
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use dlq_core::store::Receipt;
-use dlq_core::{Clock as _, Sink as _, StoreError, SystemClock, Timestamp};
-use tokio::time::{Instant, sleep};
+use dlq_core::{Clock as _, Sink as _, StoreError, StoreErrorKind, SystemClock, Timestamp};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::OPERATION;
@@ -39,6 +40,10 @@ struct Death {
 
 /// For how long a letter may be on its way that another router writes of a message which it has read in time.
 const LATE: Duration = Duration::from_secs(10);
+/// How old a death is whose letter is written although nobody can see whether there is one.
+const UNSEEN: Duration = Duration::from_secs(20);
+/// In how many turns ears work at deaths: those that hear the same words do so one after the other.
+const TURNS: usize = 1024;
 
 /// What has become of an advisory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +71,11 @@ pub(super) struct Shared {
     pub(super) expected: Option<u32>,
     /// Tells all of its parts to end.
     pub(super) stop: CancellationToken,
-    recent: Mutex<Recent<(String, String, u64), Death>>,
+    recent: Mutex<Recent<About, Death>>,
+    turns: Box<[tokio::sync::Mutex<()>]>,
 }
+
+type About = (String, String, u64);
 
 impl Shared {
     pub(super) fn new(
@@ -82,6 +90,7 @@ impl Shared {
         let (counts, topics, stop) =
             (Counts::default(), Topics::default(), CancellationToken::new());
         let written = Written::default();
+        let turns = (0..TURNS).map(|_| tokio::sync::Mutex::new(())).collect();
         Self {
             context,
             sink,
@@ -94,6 +103,7 @@ impl Shared {
             expected,
             stop,
             recent,
+            turns,
         }
     }
 
@@ -108,7 +118,7 @@ impl Shared {
         let until = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_route(advisory, is_first).await {
+            let error = match self.try_route(advisory, is_first, until).await {
                 Ok(routed) => return Ok(routed),
                 Err(error) => error,
             };
@@ -127,12 +137,24 @@ impl Shared {
         Ok(is_watched && self.domain.includes(&self.context, advisory.domain.as_deref()).await?)
     }
 
-    async fn try_route(&self, advisory: &Advisory, is_first: bool) -> Result<Routed, StoreError> {
+    async fn turn(&self, about: &About) -> tokio::sync::MutexGuard<'_, ()> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(about);
+        let turn = usize::try_from(hash % self.turns.len() as u64).unwrap_or_default();
+        self.turns[turn].lock().await
+    }
+
+    async fn try_route(
+        &self,
+        advisory: &Advisory,
+        is_first: bool,
+        until: Instant,
+    ) -> Result<Routed, StoreError> {
         if !self.is_ours(advisory).await? {
             self.counts.count(Event::Ignored);
             return Ok(Routed::Nothing);
         }
         let about = advisory.about();
+        let turn = self.turn(&about).await;
         let before = lock(&self.recent).get(&about).copied();
         if before.is_some_and(|before| before.told == advisory.timestamp) {
             self.counts.count(Event::Known);
@@ -152,15 +174,25 @@ impl Shared {
                 // Somebody has handled or removed it since it was found.
                 return Ok(Routed::Nothing);
             }
-            let late = LATE.saturating_sub(SystemClock.now().since(advisory.timestamp));
+            let age = SystemClock.now().since(advisory.timestamp);
+            let late = LATE.saturating_sub(age);
             if is_first && !late.is_zero() {
                 return Ok(Routed::NotYet(late));
             }
-            if self.written.has(&self.context, self.sink.stream(), advisory).await? {
-                self.counts.count(Event::Known);
-                let death = Death { told: advisory.timestamp, published };
-                lock(&self.recent).insert(about, death);
-                return Ok(Routed::Nothing);
+            // Those behind may be about others.
+            drop(turn);
+            let looking = self.written.has(&self.context, self.sink.stream(), advisory);
+            match timeout_at(until, looking).await.unwrap_or_else(|_| Err(unseen())) {
+                Ok(true) => {
+                    self.counts.count(Event::Known);
+                    let death = Death { told: advisory.timestamp, published };
+                    lock(&self.recent).insert(about, death);
+                    return Ok(Routed::Nothing);
+                }
+                Ok(false) => {}
+                // Two letters are better than none.
+                Err(error) if age > UNSEEN => tracing::warn!(%error, "it may have two letters"),
+                Err(error) => return Err(error),
             }
         }
         let reading =
@@ -188,6 +220,11 @@ impl Shared {
         lock(&self.recent).insert(about, Death { told: advisory.timestamp, published });
         Ok(if is_new { Routed::New } else { Routed::Nothing })
     }
+}
+
+fn unseen() -> StoreError {
+    let text = "whether there is a letter of it could not be seen in time";
+    StoreError::new(StoreErrorKind::Unavailable, OPERATION).with_detail(text)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

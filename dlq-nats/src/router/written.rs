@@ -26,7 +26,17 @@ use crate::wire;
 /// By how much the clocks of two servers may differ.
 const SKEW: Duration = Duration::from_secs(10);
 /// How many letters are asked for at once, without their payloads.
-const BATCH: usize = 256;
+const BATCH: usize = 1_000;
+
+/// What has to be permitted under this `api` to read the letters.
+pub(super) fn needs(api: &str, letters: &DlqStream) -> [String; 3] {
+    let name = &letters.name;
+    [
+        format!("{api}.CONSUMER.CREATE.{name}.>"),
+        format!("{api}.CONSUMER.MSG.NEXT.{name}.*"),
+        format!("{api}.STREAM.MSG.GET.{name}"),
+    ]
+}
 
 /// Those who ask while somebody looks are answered together, by the next look.
 #[derive(Debug, Default)]

@@ -151,7 +151,7 @@ async fn g1_what_is_said_while_nobody_keeps_advisories_is_heard_at_another_serve
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_what_is_terminated_in_a_replicated_work_queue_has_one_letter() {
-    const MESSAGES: usize = 200;
+    const MESSAGES: usize = 40;
     let started = tokio::task::block_in_place(|| NatsCluster::builder().ours().start_cluster());
     let Ok(cluster) = or_skip(Service::Nats, started) else { return };
     let client = at(&cluster, 0).await;

@@ -1,7 +1,7 @@
 //! A message that is gone when an ear hears of it, and may have its letter.
 
 use async_nats::jetstream::stream;
-use dlq_core::{Clock as _, Message, Origin, Position, Sink as _, SystemClock};
+use dlq_core::{Clock as _, Message, Origin, Position, Sink as _, SystemClock, Timestamp};
 use dlq_nats::{DlqStream, NatsSink};
 use dlq_testkit::fixtures::letter_of;
 use futures_util::StreamExt as _;
@@ -9,6 +9,17 @@ use tokio::time::{sleep, timeout};
 
 use super::{Letter, Routing, SECOND, jobs};
 use crate::fixture::{PATIENCE, Server, available};
+
+/// Says of a message that is nowhere that it was terminated.
+pub(super) async fn terminate(server: &Server, told: Timestamp) {
+    let advisory = serde_json::json!({
+        "type": "io.nats.jetstream.advisory.v1.terminated", "timestamp": told.to_string(),
+        "stream": "JOBS", "consumer": "theirs", "stream_seq": 7, "deliveries": 1,
+    });
+    let subject = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.JOBS.theirs";
+    server.client.publish(subject, advisory.to_string().into()).await.unwrap();
+    server.client.flush().await.unwrap();
+}
 
 /// Waits until routers have done with so many advisories.
 async fn settled(server: &Server, advisories: u64) {
@@ -59,12 +70,7 @@ async fn g2_a_letter_that_another_router_is_writing_is_waited_for() {
     let mut read = server.client.subscribe("$JS.API.STREAM.MSG.GET.JOBS").await.unwrap();
     server.client.flush().await.unwrap();
     let told = SystemClock.now();
-    let advisory = serde_json::json!({
-        "type": "io.nats.jetstream.advisory.v1.terminated", "timestamp": told.to_string(),
-        "stream": "JOBS", "consumer": "theirs", "stream_seq": 7, "deliveries": 1,
-    });
-    let subject = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.JOBS.theirs";
-    server.client.publish(subject, advisory.to_string().into()).await.unwrap();
+    terminate(&server, told).await;
     timeout(PATIENCE, read.next()).await.expect("the router looks for the message").unwrap();
     // The other one has read it in time.
     let mut letter = letter_of(Message::new("jobs.a", "read in time"), 7);
@@ -77,4 +83,23 @@ async fn g2_a_letter_that_another_router_is_writing_is_waited_for() {
     let report = router.stop().await;
     assert_eq!((report.routed, report.without_payload), (0, 0), "{report}");
     assert_eq!(server.count("DLQ").await, 1, "{report}");
+}
+
+/// It may be the only one that has heard of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_router_that_ends_forgets_nothing_that_it_waits_with() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    jobs(&server, 1).await;
+    let router = Routing::start(&server).await;
+    let mut read = server.client.subscribe("$JS.API.STREAM.MSG.GET.JOBS").await.unwrap();
+    server.client.flush().await.unwrap();
+    server.context.delete_stream("DLQ_ADVISORY").await.unwrap();
+    terminate(&server, SystemClock.now()).await;
+    timeout(PATIENCE, read.next()).await.expect("the router looks for the message").unwrap();
+    let report = router.stop().await;
+    assert_eq!((report.routed, report.without_payload), (1, 1), "{report}");
+    assert_eq!(server.count("DLQ").await, 1);
 }

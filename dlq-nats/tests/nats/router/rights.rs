@@ -2,9 +2,10 @@
 
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{AckKind, stream};
-use dlq_core::StoreErrorKind;
+use dlq_core::{Clock as _, StoreErrorKind, SystemClock};
 use dlq_nats::EventRouter;
 
+use super::once::terminate;
 use super::{Letter, Routing, SECOND, answer, users};
 use crate::fixture::{STREAM, Server, available};
 
@@ -43,11 +44,14 @@ async fn a_stream_whose_consumers_cannot_be_listed_keeps_nobody_from_the_others(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_right_that_the_sweep_needs_is_named_at_the_start() {
+async fn a_right_that_it_needs_is_named_at_the_start() {
     if !available() {
         return;
     }
-    for subject in ["$JS.API.CONSUMER.LIST.ORDERS", "$JS.API.CONSUMER.MSG.NEXT.ORDERS.theirs"] {
+    let letters = "$JS.API.CONSUMER.CREATE.DLQ.>";
+    for subject in
+        ["$JS.API.CONSUMER.LIST.ORDERS", "$JS.API.CONSUMER.MSG.NEXT.ORDERS.theirs", letters]
+    {
         let users = denied(&[subject]);
         let server = Server::bare(&[("authorization", &users)], "root", "root").await;
         let app = server.connect("app", "p").await;
@@ -56,6 +60,24 @@ async fn a_right_that_the_sweep_needs_is_named_at_the_start() {
         assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
         assert!(error.to_string().contains(&format!("`{subject}`")), "{error}");
         // What it does not watch it need not see.
-        drop(EventRouter::builder(app).stream("USERS").open().await.unwrap());
+        let other = EventRouter::builder(app).stream("USERS").open().await;
+        assert_eq!(other.is_err(), subject == letters, "{subject}");
     }
+}
+
+/// Of a message that is gone nobody can tell whether it has its letter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_read_letters_and_does_not_know_it_writes_them() {
+    if !available() {
+        return;
+    }
+    let users = denied(&["$JS.API.CONSUMER.CREATE.DLQ.>", "$SYS.REQ.USER.INFO"]);
+    let server = Server::bare(&[("authorization", &users)], "root", "root").await;
+    let app = server.connect("app", "p").await;
+    let context = ContextBuilder::new().timeout(SECOND * 3).build(app);
+    let router = Routing::with(EventRouter::builder(context)).await;
+    terminate(&server, SystemClock.now()).await;
+    Letter::until(&server, 1).await;
+    let report = router.stop().await;
+    assert_eq!((report.routed, report.without_payload), (1, 1), "{report}");
 }
