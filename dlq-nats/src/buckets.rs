@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_nats::datetime::DateTime;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::kv::{Config, Store, UpdateError};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{
@@ -20,6 +21,9 @@ use crate::streams;
 
 /// How long it is waited for a write that is on its way to all replicas.
 const MOMENT: Duration = Duration::from_millis(20);
+/// Between two tries of a write that nobody has heard, and how often it is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+const TIMES: u32 = 8;
 
 /// The stream that a bucket is.
 pub(crate) fn stream_of(bucket: &str) -> String {
@@ -86,19 +90,32 @@ pub(crate) async fn replace(
     value: Bytes,
     revision: u64,
 ) -> Result<Option<u64>, UpdateError> {
-    let error = match bucket.update(key, value, revision).await {
-        Ok(revision) => return Ok(Some(revision)),
-        Err(error) => error,
-    };
-    match answer(&error).map(jetstream::Error::error_code) {
-        Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE) => Ok(None),
-        // It is known who was faster, and cannot be read yet.
-        Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT) => {
-            sleep(MOMENT).await;
-            Ok(None)
+    let mut times = 0;
+    loop {
+        let error = match bucket.update(key, value.clone(), revision).await {
+            Ok(revision) => return Ok(Some(revision)),
+            Err(error) => error,
+        };
+        match answer(&error).map(jetstream::Error::error_code) {
+            Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE) => return Ok(None),
+            // It is known who was faster, and cannot be read yet.
+            Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT) => {
+                sleep(MOMENT).await;
+                return Ok(None);
+            }
+            None if times < TIMES && is_unheard(&error) => times += 1,
+            _ => return Err(error),
         }
-        _ => Err(error),
+        sleep(PAUSE).await;
     }
+}
+
+/// Whether nobody listened, as until there is a new leader: then nothing was written.
+fn is_unheard(error: &UpdateError) -> bool {
+    let source = std::error::Error::source(error);
+    source
+        .and_then(|source| source.downcast_ref::<PublishError>())
+        .is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)
 }
 
 /// What makes a bucket forget what it was told, before `age` has passed where that is said; zero is for ever.

@@ -117,6 +117,20 @@ async fn a_bucket_that_goes_is_named_and_taken_up_again() {
     assert!(matches!(claim(&keys, "a").await, IdempotencyClaim::New { .. }));
 }
 
+/// As while another server becomes its leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_nobody_hears_for_a_moment_is_waited_for() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let keys = open(&server).await;
+    server.context.delete_key_value("DLQ_KEYS").await.unwrap();
+    // Asked first, on the same connection.
+    let (claimed, _) = tokio::join!(claim(&keys, "a"), open(&server));
+    assert!(matches!(claimed, IdempotencyClaim::New { .. }));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_forgets_what_is_older_than_the_bucket_keeps() {
     if !available() {
