@@ -6,6 +6,7 @@ use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
 use dlq_core::{StoreError, StoreErrorKind};
 
+use crate::patience::asked;
 use crate::permissions::unanswered;
 
 /// A message of a stream.
@@ -33,14 +34,16 @@ pub(crate) async fn get(
     let stream = context.get_stream_no_info(name).await;
     let stream: Stream<()> =
         stream.map_err(|error| unavailable(error.to_string()).with_source(error))?;
-    let got = match which {
-        Which::At(sequence) => stream.get_raw_message(sequence).await,
-        Which::From(subject, sequence) => {
-            stream.get_first_raw_message_by_subject(subject, sequence).await
+    let got = asked(|| async {
+        match which {
+            Which::At(sequence) => stream.get_raw_message(sequence).await,
+            Which::From(subject, sequence) => {
+                stream.get_first_raw_message_by_subject(subject, sequence).await
+            }
+            Which::Last(subject) => stream.get_last_raw_message_by_subject(subject).await,
         }
-        Which::Last(subject) => stream.get_last_raw_message_by_subject(subject).await,
-    };
-    let error = match got {
+    });
+    let error = match got.await {
         Ok(message) => return Ok(Some(message)),
         Err(error) => error,
     };
