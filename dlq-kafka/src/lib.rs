@@ -127,7 +127,7 @@ mod wire;
 
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
-pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
+pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_mark, ingest_marks};
 pub use gauges::{
     DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_NEXT_DUE_SECONDS, DLQ_KAFKA_PAUSED,
     DLQ_KAFKA_WAITING,

@@ -45,10 +45,11 @@ pub(super) fn join(
     let partitions = partitions.map_err(for_store)?;
     let conflict =
         |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
+    let reading = format!("read the offsets of topic `{topic}` by group `{group}`");
+    let read = |patience| marks::read(&consumer, &topic, &partitions, patience);
     let mut written = false;
     loop {
-        let found = reach::patiently(|| marks::read(&consumer, &topic, &partitions));
-        match found.map_err(|error| asked("read the offsets", error))? {
+        match reach::of_group(&consumer, heard, &reading, read).map_err(for_store)? {
             marks::Found::Mark(mark) if mark.store == store => break,
             marks::Found::Mark(Mark { store: other, .. }) => {
                 return conflict(format!(
@@ -99,6 +100,7 @@ pub(super) fn join(
         held: VecDeque::new(),
         paused: false,
         look,
+        missing: None,
         lease,
     })
 }

@@ -6,14 +6,18 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
 
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_moving, is_refusal};
+use crate::topics::SETTLING;
 
 /// How long a cluster may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked within that time, so that a refusal ends the wait.
 const ASK: Duration = Duration::from_millis(500);
+/// How long is waited before the same is asked again.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How many news of the client are looked through for a refusal.
 const NEWS: usize = 256;
 /// How many topics are named to who named none that exists.
@@ -54,7 +58,7 @@ pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
     loop {
         match ask() {
             Err(error) if begun.elapsed() < PATIENCE && is_moving(&error) => {
-                std::thread::sleep(Duration::from_millis(50));
+                std::thread::sleep(PAUSE);
             }
             answer => return answer,
         }
@@ -70,56 +74,106 @@ pub(super) fn watermarks<C: ConsumerContext>(
     patiently(|| consumer.fetch_watermarks(topic, partition, PATIENCE))
 }
 
-/// The partitions of a topic that exists, once the cluster answers. Blocks for at most [`PATIENCE`] and a little.
+/// What a question of a group comes to, for which that long is to be waited. The client goes on asking for who decides of
+/// a group where it is refused, and so that ends the wait.
+pub(super) fn of_group<C: ConsumerContext, T>(
+    consumer: &BaseConsumer<C>,
+    heard: &Heard,
+    what: &str,
+    ask: impl Fn(Duration) -> KafkaResult<T>,
+) -> Result<T, SetupError> {
+    let (begun, mut patience) = (Instant::now(), ASK);
+    loop {
+        let error = match ask(patience) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if let Some(why) = refusal(consumer, heard) {
+            return Err(SetupError::Config(format!(
+                "{what}: {why}; allow `Describe` on the group"
+            )));
+        }
+        let is_silent = error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut);
+        if begun.elapsed() >= PATIENCE || !(is_silent || is_moving(&error)) {
+            return Err(SetupError::answered(what, error));
+        }
+        if is_silent {
+            patience = (patience * 2).min(PATIENCE);
+        } else {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Why the cluster refuses us, if it does. What the client complains of is heard by polling, and a client that has joined
+/// nothing yields nothing, as it does where it has something to log.
+fn refusal<C: ConsumerContext>(consumer: &BaseConsumer<C>, heard: &Heard) -> Option<String> {
+    for _ in 0..NEWS {
+        drop(consumer.poll(Duration::ZERO));
+    }
+    heard.last().filter(|(code, _)| is_refusal(*code)).map(|(_, why)| why)
+}
+
+/// The partitions of a topic that exists, once the cluster answers. Blocks for at most [`PATIENCE`] and a little. One broker
+/// may not have heard of a topic yet that the others know.
 pub(super) fn partitions<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
     brokers: &Brokers,
     topic: &str,
 ) -> Result<Vec<i32>, SetupError> {
-    let begun = Instant::now();
     let bootstrap = brokers.bootstrap();
-    let metadata = loop {
-        match consumer.fetch_metadata(Some(topic), ASK) {
-            Ok(metadata) => break metadata,
-            Err(error) => {
-                // What the client complains of is heard by polling, and a client that has joined nothing yields nothing, as
-                // it does where it has something to log.
-                for _ in 0..NEWS {
-                    drop(consumer.poll(Duration::ZERO));
-                }
-                let last = heard.last();
-                if let Some((_, why)) = last.as_ref().filter(|(code, _)| is_refusal(*code)) {
-                    return Err(SetupError::Config(format!(
-                        "{bootstrap} refuses us: {why}{}",
-                        brokers.login()
-                    )));
-                }
-                if begun.elapsed() >= PATIENCE {
-                    let why = last.map_or_else(|| error.to_string(), |(_, why)| why);
-                    let text = format!(
-                        "no broker at {bootstrap} answered within {} s: {why}",
-                        PATIENCE.as_secs()
-                    );
-                    return Err(SetupError::Unavailable(text, None));
-                }
+    let mut unsettled: Option<Instant> = None;
+    loop {
+        let metadata = metadata(consumer, heard, brokers, topic)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
+        match (found, error) {
+            (Some(found), None) if !found.partitions().is_empty() => {
+                return Ok(found.partitions().iter().map(|partition| partition.id()).collect());
+            }
+            (_, Some(code)) if is_refusal(code) => {
+                let text = format!("topic `{topic}` at {bootstrap}: {code}");
+                return Err(SetupError::Config(text));
+            }
+            _ if unsettled.get_or_insert_with(Instant::now).elapsed() < SETTLING => {
+                std::thread::sleep(PAUSE);
+            }
+            (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition) | None) => {
+                let others = others(consumer);
+                let text = format!("there is no topic `{topic}` at {bootstrap}{others}");
+                return Err(SetupError::NotFound(text));
+            }
+            (_, Some(code)) => {
+                let text = format!("topic `{topic}` at {bootstrap}: {code}");
+                return Err(SetupError::Unavailable(text, None));
             }
         }
-    };
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
-    match (found, error) {
-        (Some(found), None) if !found.partitions().is_empty() => {
-            Ok(found.partitions().iter().map(|partition| partition.id()).collect())
+    }
+}
+
+/// What is known of a topic, once the cluster answers.
+fn metadata<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    heard: &Heard,
+    brokers: &Brokers,
+    topic: &str,
+) -> Result<Metadata, SetupError> {
+    let (begun, bootstrap) = (Instant::now(), brokers.bootstrap());
+    loop {
+        let error = match consumer.fetch_metadata(Some(topic), ASK) {
+            Ok(metadata) => return Ok(metadata),
+            Err(error) => error,
+        };
+        if let Some(why) = refusal(consumer, heard) {
+            let text = format!("{bootstrap} refuses us: {why}{}", brokers.login());
+            return Err(SetupError::Config(text));
         }
-        (_, Some(code)) if is_refusal(code) => {
-            Err(SetupError::Config(format!("topic `{topic}` at {bootstrap}: {code}")))
-        }
-        (_, Some(RDKafkaErrorCode::UnknownTopicOrPartition) | None) => Err(SetupError::NotFound(
-            format!("there is no topic `{topic}` at {bootstrap}{}", others(consumer)),
-        )),
-        (_, Some(code)) => {
-            Err(SetupError::Unavailable(format!("topic `{topic}` at {bootstrap}: {code}"), None))
+        if begun.elapsed() >= PATIENCE {
+            let why = heard.last().map_or_else(|| error.to_string(), |(_, why)| why);
+            let within = PATIENCE.as_secs();
+            let text = format!("no broker at {bootstrap} answered within {within} s: {why}");
+            return Err(SetupError::Unavailable(text, None));
         }
     }
 }
@@ -160,6 +214,36 @@ mod tests {
         let unknown = [rdkafka::types::RDKafkaRespErr::RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE; 20];
         mock.request_errors(rdkafka::types::RDKafkaApiKey::ListOffsets, &unknown);
         assert_eq!(watermarks(&consumer, "dead", 0).unwrap(), (0, 0));
+    }
+
+    #[test]
+    fn a_topic_that_one_broker_has_not_heard_of_is_asked_for_again() {
+        use rdkafka::types::RDKafkaRespErr::{
+            RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE, RD_KAFKA_RESP_ERR_NO_ERROR,
+            RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
+        };
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("dead", 1, 1).unwrap();
+        let brokers = Brokers::at(mock.bootstrap_servers());
+        let config = brokers.client(&[], &[]).unwrap();
+        let consumer: BaseConsumer<Heard> = config.create_with_context(Heard::default()).unwrap();
+        let ask = || partitions(&consumer, consumer.context(), &brokers, "dead");
+        assert_eq!(ask().unwrap(), [0]);
+        for error in
+            [RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART, RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE]
+        {
+            mock.topic_error("dead", error).unwrap();
+            let found = std::thread::scope(|scope| {
+                let asking = scope.spawn(ask);
+                // It is asked many times meanwhile.
+                std::thread::sleep(PAUSE * 4);
+                mock.topic_error("dead", RD_KAFKA_RESP_ERR_NO_ERROR).unwrap();
+                asking.join().unwrap()
+            });
+            assert_eq!(found.unwrap(), [0]);
+        }
+        mock.topic_error("dead", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
+        assert!(matches!(ask(), Err(SetupError::NotFound(_))));
     }
 
     #[test]

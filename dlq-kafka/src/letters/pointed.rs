@@ -82,10 +82,15 @@ impl<T> Fetching<T> {
                     Err(error) => (wanted, error),
                 },
                 None => {
-                    let Some(wanted) = self.parts.pop() else { return Ok(None) };
+                    let Some(mut wanted) = self.parts.pop() else { return Ok(None) };
                     let places = wanted.keys().copied().collect();
                     match self.letters.lookup.records(Arc::clone(&self.topic), places).await {
-                        Ok(records) => {
+                        Ok((records, later)) => {
+                            for (place, why) in later {
+                                let why = Unread { kind: StoreErrorKind::Unavailable, why };
+                                let hidden = wanted.remove(&place).into_iter().flatten();
+                                self.found.extend(hidden.map(|one| (one, Err(why.clone()))));
+                            }
                             self.open = Some((wanted, records));
                             continue;
                         }
@@ -334,8 +339,8 @@ mod tests {
         }
         let letters = KafkaLetters::new(&Brokers::at(cluster.bootstrap_servers()), "orders.dlq");
         let mut pointing = [0, 1].map(dlq_testkit::fixtures::letter);
-        for (offset, letter) in pointing.iter_mut().enumerate() {
-            let to = format!("orders/0/{offset}");
+        for (n, letter) in pointing.iter_mut().enumerate() {
+            let to = format!("orders/{}/{n}", n + 1);
             letter.attributes.insert(super::super::POINTER.to_owned(), to);
         }
         let mut heard = Vec::new();
@@ -345,7 +350,7 @@ mod tests {
         };
         let missing = letters.complete(&mut pointing, waits).await.unwrap();
         assert_eq!(missing.len(), 2);
-        assert_eq!(heard, [("orders".to_owned(), 0, false)]);
+        assert_eq!(heard, [("orders".to_owned(), 1, false), ("orders".to_owned(), 2, false)]);
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ mod gauges;
 mod lag;
 mod letters;
 mod login;
+mod marks;
 mod offsets;
 mod regressions;
 mod sink;
