@@ -77,7 +77,8 @@ impl Measure for Measured {
             let read = of_group.read().await.map_err(|error| {
                 CliError::failed(format!("{}: {}", self.broker.shown, chain(&error)))
             });
-            for at in read? {
+            // What a partition without a leader has is not known.
+            for at in read?.into_iter().filter(|at| at.leaderless == 0) {
                 lag.push((at.topic.clone(), group.clone(), at.lag));
                 ends.insert(at.topic, at.end_offset);
             }

@@ -12,10 +12,11 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use super::assigned::Assigned;
 use super::mark::Mark;
 use super::member::Member;
-use super::{DEFAULTS, FIXED, OPENING, marks, reach};
+use super::{DEFAULTS, FIXED, OPENING, marks};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::identity::TopicIds;
+use crate::reach;
 
 /// A consumer that has joined the group, or is about to; blocks.
 pub(super) fn join(

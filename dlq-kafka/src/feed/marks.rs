@@ -8,10 +8,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 
 use super::mark::{self, Mark};
-use super::reach::{self, Heard, PATIENCE};
 use super::{DEFAULTS, KafkaFeed, blocking};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::reach::{self, Heard, PATIENCE};
 
 const LOOKING: &str = "look for the stores of dead letters";
 

@@ -15,9 +15,10 @@ use tokio::sync::oneshot;
 
 use super::READING;
 use super::assigned::Assigned;
-use super::{mark, reach};
+use super::mark;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
+use crate::reach;
 use crate::record::Record;
 
 /// For how long one poll waits.

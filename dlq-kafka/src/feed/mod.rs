@@ -8,7 +8,6 @@ mod join;
 mod mark;
 mod marks;
 mod member;
-mod reach;
 
 pub use marks::{IngestMark, find_topic, ingest_mark, ingest_marks};
 

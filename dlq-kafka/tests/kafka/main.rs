@@ -15,6 +15,7 @@ mod fixture_replay;
 mod fixture_topics;
 mod gauges;
 mod lag;
+mod leaderless;
 mod letters;
 mod login;
 mod marks;

@@ -13,7 +13,7 @@ use crate::error::{SetupError, is_moving, is_refusal};
 use crate::topics::SETTLING;
 
 /// How long a cluster may take to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked within that time, so that a refusal ends the wait.
 const ASK: Duration = Duration::from_millis(500);
 /// How long is waited before the same is asked again.
@@ -25,10 +25,10 @@ const NAMED: usize = 10;
 
 /// The last thing that a client complained of.
 #[derive(Debug, Default)]
-pub(super) struct Heard(Mutex<Option<(RDKafkaErrorCode, String)>>);
+pub(crate) struct Heard(Mutex<Option<(RDKafkaErrorCode, String)>>);
 
 impl Heard {
-    pub(super) fn hear(&self, error: &KafkaError, reason: &str) {
+    pub(crate) fn hear(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
         tracing::debug!(?code, reason, "the client complains");
         let mut last = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -53,7 +53,7 @@ impl ClientContext for Heard {
 impl ConsumerContext for Heard {}
 
 /// Asks again while a group or a partition has just become another broker's, for at most [`PATIENCE`] and a little.
-pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
+pub(crate) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
     let begun = Instant::now();
     loop {
         match ask() {
@@ -66,7 +66,7 @@ pub(super) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
 }
 
 /// Where a partition begins and ends now.
-pub(super) fn watermarks<C: ConsumerContext>(
+pub(crate) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
@@ -76,7 +76,7 @@ pub(super) fn watermarks<C: ConsumerContext>(
 
 /// What a question of a group comes to, for which that long is to be waited. The client goes on asking for who decides of
 /// a group where it is refused, and so that ends the wait.
-pub(super) fn of_group<C: ConsumerContext, T>(
+pub(crate) fn of_group<C: ConsumerContext, T>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
     what: &str,
@@ -116,7 +116,7 @@ fn refusal<C: ConsumerContext>(consumer: &BaseConsumer<C>, heard: &Heard) -> Opt
 
 /// The partitions of a topic that exists, once the cluster answers. Blocks for at most [`PATIENCE`] and a little. One broker
 /// may not have heard of a topic yet that the others know.
-pub(super) fn partitions<C: ConsumerContext>(
+pub(crate) fn partitions<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
     brokers: &Brokers,
