@@ -26,8 +26,12 @@ use crate::tail::Tail;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
-/// For how long a revoked partition may be kept at most.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the client takes besides a drain until it polls again.
+const POLLING: Duration = Duration::from_secs(60);
+/// For how long a revoked partition may be kept at most: the client wants to be polled once a day.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60).saturating_sub(POLLING);
+/// How seldom the client has to be polled unless it is told.
+const SELDOM: Duration = Duration::from_secs(5 * 60);
 
 /// Where a group that has committed nothing begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +188,8 @@ impl KafkaConsumer {
     }
 
     /// Sets for how long what is in hand of a partition may end before the partition is given up. The whole group waits
-    /// meanwhile. Defaults to 5 s; at most a day.
+    /// meanwhile, and `max.poll.interval.ms` is a minute more where that is longer than its five. Defaults to 5 s; at most
+    /// a minute less than a day.
     pub fn with_drain(mut self, deadline: Duration) -> Self {
         self.drain = deadline.min(LONGEST);
         self
@@ -288,15 +293,15 @@ impl KafkaConsumer {
     }
 
     fn wanted(&self, stages: &[(String, Vec<Stage>)]) -> Vec<WantedTopic> {
-        let of = |(topic, stages): &(String, Vec<Stage>)| {
-            stages.iter().map(|stage| self.retries.wanted(stage, topic)).collect::<Vec<_>>()
-        };
-        let sources = self.topics.iter().map(|topic| WantedTopic::source(topic));
-        sources.chain(stages.iter().flat_map(of)).collect()
+        let of = stages.iter().flat_map(|(topic, stages)| self.retries.wanted(stages, topic));
+        self.topics.iter().map(|topic| WantedTopic::source(topic)).chain(of).collect()
     }
 
     fn client(&self) -> Result<ClientConfig, SetupError> {
+        let seldom = self.drain.saturating_add(POLLING).max(SELDOM).as_millis().to_string();
         let defaults = [
+            // After so long without a poll the group gives what we have to others, also while it ends.
+            ("max.poll.interval.ms", &*seldom),
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "3000"),
             // How late a partition is heard of again after a pause.
@@ -316,7 +321,15 @@ impl KafkaConsumer {
             ("auto.offset.reset", "earliest"),
             ("allow.auto.create.topics", "false"),
         ];
-        self.brokers.client(&defaults, &fixed)
+        let config = self.brokers.client(&defaults, &fixed)?;
+        let seldom = config.get("max.poll.interval.ms").and_then(|millis| millis.parse().ok());
+        let seldom = seldom.map(Duration::from_millis).filter(|seldom| *seldom < self.drain);
+        let Some(seldom) = seldom else { return Ok(config) };
+        Err(SetupError::Config(format!(
+            "`max.poll.interval.ms` is {seldom:?}, after which the group gives partitions away, and what is in hand of them \
+             may take {:?} to end; set it to more, or have the drain take less",
+            self.drain
+        )))
     }
 
     fn join(
@@ -381,3 +394,7 @@ impl Drop for Ended {
         self.0.advance(Phase::Left);
     }
 }
+
+#[cfg(test)]
+#[path = "consumer_tests.rs"]
+mod tests;

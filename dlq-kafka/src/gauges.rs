@@ -16,6 +16,9 @@ pub const DLQ_KAFKA_LATENESS_SECONDS: &str = "dlq_kafka_lateness_seconds";
 /// Partitions that are read from their beginning, since their topic was deleted and made anew, by `topic`: a counter.
 pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
 
+/// Records that were written to a retry topic, by `topic`: a counter.
+pub const DLQ_KAFKA_RETRIES: &str = "dlq_kafka_retries_total";
+
 /// What a source shows of itself. The thread that polls writes it in each of its turns, so that what is shown is of now.
 #[derive(Clone)]
 pub(crate) struct Gauges {
@@ -74,6 +77,10 @@ pub(crate) fn late(topic: &str, due: Timestamp, now: Timestamp) {
 
 pub(crate) fn anew(topic: &str) {
     counter!(DLQ_KAFKA_ANEW, "topic" => topic.to_owned()).increment(1);
+}
+
+pub(crate) fn retried(topic: &str) {
+    counter!(DLQ_KAFKA_RETRIES, "topic" => topic.to_owned()).increment(1);
 }
 
 impl std::fmt::Debug for Gauges {

@@ -110,7 +110,7 @@ impl KafkaLag {
     }
 
     /// Reads at once and then at this interval, and sets the gauges, until `stop` is ready. What cannot be read is logged,
-    /// and the gauges stay as they are.
+    /// and the gauges stay as they are, as do those of a topic of which a partition has no leader.
     ///
     /// # Cancel safety
     ///
@@ -134,7 +134,8 @@ impl KafkaLag {
     }
 
     fn publish(&self, topics: &[TopicLag]) {
-        for TopicLag { topic, end_offset, lag, .. } in topics {
+        let is_led = |lag: &&TopicLag| lag.leaderless == 0;
+        for TopicLag { topic, end_offset, lag, .. } in topics.iter().filter(is_led) {
             gauge!(DLQ_KAFKA_END_OFFSET, "topic" => topic.clone()).set(*end_offset as f64);
             let group = self.0.group.clone();
             gauge!(DLQ_KAFKA_LAG, "topic" => topic.clone(), "group" => group).set(*lag as f64);
@@ -197,3 +198,26 @@ const _: () = {
     const fn send_sync<T: Send + Sync>() {}
     send_sync::<KafkaLag>();
 };
+
+#[cfg(test)]
+mod tests {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    use super::*;
+
+    #[test]
+    fn a_topic_of_which_a_part_is_not_known_keeps_its_figures() {
+        let shown = |lag: u64, leaderless: usize| {
+            let recorder = DebuggingRecorder::new();
+            let of = KafkaLag::new(Brokers::at("nowhere"), "billing", ["orders"]);
+            let topic = TopicLag { topic: "orders".into(), end_offset: 9, lag, leaderless };
+            metrics::with_local_recorder(&recorder, || of.publish(&[topic]));
+            let shown = recorder.snapshotter().snapshot().into_vec().into_iter();
+            shown.map(|(.., value)| value).collect::<Vec<_>>()
+        };
+        let figures = |lag: f64| [9.0, lag].map(|value| DebugValue::Gauge(value.into()));
+        assert_eq!(shown(4, 0), figures(4.0));
+        assert_eq!(shown(0, 1), []);
+        assert_eq!(shown(1, 0), figures(1.0));
+    }
+}

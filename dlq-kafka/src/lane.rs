@@ -7,6 +7,7 @@ use dlq_core::{
 };
 use rdkafka::message::OwnedHeaders;
 
+use crate::gauges::retried;
 use crate::ladder::Stage;
 use crate::produce::{Outgoing, Producer, Unwritten};
 use crate::topics::{FoundTopic, partition_for};
@@ -98,15 +99,17 @@ impl RetryLane for KafkaRetryLane {
             return Err(failed.with_detail(text));
         };
         escalation.due = due;
-        match self.send(&escalation, stage).await {
-            Ok(()) => return Ok(()),
-            Err(Unwritten::Failed(error)) => return Err(error),
-            Err(Unwritten::TooLarge) => {}
+        let mut sent = self.send(&escalation, stage).await;
+        if matches!(sent, Err(Unwritten::TooLarge)) {
+            escalation.history = shortest(&escalation.history);
+            // Apart, since it is rare.
+            sent = Box::pin(self.send(&escalation, stage)).await;
         }
-        escalation.history = shortest(&escalation.history);
-        // Apart, since it is rare.
-        match Box::pin(self.send(&escalation, stage)).await {
-            Ok(()) => Ok(()),
+        match sent {
+            Ok(()) => {
+                retried(&stage.0.topic);
+                Ok(())
+            }
             Err(Unwritten::Failed(error)) => Err(error),
             Err(Unwritten::TooLarge) => {
                 Err(too_large(OPERATION, &stage.0.topic, StoreErrorKind::Refused))
@@ -141,7 +144,8 @@ pub(crate) fn unwritable(operation: &'static str, error: serde_json::Error) -> S
 
 pub(crate) fn too_large(operation: &'static str, topic: &str, kind: StoreErrorKind) -> StoreError {
     let text = format!(
-        "topic `{topic}` takes no record that large; raise its `max.message.bytes` to that of the source and 64 KiB more"
+        "topic `{topic}` takes no record that large; raise its `max.message.bytes` to that of the source and 64 KiB more, \
+         and `segment.bytes` where that is less"
     );
     StoreError::new(kind, operation).with_detail(text)
 }

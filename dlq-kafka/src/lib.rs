@@ -104,6 +104,7 @@ mod identity;
 mod ladder;
 pub mod lag;
 mod lane;
+mod latest;
 mod letters;
 mod lines;
 mod marks;
@@ -111,6 +112,7 @@ mod partition;
 mod piece;
 mod poll;
 mod produce;
+mod reach;
 mod reading;
 mod rebalance;
 mod record;
@@ -127,10 +129,10 @@ mod wire;
 
 pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
-pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_marks};
+pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_mark, ingest_marks};
 pub use gauges::{
     DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_NEXT_DUE_SECONDS, DLQ_KAFKA_PAUSED,
-    DLQ_KAFKA_WAITING,
+    DLQ_KAFKA_RETRIES, DLQ_KAFKA_WAITING,
 };
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;

@@ -19,6 +19,7 @@ use crate::blocked::{Watch, is_of_a_topic};
 use crate::consumer::Start;
 use crate::error::is_refusal;
 use crate::gauges::{Gauges, anew};
+use crate::latest;
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, add, give_up};
@@ -72,6 +73,8 @@ pub(crate) struct Poller {
     seeks: Vec<(Arc<Partition>, u64)>,
     /// When new partitions could not be taken over last.
     refused: Option<Instant>,
+    /// When something was left that is to be asked again of partitions of which nothing is known.
+    left: Option<Instant>,
     watch: Watch,
     gauges: Gauges,
     /// How often the client had turned to a topic that is gone, or back, when partitions were compared with it last.
@@ -106,6 +109,7 @@ impl Poller {
             committed: Instant::now(),
             seeks: Vec::new(),
             refused: None,
+            left: None,
             watch,
             gauges,
             turns: HashMap::new(),
@@ -383,15 +387,21 @@ impl Poller {
     }
 
     /// Asks what was committed of partitions of which that is not known.
-    fn find(&self, partitions: &[Arc<Partition>]) -> Result<(), KafkaError> {
-        let unknown = partitions.iter().filter(|partition| partition.opening() == Opening::Unknown);
+    fn find(&mut self, partitions: &[Arc<Partition>]) -> Result<(), KafkaError> {
+        if self.left.is_some_and(|at| at.elapsed() < AGAIN) {
+            return Ok(());
+        }
+        let is_unknown = |partition: &&Arc<Partition>| {
+            partition.opening() == Opening::Unknown && partition.point(false).is_none()
+        };
         let mut list = TopicPartitionList::new();
-        for partition in unknown.filter(|partition| partition.point(false).is_none()) {
+        for partition in partitions.iter().filter(is_unknown) {
             list.add_partition(&partition.topic, partition.number);
         }
         if list.count() == 0 {
             return Ok(());
         }
+        let mut at_end = Vec::new();
         let found = self.consumer.committed_offsets(list, ASKING)?;
         for element in found.elements() {
             let Some(partition) = self.shared.find(element.topic(), element.partition()) else {
@@ -414,13 +424,13 @@ impl Poller {
                 && partition.stage.is_none()
                 && !is_another
             {
-                let (topic, number) = (&partition.topic, partition.number);
-                let (_, end) = self.consumer.fetch_watermarks(topic, number, ASKING)?;
-                partition.begins_at(u64::try_from(end).unwrap_or(0));
+                at_end.push(partition);
                 continue;
             }
             partition.found(committed.map(|offset| (offset, &*metadata)));
         }
+        latest::begin(&self.consumer, &at_end, self.left.is_none());
+        self.left = partitions.iter().any(|one| is_unknown(&one)).then(Instant::now);
         Ok(())
     }
 

@@ -367,7 +367,8 @@ fn is_gone(code: Code) -> bool {
 
 fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritten {
     let code = error.rdkafka_error_code();
-    if code == Some(Code::MessageSizeTooLarge) {
+    // The second is of what no segment of the topic can hold.
+    if matches!(code, Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge)) {
         return Unwritten::TooLarge;
     }
     let kind = match code {

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dlq_core::store::Receipt;
-use dlq_core::{DeadLetter, Headers, Sink, StoreError, StoreErrorKind};
+use dlq_core::{DeadLetter, Headers, Message, Sink, StoreError, StoreErrorKind};
 use futures_util::future::join_all;
 use tokio::sync::RwLock;
 
@@ -33,8 +33,8 @@ const OPENING: &str = "open the topic of dead letters";
 /// # What is too large
 ///
 /// A letter has more headers than its message had. One that its topic does not take is written with its last attempt only;
-/// and where that is too large, too, without payload and headers of the message, which are read from where it was born for
-/// as long as they are there.
+/// and where that is too large, too, without payload and headers of the message, and at last without its key, which are read
+/// from where it was born for as long as they are there.
 ///
 /// # On failure
 ///
@@ -99,16 +99,21 @@ impl KafkaSink {
             written => return received(written, &topic),
         }
         let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
-        match (self.write(&short, &topic, partition).await, pointer(short)) {
-            (Err(Unwritten::TooLarge), Some(pointer)) => {
-                tracing::warn!(
-                    death = %letter.death(), topic,
-                    "a dead letter is too large for its topic; it says where its message stands instead"
-                );
-                received(self.write(&pointer, &topic, partition).await, &topic)
-            }
-            (written, _) => received(written, &topic),
+        let written = self.write(&short, &topic, partition).await;
+        let Some(mut pointer) = pointer(short).filter(|_| is_too_large(&written)) else {
+            return received(written, &topic);
+        };
+        tracing::warn!(
+            death = %letter.death(), topic,
+            "a dead letter is too large for its topic; it says where its message stands instead"
+        );
+        let mut written = self.write(&pointer, &topic, partition).await;
+        if is_too_large(&written) && pointer.message.key().is_some() {
+            // It stands with the message, too.
+            pointer.message = without_key(&pointer.message);
+            written = self.write(&pointer, &topic, partition).await;
         }
+        received(written, &topic)
     }
 
     async fn write(
@@ -129,6 +134,10 @@ impl KafkaSink {
     }
 }
 
+fn is_too_large(written: &Result<(), Unwritten>) -> bool {
+    matches!(written, Err(Unwritten::TooLarge))
+}
+
 fn received(written: Result<(), Unwritten>, topic: &str) -> Result<Receipt, StoreError> {
     match written {
         Ok(()) => Ok(Receipt::Stored),
@@ -145,6 +154,21 @@ fn pointer(mut letter: DeadLetter) -> Option<DeadLetter> {
     letter.attributes.insert(POINTER.to_owned(), place);
     letter.message = letter.message.with_payload(None).with_headers(Headers::new());
     Some(letter)
+}
+
+/// What is left of a message without key, payload and headers.
+fn without_key(message: &Message) -> Message {
+    let mut rest = Message::tombstone(Arc::clone(message.subject_shared()));
+    if let Some(id) = message.id() {
+        rest = rest.with_id(id);
+    }
+    if let Some(event) = message.event() {
+        rest = rest.with_event(event);
+    }
+    match message.published_at() {
+        Some(at) => rest.with_published_at(at),
+        None => rest,
+    }
 }
 
 impl Sink for KafkaSink {

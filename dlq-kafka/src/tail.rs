@@ -35,7 +35,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(8);
 const TURN: Duration = Duration::from_millis(10);
 /// How long nothing comes at the end of a replica until there is nothing: it may be behind its leader.
-const SURE: Duration = Duration::from_secs(2);
+pub(crate) const SURE: Duration = Duration::from_secs(2);
 /// How much is read at once: there may be many records that were taken back.
 const BYTES: &str = "1048576";
 

@@ -114,7 +114,7 @@ pub(crate) struct IngestArgs {
     #[arg(long)]
     pub(crate) audit: bool,
     /// The durable consumer or consumer group that remembers which letters were taken; defaults to dlq-ingest, at Kafka to
-    /// dlq-ingest.TOPIC
+    /// dlq-ingest.TOPIC, where any other has that name, a dot and more
     #[arg(long, visible_alias = "group", value_name = "NAME")]
     pub(crate) durable: Option<String>,
     /// How soon the letters of a process that died are taken again; at NATS it counts when the consumer is created, at

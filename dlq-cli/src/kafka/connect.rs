@@ -1,7 +1,9 @@
 //! A cluster and a topic of dead letters there.
 
 use dlq_core::{StoreError, StoreErrorKind};
-use dlq_kafka::{Brokers, KafkaLetters, ScanRange, find_topic, ingest_marks};
+use dlq_kafka::{
+    Brokers, IngestMark, KafkaLetters, ScanRange, find_topic, ingest_mark, ingest_marks,
+};
 
 use super::settings::brokers;
 use super::url::KafkaUrl;
@@ -72,19 +74,30 @@ impl Broker {
     /// Which stores the letters of the topic go into.
     pub(super) async fn marks(&self) -> Result<Vec<Mark>, CliError> {
         let marks = ingest_marks(&self.brokers, &self.topic).await;
-        let marks = marks.map_err(|error| self.failed(error))?.into_iter();
         Ok(marks
-            .map(|mark| Mark {
-                store: mark.store,
-                confirmed: (mark.confirmed > 0).then(|| format!("{} letters", mark.confirmed)),
-                delete: format!(
-                    "kafka-consumer-groups.sh --bootstrap-server {} --delete --group {}",
-                    self.brokers.bootstrap(),
-                    mark.group
-                ),
-                by: mark.group,
-            })
+            .map_err(|error| self.failed(error))?
+            .into_iter()
+            .map(|mark| self.said(mark))
             .collect())
+    }
+
+    /// The store into which they go by this group.
+    pub(super) async fn mark_of(&self, group: &str) -> Result<Option<Mark>, CliError> {
+        let mark = ingest_mark(&self.brokers, &self.topic, group).await;
+        Ok(mark.map_err(|error| self.failed(error))?.map(|mark| self.said(mark)))
+    }
+
+    fn said(&self, mark: IngestMark) -> Mark {
+        Mark {
+            store: mark.store,
+            confirmed: (mark.confirmed > 0).then(|| format!("{} letters", mark.confirmed)),
+            delete: format!(
+                "kafka-consumer-groups.sh --bootstrap-server {} --delete --group {}",
+                self.brokers.bootstrap(),
+                mark.group
+            ),
+            by: mark.group,
+        }
     }
 
     /// What failed, with what can be done about it.

@@ -21,8 +21,8 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let telling = Telling::open(&args)?;
     let group = args.durable.clone().unwrap_or_else(|| KafkaFeed::group_of(&at.topic));
-    let marks = at.marks().await?;
-    let into = broker::store(&args, &marks, &at.shown, &group).await?;
+    let mark = at.mark_of(&group).await?;
+    let into = broker::store(&args, mark.as_slice(), &at.shown, &group).await?;
     let feed = KafkaFeed::open(&at.brokers, &at.topic, &group, &into.name, args.lease).await;
     let feed = feed.map_err(|error| at.failed(error))?;
     let feed = if args.once { feed.until_end().with_patience(AWAY) } else { feed };

@@ -1,6 +1,7 @@
 //! How much is in a topic of dead letters, for `dlq serve`.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use dlq_kafka::{ExtentReader, KafkaLag, ingest_marks};
 
@@ -10,12 +11,17 @@ use crate::error::{CliError, chain};
 use crate::filter::AtKafkaArgs;
 use crate::serve::{Extent, Measure, Readers};
 
+/// How often it is looked which groups take letters into a store: a client is made for each.
+const GROUPS: Duration = Duration::from_secs(60);
+
 /// A topic of dead letters, and the groups whose lag is asked for.
 pub(crate) struct Measured {
     broker: Broker,
     extent: ExtentReader,
     /// By the name of the group.
     lags: BTreeMap<String, KafkaLag>,
+    /// When it was known last which groups take letters into a store.
+    known: Option<Instant>,
 }
 
 impl Measured {
@@ -41,7 +47,7 @@ impl Measured {
         };
         let lags = topics.into_iter().map(lag).collect();
         let extent = broker.letters(&AtKafkaArgs::default()).extent();
-        Ok(Self { broker, extent, lags })
+        Ok(Self { broker, extent, lags, known: None })
     }
 }
 
@@ -50,9 +56,20 @@ impl Measure for Measured {
         let Broker { brokers, topic, .. } = &self.broker;
         let failed = |error| self.broker.failed(error);
         let found = self.extent.read().await.map_err(failed)?;
-        for mark in ingest_marks(brokers, topic).await.map_err(failed)? {
-            let lag = || KafkaLag::new(brokers.clone(), &*mark.group, [&**topic]);
-            self.lags.entry(mark.group.clone()).or_insert_with(lag);
+        if self.known.is_none_or(|at| at.elapsed() >= GROUPS) {
+            let marks = match ingest_marks(brokers, topic).await {
+                // Those that are known are asked all the same.
+                Err(error) if self.known.is_some() => {
+                    tracing::warn!(%error, "it is looked for new groups later");
+                    Vec::new()
+                }
+                marks => marks.map_err(failed)?,
+            };
+            for mark in marks {
+                let lag = || KafkaLag::new(brokers.clone(), &*mark.group, [&**topic]);
+                self.lags.entry(mark.group.clone()).or_insert_with(lag);
+            }
+            self.known = Some(Instant::now());
         }
         let mut ends = BTreeMap::from([(topic.clone(), found.end_offset)]);
         let mut lag = Vec::new();
@@ -60,7 +77,8 @@ impl Measure for Measured {
             let read = of_group.read().await.map_err(|error| {
                 CliError::failed(format!("{}: {}", self.broker.shown, chain(&error)))
             });
-            for at in read? {
+            // What a partition without a leader has is not known.
+            for at in read?.into_iter().filter(|at| at.leaderless == 0) {
                 lag.push((at.topic.clone(), group.clone(), at.lag));
                 ends.insert(at.topic, at.end_offset);
             }

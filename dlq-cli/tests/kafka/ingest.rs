@@ -184,13 +184,37 @@ async fn a_topic_has_one_store() {
     assert_eq!(refused.code, 2, "{}", refused.err);
     assert!(refused.err.contains("delete the group"), "{}", refused.err);
     // A second store has a group of its own.
-    let second = ["ingest", "--into", &other, "--once", "--group", "dlq-ingest.mark.other"];
+    let second = ["ingest", "--into", &other, "--once", "--group", "dlq-ingest.mark.dlq.other"];
     assert_eq!(bench.run(&second).ok().out, "3 letters stored\n");
 
     std::fs::remove_file(bench.file("dlq.db")).unwrap();
     let refused = bench.run(&["ingest", "--into", &into, "--once"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
     for text in ["If it is lost", "3 letters", "--delete --group dlq-ingest.mark.dlq"] {
+        assert!(refused.err.contains(text), "{text} is not in {}", refused.err);
+    }
+    assert!(!std::path::Path::new(&bench.file("dlq.db")).exists());
+}
+
+/// Whatever its group is called.
+#[tokio::test(flavor = "multi_thread")]
+async fn g1_a_store_is_known_by_every_group() {
+    let Some(bench) = Bench::with("sink", letters(3)).await else { return };
+    let into = bench.store_url();
+    let by = |group| bench.run(&["ingest", "--into", &into, "--once", "--group", group]);
+    let refused = by("orders-sink");
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("`dlq-ingest.sink.dlq.orders-sink`"), "{}", refused.err);
+    assert!(!std::path::Path::new(&bench.file("dlq.db")).exists());
+
+    assert_eq!(by("dlq-ingest.sink.dlq.orders-sink").ok().out, "3 letters stored\n");
+    let refused = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("--beside-store"), "{}", refused.err);
+    std::fs::remove_file(bench.file("dlq.db")).unwrap();
+    let refused = by("dlq-ingest.sink.dlq.orders-sink");
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    for text in ["If it is lost", "3 letters", "--delete --group dlq-ingest.sink.dlq.orders-sink"] {
         assert!(refused.err.contains(text), "{text} is not in {}", refused.err);
     }
     assert!(!std::path::Path::new(&bench.file("dlq.db")).exists());

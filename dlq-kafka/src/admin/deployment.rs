@@ -85,7 +85,7 @@ impl Deployment {
                 let stages = ladder
                     .stages(topic, group)
                     .map_err(|error| SetupError::Config(error.to_string()))?;
-                wanted.extend(stages.iter().map(|stage| self.retries.wanted(stage, topic)));
+                wanted.extend(self.retries.wanted(&stages, topic));
             }
             wanted.push(self.letters.wanted(topic));
         }

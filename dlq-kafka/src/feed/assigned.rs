@@ -8,8 +8,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 
-use super::reach::Heard;
 use crate::identity::TopicIds;
+use crate::reach::Heard;
 
 /// The context of the consumer of a feed: hears of assignments, on the thread that polls.
 #[derive(Debug)]

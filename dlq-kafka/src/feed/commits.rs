@@ -7,9 +7,9 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::assigned::Place;
 use super::mark::{self, Mark};
 use super::member::{Done, Member};
-use super::reach::{self, PATIENCE};
 use super::{CONFIRMING, READING};
 use crate::gauges::anew;
+use crate::reach::{self, PATIENCE};
 
 impl Member {
     /// Reads the commits of partitions that came to us, and says there that they are being read.

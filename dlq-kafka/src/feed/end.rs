@@ -6,8 +6,8 @@ use rdkafka::consumer::Consumer as _;
 
 use super::mark;
 use super::member::Member;
-use super::reach::{self, PATIENCE};
 use crate::error::SetupError;
+use crate::reach::{self, PATIENCE};
 use crate::tail::{Span, without_records};
 
 impl Member {

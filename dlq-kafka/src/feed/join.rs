@@ -12,10 +12,11 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use super::assigned::Assigned;
 use super::mark::Mark;
 use super::member::Member;
-use super::{DEFAULTS, FIXED, OPENING, marks, reach};
+use super::{DEFAULTS, FIXED, OPENING, marks};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::identity::TopicIds;
+use crate::reach;
 
 /// A consumer that has joined the group, or is about to; blocks.
 pub(super) fn join(
@@ -45,10 +46,11 @@ pub(super) fn join(
     let partitions = partitions.map_err(for_store)?;
     let conflict =
         |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
+    let reading = format!("read the offsets of topic `{topic}` by group `{group}`");
+    let read = |patience| marks::read(&consumer, &topic, &partitions, patience);
     let mut written = false;
     loop {
-        let found = reach::patiently(|| marks::read(&consumer, &topic, &partitions));
-        match found.map_err(|error| asked("read the offsets", error))? {
+        match reach::of_group(&consumer, heard, &reading, read).map_err(for_store)? {
             marks::Found::Mark(mark) if mark.store == store => break,
             marks::Found::Mark(Mark { store: other, .. }) => {
                 return conflict(format!(
@@ -99,6 +101,7 @@ pub(super) fn join(
         held: VecDeque::new(),
         paused: false,
         look,
+        missing: None,
         lease,
     })
 }

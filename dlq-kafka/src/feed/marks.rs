@@ -1,19 +1,19 @@
 //! Which stores the letters of a topic go into.
 
-use dlq_core::StoreError;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 
 use super::mark::{self, Mark};
-use super::reach::{self, Heard, PATIENCE};
-use super::{DEFAULTS, KafkaFeed, OPENING, blocking};
+use super::{DEFAULTS, KafkaFeed, blocking};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::reach::{self, Heard, PATIENCE};
 
-/// What the name of a group must contain to be looked at.
-const NAMED: &str = "dlq-ingest";
-/// How many groups are looked at.
-const LOOKED_AT: usize = 100;
+const LOOKING: &str = "look for the stores of dead letters";
 
 /// A store into which the letters of a topic go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,17 +27,55 @@ pub struct IngestMark {
     pub confirmed: u64,
 }
 
-/// Which stores the letters of this topic go into: by the group that [`KafkaFeed::group_of`] names, and by others whose
-/// names contain `dlq-ingest`.
+/// Which stores the letters of this topic go into: what stands beside the commits of all groups that a feed of it can
+/// have, see [`KafkaFeed::group_of`]. Of these, one that this user may not see is passed over, but for the first.
 ///
 /// # Errors
 ///
 /// `NotFound` when there is no such topic; `InvalidConfig` when the cluster refuses us; `Unavailable` when it does not
-/// answer.
+/// answer, or not for all of its groups: then there may be stores that are not known.
 pub async fn ingest_marks(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, StoreError> {
     let (brokers, topic) = (brokers.clone(), topic.to_owned());
-    blocking(OPENING, move || look(&brokers, &topic).map_err(|error| error.for_store(OPENING)))
-        .await
+    let find = move || Looking::at(&brokers, &topic)?.all();
+    blocking(LOOKING, move || find().map_err(|error: SetupError| error.for_store(LOOKING))).await
+}
+
+/// The store into which the letters of this topic go by this group, if it has one. No other group is asked.
+///
+/// # Errors
+///
+/// `NotFound` when there is no such topic; `Refused` when no feed of the topic can have that group; `InvalidConfig` when
+/// the cluster refuses us; `Unavailable` when it does not answer.
+pub async fn ingest_mark(
+    brokers: &Brokers,
+    topic: &str,
+    group: &str,
+) -> Result<Option<IngestMark>, StoreError> {
+    let (brokers, topic, group) = (brokers.clone(), topic.to_owned(), group.to_owned());
+    check_group(&topic, &group, LOOKING)?;
+    let find = move || Looking::at(&brokers, &topic)?.of(&group);
+    blocking(LOOKING, move || find().map_err(|error: SetupError| error.for_store(LOOKING))).await
+}
+
+/// Whether a feed of this topic can have this group: others would not see that there is a store.
+pub(super) fn check_group(
+    topic: &str,
+    group: &str,
+    operation: &'static str,
+) -> Result<(), StoreError> {
+    let first = KafkaFeed::group_of(topic);
+    if is_of(&first, group) {
+        return Ok(());
+    }
+    Err(StoreError::new(StoreErrorKind::Refused, operation).with_detail(format!(
+        "by group `{group}` nobody would see that the letters of `{topic}` go into a store; name it `{first}`, or for one \
+         more store `{first}.{group}`"
+    )))
+}
+
+fn is_of(first: &str, group: &str) -> bool {
+    let more = group.strip_prefix(first);
+    more.is_some_and(|more| more.is_empty() || (more.starts_with('.') && more.len() > 1))
 }
 
 /// How many partitions a topic has, which is asked of the cluster.
@@ -58,31 +96,62 @@ pub async fn find_topic(brokers: &Brokers, topic: &str) -> Result<usize, StoreEr
     blocking(FINDING, move || find().map_err(|error: SetupError| error.for_store(FINDING))).await
 }
 
-fn look(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, SetupError> {
-    let first = KafkaFeed::group_of(topic);
-    let consumer = client(brokers, &first)?;
-    let heard = consumer.context();
-    let partitions = reach::partitions(&consumer, heard, brokers, topic)?;
-    let mut groups = vec![first];
-    // Who may not list groups knows the first one.
-    if let Ok(list) = consumer.fetch_group_list(None, PATIENCE) {
-        let names = list.groups().iter().map(|group| group.name());
-        let names = names.filter(|name| name.contains(NAMED) && *name != groups[0]);
-        let mut names: Vec<_> = names.map(str::to_owned).collect();
-        names.sort_unstable();
-        groups.extend(names.into_iter().take(LOOKED_AT));
+/// Looks for what groups say of a topic; blocks.
+struct Looking<'a> {
+    brokers: &'a Brokers,
+    topic: &'a str,
+    partitions: Vec<i32>,
+    consumer: BaseConsumer<Heard>,
+}
+
+impl<'a> Looking<'a> {
+    fn at(brokers: &'a Brokers, topic: &'a str) -> Result<Self, SetupError> {
+        let consumer = client(brokers, &KafkaFeed::group_of(topic))?;
+        let partitions = reach::partitions(&consumer, consumer.context(), brokers, topic)?;
+        Ok(Self { brokers, topic, partitions, consumer })
     }
-    let mut marks = Vec::new();
-    for group in groups {
-        let own = client(brokers, &group)?;
-        let found = reach::patiently(|| read(&own, topic, &partitions)).map_err(|error| {
-            SetupError::answered(&format!("read the offsets of group `{group}`"), error)
-        })?;
-        if let Found::Mark(Mark { store, confirmed, .. }) = found {
-            marks.push(IngestMark { group, store, confirmed });
+
+    fn all(&self) -> Result<Vec<IngestMark>, SetupError> {
+        let first = KafkaFeed::group_of(self.topic);
+        let mut marks: Vec<_> = self.of(&first)?.into_iter().collect();
+        for group in self.others(&first)? {
+            match self.of(&group) {
+                Err(SetupError::Config(why)) => {
+                    tracing::warn!(why, "whether this group has a store is not known");
+                }
+                found => marks.extend(found?),
+            }
         }
+        Ok(marks)
     }
-    Ok(marks)
+
+    /// The groups besides the first, by name.
+    fn others(&self, first: &str) -> Result<BTreeSet<String>, SetupError> {
+        let listed = reach::patiently(|| self.consumer.fetch_group_list(None, PATIENCE));
+        let list = match listed.map_err(|error| SetupError::answered("list the groups", error)) {
+            // Who may not list them knows the first one.
+            Err(SetupError::Config(why)) => {
+                tracing::warn!(why, "whether more groups have stores is not known");
+                return Ok(BTreeSet::new());
+            }
+            list => list?,
+        };
+        let names = list.groups().iter().map(|group| group.name());
+        let others = names.filter(|name| *name != first && is_of(first, name));
+        Ok(others.map(str::to_owned).collect())
+    }
+
+    fn of(&self, group: &str) -> Result<Option<IngestMark>, SetupError> {
+        let own = client(self.brokers, group)?;
+        let what = format!("read the offsets of group `{group}`");
+        let ask = |patience| read(&own, self.topic, &self.partitions, patience);
+        Ok(match reach::of_group(&own, own.context(), &what, ask)? {
+            Found::Mark(Mark { store, confirmed, .. }) => {
+                Some(IngestMark { group: group.to_owned(), store, confirmed })
+            }
+            Found::Nothing | Found::Foreign => None,
+        })
+    }
 }
 
 fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Heard>, SetupError> {
@@ -101,13 +170,14 @@ pub(super) enum Found {
     Mark(Mark),
 }
 
-/// Reads them; blocks.
+/// Reads them; blocks for so long at most.
 pub(super) fn read<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partitions: &[i32],
+    patience: Duration,
 ) -> KafkaResult<Found> {
-    let committed = consumer.committed_offsets(mark::all(topic, partitions), PATIENCE)?;
+    let committed = consumer.committed_offsets(mark::all(topic, partitions), patience)?;
     let mut found = Found::Nothing;
     for element in committed.elements() {
         element.error()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use dlq_core::StoreError;
+use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -18,6 +18,7 @@ use super::assigned::Assigned;
 use super::mark;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
+use crate::reach;
 use crate::record::Record;
 
 /// For how long one poll waits.
@@ -26,6 +27,8 @@ pub(super) const POLL: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(1);
 /// How soon, and at last how seldom, a feed that ends looks whether there is more.
 const LOOK: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+/// For how long a topic may be missing that is being made anew, or of which a broker has not heard yet.
+const MISSING: Duration = Duration::from_secs(60);
 /// How many bytes of payload are yielded at once, at most, but for the last of them.
 const BYTES: usize = 16 * 1024 * 1024;
 
@@ -76,6 +79,8 @@ pub(super) struct Member {
     pub(super) held: VecDeque<(Record, u64)>,
     pub(super) paused: bool,
     pub(super) look: (Instant, Duration),
+    /// Since when the topic has been missing, and when it was looked for last.
+    pub(super) missing: Option<(Instant, Instant)>,
     /// For how long a process serves the group while it asks for nothing.
     pub(super) lease: Duration,
 }
@@ -102,7 +107,8 @@ impl Member {
                     wanted = Some((limit, ends, reply));
                 }
                 Ok(Command::Confirm { done, reply }) => {
-                    let _ = reply.send(self.confirm(&done));
+                    let confirmed = self.confirm(&done).map_err(|error| self.waits_for(error));
+                    let _ = reply.send(confirmed);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 // A process that hangs for longer is put out of the group, by not polling any more.
@@ -114,7 +120,8 @@ impl Member {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let Some((limit, ends, reply)) = wanted.take() else { continue };
-            match self.next(limit, ends) {
+            let next = self.next(limit, ends);
+            match next.map(|answer| answer.map_err(|error| self.waits_for(error))) {
                 Some(answer) => {
                     let is_end = answer.as_ref().is_ok_and(Vec::is_empty);
                     if is_end {
@@ -135,7 +142,7 @@ impl Member {
     /// What there is; `None` when there is nothing yet.
     fn next(&mut self, limit: usize, ends: bool) -> Option<Result<Vec<Taken>, StoreError>> {
         self.compare();
-        if let Err(error) = self.prepare() {
+        if let Err(error) = self.look_for_topic().and_then(|()| self.prepare()) {
             return Some(Err(error));
         }
         if self.paused {
@@ -183,6 +190,34 @@ impl Member {
             Ok(false) => None,
             Err(error) => Some(Err(error.for_store(READING))),
         }
+    }
+
+    /// What is missing is there later, unless it has been missing for long.
+    fn waits_for(&mut self, error: StoreError) -> StoreError {
+        if error.kind() != StoreErrorKind::NotFound {
+            return error;
+        }
+        let (since, _) = *self.missing.get_or_insert_with(|| (Instant::now(), Instant::now()));
+        if since.elapsed() >= MISSING {
+            return error;
+        }
+        let text = format!("topic `{}` is missing, and waited for", self.topic);
+        let waits = StoreError::new(StoreErrorKind::Unavailable, error.operation());
+        waits.with_detail(text).with_source(error)
+    }
+
+    /// Whether the topic is there again, if it was missing. The client says only once that it is.
+    fn look_for_topic(&mut self) -> Result<(), StoreError> {
+        let Some((_, looked)) = &mut self.missing else { return Ok(()) };
+        if looked.elapsed() < LOOK[1] {
+            return Ok(());
+        }
+        *looked = Instant::now();
+        let heard = &self.consumer.context().heard;
+        reach::partitions(&self.consumer, heard, &self.brokers, &self.topic)
+            .map_err(|error| error.for_store(READING))?;
+        self.missing = None;
+        Ok(())
     }
 
     /// Has partitions begin anew whose topic is another than that of their offsets.

@@ -8,9 +8,8 @@ mod join;
 mod mark;
 mod marks;
 mod member;
-mod reach;
 
-pub use marks::{IngestMark, find_topic, ingest_marks};
+pub use marks::{IngestMark, find_topic, ingest_mark, ingest_marks};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -73,7 +72,8 @@ const FIXED: [(&str, &str); 5] = [
 /// lease has ended.
 ///
 /// A topic that was deleted and created again is another, and is read from its start, as
-/// [`KafkaSource`](crate::KafkaSource) does it; how much was confirmed is counted on.
+/// [`KafkaSource`](crate::KafkaSource) does it; how much was confirmed is counted on. While it is missing that is an error
+/// which passes, for a minute.
 ///
 /// The group forgets where it was when none of its members was there for as long as the brokers keep offsets (seven days
 /// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
@@ -106,7 +106,8 @@ pub struct KafkaFeed {
 }
 
 impl KafkaFeed {
-    /// The group by which letters of a topic go into a store, unless another is given.
+    /// The group by which letters of a topic go into a store, unless another is given: that of one more store has this
+    /// name, a dot and more. By its name a group is known to have a store.
     #[must_use]
     pub fn group_of(topic: &str) -> String {
         format!("dlq-ingest.{topic}")
@@ -119,8 +120,8 @@ impl KafkaFeed {
     /// # Errors
     ///
     /// `NotFound` when there is no such topic; `Conflict` when the letters of this group go into another store, or the
-    /// group is somebody else's; `InvalidConfig` when a setting will not do or the cluster refuses us; `Unavailable` when
-    /// it does not answer.
+    /// group is somebody else's; `Refused` when it is [none](Self::group_of) that is known to have a store; `InvalidConfig`
+    /// when a setting will not do or the cluster refuses us; `Unavailable` when it does not answer.
     pub async fn open(
         brokers: &Brokers,
         topic: &str,
@@ -129,6 +130,7 @@ impl KafkaFeed {
         lease: Duration,
     ) -> Result<Self, StoreError> {
         Mark::check(store, OPENING)?;
+        marks::check_group(topic, group, OPENING)?;
         let (group, letters) = (group.to_owned(), KafkaLetters::new(brokers, topic));
         let (brokers, topic, store) = (brokers.clone(), Arc::<str>::from(topic), store.to_owned());
         let name = group.clone();
@@ -166,7 +168,7 @@ impl KafkaFeed {
     }
 
     /// Sets for how long the message of a letter that only points to it is waited for while the partition where that
-    /// stands does not answer and the rest of the cluster does; then the letter is yielded as [`Content::Damaged`], as is
+    /// stands does not answer and the rest of the cluster does, or the transaction that it was written in has not ended; then the letter is yielded as [`Content::Damaged`], as is
     /// at once a letter whose message has gone or may not be read. Defaults to a minute.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {

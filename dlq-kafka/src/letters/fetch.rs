@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dlq_core::StoreError;
@@ -13,6 +13,9 @@ use super::snapshot::Row;
 use crate::error::SetupError;
 use crate::record::Record;
 
+/// What stands where a partition has no end yet for who reads what was committed, and why it is not to be seen.
+pub(super) type Later = BTreeMap<(u32, u64), String>;
+
 impl Lookup {
     /// Reads these spans; `total` is how many offsets there are to be read now.
     pub(super) fn scan(
@@ -26,24 +29,34 @@ impl Lookup {
         Scan { brokers, topic, rounds, follow }.run(total)
     }
 
-    /// The records at these places, and others between them, as far as they are there.
+    /// The records at these places, and others between them, as far as they are there; and which of them may not be to be
+    /// seen yet.
     pub(super) async fn records(
         &self,
         topic: Arc<str>,
         mut places: Vec<(u32, u64)>,
-    ) -> Result<Records, SetupError> {
+    ) -> Result<(Records, Later), SetupError> {
         let asked = places.iter().map(|(partition, _)| *partition).collect();
         let there = match self.some_partitions(&topic, asked).await {
             Err(SetupError::NotFound(_)) => Partitions::new(),
             there => there?,
         };
+        let mut later = Later::new();
         places.retain(|(partition, offset)| {
-            let bounds = there.get(partition);
-            bounds.is_some_and(|bounds| (bounds.begin..bounds.end).contains(offset))
+            let Some(bounds) = there.get(partition) else { return false };
+            if *offset >= bounds.end {
+                let why = format!(
+                    "offset {offset} of partition {partition} of `{topic}` is not to be seen, which ends at {} for who reads \
+                     what was committed: a transaction may not have ended",
+                    bounds.end
+                );
+                later.insert((*partition, *offset), why);
+            }
+            (bounds.begin..bounds.end).contains(offset)
         });
         let rounds = rounds(places);
         let total = rounds.iter().flatten().map(Span::len).sum();
-        self.scan(&topic, rounds, false, total)
+        Ok((self.scan(&topic, rounds, false, total)?, later))
     }
 
     /// These rows with the records at their places in the topic, as far as they are there.
@@ -58,7 +71,12 @@ impl Lookup {
                 return Ok(None);
             }
             let places = rows.keys().copied().collect();
-            Ok(Some((rows, lookup.records(topic, places).await.map_err(unread)?)))
+            let (records, mut later) = lookup.records(topic, places).await.map_err(unread)?;
+            match later.pop_first() {
+                // It was there before.
+                Some((_, why)) => Err(unread(SetupError::Unavailable(why, None))),
+                None => Ok(Some((rows, records))),
+            }
         };
         let found = |(mut rows, mut records): (HashMap<_, Vec<&'a Row>>, Records)| async move {
             while let Some(record) = records.next().await.map_err(unread)? {

@@ -216,11 +216,7 @@ pub(super) async fn bounds(
     lookup: &Lookup,
     topic: &Arc<str>,
 ) -> Result<Option<Bounds>, SetupError> {
-    let partitions = match lookup.partitions(topic).await {
-        Ok(partitions) => partitions,
-        Err(SetupError::NotFound(_)) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let Some(partitions) = lookup.partitions_if_any(topic).await? else { return Ok(None) };
     if partitions.len() > 1 {
         return Err(SetupError::Config(format!(
             "topic `{topic}`, which says what was sent back, has {} partitions; it must have 1",

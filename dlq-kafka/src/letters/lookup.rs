@@ -11,12 +11,12 @@ use tokio::task::spawn_blocking;
 
 use crate::Brokers;
 use crate::error::{SetupError, is_moving};
-use crate::topics::{Troubles, failed, metadata};
+use crate::topics::{self, Troubles, failed, metadata};
 
 /// For how long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// For how long brokers may disagree on a topic that there is, and how often they are asked meanwhile.
+/// For how long brokers may disagree on who leads a topic that there is, and how often they are asked meanwhile.
 const SETTLING: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -55,6 +55,19 @@ pub(super) struct Lookup {
 impl Lookup {
     pub(super) fn new(brokers: &Brokers) -> Self {
         Self { brokers: brokers.clone(), client: Arc::default() }
+    }
+
+    /// The partitions of a topic that need not be there: it is not waited until all brokers have heard of it.
+    pub(super) async fn partitions_if_any(
+        &self,
+        topic: &Arc<str>,
+    ) -> Result<Option<Partitions>, SetupError> {
+        let topic = Arc::clone(topic);
+        self.ask(move |ask| match ask.leaders(&topic) {
+            Err(Unanswered::Settling(SetupError::NotFound(_))) => Ok(None),
+            led => ask.bounds(&topic, led?.into_keys().collect()).map(Some),
+        })
+        .await
     }
 
     /// The partitions of a topic.
@@ -110,10 +123,12 @@ impl Lookup {
             // What it has said of its connections meanwhile is not kept for ever.
             while client.poll(Duration::ZERO).is_some() {}
             let asking = Asking { client, brokers: &this.brokers };
-            let until = Instant::now() + SETTLING;
+            let begun = Instant::now();
             loop {
                 match question(&asking) {
-                    Err(Unanswered::Settling(_)) if Instant::now() < until => sleep(PAUSE),
+                    Err(Unanswered::Settling(error)) if begun.elapsed() < settling(&error) => {
+                        sleep(PAUSE);
+                    }
                     Err(Unanswered::Settling(error) | Unanswered::Failed(error)) => {
                         return Err(error);
                     }
@@ -135,6 +150,14 @@ impl Lookup {
         let made = config(&self.brokers)?.create_with_context(Troubles::default());
         let made = made.map_err(|error| SetupError::answered("make a client", error))?;
         Ok(Arc::clone(client.insert(Arc::new(made))))
+    }
+}
+
+/// For how long this may be settling.
+fn settling(error: &SetupError) -> Duration {
+    match error {
+        SetupError::NotFound(_) => topics::SETTLING,
+        _ => SETTLING,
     }
 }
 
@@ -173,7 +196,7 @@ impl Asking<'_> {
         let is_unknown = error == Some(RDKafkaErrorCode::UnknownTopicOrPartition);
         let Some(found) = found.filter(|_| !is_unknown) else {
             let text = format!("there is no topic `{topic}` at {}", self.brokers.bootstrap());
-            return Err(Unanswered::Failed(SetupError::NotFound(text)));
+            return Err(Unanswered::Settling(SetupError::NotFound(text)));
         };
         if let Some(error) = error {
             return Err(failed(KafkaError::MetadataFetch(error)));
@@ -188,7 +211,10 @@ impl Asking<'_> {
         is_asked: impl Fn(u32) -> bool,
     ) -> Result<Partitions, Unanswered> {
         let ids = self.leaders(topic)?.into_keys();
-        let ids: Vec<u32> = ids.filter(|id| is_asked(*id)).collect();
+        self.bounds(topic, ids.filter(|id| is_asked(*id)).collect())
+    }
+
+    fn bounds(&self, topic: &str, ids: Vec<u32>) -> Result<Partitions, Unanswered> {
         if ids.is_empty() {
             return Ok(Partitions::new());
         }
@@ -230,5 +256,36 @@ impl Asking<'_> {
 impl std::fmt::Debug for Lookup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lookup").field("brokers", &self.brokers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::RDKafkaRespErr::{
+        RD_KAFKA_RESP_ERR_NO_ERROR, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_topic_that_one_broker_has_not_heard_of_is_asked_for_again() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("dead", 1, 1).unwrap();
+        let (lookup, dead) = (Lookup::new(&Brokers::at(mock.bootstrap_servers())), "dead".into());
+        assert_eq!(lookup.partitions(&dead).await.unwrap().len(), 1);
+        mock.topic_error("dead", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
+        assert_eq!(lookup.partitions_if_any(&dead).await.unwrap(), None);
+        let heard_of = async {
+            // It is asked many times meanwhile.
+            tokio::time::sleep(PAUSE * 4).await;
+            mock.topic_error("dead", RD_KAFKA_RESP_ERR_NO_ERROR).unwrap();
+        };
+        let (found, ()) = tokio::join!(lookup.partitions(&dead), heard_of);
+        assert_eq!(found.unwrap().len(), 1);
+        assert_eq!(
+            lookup.partitions_if_any(&dead).await.unwrap().map(|found| found.len()),
+            Some(1)
+        );
     }
 }

@@ -13,6 +13,7 @@ use super::records::{Batch, Records};
 use crate::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::record::Record;
+use crate::tail::SURE;
 
 /// The client wants a group even where nobody joins one and nothing is committed.
 const GROUP: &str = "dlq.letters";
@@ -82,6 +83,9 @@ struct Reader<'a> {
     sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
     /// What is being read, by partition; `from` moves on.
     open: BTreeMap<u32, Span>,
+    /// Where a replica has come to its end before what its leader has, and when. One that is behind goes on; where nothing
+    /// comes, what is missing was compacted away.
+    ends: BTreeMap<u32, Instant>,
     batch: Vec<Record>,
     bytes: usize,
     read: u64,
@@ -102,6 +106,7 @@ impl<'a> Reader<'a> {
             consumer,
             sender,
             open: BTreeMap::new(),
+            ends: BTreeMap::new(),
             batch: Vec::new(),
             bytes: 0,
             read: 0,
@@ -132,8 +137,13 @@ impl<'a> Reader<'a> {
         }
         self.consumer.assign(&assigned).map_err(failed)?;
         self.heard = Instant::now();
+        self.ends.clear();
         while !self.open.is_empty() {
             self.step()?;
+            let is_sure = |_: &u32, ended: &mut Instant| ended.elapsed() >= SURE;
+            for partition in self.ends.extract_if(.., is_sure).collect::<Vec<_>>() {
+                self.finish(partition.0)?;
+            }
         }
         Ok(())
     }
@@ -168,8 +178,7 @@ impl<'a> Reader<'a> {
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 self.heard = Instant::now();
                 let partition = u32::try_from(partition).unwrap_or(0);
-                // What is missing at the end are marks of transactions, and what was taken back.
-                if self.scan.follow { Ok(()) } else { self.finish(partition) }
+                if self.scan.follow { Ok(()) } else { self.end(partition) }
             }
             Some(Err(error)) => self.hear(error),
         }
@@ -178,6 +187,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, partition: u32, offset: u64, record: Option<Record>) -> Result<(), Stop> {
         self.heard = Instant::now();
         let Some(open) = self.open.get_mut(&partition) else { return Ok(()) };
+        self.ends.remove(&partition);
         let reached = offset.saturating_add(1).min(open.to);
         self.read += reached - open.from;
         open.from = reached;
@@ -191,8 +201,24 @@ impl<'a> Reader<'a> {
         if self.batch.len() >= RECORDS || self.bytes >= BYTES { self.hand_over() } else { Ok(()) }
     }
 
+    /// The replica that is read has no more of a partition. What is missing up to where that is to be read may be marks of
+    /// transactions and what was taken back, which the client passes over, or what this replica does not have yet.
+    fn end(&mut self, partition: u32) -> Result<(), Stop> {
+        let Some(open) = self.open.get(&partition) else { return Ok(()) };
+        let number = i32::try_from(partition).unwrap_or(i32::MAX);
+        let come = self.consumer.position().ok();
+        let come =
+            come.and_then(|come| come.find_partition(&self.scan.topic, number)?.offset().to_raw());
+        if come.and_then(|come| u64::try_from(come).ok()).is_some_and(|come| come >= open.to) {
+            return self.finish(partition);
+        }
+        self.ends.insert(partition, Instant::now());
+        Ok(())
+    }
+
     /// A partition is done; nothing more is fetched of it.
     fn finish(&mut self, partition: u32) -> Result<(), Stop> {
+        self.ends.remove(&partition);
         let Some(open) = self.open.remove(&partition) else { return Ok(()) };
         self.read += open.len();
         let mut done = TopicPartitionList::new();
@@ -269,4 +295,52 @@ impl<'a> Reader<'a> {
 
 fn scan_failed(scan: &Scan, error: KafkaError) -> SetupError {
     SetupError::answered(&format!("read `{}` at {}", scan.topic, scan.brokers.bootstrap()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{FutureProducer, FutureRecord};
+
+    use super::*;
+
+    /// As one that follows the leader which has said where the partition ends.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn g8_a_replica_that_is_behind_is_read_to_the_end_that_its_leader_has() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders.dlq", 1, 1).unwrap();
+        let at = mock.bootstrap_servers();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &at).set("linger.ms", "0");
+        let producer: FutureProducer = config.create().unwrap();
+        let write = async |count: u32| {
+            for _ in 0..count {
+                let record = FutureRecord::<[u8], [u8]>::to("orders.dlq").payload(b"letter");
+                producer.send(record, PATIENCE).await.unwrap();
+            }
+        };
+        write(3).await;
+        let rounds = vec![vec![Span { partition: 0, from: 0, to: 5 }]];
+        let scan = || {
+            let (topic, rounds) = ("orders.dlq".into(), rounds.clone());
+            Scan { brokers: Brokers::at(&at), topic, rounds, follow: false }.run(5).unwrap()
+        };
+        let offset =
+            async |records: &mut Records| records.next().await.unwrap().map(|record| record.offset);
+        // What was compacted away never comes.
+        let mut short = scan();
+        for wanted in [Some(0), Some(1), Some(2), None] {
+            assert_eq!(offset(&mut short).await, wanted);
+        }
+        assert_eq!(short.progress().read, 5);
+        let mut records = scan();
+        for wanted in 0..3 {
+            assert_eq!(offset(&mut records).await, Some(wanted));
+        }
+        write(2).await;
+        for wanted in [Some(3), Some(4), None] {
+            assert_eq!(offset(&mut records).await, wanted);
+        }
+    }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wanted::{Role, WantedTopic};
 use crate::ladder::Stage;
+use crate::wire::LATEST;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// What a retry topic keeps its records for at least when we create it.
@@ -103,8 +104,9 @@ impl Default for DlqTopic {
 
 /// How the retry topics of a [`Ladder`](crate::Ladder) are created: with retention by time and no compaction.
 ///
-/// A record is kept for the delay of its stage and a day, at least for 7 days: for so long may all consumers be away. It is
-/// removed by the brokers after that, whether it had its attempt or not.
+/// A record is kept for the delay of its stage and a day, in the last stage, where it may wait for a day longer, and two days,
+/// at least for 7 days: for so long may all consumers be away. It is removed by the brokers after that, whether it had its
+/// attempt or not.
 ///
 /// Topics are created when that is asked for and they are not there. Those that exist with other settings are reported,
 /// never changed.
@@ -124,7 +126,7 @@ impl RetryTopics {
         Self { margin: DAY, partitions: None, replication: None }
     }
 
-    /// Sets for how much longer than its delay a record has to be kept. Defaults to 1 day.
+    /// Sets for how much longer than it may wait a record has to be kept. Defaults to 1 day.
     pub fn with_margin(mut self, margin: Duration) -> Self {
         self.margin = margin;
         self
@@ -143,18 +145,23 @@ impl RetryTopics {
         self
     }
 
-    /// What the topic of a stage has to be for the records of this topic.
-    pub(crate) fn wanted(&self, stage: &Stage, topic: &str) -> WantedTopic {
-        let at_least = stage.delay.saturating_add(self.margin);
-        WantedTopic {
-            name: stage.topic.clone(),
-            role: Role::Stage { delay: stage.delay },
-            sources: vec![topic.to_owned()],
-            retention: at_least.max(WEEK),
-            at_least,
-            partitions: self.partitions,
-            replication: self.replication,
-        }
+    /// What the topics of stages, from short to long, have to be for the records of this topic.
+    pub(crate) fn wanted(&self, stages: &[Stage], topic: &str) -> Vec<WantedTopic> {
+        let of = |(index, stage): (usize, &Stage)| {
+            // In the last one a record may wait for longer.
+            let more = if index + 1 == stages.len() { LATEST } else { Duration::ZERO };
+            let at_least = stage.delay.saturating_add(more).saturating_add(self.margin);
+            WantedTopic {
+                name: stage.topic.clone(),
+                role: Role::Stage { delay: stage.delay },
+                sources: vec![topic.to_owned()],
+                retention: at_least.max(WEEK),
+                at_least,
+                partitions: self.partitions,
+                replication: self.replication,
+            }
+        };
+        stages.iter().enumerate().map(of).collect()
     }
 }
 
@@ -188,9 +195,12 @@ mod tests {
 
     #[test]
     fn a_stage_outlives_its_delay() {
-        let stage = |days: u32| Stage { topic: "orders.retry".into(), delay: days * DAY };
-        let wanted = |days| RetryTopics::new().wanted(&stage(days), "orders");
-        assert_eq!((wanted(0).at_least, wanted(0).retention), (DAY, WEEK));
-        assert_eq!((wanted(9).at_least, wanted(9).retention), (10 * DAY, 10 * DAY));
+        let stages = [0, 6, 9, 30]
+            .map(|days: u32| Stage { topic: format!("orders.retry.{days}d"), delay: days * DAY });
+        let wanted = RetryTopics::new().wanted(&stages, "orders");
+        let kept: Vec<_> = wanted.iter().map(|topic| (topic.at_least, topic.retention)).collect();
+        // What waits in the last one may be due a day later than its delay says.
+        let last = 30 * DAY + LATEST + DAY;
+        assert_eq!(kept, [(DAY, WEEK), (WEEK, WEEK), (10 * DAY, 10 * DAY), (last, last)]);
     }
 }

@@ -46,7 +46,7 @@ async fn a_consumer_starts_with_fit_topics_only() {
 
     let stages = Ladder::new().stages("orders", "billing").unwrap();
     let mut wanted = vec![WantedTopic::source("orders")];
-    wanted.extend(stages.iter().map(|stage| RetryTopics::new().wanted(stage, "orders")));
+    wanted.extend(RetryTopics::new().wanted(&stages, "orders"));
     wanted.push(DlqTopic::of("orders").with_partitions(1).wanted("orders"));
 
     // Not asked to create, it names each that is missing, and makes none: the second answer is the same.

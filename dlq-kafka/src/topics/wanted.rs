@@ -139,7 +139,10 @@ mod tests {
     fn topics_that_cannot_be_both_are_refused() {
         let dead = DlqTopic::new().with_name("orders.x");
         let stage = Stage { topic: "orders.x".into(), delay: Duration::from_secs(1) };
-        let both = wrong(&[dead.wanted("orders"), RetryTopics::new().wanted(&stage, "orders")]);
+        let both = wrong(&[
+            dead.wanted("orders"),
+            RetryTopics::new().wanted(&[stage], "orders").remove(0),
+        ]);
         assert!(
             both.contains("`orders.x` is asked for as a dead-letter topic and as a retry"),
             "{both}"

@@ -22,7 +22,7 @@ pub(crate) const DESCRIBE: i8 = 8;
 const ALTER: i8 = 7;
 const CLUSTER_ACTION: i8 = 9;
 /// Which does not come with `Describe`, as others do.
-const DESCRIBE_CONFIGS: i8 = 10;
+pub(crate) const DESCRIBE_CONFIGS: i8 = 10;
 
 /// A broker that allows what no rule is about. Who does not say who they are is `User:ANONYMOUS`.
 pub(crate) fn guarded() -> Running {

@@ -56,7 +56,7 @@ async fn wrong_settings_of_stages_are_found() {
     let found =
         |stage, setting| one(&findings, &format!("topic `late.billing.retry.{stage}`"), setting);
     is(found("30s", "cleanup.policy"), Error, "compact", "delete");
-    is(found("1h", "retention.ms"), Error, "1h", "1d 1h or more");
+    is(found("1h", "retention.ms"), Error, "1h", "2d 1h or more");
     assert!(found("1h", "retention.ms").advice.contains("before they are due"));
     is(found("5m", "retention.ms"), Warning, "1h", "1d 5m or more");
     is(found("1h", "partitions"), Warning, "1", "2");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::{Disposition, Settle as _, Source as _};
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
@@ -70,6 +70,13 @@ async fn partitions_that_are_added_are_read_from_their_beginning() {
     let more = NewPartitions::new(&place.topic, 4);
     let made = admin.create_partitions([&more], &AdminOptions::new()).await.unwrap();
     made.into_iter().next().unwrap().unwrap();
+    // The controller answers before the broker knows of them.
+    let client: BaseConsumer = place.config().create().unwrap();
+    let known = || client.fetch_metadata(Some(&place.topic), PATIENCE).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while tokio::task::block_in_place(known).topics()[0].partitions().len() < 4 {
+        assert!(Instant::now() < until, "they are not there");
+    }
     // Before the consumer has heard of them.
     let producer = place.producer();
     for partition in 1..4 {

@@ -156,6 +156,7 @@ async fn a_group_of_somebody_else_is_left_alone() {
     let Some(topic) = Topic::new("feed-foreign", 1).await else { return };
     topic.write(0..3).await;
     for (name, metadata) in [("billing", ""), ("shipping", "\u{feff}{\"dlq.store\": 7}")] {
+        let name = &*format!("{}.{name}", group(&topic));
         topic.commit(name, 2, metadata);
         let opened = KafkaFeed::open(&topic.brokers(), &topic.name, name, STORE, LEASE).await;
         let error = opened.unwrap_err();
@@ -309,8 +310,7 @@ async fn a_broker_that_is_killed_is_waited_for() {
     let mut broker = start();
     let topic = Topic::at(broker.url(), "feed-killed", 1).await;
     topic.write(0..20).await;
-    let opened = KafkaFeed::open(&topic.brokers(), &topic.name, "dlq-ingest", STORE, LEASE).await;
-    let mut feed = opened.unwrap();
+    let mut feed = open(&topic, STORE).await.unwrap();
     let mut seen = numbers(&next(&mut feed, 5).await);
     feed.confirm().await.unwrap();
     tokio::task::block_in_place(|| {
@@ -334,8 +334,8 @@ async fn a_broker_that_is_killed_is_waited_for() {
     timeout(PATIENCE, every).await.expect("every letter comes");
 }
 
-/// Everything that comes until these are there. A feed that ends because its topic is missing is opened again.
-async fn until_fed(feed: &mut KafkaFeed, topic: &Topic, wanted: &BTreeSet<u32>) {
+/// Everything that comes until these are there. A topic that is missing is waited for.
+async fn until_fed(feed: &mut KafkaFeed, wanted: &BTreeSet<u32>) {
     let mut seen = BTreeSet::new();
     let fed = async {
         while seen != *wanted {
@@ -344,9 +344,11 @@ async fn until_fed(feed: &mut KafkaFeed, topic: &Topic, wanted: &BTreeSet<u32>) 
                     let numbers = numbers(&some);
                     assert!(numbers.is_subset(wanted), "{numbers:?}");
                     seen.extend(numbers);
-                    feed.confirm().await.unwrap();
+                    if let Err(error) = feed.confirm().await {
+                        assert!(error.is_transient(), "{error}");
+                    }
                 }
-                Err(_) => *feed = open(topic, STORE).await.unwrap(),
+                Err(error) => assert!(error.is_transient(), "{error}"),
             }
         }
     };
@@ -357,17 +359,22 @@ async fn until_fed(feed: &mut KafkaFeed, topic: &Topic, wanted: &BTreeSet<u32>) 
 async fn g1_letters_of_a_topic_that_is_made_anew_are_fed_from_its_start() {
     let Some(topic) = Topic::new("feed-anew", 1).await else { return };
     topic.write(0..5).await;
-    let mut feed = open(&topic, STORE).await.unwrap();
-    until_fed(&mut feed, &topic, &all(5)).await;
+    // The client says soon that it is missing.
+    let soon = topic.brokers().with("topic.metadata.propagation.max.ms", "500");
+    let opened = KafkaFeed::open(&soon, &topic.name, &group(&topic), STORE, LEASE).await;
+    let mut feed = opened.unwrap();
+    until_fed(&mut feed, &all(5)).await;
     let old = topic.word(&group(&topic));
     topic::delete(&topic.bootstrap, &topic.name).await;
+    let missing = timeout(PATIENCE, feed.next(100)).await.expect("it is missing").unwrap_err();
+    assert!(missing.is_transient() && missing.to_string().contains("waited for"), "{missing}");
     let topic = Topic::at(&topic.bootstrap, &topic.name, 1).await;
     topic.write(10..18).await;
-    until_fed(&mut feed, &topic, &(10..18).collect()).await;
+    until_fed(&mut feed, &(10..18).collect()).await;
     drop(feed);
     assert_eq!(topic.committed(&group(&topic)), [Some(8)]);
     // A commit of the old one that comes late says nothing of this one.
     topic.commit(&group(&topic), 5, &old);
     let mut feed = open(&topic, STORE).await.unwrap();
-    until_fed(&mut feed, &topic, &(10..18).collect()).await;
+    until_fed(&mut feed, &(10..18).collect()).await;
 }

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::{Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock};
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
@@ -72,7 +72,10 @@ pub(crate) fn start_as(builder: Builder) -> Running {
         let first: BaseConsumer = config.create().unwrap();
         let mut nothing = TopicPartitionList::new();
         nothing.add_partition("nothing", 0);
-        while first.committed_offsets(nothing.clone(), PATIENCE).is_err() {}
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = first.committed_offsets(nothing.clone(), PATIENCE) {
+            assert!(Instant::now() < until, "the broker is not ready for groups: {error}");
+        }
         running
     })
 }

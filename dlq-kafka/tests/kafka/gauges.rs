@@ -40,6 +40,21 @@ impl Told {
         })
     }
 
+    /// How many records were written to a retry topic since this was asked last.
+    fn retries(&self, topic: &str) -> u64 {
+        let all = self.snapshotter.snapshot().into_vec().into_iter();
+        let of_topic = all.filter(|(key, ..)| {
+            let mut labels = key.key().labels();
+            key.key().name() == "dlq_kafka_retries_total"
+                && labels.any(|label| label.value() == topic)
+        });
+        let counts = of_topic.map(|(.., value)| match value {
+            DebugValue::Counter(count) => count,
+            other => panic!("it is no counter: {other:?}"),
+        });
+        counts.sum()
+    }
+
     /// What was recorded since this was asked last.
     fn lateness(&self, topic: &str) -> Vec<f64> {
         let all = self.snapshotter.snapshot().into_vec().into_iter();
@@ -112,6 +127,8 @@ async fn shown(place: &Place, told: &Told) {
         lane.escalate(escalation).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
+    let stage = format!("{}.{}.retry.1s", place.topic, told.group);
+    assert_eq!(told.retries(&stage), 3);
     meanwhile(&mut source, told.until("dlq_kafka_waiting", |records| records == 3.0)).await;
     let is_soon = |seconds| seconds > 0.0 && seconds <= STAGE.as_secs_f64();
     meanwhile(&mut source, told.until("dlq_kafka_next_due_seconds", is_soon)).await;
@@ -119,7 +136,7 @@ async fn shown(place: &Place, told: &Told) {
     for _ in 0..3 {
         assert_eq!(handle(&mut source).await.lane(), Lane::Retry);
     }
-    let late = told.lateness(&format!("{}.{}.retry.1s", place.topic, told.group));
+    let late = told.lateness(&stage);
     assert_eq!(late, [9.0; 3], "it had waited for a second of ten");
     let is_none = |value| value == 0.0;
     meanwhile(&mut source, told.until("dlq_kafka_waiting", is_none)).await;

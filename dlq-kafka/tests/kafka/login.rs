@@ -122,7 +122,8 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
         refused(begun, "replay", mechanism, &error);
 
         let begun = Instant::now();
-        let feed = KafkaFeed::open(&brokers, &place.topic, "feed", "sqlite:///dlq.db", LEASE);
+        let group = KafkaFeed::group_of(&place.topic);
+        let feed = KafkaFeed::open(&brokers, &place.topic, &group, "sqlite:///dlq.db", LEASE);
         let error = feed.await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
         refused(begun, "feed", mechanism, &error);

@@ -2,10 +2,12 @@
 
 use dlq_core::store::Letters;
 use dlq_core::{Filter, Reason, RetryLane, Sink, StoreErrorKind};
+use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{DlqTopic, KafkaLetters, KafkaSink};
 use dlq_testkit::fixtures::{hostile_messages, letter};
 
-use crate::fixture::{Place, available, next};
+use crate::fixture::{PATIENCE, Place, available, next};
 
 async fn sink(place: &Place) -> (KafkaSink, KafkaLetters) {
     let topic = format!("{}.dlq", place.topic);
@@ -70,8 +72,12 @@ async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
     for topic in ["dlq", &format!("{group}.retry.3s")] {
         place.alter(&format!("{}.{topic}", place.topic), "max.message.bytes", "20000").await;
     }
-    let payload = vec![b'x'; 100_000];
-    place.send(&place.topic, &payload, &[("trace", b"t-1")]).await;
+    // Nor does its key fit.
+    let (key, payload) = (vec![b'k'; 30_000], vec![b'x'; 100_000]);
+    let header = Header { key: "trace", value: Some("t-1") };
+    let record = FutureRecord::to(&place.topic).key(&key).payload(&payload);
+    let record = record.headers(OwnedHeaders::new().insert(header));
+    place.producer().send(record, PATIENCE).await.unwrap();
     let (delivery, settle) = next(&mut source).await;
     let refused = lane
         .escalate(dlq_core::Escalation {
@@ -99,8 +105,55 @@ async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
     let letters = KafkaLetters::new(&place.brokers, format!("{}.dlq", place.topic));
     let read = letters.get(dead.id).await.unwrap().unwrap();
     assert_eq!(read.message.payload().unwrap().len(), 100_000);
+    assert_eq!(read.message.key().map(|key| &key[..]), Some(&key[..]));
+    assert_eq!(read.id, dead.id);
     assert_eq!(read.message.headers().get("trace"), Some(&b"t-1"[..]));
     assert_eq!(read.attributes["kafka.pointer"], format!("{}/0/0", place.topic));
+}
+
+/// Of which the broker says something else than of one that is larger than the topic's records may be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_a_message_that_no_segment_holds_still_has_its_letter() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("segment", 1).await;
+    let dead_letters = format!("{}.dlq", place.topic);
+    let stage = format!("{0}.{0}-billing.retry.3s", place.topic);
+    place.alter(&place.topic, "max.message.bytes", "4000000").await;
+    let settings = [
+        ("max.message.bytes", "5000000"),
+        // The smallest that there are.
+        ("segment.bytes", "1048576"),
+        ("retention.ms", "2592000000"),
+    ];
+    for topic in [&dead_letters, &stage] {
+        place.create(topic, 1, &settings).await;
+    }
+    let consumer = place.billing();
+    let mut source = consumer.source().await.unwrap();
+    let (lane, sink) = (consumer.retry_lane().await.unwrap(), consumer.sink().await.unwrap());
+    let payload = vec![b'x'; 2_000_000];
+    let producer: FutureProducer =
+        place.config().set("message.max.bytes", "4000000").create().unwrap();
+    let record = FutureRecord::<[u8], _>::to(&place.topic).payload(&payload);
+    producer.send(record, PATIENCE).await.unwrap();
+    let (delivery, settle) = next(&mut source).await;
+    let escalation = dlq_core::Escalation {
+        delivery: delivery.clone(),
+        consumer: "billing".into(),
+        due: dlq_core::Timestamp::EPOCH,
+        history: dlq_core::History::new(),
+        attempts: 1,
+    };
+    let refused = lane.escalate(escalation).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
+    let mut dead = letter(1);
+    (dead.message, dead.origin) = (delivery.message().clone(), delivery.origin().clone());
+    sink.put(vec![dead.clone()]).await.unwrap();
+    drop(settle);
+    let read = KafkaLetters::new(&place.brokers, dead_letters).get(dead.id).await.unwrap().unwrap();
+    assert_eq!(read.message.payload().unwrap().len(), payload.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

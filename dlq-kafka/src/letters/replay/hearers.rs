@@ -1,22 +1,24 @@
 //! Which consumer groups will hear letters of others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlq_core::StoreError;
 use dlq_core::replay::{Hearer, ReplayPlan};
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 
 use super::super::aside::aside;
 use super::super::lookup;
 use super::super::send::REPLAYING;
+use super::{ASKING, some};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::reach::{self, Heard};
 
-/// For how long groups are asked. Each needs a connection of its own.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Topics, and a group that has read them.
+type Reader = (String, String);
 
 /// Notes the groups that have committed offsets in a topic that letters go to, other than those whose letters go there.
 pub(super) async fn find(
@@ -28,18 +30,21 @@ pub(super) async fn find(
     if topics.is_empty() {
         return Ok(());
     }
-    let found = aside(PATIENCE * 4, move || readers(&brokers, &topics)).await;
+    let found = aside(ASKING * 4, move || Readers::find(&brokers, &topics)).await;
     let unknown = "which groups read these topics is not known";
     match found {
-        Some(Ok((readers, is_all))) => {
-            let others = |(topic, group): &(String, String)| {
+        Some(Ok(Readers { readers, unasked, why })) => {
+            let others = |(topic, group): &Reader| {
                 owners.get(topic).is_some_and(|owners| owners.iter().any(|owner| owner != group))
             };
             let others = readers.into_iter().filter(others);
             plan.hearers = others.map(|(stream, consumer)| Hearer { stream, consumer }).collect();
-            if !is_all {
-                plan.notes
-                    .push(format!("there are so many groups that not all were asked: {unknown}"));
+            if !unasked.is_empty() {
+                let groups = some(&unasked);
+                plan.notes.push(format!(
+                    "whether they are heard by {groups} is not known: {}",
+                    why.as_deref().unwrap_or("there are so many groups that not all were asked")
+                ));
             }
         }
         Some(Err(SetupError::Unavailable(text, source))) => {
@@ -51,37 +56,65 @@ pub(super) async fn find(
     Ok(())
 }
 
-/// Topics and the groups that have read them, and whether all groups were asked.
-fn readers(
+/// Who has read topics.
+#[derive(Default)]
+struct Readers {
+    readers: BTreeSet<Reader>,
+    /// Groups that could not be asked, and why one of them could not.
+    unasked: BTreeSet<String>,
+    why: Option<String>,
+}
+
+impl Readers {
+    fn find(brokers: &Brokers, topics: &[String]) -> Result<Self, SetupError> {
+        let answered = |error: KafkaError| SetupError::answered("ask for consumer groups", error);
+        let begun = Instant::now();
+        let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
+        let groups =
+            reach::patiently(|| client.fetch_group_list(None, ASKING)).map_err(answered)?;
+        let mut asked = TopicPartitionList::new();
+        for topic in topics {
+            let metadata = client.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
+            for partition in metadata.topics().iter().flat_map(|found| found.partitions()) {
+                asked.add_partition(topic, partition.id());
+            }
+        }
+        let mut found = Self::default();
+        for group in groups.groups().iter().map(|group| group.name()) {
+            if begun.elapsed() > ASKING {
+                found.unasked.insert(group.to_owned());
+                continue;
+            }
+            match committed(brokers, group, &asked) {
+                Ok(committed) => {
+                    let read = committed.elements().into_iter();
+                    let read = read.filter(|of| of.offset().to_raw().is_some_and(|at| at >= 0));
+                    let readers = read.map(|of| (of.topic().to_owned(), group.to_owned()));
+                    found.readers.extend(readers);
+                }
+                Err(error) => {
+                    found.unasked.insert(group.to_owned());
+                    found.why.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What a group has committed, of every partition that is asked for.
+pub(super) fn committed(
     brokers: &Brokers,
-    topics: &[String],
-) -> Result<(BTreeSet<(String, String)>, bool), SetupError> {
-    let answered = |error: KafkaError| SetupError::answered("ask for consumer groups", error);
-    let begun = Instant::now();
-    let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
-    let groups = client.fetch_group_list(None, PATIENCE).map_err(answered)?;
-    let mut asked = TopicPartitionList::new();
-    for topic in topics {
-        let metadata = client.fetch_metadata(Some(topic), PATIENCE).map_err(answered)?;
-        for partition in metadata.topics().iter().flat_map(|found| found.partitions()) {
-            asked.add_partition(topic, partition.id());
-        }
-    }
-    let mut readers = BTreeSet::new();
-    for group in groups.groups() {
-        if begun.elapsed() > PATIENCE {
-            return Ok((readers, false));
-        }
-        let mut config = lookup::config(brokers)?;
-        config.set("group.id", group.name());
-        let client: BaseConsumer = config.create().map_err(answered)?;
-        // A group that does not let us ask may hear them, but nobody can say so.
-        let Ok(committed) = client.committed_offsets(asked.clone(), PATIENCE) else { continue };
-        let read = committed
-            .elements()
-            .into_iter()
-            .filter(|of| of.offset().to_raw().is_some_and(|at| at >= 0));
-        readers.extend(read.map(|of| (of.topic().to_owned(), group.name().to_owned())));
-    }
-    Ok((readers, true))
+    group: &str,
+    asked: &TopicPartitionList,
+) -> Result<TopicPartitionList, SetupError> {
+    let what = format!("read the offsets of group `{group}`");
+    let mut config = lookup::config(brokers)?;
+    let made = config.set("group.id", group).create_with_context(Heard::default());
+    let client: BaseConsumer<Heard> = made.map_err(|error| SetupError::answered(&what, error))?;
+    reach::of_group(&client, client.context(), &what, |patience| -> KafkaResult<_> {
+        let committed = client.committed_offsets(asked.clone(), patience)?;
+        committed.elements().iter().try_for_each(|of| of.error())?;
+        Ok(committed)
+    })
 }

@@ -29,11 +29,14 @@
 mod hearers;
 mod parcels;
 mod plan;
+mod readers;
 mod run;
 mod session;
 mod stop;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dlq_core::replay::ReplayRules;
 use dlq_core::{Filter, LetterId, OperationId};
@@ -46,6 +49,20 @@ use super::KafkaLetters;
 use super::lookup::Partitions;
 use super::send::KafkaTarget;
 use super::snapshot::Place;
+
+/// For how long groups are asked. Each needs a connection of its own.
+const ASKING: Duration = Duration::from_secs(10);
+/// How many groups are named at once.
+const NAMED: usize = 5;
+
+/// Some of these groups.
+fn some(groups: &BTreeSet<String>) -> String {
+    let named: Vec<_> = groups.iter().take(NAMED).map(|group| format!("`{group}`")).collect();
+    match groups.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} others", named.join(", ")),
+    }
+}
 
 /// A letter and what became of it.
 #[derive(Debug)]
@@ -77,6 +94,9 @@ pub struct Replayed {
 ///
 /// Letters keep key, value and the producer's headers, byte for byte. Attempts start over; the headers `replay.*` say
 /// when, by what and from where it was sent.
+///
+/// A plan says which other groups will hear the letters, and which retry topics are not read by the consumer whose letters go
+/// there: one is named as the consumer is.
 ///
 /// Once it was [planned](Self::plan), it sends nothing but what the last plan has come to: what dies while somebody thinks
 /// about the plan is for the next one. Clones share the plan.

@@ -39,6 +39,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             let topic = &parcel.letter.topic;
             let setting = match code {
                 Code::MessageSizeTooLarge => "; see the topic's `max.message.bytes`",
+                Code::MessageBatchTooLarge => "; see the topic's `segment.bytes`",
                 _ => "",
             };
             let error = refused(format!("topic `{topic}` does not take it: {code}{setting}"));

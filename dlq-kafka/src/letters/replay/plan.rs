@@ -3,13 +3,16 @@ use std::sync::{Arc, PoisonError};
 
 use dlq_core::StoreError;
 use dlq_core::replay::{ReplayPlan, Skipped};
+use futures_util::{StreamExt as _, stream};
 
 use super::super::send::{KafkaTarget, REPLAYING, Shipment, refused};
 use super::super::snapshot::{Place, Row, Snapshot};
-use super::{Agreed, KafkaReplay, hearers};
+use super::{Agreed, KafkaReplay, hearers, readers};
 use crate::error::SetupError;
 use crate::ladder::is_topic;
 
+/// How many topics are asked for at the same time.
+const AT_ONCE: usize = 16;
 /// How many letters a plan shows.
 const SAMPLE: usize = 10;
 
@@ -60,10 +63,16 @@ impl KafkaReplay {
         let unclear = |row: &&Row| snapshot.unclear.get(&row.letter.death());
         let unclear = selected.send.iter().filter_map(unclear);
         plan.notes.extend(unclear.take(SAMPLE).map(|why| format!("{why}; the letter will fail")));
-        plan.notes.sort_unstable();
-        if !matches!(self.target, KafkaTarget::Handler(_)) {
+        if matches!(self.target, KafkaTarget::Handler(_)) {
+            owners.retain(|topic, _| shipment.topics.get(topic).is_some_and(Result::is_ok));
+            let named =
+                |consumers: BTreeSet<&str>| consumers.into_iter().map(str::to_owned).collect();
+            let owners = owners.into_iter().map(|(topic, owners)| (topic, named(owners))).collect();
+            plan.notes.extend(readers::notes(self.letters.brokers(), owners).await);
+        } else {
             hearers::find(self.letters.brokers(), &owners, &mut plan).await?;
         }
+        plan.notes.sort_unstable();
         let agreed = Agreed { seen: snapshot.seen.clone(), last: selected.last() };
         *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(agreed);
         Ok(plan)
@@ -88,8 +97,14 @@ impl KafkaReplay {
             self.check(topic)?;
             topics.insert(topic.clone());
         }
-        for topic in topics {
-            let there = match self.letters.lookup.partitions(&topic.as_str().into()).await {
+        // Of one that is not there it takes a while to know.
+        let asked = topics.into_iter().map(|topic| async {
+            let there = self.letters.lookup.partitions(&topic.as_str().into()).await;
+            (topic, there)
+        });
+        let mut asked = stream::iter(asked).buffered(AT_ONCE);
+        while let Some((topic, there)) = asked.next().await {
+            let there = match there {
                 Ok(partitions) => Ok(partitions.len()),
                 Err(SetupError::NotFound(_)) => Err(shipment.missing(&topic)),
                 Err(SetupError::Forbidden(why)) => Err(why),

@@ -7,6 +7,7 @@ mod ranges;
 mod reading;
 mod replay;
 mod replay_brokers;
+mod replay_heard;
 mod replay_killed;
 mod replay_refused;
 mod replay_targets;

@@ -13,21 +13,20 @@ use dlq_core::store::Letters as _;
 use dlq_core::{DeadLetter, Filter, Origin, Position, StoreErrorKind};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::TopicReplication;
-use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::{Brokers, KafkaFeed, KafkaLetters, ReplayOutcome};
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
 use super::pointers::pointing;
 use super::replay_brokers::{leader, make, node, three};
-use crate::access::{DESCRIBE, TOPIC, allow_only, guarded};
+use crate::access::{DESCRIBE, DESCRIBE_CONFIGS, TOPIC, allow_only, guarded};
 use crate::fixture_letters::{Dead, PATIENCE, available};
 use crate::fixture_replay::{Shop, to_origin};
 
 const STORE: &str = "sqlite:///dlq.db";
 const LEASE: Duration = Duration::from_secs(10);
 const UNREAD: &str = "kafka.pointer.unread";
-const DESCRIBE_CONFIGS: i8 = 10;
 
 async fn open(brokers: &Brokers, topic: &str) -> KafkaFeed {
     let group = KafkaFeed::group_of(topic);
@@ -233,6 +232,37 @@ async fn one_message_that_cannot_be_decompressed_is_told_from_those_beside_it() 
     assert_eq!(unread, [4]);
     assert!(fed[4].as_ref().unwrap_err().contains("zstd"), "{:?}", fed[4]);
     assert!(fed.iter().flatten().all(|letter| letter.message.payload().is_some()));
+}
+
+/// As a share group reads it that does not wait for the end of a transaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_message_of_a_transaction_that_is_open_is_waited_for() {
+    if !available() {
+        return;
+    }
+    let dead = Dead::fresh(1).await;
+    let source = format!("{}.source", dead.topic);
+    dead.create(&source, 1).await;
+    let open_one = dead.transaction("open");
+    let record = FutureRecord::<[u8], [u8]>::to(&source).partition(0).payload(&b"message"[..]);
+    open_one.send(record, PATIENCE).await.unwrap();
+    dead.put(0, &pointing(1, format!("{source}/0/0"))).await;
+    dead.put(0, &pointing(2, format!("{source}/1/0"))).await;
+    let letters = dead.letters();
+    let error = letters.stored(letter(1).id).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    let shown = letters.get(letter(1).id).await.unwrap().unwrap();
+    assert!(shown.attributes[UNREAD].contains("a transaction"), "{:?}", shown.attributes);
+
+    let mut feed = open(&dead.brokers, &dead.topic).await.until_end();
+    let error = feed.next(256).await.unwrap_err();
+    println!("{error}");
+    assert!(error.is_transient() && error.to_string().contains("a transaction"), "{error}");
+    tokio::task::block_in_place(|| open_one.commit_transaction(PATIENCE).unwrap());
+    let fed = drain(feed).await;
+    let message = fed[0].as_ref().expect("it is waited for").message.payload();
+    assert_eq!(message.map(|payload| &payload[..]), Some(&b"message"[..]));
+    assert!(fed[1].as_ref().is_err_and(|why| why.contains("has gone")), "{:?}", fed[1]);
 }
 
 /// Stands before a broker, and counts who comes to it first: each client once.

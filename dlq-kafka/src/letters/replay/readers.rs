@@ -1,0 +1,125 @@
+//! Whether consumers hear the retry topics by which their letters are sent to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+
+use super::super::aside::aside;
+use super::super::lookup;
+use super::hearers::committed;
+use super::{ASKING, some};
+use crate::brokers::Brokers;
+use crate::error::SetupError;
+use crate::reach;
+
+/// What is to be said of these topics and the groups whose letters go there: a ladder that a consumer had once may still be
+/// there, and nobody reads it.
+pub(super) async fn notes(
+    brokers: &Brokers,
+    owners: BTreeMap<String, BTreeSet<String>>,
+) -> Vec<String> {
+    let brokers = brokers.clone();
+    let all: BTreeSet<String> = owners.values().flatten().cloned().collect();
+    let asked = aside(ASKING * 4, move || {
+        let (begun, mut notes, mut unasked) = (Instant::now(), Vec::new(), BTreeSet::new());
+        for (topic, group) in
+            owners.iter().flat_map(|(topic, groups)| groups.iter().map(move |group| (topic, group)))
+        {
+            if begun.elapsed() > ASKING {
+                unasked.insert(group.clone());
+                continue;
+            }
+            match note(&brokers, topic, group) {
+                Ok(note) => notes.extend(note),
+                Err(error) => notes
+                    .push(format!("whether group `{group}` reads `{topic}` is not known: {error}")),
+            }
+        }
+        if !unasked.is_empty() {
+            notes.push(unknown(&unasked));
+        }
+        notes
+    });
+    asked.await.unwrap_or_else(|| vec![unknown(&all)])
+}
+
+fn unknown(groups: &BTreeSet<String>) -> String {
+    format!("whether {} read their retry topics is not known: no answer", some(groups))
+}
+
+/// What is to be said of a group that does not read a topic.
+fn note(brokers: &Brokers, topic: &str, group: &str) -> Result<Option<String>, SetupError> {
+    let what = format!("ask for group `{group}`");
+    let answered = |error: KafkaError| SetupError::answered(&what, error);
+    let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
+    let found = reach::patiently(|| client.fetch_group_list(Some(group), ASKING));
+    let found = found.map_err(answered)?;
+    let found = found.groups().iter().find(|found| found.name() == group);
+    // While it is shared out nobody has anything yet, and members of another kind do not say what they have.
+    let members = found.filter(|found| found.state() == "Stable").map(|found| found.members());
+    let given: Option<Vec<_>> = members
+        .and_then(|members| members.iter().map(|member| topics_of(member.assignment()?)).collect());
+    if let Some(given) = given.filter(|given| !given.is_empty()) {
+        let reads = given.iter().any(|topics| topics.contains(topic));
+        return Ok((!reads).then(|| {
+            format!(
+                "nobody of group `{group}` reads `{topic}`, so that letters stay there unheard: is that a stage of its ladder?"
+            )
+        }));
+    }
+    let metadata = client.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
+    let mut asked = TopicPartitionList::new();
+    for partition in metadata.topics().iter().flat_map(|found| found.partitions()) {
+        asked.add_partition(topic, partition.id());
+    }
+    let committed = committed(brokers, group, &asked)?;
+    let has_read =
+        committed.elements().iter().any(|of| of.offset().to_raw().is_some_and(|at| at >= 0));
+    Ok((!has_read).then(|| {
+        format!(
+            "group `{group}` is not there, and has never read `{topic}`: is it called so, and is that a stage of its ladder?"
+        )
+    }))
+}
+
+/// The topics of which a member has a partition, as the protocol of consumers writes its assignment.
+fn topics_of(assignment: &[u8]) -> Option<BTreeSet<String>> {
+    let mut rest = assignment.get(2..)?;
+    let mut take = |count: usize| {
+        let (taken, left) = rest.split_at_checked(count)?;
+        rest = left;
+        Some(taken)
+    };
+    let mut topics = BTreeSet::new();
+    for _ in 0..u32::from_be_bytes(take(4)?.try_into().ok()?) {
+        let length = u16::from_be_bytes(take(2)?.try_into().ok()?);
+        let topic = std::str::from_utf8(take(length.into())?).ok()?;
+        let partitions = u32::from_be_bytes(take(4)?.try_into().ok()?);
+        take(usize::try_from(partitions).ok()?.checked_mul(4)?)?;
+        if partitions > 0 {
+            topics.insert(topic.to_owned());
+        }
+    }
+    Some(topics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_is_read_whatever_its_bytes_are() {
+        let mut bytes = vec![0, 3, 0, 0, 0, 2, 0, 2];
+        bytes.extend(b"ab");
+        bytes.extend([0, 0, 0, 1, 0, 0, 0, 7, 0, 1, b'c', 0, 0, 0, 0, 255, 255, 255, 255]);
+        assert_eq!(topics_of(&bytes), Some(BTreeSet::from(["ab".to_owned()])));
+        for cut in 0..23 {
+            assert_eq!(topics_of(&bytes[..cut]), None, "{cut}");
+        }
+        assert_eq!(topics_of(&[0, 0, 255, 255, 255, 255, 0, 0, 255, 255, 255, 255]), None);
+        assert_eq!(topics_of(&[0, 0, 0, 0, 0, 0]), Some(BTreeSet::new()));
+    }
+}
