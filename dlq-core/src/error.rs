@@ -113,6 +113,9 @@ impl Error for StoreError {
 pub enum TransportErrorKind {
     /// The broker cannot be reached or did not answer in time.
     Unavailable,
+    /// Something that the broker holds can never be read, and nothing else is concerned: whoever asks may go on at once. A
+    /// source says so now and then only.
+    Corrupt,
     /// The lease ran out, or the delivery was settled before; the broker may hand the message out again.
     Lost,
     /// The configuration cannot be served by this transport.
@@ -162,7 +165,7 @@ impl TransportError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
-        matches!(self.kind, TransportErrorKind::Unavailable)
+        matches!(self.kind, TransportErrorKind::Unavailable | TransportErrorKind::Corrupt)
     }
 }
 
@@ -175,6 +178,7 @@ impl fmt::Display for TransportError {
             (None, TransportErrorKind::Lost) => f.write_str(": the delivery is no longer ours"),
             (None, TransportErrorKind::InvalidConfig) => f.write_str(": invalid configuration"),
             (None, TransportErrorKind::Closed) => f.write_str(": closed"),
+            (None, TransportErrorKind::Corrupt) => f.write_str(": it is damaged"),
             (None, TransportErrorKind::Unexpected) => f.write_str(": unexpected"),
         }
     }

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
+use async_nats::Client;
 use async_nats::datetime::DateTime;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::kv::{Config, Store, UpdateError};
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{
-    self, DiscardPolicy, LastRawMessageError, LastRawMessageErrorKind, StorageType,
-};
+use async_nats::jetstream::stream::{self, DiscardPolicy, LastRawMessageErrorKind, StorageType};
 use async_nats::jetstream::{self, Context, ErrorCode};
 use bytes::Bytes;
-use dlq_core::Timestamp;
+use dlq_core::{StoreError, StoreErrorKind, Timestamp};
 use tokio::time::sleep;
 
 use crate::difference::{Differences, word};
 use crate::error::{SetupError, answer};
+use crate::jetstream::JetStream;
 use crate::patience::asked;
+use crate::permissions::{self, unanswered};
 use crate::streams;
 
 /// How long it is waited for a write that is on its way to all replicas.
@@ -28,6 +29,24 @@ const TIMES: u32 = 8;
 /// The stream that a bucket is.
 pub(crate) fn stream_of(bucket: &str) -> String {
     format!("KV_{bucket}")
+}
+
+/// What has to be permitted to read it as its leader has it.
+pub(crate) fn needs(api: &str, bucket: &str) -> String {
+    format!("{api}.STREAM.MSG.GET.{}", stream_of(bucket))
+}
+
+/// As [`ensure`], for a user who may [`read`].
+pub(crate) async fn open(
+    jetstream: &impl JetStream,
+    config: Config,
+    wrong: impl FnOnce(&stream::Config) -> Differences,
+) -> Result<Store, SetupError> {
+    let context = jetstream.context();
+    let bucket = ensure(&context, config, wrong).await?;
+    let needed = jetstream.api().map(|api| needs(api, &bucket.name));
+    permissions::require(&context.client(), &needed).await?;
+    Ok(bucket)
 }
 
 /// Makes sure of the bucket. One that is there and of which `wrong` finds something is reported, never changed.
@@ -63,20 +82,29 @@ pub(crate) async fn ensure(
 
 /// What stands under a key, as the leader has it; a removed entry may have left its mark. Copies elsewhere may be late.
 pub(crate) async fn read(
+    client: &Client,
     bucket: &Store,
     key: &str,
-) -> Result<Option<StreamMessage>, LastRawMessageError> {
+    doing: &'static str,
+) -> Result<Option<StreamMessage>, StoreError> {
     let subject = format!("{}{key}", bucket.prefix);
-    match asked(|| bucket.stream.get_last_raw_message_by_subject(&subject)).await {
-        Ok(message) => Ok(Some(message)),
-        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let error = match asked(|| bucket.stream.get_last_raw_message_by_subject(&subject)).await {
+        Ok(message) => return Ok(Some(message)),
+        Err(error) => error,
+    };
+    let why = match error.kind() {
+        LastRawMessageErrorKind::NoMessageFound => return Ok(None),
+        LastRawMessageErrorKind::Other => unanswered(client, &needs("$JS.API", &bucket.name)),
+        _ => "see that it is there and can be reached".to_owned(),
+    };
+    let text = format!("bucket `{}` could not be read: {error}; {why}", bucket.name);
+    let failed = StoreError::new(StoreErrorKind::Unavailable, doing).with_detail(text);
+    Err(failed.with_source(error))
 }
 
-/// Whether it is the mark of an entry that was removed.
+/// Whether it is the mark of an entry that was removed, by somebody or, in buckets that leave marks, by the server.
 pub(crate) fn is_removed(entry: &StreamMessage) -> bool {
-    entry.headers.get("KV-Operation").is_some()
+    ["KV-Operation", "Nats-Marker-Reason"].iter().any(|mark| entry.headers.get(*mark).is_some())
 }
 
 pub(crate) fn timestamp(at: DateTime) -> Timestamp {

@@ -78,7 +78,7 @@ impl NatsFeed {
     ///
     /// `NotFound` when there is no such stream; `Conflict` when the letters of this consumer go into another store;
     /// `InvalidConfig` when the consumer exists with settings that will not do, or the server says that the user may not
-    /// fetch or acknowledge; `Unavailable` when the server does not
+    /// fetch, read or acknowledge; `Unavailable` when the server does not
     /// answer.
     pub async fn open(
         jetstream: &impl JetStream,
@@ -115,7 +115,10 @@ impl NatsFeed {
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
         let opened = async {
             durable.ensure(&context).await?;
-            permissions::require_each(&context.client(), durable.needs(jetstream.api())).await
+            let mut needed = durable.needs(jetstream.api());
+            let read = |api| vec![format!("{api}.STREAM.MSG.GET.{}", stream.name)];
+            needed.extend(jetstream.api().map(read));
+            permissions::require_each(&context.client(), needed).await
         };
         opened.await.map_err(|error| error.for_store(OPENING))?;
         Ok(Self {

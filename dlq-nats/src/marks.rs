@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use async_nats::Client;
 use async_nats::jetstream::kv::{Config, Store};
 use async_nats::jetstream::stream::StorageType;
 use dlq_core::{CrashMarks, LetterId, StoreError, StoreErrorKind};
@@ -18,6 +19,7 @@ const LEAST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Crash marks in a key-value bucket: one key per suspect, whose value counts runs that began.
 #[derive(Clone, Debug)]
 pub struct NatsCrashMarks {
+    client: Client,
     bucket: Store,
 }
 
@@ -28,9 +30,9 @@ impl NatsCrashMarks {
     /// # Errors
     ///
     /// `InvalidConfig` when it exists and would forget marks: it is in memory, evicts them, or keeps them for less than a
-    /// day; `Unavailable` when it can neither be opened nor created.
+    /// day; or when the server says that the user may not read it; `Unavailable` when it can neither be opened nor created.
     pub async fn open(
-        client: &impl JetStream,
+        jetstream: &impl JetStream,
         bucket: impl Into<String>,
         replicas: usize,
     ) -> Result<Self, StoreError> {
@@ -44,8 +46,9 @@ impl NatsCrashMarks {
             ..Config::default()
         };
         let wrong = |found: &_| buckets::forgets(found, Some(LEAST));
-        let bucket = buckets::ensure(&client.context(), config, wrong).await;
-        Ok(Self { bucket: bucket.map_err(|error| error.for_store(OPENING))? })
+        let bucket = buckets::open(jetstream, config, wrong).await;
+        let client = jetstream.context().client();
+        Ok(Self { client, bucket: bucket.map_err(|error| error.for_store(OPENING))? })
     }
 }
 
@@ -53,8 +56,7 @@ impl CrashMarks for NatsCrashMarks {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         let key = letter.to_string();
         loop {
-            let entry = buckets::read(&self.bucket, &key).await;
-            let entry = entry.map_err(|error| unwritable(MARKING, error))?;
+            let entry = buckets::read(&self.client, &self.bucket, &key, MARKING).await?;
             // Of one that was removed the place is left.
             let revision = entry.as_ref().map_or(0, |entry| entry.sequence);
             let begun: u32 = match entry.filter(|entry| !buckets::is_removed(entry)) {

@@ -8,7 +8,7 @@ use async_nats::Subject;
 use async_nats::jetstream::Context;
 use dlq_core::{Delivery, Lane, StoreError, Timestamp, TransportError, TransportErrorKind};
 use futures_util::future::BoxFuture;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::place::Place;
 use crate::publish::{Whole, receive};
@@ -20,7 +20,8 @@ use crate::wire;
 /// How much before its time a record may come: less than clocks differ.
 const EARLY: Duration = Duration::from_millis(20);
 
-/// For how long a record is given back that cannot be read now, and one that can never be: until somebody sees it.
+/// For how long a record is given back that cannot be read now, and one that can never be: until somebody sees it. Of
+/// those that come meanwhile the log tells.
 const UNREADABLE: Duration = Duration::from_secs(10);
 const DAMAGED: Duration = Duration::from_secs(60);
 
@@ -38,6 +39,8 @@ pub(crate) struct Records {
     reading: Reading,
     puller: Puller,
     opening: Option<Opening>,
+    /// When it was last told of one that can never be read.
+    told: Option<Instant>,
 }
 
 /// The record in front, on its way from the messages that it stands in.
@@ -48,7 +51,7 @@ struct Opening {
 
 impl Records {
     pub(crate) fn new(server: Arc<Server>, reading: Reading, puller: Puller) -> Self {
-        Self { server, reading, puller, opening: None }
+        Self { server, reading, puller, opening: None, told: None }
     }
 
     /// Whether one is being read: it goes on when the next is asked for.
@@ -92,7 +95,12 @@ impl Records {
             // If this is not heard it comes again when its lease ends, and is looked at again.
             let _ = self.server.client.publish(reply, nak(after)).await;
             if let (Some(fetched), Some(error)) = (self.puller.pop(), damage) {
-                return Err(damaged(&fetched, &error));
+                let error = damaged(&fetched, &error);
+                if self.told.is_none_or(|told| told.elapsed() >= DAMAGED) {
+                    self.told = Some(Instant::now());
+                    return Err(error);
+                }
+                tracing::error!(%error, "another retry record is damaged");
             }
         }
     }
@@ -132,7 +140,7 @@ fn damaged(fetched: &Fetched, error: &StoreError) -> TransportError {
         "record {sequence} of stream `{stream}`, on `{subject}`, can never be read whole ({error}): its message is lost unless \
          its producer has it; see what its headers tell, then remove it (`nats stream rmm {stream} {sequence}`)"
     );
-    TransportError::new(TransportErrorKind::Unavailable, "read a retry record").with_detail(text)
+    TransportError::new(TransportErrorKind::Corrupt, "read a retry record").with_detail(text)
 }
 
 async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Record, StoreError> {

@@ -19,7 +19,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let deployment = match &args.deployment {
         Some(file) => broker::read_deployment(file)?,
-        None => match at.permitted(given(at, args)).await {
+        None => match given(at, args).await {
             Ok(deployment) => deployment,
             Err(error) => {
                 // Where there is no JetStream nothing can be looked for, and that is all that there is to say.
@@ -39,13 +39,19 @@ pub(super) async fn run(
 /// What the arguments say; the stream of dead letters is taken as it is.
 async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
-    let there = broker.config(&broker.stream).await?;
-    deployment.letters = match there {
-        Some(_) => broker.letters().await?,
-        None => DlqStream::new().with_name(&broker.stream),
+    let letters = async {
+        Ok(match broker.config(&broker.stream).await? {
+            Some(_) => broker.letters().await?,
+            None => DlqStream::new().with_name(&broker.stream),
+        })
     };
-    // Where no consumer is ours, nobody needs it.
-    let retries = broker.config(&args.retry_stream).await?;
+    deployment.letters = broker.permitted(letters).await?;
+    // Where no consumer is ours, nobody needs it, and who may not look at it has none there.
+    let retries = match broker.unless_refused(broker.config(&args.retry_stream)).await {
+        Ok(retries) => retries?,
+        Err(_) if args.consumer.is_empty() => None,
+        Err(why) => return Err(broker.not_permitted(&why)),
+    };
     deployment.retries = match retries.as_ref().and_then(existing_retries) {
         Some(there) => Some(there),
         None if args.consumer.is_empty() => None,

@@ -150,17 +150,23 @@ impl Broker {
         &self,
         work: impl Future<Output = Result<T, CliError>>,
     ) -> Result<T, CliError> {
+        self.unless_refused(work).await.unwrap_or_else(|why| Err(self.not_permitted(&why)))
+    }
+
+    /// The same, with what the server says of what it refuses.
+    pub(super) async fn unless_refused<T>(
+        &self,
+        work: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<Result<T, CliError>, String> {
         // What was refused before has been told, or did no harm.
         self.refusals.forget();
         tokio::select! {
             biased;
-            done = work => done.map_err(|error| match self.refusals.latest() {
-                Some(why) => self.not_permitted(&why),
-                None => error,
-            }),
-            () = self.refusals.came.notified() => {
-                Err(self.not_permitted(&self.refusals.latest().unwrap_or_default()))
-            }
+            done = work => match (done, self.refusals.latest()) {
+                (Err(_), Some(why)) => Err(why),
+                (done, _) => Ok(done),
+            },
+            () = self.refusals.came.notified() => Err(self.refusals.latest().unwrap_or_default()),
         }
     }
 
@@ -171,7 +177,7 @@ impl Broker {
         self.not_permitted(&self.refusals.latest().unwrap_or_default())
     }
 
-    fn not_permitted(&self, why: &str) -> CliError {
+    pub(super) fn not_permitted(&self, why: &str) -> CliError {
         CliError::failed(format!(
             "{}: the server does not permit it: {why}; grant that to this user, or say another user",
             self.shown

@@ -79,6 +79,26 @@ async fn what_cannot_be_asked_is_not_taken_for_what_is_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_consumer_here_need_not_see_the_stream_of_retries() {
+    const USERS: &str = r#"{ users: [ { user: "guest", password: "guest" }, { user: "bob", password: "s3cret",
+        permissions: { publish: { deny: ["$JS.API.STREAM.INFO.DLQ_RETRY"] } } } ] }"#;
+    let Some(server) = tokio::task::block_in_place(|| server_with("authorization", USERS)) else {
+        return;
+    };
+    let client = async_nats::connect(server.url()).await.unwrap();
+    NatsSink::open(&client, DlqStream::new()).await.unwrap();
+    let bob = format!("nats://bob:s3cret@{}", server.url().trim_start_matches("nats://"));
+    for (consumer, code) in [(None, 0), (Some("ORDERS/billing"), 1)] {
+        let mut args = vec!["check", "--from", &bob];
+        args.extend(consumer.iter().flat_map(|consumer| ["--consumer", consumer]));
+        let ran = tokio::task::block_in_place(|| dlq(&args).output());
+        let ran = crate::common::Ran::from(ran.unwrap());
+        assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+        assert_eq!(ran.err.contains("does not permit"), consumer.is_some(), "{}", ran.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_jetstream_is_a_finding() {
     const ACCOUNTS: &str = r#"{
         JS: { jetstream: enabled, users: [ { user: "guest", password: "guest" } ] },

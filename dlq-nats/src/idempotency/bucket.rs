@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{Config, Store};
 use async_nats::jetstream::stream::{self, StorageType};
 use dlq_core::StoreError;
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::buckets;
 use crate::difference::{Differences, word};
+use crate::jetstream::JetStream;
 
 const OPENING: &str = "open the bucket of idempotency keys";
 
@@ -54,8 +54,8 @@ impl IdempotencyBucket {
         self
     }
 
-    pub(super) async fn open(&self, context: &Context) -> Result<Store, StoreError> {
-        let ensured = buckets::ensure(context, self.config(), |found| self.differences(found));
+    pub(super) async fn open(&self, jetstream: &impl JetStream) -> Result<Store, StoreError> {
+        let ensured = buckets::open(jetstream, self.config(), |found| self.differences(found));
         ensured.await.map_err(|error| error.for_store(OPENING))
     }
 

@@ -41,7 +41,7 @@ mod time;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::Context;
+use async_nats::Client;
 use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::message::StreamMessage;
 use bytes::Bytes;
@@ -79,6 +79,7 @@ const NEXT: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone, Debug)]
 pub struct NatsIdempotency {
+    client: Client,
     bucket: Store,
     settings: Arc<IdempotencyBucket>,
     time: Arc<ServerTime>,
@@ -89,21 +90,21 @@ impl NatsIdempotency {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when it exists with other settings; `Unavailable` when it can neither be opened nor created.
+    /// `InvalidConfig` when it exists with other settings, or the server says that the user may not read it; `Unavailable` when it can neither be opened nor created.
     pub async fn open(
         jetstream: &impl JetStream,
         bucket: IdempotencyBucket,
     ) -> Result<Self, StoreError> {
-        let context: Context = jetstream.context();
-        let store = bucket.open(&context).await?;
+        let context = jetstream.context();
+        let client = context.client();
+        let store = bucket.open(jetstream).await?;
         let time = Arc::new(ServerTime::new(context, &store.stream_name));
-        Ok(Self { bucket: store, settings: Arc::new(bucket), time })
+        Ok(Self { client, bucket: store, settings: Arc::new(bucket), time })
     }
 
     /// The entry of a key as the leader has it.
     async fn see(&self, key: &str, doing: &'static str) -> Result<Option<Seen>, StoreError> {
-        let entry = buckets::read(&self.bucket, key).await;
-        let entry = entry.map_err(|error| self.failed(doing, &error))?;
+        let entry = buckets::read(&self.client, &self.bucket, key, doing).await?;
         entry.map(|entry| seen(&entry, doing)).transpose()
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use async_nats::Client;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::kv::{Config, Store};
@@ -117,6 +118,7 @@ pub(super) struct Entry {
 /// The bucket, for those who write.
 #[derive(Clone, Debug)]
 pub(super) struct Ledger {
+    client: Client,
     bucket: Store,
 }
 
@@ -139,13 +141,14 @@ impl Ledger {
         };
         let wrong = |found: &_| buckets::forgets(found, Some(letters.max_age));
         let bucket = buckets::ensure(context, config, wrong).await;
-        Ok(Self { bucket: bucket.map_err(|error| error.for_store(OPERATION))? })
+        let client = context.client();
+        Ok(Self { client, bucket: bucket.map_err(|error| error.for_store(OPERATION))? })
     }
 
     pub(super) async fn read(&self, chunk: u64) -> Result<Entry, StoreError> {
         let key = chunk.to_string();
-        let entry = buckets::read(&self.bucket, &key).await;
-        let Some(entry) = entry.map_err(|error| unwritable(OPERATION, error))? else {
+        let entry = buckets::read(&self.client, &self.bucket, &key, OPERATION).await?;
+        let Some(entry) = entry else {
             let (record, written) = (Record::default(), Timestamp::EPOCH);
             return Ok(Entry { record, revision: 0, written });
         };

@@ -40,6 +40,8 @@ use snapshot::Snapshot;
 #[derive(Clone, Debug)]
 pub struct NatsLetters {
     context: Context,
+    /// See [`JetStream::api`].
+    api: Option<&'static str>,
     stream: DlqStream,
     ledger: String,
     key_header: Option<String>,
@@ -50,9 +52,9 @@ impl NatsLetters {
     /// The letters of this stream, which is looked for when it is read.
     #[must_use]
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
-        let context = jetstream.context();
+        let (context, api) = (jetstream.context(), jetstream.api());
         let ledger = format!("{}_REPLAYS", stream.name);
-        Self { context, stream, ledger, key_header: None, kept: Arc::default() }
+        Self { context, api, stream, ledger, key_header: None, kept: Arc::default() }
     }
 
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the

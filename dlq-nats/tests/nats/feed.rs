@@ -10,6 +10,7 @@ use dlq_testkit::fixtures::{letter, letter_of};
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Server, available};
+use crate::letters::users;
 
 const STORE: &str = "sqlite:///dlq.db";
 
@@ -35,6 +36,23 @@ async fn with_letters(count: u64) -> (Server, NatsSink) {
     let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
     sink.put((0..count).map(letter).collect()).await.unwrap();
     (server, sink)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_read_from_the_leader_is_told() {
+    const READS: &str = "$JS.API.STREAM.MSG.GET.DLQ";
+    if !available() {
+        return;
+    }
+    let may = format!("{{ publish: {{ deny: [\"{READS}\"] }} }}");
+    let server = Server::bare(&[("authorization", &users(&may))], "root", "root").await;
+    NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let app = server.connect("app", "app").await;
+    let lease = Duration::from_secs(5);
+    let opened = NatsFeed::open(&app, &DlqStream::new(), "dlq-ingest", STORE, lease).await;
+    let refused = opened.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig, "{refused}");
+    assert!(refused.to_string().contains(READS), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

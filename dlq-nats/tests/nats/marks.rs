@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use async_nats::HeaderMap;
 use async_nats::jetstream::{kv, stream};
 use dlq_core::{CrashMarks, LetterId, Origin, Position, StoreErrorKind};
 use dlq_nats::NatsCrashMarks;
 
 use crate::fixture::{Server, available};
+use crate::letters::users;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g3_marks_count_runs_that_did_not_end() {
@@ -52,5 +54,48 @@ async fn a_bucket_that_would_forget_marks_is_refused() {
             }
             Ok(_) => assert_eq!(why, "", "{name}"),
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_that_the_server_has_removed_is_none() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let marks = NatsCrashMarks::open(&server.client, "dlq-marks", 1).await.unwrap();
+    let letter = LetterId::of(&Origin::new("nats", "ORDERS", Position::Offset(1)), None, "c");
+    assert_eq!(marks.begin(letter).await.unwrap(), 0);
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Marker-Reason", "MaxAge");
+    let subject = format!("$KV.dlq-marks.{letter}");
+    let left = server.context.publish_with_headers(subject, headers, "".into()).await;
+    left.unwrap().await.unwrap();
+    assert_eq!(marks.begin(letter).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_read_marks_is_told() {
+    const READS: &str = "$JS.API.STREAM.MSG.GET.KV_dlq-marks";
+    if !available() {
+        return;
+    }
+    let may = format!("{{ publish: {{ deny: [\"{READS}\"] }} }}");
+    let silent = format!("{{ publish: {{ deny: [\"{READS}\", \"$SYS.>\"] }} }}");
+    for (may, is_known) in [(may, true), (silent, false)] {
+        let server = Server::bare(&[("authorization", &users(&may))], "root", "root").await;
+        let app = server.connect("app", "app").await;
+        let text = match NatsCrashMarks::open(&app, "dlq-marks", 1).await {
+            Err(error) => {
+                assert!(is_known && error.kind() == StoreErrorKind::InvalidConfig, "{error}");
+                error.to_string()
+            }
+            Ok(marks) => {
+                assert!(!is_known, "it could be known");
+                let origin = Origin::new("nats", "ORDERS", Position::Offset(1));
+                marks.begin(LetterId::of(&origin, None, "c")).await.unwrap_err().to_string()
+            }
+        };
+        assert!(text.contains(READS) && text.contains("`permissions"), "{text}");
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlq_core::store::Claims;
-use dlq_core::{Delivery, Settle, SettleOnce, Source, TransportError};
+use dlq_core::{Delivery, Settle, SettleOnce, Source, TransportError, TransportErrorKind};
 use futures_util::poll;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
@@ -260,6 +260,7 @@ impl Fetching {
                     // A source that waits for messages as long as this works again.
                     () = sleep(LONGEST_PAUSE), if failing => {
                         failing = false;
+                        pause.reset();
                         health.failing(part, None);
                         continue;
                     }
@@ -294,9 +295,16 @@ impl Fetching {
                 Ok(None) => break End::Exhausted,
                 Err(error) if error.is_transient() => {
                     failing = true;
+                    health.failing(part, Some(report(&error)));
+                    if error.kind() == TransportErrorKind::Corrupt {
+                        tracing::error!(
+                            error = report(&error),
+                            "a source holds what cannot be read"
+                        );
+                        continue;
+                    }
                     let wait = pause.next();
                     tracing::error!(error = report(&error), retry_in = ?wait, "a source cannot be asked");
-                    health.failing(part, Some(report(&error)));
                     drop(permit);
                     tokio::select! {
                         () = &mut stopped => break End::Stopped,
@@ -323,7 +331,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use dlq_core::memory::{MemoryBroker, MemorySettle, MemorySource};
-    use dlq_core::{Capabilities, Message, TransportErrorKind};
+    use dlq_core::{Capabilities, Message};
     use futures_util::FutureExt as _;
     use tokio::time::timeout;
 

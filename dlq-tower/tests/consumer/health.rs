@@ -12,7 +12,7 @@ use dlq_tower::consumer::{
 use dlq_tower::handler::{HandlerError, handler};
 use dlq_tower::metrics::MESSAGES_IN_DLQ_TOTAL;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
@@ -47,6 +47,41 @@ async fn a_source_without_messages_is_healthy_again_after_a_while() {
     let running = Running::start(consumer);
     health.wait_for(|health| !health.is_healthy()).await.unwrap();
     health.wait_for(|health| health.is_healthy()).await.unwrap();
+    running.finish().await;
+}
+
+/// What cannot be read is told, and whatever else there is does not wait for it.
+#[tokio::test(start_paused = true)]
+async fn g9_a_source_that_holds_damage_is_told_of_and_does_not_pause() {
+    let (broker, store) = (Broker::new(), Store::new());
+    broker.set(|world| world.errors.push_back(TransportErrorKind::Corrupt));
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let ill = health.wait_for(|health| health.source_error.is_some()).await.unwrap();
+    assert!(!ill.is_healthy() && ill.lost.is_empty());
+    broker.set(|world| world.errors.extend([TransportErrorKind::Corrupt; 20]));
+    let begun = Instant::now();
+    broker.publish("");
+    broker.until_empty().await;
+    assert!(begun.elapsed() < SECOND, "it paused for {:?}", begun.elapsed());
+    assert_eq!(running.stop().await.handled, 1);
+}
+
+/// An error now and then is not one after another.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_well_again_begins_with_short_pauses() {
+    let (broker, store) = (Broker::new(), Store::new());
+    let consumer = consumer(&broker, &store).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    for _ in 0..12 {
+        broker.set(|world| world.errors.push_back(TransportErrorKind::Unavailable));
+        health.wait_for(|health| !health.is_healthy()).await.unwrap();
+        let begun = Instant::now();
+        health.wait_for(ConsumerHealth::is_healthy).await.unwrap();
+        assert!(begun.elapsed() < 31 * SECOND, "{:?}", begun.elapsed());
+    }
     running.finish().await;
 }
 

@@ -7,7 +7,7 @@ use dlq_core::replay::{ReplayOutcome, Skipped};
 use dlq_core::{Clock, DeadLetter, Death, StoreError, StoreErrorKind, SystemClock};
 use futures_util::StreamExt;
 use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::super::ledger::{Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
@@ -20,6 +20,8 @@ const IN_FLIGHT: usize = 256;
 /// Between two tries of a letter that the server could not take: as long as it takes to choose a leader.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(4);
+/// How long it goes on while the server takes nothing, where leases are too short for all of these.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Letters with one record in the ledger.
 #[derive(Debug)]
@@ -31,9 +33,18 @@ pub(super) struct Chunk<'a> {
 /// What became of a letter that was come to.
 enum Step {
     Done(ReplayOutcome),
-    /// It was too late to send it.
-    Late,
+    /// It was too late to send it, or to try it again, as the server could not take it.
+    Late(Option<StoreError>),
     /// The server does not answer.
+    Broken(StoreError),
+}
+
+/// How sending for half of a lease has ended.
+enum Ended {
+    /// What was not come to may be sent.
+    Well,
+    /// The same, but the server could not take something.
+    Later(StoreError),
     Broken(StoreError),
 }
 
@@ -89,8 +100,21 @@ impl<'a> Run<'a> {
             let mut since = Instant::now();
             let written = self.ledger.write(*index, &record, entry.revision).await?;
             let Some(mut revision) = written else { continue };
+            let mut stuck = None;
             loop {
-                let (sent, broken) = self.bite(rows, since).await;
+                let (sent, ended) = self.bite(rows, since).await;
+                let broken = match ended {
+                    Ended::Well => None,
+                    Ended::Broken(error) => Some(error),
+                    Ended::Later(error) => {
+                        let stuck = stuck.get_or_insert(since);
+                        let is_over = sent.is_empty() && stuck.elapsed() >= PATIENCE;
+                        (is_over && !self.cancel.is_cancelled()).then_some(error)
+                    }
+                };
+                if !sent.is_empty() {
+                    stuck = None;
+                }
                 if doubtful {
                     self.doubt(sent.len() as u64);
                 }
@@ -124,12 +148,8 @@ impl<'a> Run<'a> {
     }
 
     /// Sends what can be sent in half of a lease that began at `since`; `rows` keeps what it did not come to. Returns
-    /// what was sent and confirmed, and what kept it from going on; then something else may have been sent too.
-    async fn bite(
-        &self,
-        rows: &mut Vec<&'a Row>,
-        since: Instant,
-    ) -> (Vec<Death>, Option<StoreError>) {
+    /// what was sent and confirmed, and how it ended; where it is broken something else may have been sent too.
+    async fn bite(&self, rows: &mut Vec<&'a Row>, since: Instant) -> (Vec<Death>, Ended) {
         let until = since + self.replay.lease / 2;
         let broken = self.cancel.child_token();
         let stopped = broken.clone();
@@ -147,12 +167,19 @@ impl<'a> Run<'a> {
             .map(|admitted| self.send_one(admitted, until))
             .buffer_unordered(IN_FLIGHT);
         let mut sending = pin!(sending);
-        let (mut sent, mut error) = (Vec::new(), None);
+        let (mut sent, mut ended) = (Vec::new(), Ended::Well);
         while let Some((sequence, step)) = sending.next().await {
             match step {
-                Step::Late => {}
+                Step::Late(None) => {}
+                Step::Late(Some(why)) => {
+                    if matches!(ended, Ended::Well) {
+                        ended = Ended::Later(why);
+                    }
+                }
                 Step::Broken(why) => {
-                    error.get_or_insert(why);
+                    if !matches!(ended, Ended::Broken(_)) {
+                        ended = Ended::Broken(why);
+                    }
                     broken.cancel();
                 }
                 Step::Done(outcome) => {
@@ -165,13 +192,13 @@ impl<'a> Run<'a> {
             }
         }
         rows.retain(|row| open.contains_key(&row.place));
-        let has_ended = error.is_none() && !self.cancel.is_cancelled() && Instant::now() < until;
-        if has_ended {
+        let is_well = matches!(ended, Ended::Well) && !self.cancel.is_cancelled();
+        if is_well && Instant::now() < until {
             for row in rows.drain(..) {
                 self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
             }
         }
-        (sent, error)
+        (sent, ended)
     }
 
     /// Waits until there is room for another letter on its way, and its turn has come.
@@ -198,7 +225,7 @@ impl<'a> Run<'a> {
             Err(error) => return (0, Step::Broken(error)),
         };
         if Instant::now() >= until || self.cancel.is_cancelled() {
-            return (sequence, Step::Late);
+            return (sequence, Step::Late(None));
         }
         let consumer = &letter.consumer;
         if self.deaf.contains(consumer) {
@@ -214,11 +241,12 @@ impl<'a> Run<'a> {
                 Ok(()) => break Step::Done(ReplayOutcome::Sent),
                 Err(Unsent::Letter(error)) => break Step::Done(ReplayOutcome::Failed(error)),
                 Err(Unsent::Server(error)) => break Step::Broken(error),
+                Err(Unsent::Later(error)) if pause > LAST_PAUSE => break Step::Broken(error),
                 Err(Unsent::Later(error)) => {
-                    let is_late = pause > LAST_PAUSE || Instant::now() + pause >= until;
-                    let paused = self.cancel.run_until_cancelled(sleep(pause));
-                    if is_late || paused.await.is_none() {
-                        break Step::Broken(error);
+                    let again = until.min(Instant::now() + pause);
+                    let paused = self.cancel.run_until_cancelled(sleep_until(again)).await;
+                    if paused.is_none() || Instant::now() >= until {
+                        break Step::Late(Some(error));
                     }
                     pause *= 2;
                 }

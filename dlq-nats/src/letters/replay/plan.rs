@@ -7,10 +7,12 @@ use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
 use dlq_core::{StoreError, StoreErrorKind, SubjectPattern};
 use futures_util::TryStreamExt;
 
+use super::super::NatsLetters;
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::run::lock;
 use super::{Agreed, NatsReplay};
+use crate::buckets;
 use crate::names::{is_subject, token};
 use crate::permissions;
 use crate::publish::unwritable;
@@ -41,7 +43,7 @@ impl NatsReplay {
     ///
     /// `NotFound` when there is no such stream of dead letters, `Refused` when no stream keeps the subject that letters
     /// are to be sent to, or there is no retry stream; `InvalidConfig` when the server says that the user may not publish
-    /// where letters go; `Unavailable` when the server does not answer.
+    /// where letters go, or not read what was sent before; `Unavailable` when the server does not answer.
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
@@ -53,7 +55,7 @@ impl NatsReplay {
             *plan.skipped.entry(*why).or_default() += 1;
         }
         plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
-        permitted(&shipment, &selected.send).await?;
+        self.permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
         let agreed = Agreed { created: snapshot.seen.created.clone(), last: selected.last() };
         *lock(&self.agreed) = Some(agreed);
@@ -192,15 +194,21 @@ impl NatsReplay {
             again: self.rules.again,
         })
     }
-}
 
-/// Refuses letters that the user may not send.
-pub(super) async fn permitted(shipment: &Shipment, rows: &[&Row]) -> Result<(), StoreError> {
-    let sent = rows.iter().filter(|row| shipment.stream_for(&row.letter).is_some());
-    let subjects: BTreeSet<_> = sent.map(|row| shipment.subject_for(&row.letter)).collect();
-    let subjects: Vec<String> = subjects.into_iter().map(Cow::into_owned).collect();
-    let may = permissions::require(&shipment.context.client(), &subjects).await;
-    may.map_err(|error| error.for_store(REPLAYING))
+    /// Refuses letters that the user may not send, or of which it could not be read whether they were.
+    pub(super) async fn permitted(
+        &self,
+        shipment: &Shipment,
+        rows: &[&Row],
+    ) -> Result<(), StoreError> {
+        let sent = rows.iter().filter(|row| shipment.stream_for(&row.letter).is_some());
+        let subjects: BTreeSet<_> = sent.map(|row| shipment.subject_for(&row.letter)).collect();
+        let mut subjects: Vec<String> = subjects.into_iter().map(Cow::into_owned).collect();
+        let NatsLetters { context, api, ledger, .. } = &self.letters;
+        subjects.extend(api.filter(|_| !rows.is_empty()).map(|api| buckets::needs(api, ledger)));
+        let may = permissions::require(&context.client(), &subjects).await;
+        may.map_err(|error| error.for_store(REPLAYING))
+    }
 }
 
 fn filters(config: &consumer::Config) -> Vec<SubjectPattern> {

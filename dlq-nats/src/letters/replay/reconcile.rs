@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::stream::{Info, RawMessageErrorKind, RetentionPolicy};
+use async_nats::jetstream::stream::{Info, RetentionPolicy};
 use dlq_core::protocol::names::REPLAY_ID;
 use dlq_core::{Death, StoreError, Timestamp};
 use futures_util::TryStreamExt;
@@ -14,7 +14,7 @@ use super::super::scan::{Scan, batch_of};
 use super::super::send::{REPLAYING, sent_back};
 use super::run::Run;
 use crate::buckets::timestamp;
-use crate::publish::unwritable;
+use crate::leader::{self, Which};
 use crate::streams::find;
 
 /// By how much the clocks of two servers may differ.
@@ -113,15 +113,11 @@ impl Run<'_> {
         from: u64,
         take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
     ) -> Result<(), StoreError> {
-        let stream = self.shipment.context.get_stream_no_info(&info.config.name).await;
-        let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
+        let (context, name) = (&self.shipment.context, &info.config.name);
         let mut next = from + 1;
         while next <= info.state.last_sequence {
-            let message = match stream.get_first_raw_message_by_subject(">", next).await {
-                Ok(message) => message,
-                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => break,
-                Err(error) => return Err(unwritable(REPLAYING, error)),
-            };
+            let message = leader::get(context, REPLAYING, name, Which::From(">", next)).await?;
+            let Some(message) = message else { break };
             if !take(&message.headers, timestamp(message.time)) {
                 break;
             }

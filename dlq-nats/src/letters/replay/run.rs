@@ -16,7 +16,6 @@ use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::chunk::Chunk;
-use super::plan::permitted;
 use super::{NatsReplay, Replayed};
 use crate::names::token;
 use crate::publish::unwritable;
@@ -81,7 +80,7 @@ impl NatsReplay {
         let snapshot = self.letters.snapshot().await?;
         let selected = self.select(&snapshot, self.bound(&snapshot)?);
         if lock(&self.agreed).is_none() {
-            permitted(&shipment, &selected.send).await?;
+            self.permitted(&shipment, &selected.send).await?;
         }
         let letters = selected.send.len() as u64;
         let skips = selected.skip.len() as u64;

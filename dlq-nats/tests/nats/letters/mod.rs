@@ -22,6 +22,8 @@ use dlq_testkit::fixtures::{died_again, letter, letter_of};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
+pub(crate) use refused::users;
+
 use crate::fixture::{PATIENCE, STREAM, Server, available};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

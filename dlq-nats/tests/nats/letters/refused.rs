@@ -85,6 +85,37 @@ async fn g6_letters_do_not_fail_because_a_stream_has_no_leader() {
     assert_eq!(orders.cached_info().state.messages, u64::from(MANY), "each of them once");
 }
 
+/// The busy server takes something again when half of a lease is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_letters_are_tried_again_with_another_lease() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead([1, 2])).await;
+    server.context.update_stream(stream::Config { no_ack: true, ..config() }).await.unwrap();
+    let mut publishes = server.client.subscribe("orders.>").await.unwrap();
+    let answering = async {
+        for asked in 0.. {
+            let message = publishes.next().await.expect("the client goes on");
+            let answer = match asked {
+                // Three for each: between the third and the fourth the bite ends.
+                0..6 => {
+                    r#"{"error":{"code":503,"err_code":10023,"description":"insufficient resources"}}"#
+                }
+                _ => r#"{"stream":"ORDERS","seq":1}"#,
+            };
+            server.client.publish(message.reply.unwrap(), answer.into()).await.unwrap();
+        }
+    };
+    let replay = to_origin(&letters, 1).with_lease(Duration::from_secs(2));
+    let report = tokio::select! {
+        report = replay.run(pending(), |_| {}) => report.unwrap(),
+        () = answering => panic!("it answers for ever"),
+    };
+    assert_eq!((report.sent, report.failed, report.is_complete()), (2, 0, true), "{report}");
+}
+
 /// A server that is busy says so; its stream keeps what it is sent and leaves the answer to us.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_letter_that_a_server_cannot_take_now_is_sent_again() {
@@ -119,7 +150,7 @@ async fn a_letter_that_a_server_cannot_take_now_is_sent_again() {
     assert_eq!(asked.load(Ordering::SeqCst), 4, "two of them twice");
 }
 
-fn users(app: &str) -> String {
+pub(crate) fn users(app: &str) -> String {
     format!(
         "{{ users: [ {{ user: root, password: root }}, {{ user: app, password: app, permissions: {app} }} ] }}"
     )
@@ -130,8 +161,10 @@ async fn a_user_who_may_not_send_letters_is_told_when_it_is_planned() {
     if !available() {
         return;
     }
-    let may = "{ publish: { deny: [\"orders.>\", \"retry.billing.>\"] } }";
-    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    const READS: &str = "$JS.API.STREAM.MSG.GET.KV_DLQ_REPLAYS";
+    let may =
+        format!("{{ publish: {{ deny: [\"orders.>\", \"retry.billing.>\", \"{READS}\"] }} }}");
+    let server = Server::bare(&[("authorization", &users(&may))], "root", "root").await;
     let _ = bury(&server, DlqStream::new(), dead(0..20)).await;
     server.source(&billing()).await;
     let app = server.connect("app", "app").await;
@@ -149,6 +182,7 @@ async fn a_user_who_may_not_send_letters_is_told_when_it_is_planned() {
             assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig, "{refused}");
             let text = refused.to_string();
             assert!(text.contains(subject) && text.contains("`permissions"), "{text}");
+            assert!(text.contains(READS), "{text}");
         }
     }
     assert_once(&server, []).await;
