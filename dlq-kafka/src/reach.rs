@@ -88,7 +88,7 @@ pub(crate) fn of_group<C: ConsumerContext, T>(
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        if let Some(why) = refusal(consumer, heard) {
+        if let Some(why) = refusal(consumer, heard, Yields::Nothing) {
             return Err(SetupError::Config(format!(
                 "{what}: {why}; allow `Describe` on the group"
             )));
@@ -105,11 +105,26 @@ pub(crate) fn of_group<C: ConsumerContext, T>(
     }
 }
 
+/// What a client yields that is polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Yields {
+    /// News only: it has joined nothing.
+    Nothing,
+    /// Records, which are for who reads: it is not polled here.
+    Records,
+}
+
 /// Why the cluster refuses us, if it does. What the client complains of is heard by polling, and a client that has joined
 /// nothing yields nothing, as it does where it has something to log.
-fn refusal<C: ConsumerContext>(consumer: &BaseConsumer<C>, heard: &Heard) -> Option<String> {
-    for _ in 0..NEWS {
-        drop(consumer.poll(Duration::ZERO));
+fn refusal<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    heard: &Heard,
+    yields: Yields,
+) -> Option<String> {
+    if yields == Yields::Nothing {
+        for _ in 0..NEWS {
+            drop(consumer.poll(Duration::ZERO));
+        }
     }
     heard.last().filter(|(code, _)| is_refusal(*code)).map(|(_, why)| why)
 }
@@ -121,11 +136,12 @@ pub(crate) fn partitions<C: ConsumerContext>(
     heard: &Heard,
     brokers: &Brokers,
     topic: &str,
+    yields: Yields,
 ) -> Result<Vec<i32>, SetupError> {
     let bootstrap = brokers.bootstrap();
     let mut unsettled: Option<Instant> = None;
     loop {
-        let metadata = metadata(consumer, heard, brokers, topic)?;
+        let metadata = metadata(consumer, heard, brokers, topic, yields)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
         match (found, error) {
@@ -158,6 +174,7 @@ fn metadata<C: ConsumerContext>(
     heard: &Heard,
     brokers: &Brokers,
     topic: &str,
+    yields: Yields,
 ) -> Result<Metadata, SetupError> {
     let (begun, bootstrap) = (Instant::now(), brokers.bootstrap());
     loop {
@@ -165,7 +182,7 @@ fn metadata<C: ConsumerContext>(
             Ok(metadata) => return Ok(metadata),
             Err(error) => error,
         };
-        if let Some(why) = refusal(consumer, heard) {
+        if let Some(why) = refusal(consumer, heard, yields) {
             let text = format!("{bootstrap} refuses us: {why}{}", brokers.login());
             return Err(SetupError::Config(text));
         }
@@ -198,8 +215,9 @@ fn others<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::ClientConfig;
     use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+    use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
     use super::*;
 
@@ -227,7 +245,7 @@ mod tests {
         let brokers = Brokers::at(mock.bootstrap_servers());
         let config = brokers.client(&[], &[]).unwrap();
         let consumer: BaseConsumer<Heard> = config.create_with_context(Heard::default()).unwrap();
-        let ask = || partitions(&consumer, consumer.context(), &brokers, "dead");
+        let ask = || partitions(&consumer, consumer.context(), &brokers, "dead", Yields::Nothing);
         assert_eq!(ask().unwrap(), [0]);
         for error in
             [RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART, RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE]
@@ -244,6 +262,40 @@ mod tests {
         }
         mock.topic_error("dead", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
         assert!(matches!(ask(), Err(SetupError::NotFound(_))));
+    }
+
+    #[test]
+    fn g1_who_is_asked_slowly_keeps_what_was_fetched() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("dead", 1, 1).unwrap();
+        let brokers = Brokers::at(mock.bootstrap_servers());
+        let mut config = brokers.client(&[], &[]).unwrap();
+        let producer: BaseProducer = config.create().unwrap();
+        for _ in 0..3 {
+            producer.send(BaseRecord::<(), [u8]>::to("dead").payload(b"x")).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+        config.set("group.id", "dead");
+        let consumer: BaseConsumer<Heard> = config.create_with_context(Heard::default()).unwrap();
+        let mut all = TopicPartitionList::new();
+        all.add_partition_offset("dead", 0, Offset::Beginning).unwrap();
+        consumer.assign(&all).unwrap();
+        let until = Instant::now() + PATIENCE * 4;
+        let next = || {
+            let polled = || consumer.poll(Duration::from_millis(100))?.ok();
+            while Instant::now() < until {
+                if let Some(message) = polled() {
+                    return message.offset();
+                }
+            }
+            panic!("nothing comes")
+        };
+        assert_eq!(next(), 0);
+        mock.broker_round_trip_time(1, ASK + ASK / 2).unwrap();
+        let asked = partitions(&consumer, consumer.context(), &brokers, "dead", Yields::Records);
+        assert!(matches!(asked, Err(SetupError::Unavailable(..))), "{asked:?}");
+        mock.broker_round_trip_time(1, Duration::ZERO).unwrap();
+        assert_eq!((next(), next()), (1, 2));
     }
 
     #[test]

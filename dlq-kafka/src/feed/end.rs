@@ -7,7 +7,7 @@ use rdkafka::consumer::Consumer as _;
 use super::mark;
 use super::member::Member;
 use crate::error::SetupError;
-use crate::reach::{self, PATIENCE};
+use crate::reach::{self, PATIENCE, Yields};
 use crate::tail::{Span, without_records};
 
 impl Member {
@@ -19,7 +19,8 @@ impl Member {
         }
         let failed = |error| self.failed("look for the end", error);
         let heard = &self.consumer.context().heard;
-        let partitions = reach::partitions(&self.consumer, heard, &self.brokers, &self.topic)?;
+        let partitions =
+            reach::partitions(&self.consumer, heard, &self.brokers, &self.topic, Yields::Records)?;
         let list = mark::all(&self.topic, &partitions);
         let committed =
             reach::patiently(|| self.consumer.committed_offsets(list.clone(), PATIENCE))

@@ -16,7 +16,7 @@ use super::{DEFAULTS, FIXED, OPENING, marks};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::identity::TopicIds;
-use crate::reach;
+use crate::reach::{self, Yields};
 
 /// A consumer that has joined the group, or is about to; blocks.
 pub(super) fn join(
@@ -42,7 +42,7 @@ pub(super) fn join(
         .create_with_context(Assigned::new(ids))
         .map_err(|error| asked("make a consumer", error))?;
     let heard = &consumer.context().heard;
-    let partitions = reach::partitions(&consumer, heard, &brokers, &topic);
+    let partitions = reach::partitions(&consumer, heard, &brokers, &topic, Yields::Nothing);
     let partitions = partitions.map_err(for_store)?;
     let conflict =
         |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));

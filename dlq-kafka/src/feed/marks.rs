@@ -11,7 +11,7 @@ use super::mark::{self, Mark};
 use super::{DEFAULTS, KafkaFeed, blocking};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::reach::{self, Heard, PATIENCE};
+use crate::reach::{self, Heard, PATIENCE, Yields};
 
 const LOOKING: &str = "look for the stores of dead letters";
 
@@ -90,7 +90,8 @@ pub async fn find_topic(brokers: &Brokers, topic: &str) -> Result<usize, StoreEr
     let (brokers, topic) = (brokers.clone(), topic.to_owned());
     let find = move || {
         let consumer = client(&brokers, &KafkaFeed::group_of(&topic))?;
-        let partitions = reach::partitions(&consumer, consumer.context(), &brokers, &topic)?;
+        let partitions =
+            reach::partitions(&consumer, consumer.context(), &brokers, &topic, Yields::Nothing)?;
         Ok(partitions.len())
     };
     blocking(FINDING, move || find().map_err(|error: SetupError| error.for_store(FINDING))).await
@@ -107,7 +108,8 @@ struct Looking<'a> {
 impl<'a> Looking<'a> {
     fn at(brokers: &'a Brokers, topic: &'a str) -> Result<Self, SetupError> {
         let consumer = client(brokers, &KafkaFeed::group_of(topic))?;
-        let partitions = reach::partitions(&consumer, consumer.context(), brokers, topic)?;
+        let partitions =
+            reach::partitions(&consumer, consumer.context(), brokers, topic, Yields::Nothing)?;
         Ok(Self { brokers, topic, partitions, consumer })
     }
 

@@ -18,7 +18,7 @@ use super::assigned::Assigned;
 use super::mark;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
-use crate::reach;
+use crate::reach::{self, Yields};
 use crate::record::Record;
 
 /// For how long one poll waits.
@@ -159,8 +159,10 @@ impl Member {
                         Ok(Some(polled)) => polled,
                         Ok(None) => break,
                         Err(error) if taken.is_empty() => return Some(Err(error)),
-                        // It is told again.
-                        Err(_) => break,
+                        Err(error) => {
+                            self.note(&error);
+                            break;
+                        }
                     }
                 }
             };
@@ -214,10 +216,25 @@ impl Member {
         }
         *looked = Instant::now();
         let heard = &self.consumer.context().heard;
-        reach::partitions(&self.consumer, heard, &self.brokers, &self.topic)
-            .map_err(|error| error.for_store(READING))?;
-        self.missing = None;
-        Ok(())
+        let (brokers, topic) = (&self.brokers, &self.topic);
+        let found = reach::partitions(&self.consumer, heard, brokers, topic, Yields::Records);
+        let Err(error) = found else {
+            self.missing = None;
+            return Ok(());
+        };
+        let error = error.for_store(READING);
+        if error.kind() != StoreErrorKind::NotFound {
+            // Nobody knows whether it has been missing meanwhile.
+            self.missing = Some((Instant::now(), Instant::now()));
+        }
+        Err(error)
+    }
+
+    /// The client says only once that a topic is missing, whoever polls it then.
+    fn note(&mut self, error: &StoreError) {
+        if error.kind() == StoreErrorKind::NotFound {
+            self.missing.get_or_insert_with(|| (Instant::now(), Instant::now()));
+        }
     }
 
     /// Has partitions begin anew whose topic is another than that of their offsets.
@@ -271,8 +288,11 @@ impl Member {
         for _ in 0..16 {
             match self.poll(Duration::ZERO) {
                 Ok(Some(polled)) => self.held.push_back(polled),
-                // What cannot be is told to who asks next.
-                Ok(None) | Err(_) => break,
+                Ok(None) => break,
+                Err(error) => {
+                    self.note(&error);
+                    break;
+                }
             }
         }
     }

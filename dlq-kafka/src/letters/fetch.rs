@@ -1,10 +1,10 @@
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use dlq_core::StoreError;
 use futures_util::{Stream, TryStreamExt, stream};
 
-use super::lookup::{Lookup, Partitions};
+use super::lookup::{Bounds, Lookup, Partitions};
 use super::range::{Span, rounds};
 use super::reading::unread;
 use super::records::Records;
@@ -41,10 +41,22 @@ impl Lookup {
             Err(SetupError::NotFound(_)) => Partitions::new(),
             there => there?,
         };
+        let end_of = |there: &Partitions, partition| {
+            there.get(&partition).map_or(0, |bounds: &Bounds| bounds.end)
+        };
+        let beyond =
+            places.iter().filter(|(partition, offset)| *offset >= end_of(&there, *partition));
+        let beyond: BTreeSet<u32> =
+            beyond.map(|(partition, _)| *partition).filter(|of| there.contains_key(of)).collect();
+        // What is beyond the last record is not there; what transactions hold back may come.
+        let written = match beyond.is_empty() {
+            true => Partitions::new(),
+            false => self.uncommitted().some_partitions(&topic, beyond).await?,
+        };
         let mut later = Later::new();
         places.retain(|(partition, offset)| {
             let Some(bounds) = there.get(partition) else { return false };
-            if *offset >= bounds.end {
+            if (bounds.end..end_of(&written, *partition)).contains(offset) {
                 let why = format!(
                     "offset {offset} of partition {partition} of `{topic}` is not to be seen, which ends at {} for who reads \
                      what was committed: a transaction may not have ended",

@@ -49,12 +49,23 @@ pub(super) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
 #[derive(Clone)]
 pub(super) struct Lookup {
     pub(super) brokers: Brokers,
+    isolation: &'static str,
     client: Arc<Mutex<Option<Arc<BaseConsumer<Troubles>>>>>,
+    /// Topics that were not there when they were asked for last, and since when: that one broker has not heard of it yet
+    /// is no reason to wait each time.
+    missing: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
 
 impl Lookup {
     pub(super) fn new(brokers: &Brokers) -> Self {
-        Self { brokers: brokers.clone(), client: Arc::default() }
+        let isolation = "read_committed";
+        let brokers = brokers.clone();
+        Self { brokers, isolation, client: Arc::default(), missing: Arc::default() }
+    }
+
+    /// The same for who reads everything, also what transactions have not committed yet.
+    pub(super) fn uncommitted(&self) -> Self {
+        Self { isolation: "read_uncommitted", ..Self::new(&self.brokers) }
     }
 
     /// The partitions of a topic that need not be there: it is not waited until all brokers have heard of it.
@@ -64,7 +75,10 @@ impl Lookup {
     ) -> Result<Option<Partitions>, SetupError> {
         let topic = Arc::clone(topic);
         self.ask(move |ask| match ask.leaders(&topic) {
-            Err(Unanswered::Settling(SetupError::NotFound(_))) => Ok(None),
+            Err(
+                Unanswered::Settling(SetupError::NotFound(_))
+                | Unanswered::Failed(SetupError::NotFound(_)),
+            ) => Ok(None),
             led => ask.bounds(&topic, led?.into_keys().collect()).map(Some),
         })
         .await
@@ -122,7 +136,7 @@ impl Lookup {
             let client = this.client()?;
             // What it has said of its connections meanwhile is not kept for ever.
             while client.poll(Duration::ZERO).is_some() {}
-            let asking = Asking { client, brokers: &this.brokers };
+            let asking = Asking { client, brokers: &this.brokers, missing: &this.missing };
             let begun = Instant::now();
             loop {
                 match question(&asking) {
@@ -147,7 +161,9 @@ impl Lookup {
         if let Some(client) = &*client {
             return Ok(Arc::clone(client));
         }
-        let made = config(&self.brokers)?.create_with_context(Troubles::default());
+        let mut config = config(&self.brokers)?;
+        config.set("isolation.level", self.isolation);
+        let made = config.create_with_context(Troubles::default());
         let made = made.map_err(|error| SetupError::answered("make a client", error))?;
         Ok(Arc::clone(client.insert(Arc::new(made))))
     }
@@ -185,6 +201,7 @@ impl Unanswered {
 struct Asking<'a> {
     client: Arc<BaseConsumer<Troubles>>,
     brokers: &'a Brokers,
+    missing: &'a Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Asking<'_> {
@@ -194,10 +211,16 @@ impl Asking<'_> {
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
         let is_unknown = error == Some(RDKafkaErrorCode::UnknownTopicOrPartition);
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(found) = found.filter(|_| !is_unknown) else {
             let text = format!("there is no topic `{topic}` at {}", self.brokers.bootstrap());
-            return Err(Unanswered::Settling(SetupError::NotFound(text)));
+            let since = missing.entry(topic.to_owned()).or_insert_with(Instant::now);
+            let is_settling = since.elapsed() < topics::SETTLING;
+            let why = if is_settling { Unanswered::Settling } else { Unanswered::Failed };
+            return Err(why(SetupError::NotFound(text)));
         };
+        missing.remove(topic);
+        drop(missing);
         if let Some(error) = error {
             return Err(failed(KafkaError::MetadataFetch(error)));
         }

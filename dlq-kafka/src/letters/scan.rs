@@ -77,6 +77,13 @@ enum Stop {
     NobodyListens,
 }
 
+/// What a look at the client came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Took,
+    Nothing,
+}
+
 struct Reader<'a> {
     scan: &'a Scan,
     consumer: &'a BaseConsumer,
@@ -139,7 +146,9 @@ impl<'a> Reader<'a> {
         self.heard = Instant::now();
         self.ends.clear();
         while !self.open.is_empty() {
-            self.step()?;
+            if self.step()? == Turn::Took {
+                continue;
+            }
             let is_sure = |_: &u32, ended: &mut Instant| ended.elapsed() >= SURE;
             for partition in self.ends.extract_if(.., is_sure).collect::<Vec<_>>() {
                 self.finish(partition.0)?;
@@ -148,7 +157,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<(), Stop> {
+    fn step(&mut self) -> Result<Turn, Stop> {
         let wait = if self.batch.is_empty() { TICK } else { Duration::ZERO };
         let taken = match self.consumer.poll(wait) {
             Some(Ok(message)) => {
@@ -160,7 +169,10 @@ impl<'a> Reader<'a> {
                 open.map(|_| Ok((partition, offset, record)))
             }
             Some(Err(error)) => Some(Err(error)),
-            None if !self.batch.is_empty() => return self.hand_over(),
+            None if !self.batch.is_empty() => {
+                self.hand_over()?;
+                return Ok(Turn::Nothing);
+            }
             None => {
                 if self.sender.is_closed() {
                     return Err(Stop::NobodyListens);
@@ -168,20 +180,23 @@ impl<'a> Reader<'a> {
                 if !self.scan.follow && self.heard.elapsed() > PATIENCE {
                     return Err(Stop::Failed(self.silence()));
                 }
-                return Ok(());
+                return Ok(Turn::Nothing);
             }
         };
         match taken {
             // Of a partition that is done.
-            None => Ok(()),
-            Some(Ok((partition, offset, record))) => self.take(partition, offset, record),
+            None => {}
+            Some(Ok((partition, offset, record))) => self.take(partition, offset, record)?,
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 self.heard = Instant::now();
                 let partition = u32::try_from(partition).unwrap_or(0);
-                if self.scan.follow { Ok(()) } else { self.end(partition) }
+                if !self.scan.follow {
+                    self.end(partition)?;
+                }
             }
-            Some(Err(error)) => self.hear(error),
+            Some(Err(error)) => self.hear(error)?,
         }
+        Ok(Turn::Took)
     }
 
     fn take(&mut self, partition: u32, offset: u64, record: Option<Record>) -> Result<(), Stop> {
@@ -233,6 +248,7 @@ impl<'a> Reader<'a> {
         let sent = self.sender.blocking_send(Ok(batch)).map_err(|_| Stop::NobodyListens);
         // It may have waited for its listener, which is not the cluster's fault.
         self.heard = Instant::now();
+        self.ends.values_mut().for_each(|ended| *ended = self.heard);
         sent
     }
 
