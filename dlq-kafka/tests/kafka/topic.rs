@@ -79,7 +79,8 @@ pub(crate) fn settled(bootstrap: &str, topic: &str) {
     };
     let (all, committed) = (client("read_uncommitted"), client("read_committed"));
     let found = all.fetch_metadata(Some(topic), PATIENCE).unwrap();
-    let until = Instant::now() + PATIENCE;
+    // Of who died in one the brokers end it a minute after it was begun, when they look the next time.
+    let until = Instant::now() + PATIENCE * 3;
     // Who leads it may have changed a moment ago.
     let end = |client: &BaseConsumer, partition| {
         loop {
