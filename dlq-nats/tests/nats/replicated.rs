@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, Context, stream};
 use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim};
-use dlq_core::{CrashMarks as _, LetterId, Origin, Position, Sink as _};
-use dlq_nats::{
-    DlqStream, IdempotencyBucket, NatsCrashMarks, NatsIdempotency, NatsLetters, NatsSink,
-};
+use dlq_core::{CrashMarks as _, LetterId, Origin, Position};
+use dlq_nats::{DlqStream, IdempotencyBucket, NatsCrashMarks, NatsIdempotency, NatsLetters};
 use dlq_services::{Cluster, NatsCluster, Service, or_skip};
 use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::idempotency::{IdempotencyFixture, claims, run};
@@ -18,7 +16,7 @@ use futures_util::future::join_all;
 
 use crate::cluster::connect;
 use crate::fixture::{STREAM, available};
-use crate::letters::{dead, to_origin};
+use crate::letters::{bury_at, dead, to_origin};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -111,8 +109,7 @@ async fn g6_two_at_once_send_each_letter_once() {
     };
     context.create_stream(config).await.unwrap();
     let stream = DlqStream::new().with_replicas(3);
-    let sink = NatsSink::open(&context, stream.clone()).await.unwrap();
-    sink.put(dead(0..MANY)).await.unwrap();
+    bury_at(&context, stream.clone(), dead(0..MANY)).await;
     let letters = [(); 2].map(|()| NatsLetters::new(&context, stream.clone()));
     let begun = to_origin(&letters[0], 1).with_limit(1).run(pending(), |_| {}).await.unwrap();
     assert_eq!(begun.sent, 1, "{begun}");

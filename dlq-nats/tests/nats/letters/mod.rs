@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
-use async_nats::jetstream::stream;
+use async_nats::jetstream::{self, stream};
 use dlq_core::store::Receipt;
 use dlq_core::{
     DeadLetter, Filter, LetterId, Message, OperationId, Origin, Position, Sink, StoreErrorKind,
@@ -81,6 +81,28 @@ async fn bury(server: &Server, stream: DlqStream, letters: Vec<DeadLetter>) -> N
     let sink = NatsSink::open(&server.client, stream.clone()).await.unwrap();
     sink.put(letters).await.unwrap();
     NatsLetters::new(&server.client, stream)
+}
+
+/// The same beside three servers, some of which may not have heard yet of a stream that was just made.
+pub(crate) async fn bury_at(
+    context: &jetstream::Context,
+    stream: DlqStream,
+    letters: Vec<DeadLetter>,
+) -> NatsLetters {
+    let written = async {
+        loop {
+            let put = async {
+                let sink = NatsSink::open(context, stream.clone()).await?;
+                sink.put(letters.clone()).await
+            };
+            match put.await {
+                Ok(_) => return,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, written).await.expect("the letters are written");
+    NatsLetters::new(context, stream)
 }
 
 /// Sends everything back to its origin, as the operation of this number.

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
-use dlq_core::{Filter, OperationId, Sink as _, StoreErrorKind, Timestamp};
-use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsSink, NatsTarget, RetryStream};
+use dlq_core::{Filter, OperationId, StoreErrorKind, Timestamp};
+use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget, RetryStream};
 use dlq_services::{NatsCluster, Service, or_skip};
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{assert_once, bury, dead, to_origin};
+use super::{assert_once, bury, bury_at, dead, to_origin};
 use crate::fixture::{STREAM, Server, available, billing};
 
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -40,10 +40,7 @@ async fn g6_letters_do_not_fail_because_a_stream_has_no_leader() {
     let leader = orders.cached_info().cluster.as_ref().unwrap().leader.clone().unwrap();
     let dies = leader.strip_prefix('n').unwrap().parse::<usize>().unwrap() - 1;
     let context = at((dies + 1) % 3).await;
-    let stream = DlqStream::new().with_replicas(3);
-    let sink = NatsSink::open(&context, stream.clone()).await.unwrap();
-    sink.put(dead(0..MANY)).await.unwrap();
-    let letters = NatsLetters::new(&context, stream);
+    let letters = bury_at(&context, DlqStream::new().with_replicas(3), dead(0..MANY)).await;
     let begun = CancellationToken::new();
     let lease = Duration::from_secs(10);
     let replay = || to_origin(&letters, 1).with_lease(lease);
