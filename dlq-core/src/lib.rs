@@ -51,6 +51,8 @@ pub use origin::{InvalidPosition, Origin, Position};
 pub use page::{Cursor, InvalidCursor, Order, Page, PageRequest};
 pub use policy::RetryPolicy;
 pub use probation::{BoxCrashMarks, CrashMarks};
-pub use source::{Capabilities, Disposition, Ordering, Settle, SettleOnce, Source};
+pub use source::{
+    Addressee, Capabilities, Disposition, Ordering, Recipients, Settle, SettleOnce, Source,
+};
 pub use store::{DeadLetters, Sink, Store};
 pub use subject::{InvalidSubjectPattern, SubjectPattern};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{DeadLetter, Delivery, History, Origin, Timestamp, TransportError};
@@ -126,6 +127,62 @@ impl Capabilities {
     }
 }
 
+/// Whom the deliveries of a source are for: the handlers of a consumer, by whose names letters and retry records are known.
+pub trait Recipients: fmt::Debug + Send + Sync {
+    /// Every name: those that they have, and those that they had before.
+    fn names(&self) -> Vec<Arc<str>>;
+
+    /// Whether a letter of `name` is a letter of the one that `delivery`, a message of the main lane, is for.
+    fn is_own(&self, name: &str, delivery: &Delivery) -> bool;
+}
+
+/// Whom the deliveries of a source are for, as the source knows it: by the name that it was given, and by those of the
+/// handlers once it [is told](Source::yields_to).
+#[derive(Clone, Debug)]
+pub struct Addressee {
+    name: Arc<str>,
+    recipients: Option<Arc<dyn Recipients>>,
+}
+
+impl Addressee {
+    /// Whoever is called `name`.
+    #[must_use]
+    pub fn new(name: Arc<str>) -> Self {
+        Self { name, recipients: None }
+    }
+
+    /// Tells it the handlers.
+    #[must_use]
+    pub fn with_recipients(mut self, recipients: Arc<dyn Recipients>) -> Self {
+        self.recipients = Some(recipients);
+        self
+    }
+
+    /// The name that it was given.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Every name, that one first.
+    #[must_use]
+    pub fn names(&self) -> Vec<Arc<str>> {
+        let mut names = vec![Arc::clone(&self.name)];
+        let told = self.recipients.iter().flat_map(|recipients| recipients.names());
+        names.extend(told.filter(|name| *name != self.name));
+        names
+    }
+
+    /// As [`Recipients::is_own`]; as long as it has been told of no handlers, its own name counts.
+    #[must_use]
+    pub fn is_own(&self, name: &str, delivery: &Delivery) -> bool {
+        match &self.recipients {
+            Some(recipients) => recipients.is_own(name, delivery),
+            None => *name == *self.name,
+        }
+    }
+}
+
 /// Yields deliveries with their settle handles.
 pub trait Source: fmt::Debug + Send + 'static {
     /// The handle that ends one of its deliveries.
@@ -133,6 +190,10 @@ pub trait Source: fmt::Debug + Send + 'static {
 
     /// What the transport can do.
     fn capabilities(&self) -> Capabilities;
+
+    /// Says whom the deliveries are for. A consumer does so when it is built, before it asks for the first. Does nothing
+    /// by default, which is right for a transport that knows nobody by name.
+    fn yields_to(&mut self, _recipients: Arc<dyn Recipients>) {}
 
     /// The next delivery; `None` when there will never be another.
     ///

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
+use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
@@ -47,8 +47,8 @@ pub enum Start {
 /// [retry lane](KafkaConsumer::retry_lane) and the [sink](KafkaConsumer::sink) of a process.
 ///
 /// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
-/// retry topics. Name it as the handler is named: replayed letters are told by that name, and retry records where groups
-/// share the topics.
+/// retry topics. The name is that of the group, unless [another](Self::with_group) is given. Letters and retry records are
+/// known by the names of the handlers, which a [consumer](dlq_core::Source::yields_to) tells the source.
 ///
 /// The topics have to be there. Retry and dead-letter topics are created when
 /// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,
@@ -281,7 +281,8 @@ impl KafkaConsumer {
             SetupError::unavailable("start the thread that polls", error).for_transport(OPENING)
         })?;
         let reading = Reading {
-            consumer: Arc::clone(&self.name),
+            addressee: Addressee::new(Arc::clone(&self.name)),
+            group: Arc::from(&*self.group),
             cluster: Arc::clone(self.brokers.cluster_shared()),
             id_header: self.id_header.clone(),
             event_header: self.event_header.clone(),
@@ -365,7 +366,9 @@ impl KafkaConsumer {
             let wanted = self.wanted(&stages);
             let found = topics::ensure(&self.brokers, &wanted, self.creates).await?;
             let producer = Producer::new(&self.brokers)?;
-            Ok(KafkaRetryLane::new(producer, stages, &found, self.clock.clone()))
+            let is_shared = self.ladder.as_ref().is_some_and(Ladder::is_shared);
+            let group = is_shared.then(|| Arc::from(&*self.group));
+            Ok(KafkaRetryLane::new(producer, stages, &found, group, self.clock.clone()))
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }

@@ -33,6 +33,8 @@ pub struct KafkaRetryLane {
     producer: Producer,
     /// The stages of each topic, with how many partitions they have.
     stages: Arc<[(String, Vec<Topic>)]>,
+    /// Whose they are, where others have them too.
+    group: Option<Arc<str>>,
     clock: SharedClock,
 }
 
@@ -41,6 +43,7 @@ impl KafkaRetryLane {
         producer: Producer,
         stages: Vec<(String, Vec<Stage>)>,
         found: &[FoundTopic],
+        group: Option<Arc<str>>,
         clock: SharedClock,
     ) -> Self {
         let sized = |stage: Stage| {
@@ -51,7 +54,7 @@ impl KafkaRetryLane {
             .into_iter()
             .map(|(topic, stages)| (topic, stages.into_iter().map(sized).collect()))
             .collect();
-        Self { producer, stages, clock }
+        Self { producer, stages, group, clock }
     }
 
     /// The stage of a message that was born in `topic` and waits until `due`, and when it is due there.
@@ -84,9 +87,19 @@ impl KafkaRetryLane {
             partition: Some(partition_for(key.map(|key| &key[..]), by, *partitions)),
             key,
             value: message.payload(),
-            headers: &|| headers(escalation),
+            headers: &|| self.headers(escalation),
         };
         self.producer.send(&outgoing).await
+    }
+
+    fn headers(&self, escalation: &Escalation) -> Result<OwnedHeaders, StoreError> {
+        let Escalation { delivery, consumer, history, .. } = escalation;
+        let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
+        let mut rest = Rest::of(delivery.message(), delivery.origin());
+        rest.group = self.group.clone();
+        let ours = of_escalation(escalation, &fingerprint);
+        pack_ours(delivery.message().headers(), &ours, &rest)
+            .map_err(|error| unwritable(OPERATION, error))
     }
 }
 
@@ -116,15 +129,6 @@ impl RetryLane for KafkaRetryLane {
             }
         }
     }
-}
-
-fn headers(escalation: &Escalation) -> Result<OwnedHeaders, StoreError> {
-    let Escalation { delivery, consumer, history, .. } = escalation;
-    let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
-    let rest = Rest::of(delivery.message(), delivery.origin());
-    let ours = of_escalation(escalation, &fingerprint);
-    pack_ours(delivery.message().headers(), &ours, &rest)
-        .map_err(|error| unwritable(OPERATION, error))
 }
 
 /// The last attempt, shortened: what is left where there is no room.

@@ -49,7 +49,7 @@
 //! |---|---|---|
 //! | a record was fetched | the commit before it | it comes again |
 //! | its handler has succeeded | the same | it runs again |
-//! | its retry record or letter was sent | that record, or not | it runs again; the copy of a hop is passed over, the copy of a letter is read as one |
+//! | its retry record or letter was sent | that record, or not | it runs again; the copy of a hop is passed over while the first waits in the same process, the copy of a letter is read as one |
 //! | it was settled | the commit of up to 100 ms ago | it runs again |
 //! | its commit was confirmed | the commit | it is over |
 //!

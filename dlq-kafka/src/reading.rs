@@ -1,7 +1,10 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{Death, Delivery, Headers, Lane, Message, Origin, SharedClock, Timestamp};
+use dlq_core::{
+    Addressee, Death, Delivery, Headers, Lane, LetterId, Message, Origin, SharedClock, Timestamp,
+};
 
 use crate::record::Record;
 use crate::wire::{self, Unpacked};
@@ -9,7 +12,8 @@ use crate::wire::{self, Unpacked};
 /// How records of one consumer are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
-    pub(crate) consumer: Arc<str>,
+    pub(crate) addressee: Addressee,
+    pub(crate) group: Arc<str>,
     pub(crate) cluster: Arc<str>,
     pub(crate) id_header: Option<Arc<str>>,
     pub(crate) event_header: Option<Arc<str>>,
@@ -25,7 +29,7 @@ pub(crate) enum Read {
     Message(Delivery),
     /// A message that waits for its next attempt.
     Record { delivery: Delivery, due: Timestamp },
-    /// A retry record of another consumer, in a topic that several share.
+    /// A retry record of another group, in a topic that several share.
     NotOurs,
 }
 
@@ -61,15 +65,15 @@ impl Reading {
             }
             sent
         };
-        let consumer = Arc::clone(&self.consumer);
+        let consumer = Arc::clone(self.addressee.name());
         if is_plain {
             return Delivery::to(consumer, sent(headers, timestamp), origin);
         }
         // Headers that claim an identity are believed where they fit the message (G2).
         let (producers, decoded) = wire::split_ours(&headers);
-        let read = sent(headers, timestamp);
-        let delivery = match decoded.death(&read, &self.consumer, false) {
-            None => Delivery::new(read, origin),
+        let read = Delivery::to(consumer, sent(headers, timestamp), origin);
+        match decoded.death_of(&read, &self.addressee) {
+            None => read,
             Some(Death { letter, generation }) => {
                 let born = &decoded.original;
                 let origin = match (&born.topic, born.partition, born.offset) {
@@ -78,22 +82,21 @@ impl Reading {
                             .with_partition(partition)
                             .with_cluster(Arc::clone(&self.cluster))
                     }
-                    _ => origin,
+                    _ => read.origin().clone(),
                 };
-                let mut message = read.with_headers(producers);
+                let mut message = read.message().clone().with_headers(producers);
                 if let Some(at) = born.timestamp {
                     message = message.with_published_at(at);
                 }
-                Delivery::new(message, origin)
+                Delivery::to(Arc::clone(self.addressee.name()), message, origin)
                     .with_death(Death { letter, generation: generation.saturating_add(1) })
                     .with_replays(decoded.replays.unwrap_or(0))
             }
-        };
-        delivery.with_consumer(consumer)
+        }
     }
 
     fn record(&self, record: Record, stands: Origin, delay: Duration) -> Read {
-        let Unpacked { message, decoded, origin, .. } = wire::unpack(&record, &self.cluster);
+        let Unpacked { message, decoded, origin, group, .. } = wire::unpack(&record, &self.cluster);
         let now = self.clock.now();
         let due = wire::due(&decoded, record.timestamp, delay, now);
         let Some(origin) = origin else {
@@ -101,12 +104,13 @@ impl Reading {
             return Read::Record { delivery: self.message(record, stands), due };
         };
         // In a topic of its own the group has everything, whatever its consumer was called when that was written.
-        if self.is_shared && decoded.consumer.as_ref().is_some_and(|name| **name != *self.consumer)
-        {
+        if self.is_shared && !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
             return Read::NotOurs;
         }
+        // By the name of the handler that failed, which is the one to run it again.
+        let failed = decoded.consumer.map(Arc::from);
         let mut delivery = Delivery::new(message, origin)
-            .with_consumer(Arc::clone(&self.consumer))
+            .with_consumer(failed.unwrap_or_else(|| Arc::clone(self.addressee.name())))
             .with_lane(Lane::Retry)
             .with_previous(stands.stream())
             .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
@@ -120,5 +124,26 @@ impl Reading {
             delivery = delivery.with_history(history);
         }
         Read::Record { delivery, due }
+    }
+
+    /// The letters that may be asked for when it is marked, of one that may have killed its process: whose of the
+    /// handlers it is turns out later.
+    pub(crate) fn suspect(&self, delivery: &Delivery) -> Vec<LetterId> {
+        if delivery.deliveries() <= 1 {
+            return Vec::new();
+        }
+        let names = self.addressee.names();
+        let letters = names.iter().map(|name| delivery.death(name).letter);
+        letters.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Whether a record is of this group; one that does not say so, such as a letter that was sent to its handler, is its
+    /// consumer's.
+    fn is_for_us(&self, group: Option<&str>, consumer: Option<&str>) -> bool {
+        match (group, consumer) {
+            (Some(group), _) => *group == *self.group,
+            (None, Some(consumer)) => self.addressee.names().iter().any(|name| **name == *consumer),
+            (None, None) => true,
+        }
     }
 }

@@ -25,8 +25,8 @@ pub struct KafkaSettle {
     line: Option<Line>,
     /// Until it is settled.
     delivery: Option<Delivery>,
-    /// Under which identity its runs are marked, of a suspect.
-    suspect: Option<LetterId>,
+    /// Under which identities its runs may be marked, of a suspect.
+    suspect: Vec<LetterId>,
     /// It is noted that it is done.
     is_noted: bool,
     /// It is done because it kills: its marks go with the commit that passes it. Until then it may be handed out to another
@@ -42,7 +42,7 @@ impl KafkaSettle {
         place: Place,
         line: Option<Line>,
         delivery: Delivery,
-        suspect: Option<LetterId>,
+        suspect: Vec<LetterId>,
     ) -> Self {
         let shared = Arc::clone(shared);
         let delivery = Some(delivery);
@@ -84,12 +84,12 @@ impl KafkaSettle {
             return;
         }
         self.give_back(DROPPED);
-        if let Some(letter) = self.suspect {
+        if !self.suspect.is_empty() {
             if self.is_noted && !self.kills {
                 self.place.partition.end(self.place.offset);
             }
             if self.is_noted || self.place.partition.is_leaving() {
-                self.shared.cleared(letter, &self.place);
+                self.shared.cleared(&self.suspect, &self.place);
             }
         }
         self.shared.came_back(&self.place);
@@ -170,8 +170,8 @@ mod tests {
         let suspect = |shared: &Arc<Shared>| {
             let mut settle = in_hand(shared, &partition, 5);
             let letter = settle.delivery.as_ref().unwrap().death("billing").letter;
-            shared.suspect(letter, settle.place.clone());
-            settle.suspect = Some(letter);
+            shared.suspect(&[letter], &settle.place);
+            settle.suspect = vec![letter];
             (settle, letter)
         };
         let (settle, letter) = suspect(&shared);
@@ -208,7 +208,7 @@ mod tests {
         assert!(shared.yielded(&place));
         let origin = Origin::new("kafka", "orders", Position::Offset(offset));
         let delivery = Delivery::new(Message::new("orders", "x"), origin);
-        KafkaSettle::new(shared, place, None, delivery, None)
+        KafkaSettle::new(shared, place, None, delivery, Vec::new())
     }
 
     const DONE: Disposition = Disposition::Succeeded;

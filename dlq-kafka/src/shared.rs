@@ -241,8 +241,11 @@ impl Shared {
         self.arrived.notify_one();
     }
 
-    pub(crate) fn suspect(&self, letter: LetterId, place: Place) {
-        lock(&self.suspects).insert(letter, place);
+    /// What stands at `place` may be asked for as any of these.
+    pub(crate) fn suspect(&self, letters: &[LetterId], place: &Place) {
+        if !letters.is_empty() {
+            lock(&self.suspects).extend(letters.iter().map(|letter| (*letter, place.clone())));
+        }
     }
 
     pub(crate) fn suspected(&self, letter: LetterId) -> Option<Place> {
@@ -250,10 +253,16 @@ impl Shared {
     }
 
     /// Another delivery of the same letter may be in hand, of a later assignment.
-    pub(crate) fn cleared(&self, letter: LetterId, place: &Place) {
+    pub(crate) fn cleared(&self, letters: &[LetterId], place: &Place) {
+        if letters.is_empty() {
+            return;
+        }
         let mut suspects = lock(&self.suspects);
-        if suspects.get(&letter).is_some_and(|now| Arc::ptr_eq(&now.partition, &place.partition)) {
-            suspects.remove(&letter);
+        for letter in letters {
+            let now = suspects.get(letter);
+            if now.is_some_and(|now| Arc::ptr_eq(&now.partition, &place.partition)) {
+                suspects.remove(letter);
+            }
         }
     }
 

@@ -2,7 +2,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlq_core::{Capabilities, Delivery, Ordering, SharedClock, Source, Timestamp, TransportError};
+use dlq_core::{
+    Capabilities, Delivery, Ordering, Recipients, SharedClock, Source, Timestamp, TransportError,
+};
 use tokio::time::{sleep_until, timeout};
 
 use crate::gauges::{Gauges, late};
@@ -111,12 +113,8 @@ impl KafkaSource {
         if !self.shared.yielded(&place) {
             return None;
         }
-        let mut suspect = None;
-        if delivery.deliveries() > 1 {
-            let letter = delivery.death(&self.reading.consumer).letter;
-            self.shared.suspect(letter, place.clone());
-            suspect = Some(letter);
-        }
+        let suspect = self.reading.suspect(&delivery);
+        self.shared.suspect(&suspect, &place);
         let settle = KafkaSettle::new(&self.shared, place, line, delivery.clone(), suspect);
         Some((delivery, settle))
     }
@@ -127,6 +125,11 @@ impl KafkaSource {
             match self.waiting.pop_due(Instant::now())? {
                 Sleeper::Returned(Returned { delivery, place, line, .. }) => {
                     let behind = line.clone();
+                    // What is suspected counts on: whoever gave it back takes that off again.
+                    let delivery = match delivery.deliveries() {
+                        0 | 1 => delivery,
+                        times => delivery.with_deliveries(times.saturating_add(1)),
+                    };
                     if let Some(next) = self.hand_out(delivery, place, line) {
                         return Some(next);
                     }
@@ -162,9 +165,7 @@ impl KafkaSource {
                 (is_past, sleeper)
             {
                 lines.extend(line.clone());
-                if delivery.deliveries() > 1 {
-                    self.shared.cleared(delivery.death(&self.reading.consumer).letter, place);
-                }
+                self.shared.cleared(&self.reading.suspect(delivery), place);
             }
             !is_past
         });
@@ -209,7 +210,7 @@ impl KafkaSource {
             Read::Message(delivery) => self.hand_out(counted(delivery), place, line),
             Read::Record { delivery, due } => {
                 let delivery = counted(delivery);
-                let death = delivery.death(&self.reading.consumer);
+                let death = delivery.death(delivery.consumer());
                 let (replays, escalations) = (delivery.replays(), delivery.escalations());
                 if !place.partition.is_first(death, replays, escalations) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
@@ -276,6 +277,11 @@ impl Source for KafkaSource {
             .with_ordering(Ordering::Partition)
             .with_counts_deliveries(true)
             .with_delayed_release(true)
+    }
+
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        let addressee = &mut self.reading.addressee;
+        *addressee = addressee.clone().with_recipients(recipients);
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, KafkaSettle)>, TransportError> {

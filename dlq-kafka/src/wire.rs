@@ -40,6 +40,9 @@ pub(crate) struct Rest {
     /// Of a letter only.
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<Facts>,
+    /// Whose retry record it is, in a topic that several groups share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<Arc<str>>,
 }
 
 impl Rest {
@@ -57,6 +60,7 @@ impl Rest {
             origin: (!is_plain).then(|| origin.clone()),
             headers: (!is_exact).then(|| message.headers().clone()),
             facts: None,
+            group: None,
         }
     }
 }
@@ -115,6 +119,7 @@ pub(crate) struct Unpacked {
     pub(crate) decoded: Decoded,
     /// Where it was born, as far as the record says.
     pub(crate) origin: Option<Origin>,
+    pub(crate) group: Option<Arc<str>>,
     facts: Option<Facts>,
 }
 
@@ -146,12 +151,12 @@ pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
     if let Some(event) = rest.event {
         message = message.with_event(event);
     }
-    Unpacked { message, decoded, origin, facts: rest.facts }
+    Unpacked { message, decoded, origin, group: rest.group, facts: rest.facts }
 }
 
 /// The letter in a record, if one of our sinks wrote it.
 pub(crate) fn letter(record: &Record, cluster: &Arc<str>) -> Option<DeadLetter> {
-    let Unpacked { message, decoded, origin, facts } = unpack(record, cluster);
+    let Unpacked { message, decoded, origin, facts, .. } = unpack(record, cluster);
     let facts = facts?;
     let written = record.timestamp.unwrap_or(facts.died_at);
     facts.into_letter(decoded, message, origin?, written)

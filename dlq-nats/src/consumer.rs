@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{SharedClock, StoreError, SystemClock, TransportError};
+use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
@@ -29,8 +29,8 @@ pub enum Start {
 /// Describes a consumer of a stream: from it come the [source](NatsConsumer::source) and the
 /// [retry lane](NatsConsumer::retry_lane) of a process.
 ///
-/// Processes that describe the same consumer share its messages. Name it as the handler is named: replayed letters are
-/// recognised by that name.
+/// Processes that describe the same consumer share its messages. Letters that come back are known by the names of the
+/// handlers, which a [consumer](dlq_core::Source::yields_to) tells the source.
 ///
 /// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries and without
 /// a backoff. It is created when it is not there; one that exists with other settings is reported, never changed. Its
@@ -192,7 +192,7 @@ impl NatsConsumer {
         };
         opened.await.map_err(|error| error.for_transport(OPENING))?;
         let reading = Reading {
-            consumer: Arc::clone(&self.name),
+            addressee: Addressee::new(Arc::clone(&self.name)),
             cluster: Arc::clone(&self.cluster),
             key_header: self.key_header.clone(),
             event_header: self.event_header.clone(),

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_nats::Subject;
 use async_nats::jetstream::Context;
-use dlq_core::{Delivery, Lane, StoreError, Timestamp, TransportError, TransportErrorKind};
+use dlq_core::{
+    Addressee, Delivery, Lane, StoreError, Timestamp, TransportError, TransportErrorKind,
+};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
@@ -52,6 +54,11 @@ struct Opening {
 impl Records {
     pub(crate) fn new(server: Arc<Server>, reading: Reading, puller: Puller) -> Self {
         Self { server, reading, puller, opening: None, told: None }
+    }
+
+    /// Whom its deliveries are for.
+    pub(crate) fn yields_to(&mut self, addressee: Addressee) {
+        self.reading.addressee = addressee;
     }
 
     /// Whether one is being read: it goes on when the next is asked for.
@@ -156,7 +163,10 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Re
     };
     let wire::Unpacked { message, decoded, rest } = read;
     let delivery = Delivery::new(message, rest.origin)
-        .with_consumer(reading.consumer)
+        // By the name of the handler that failed, which is the one to run it again.
+        .with_consumer(
+            decoded.consumer.map_or_else(|| Arc::clone(reading.addressee.name()), Arc::from),
+        )
         .with_lane(Lane::Retry)
         .with_previous(&*fetched.message.subject)
         .with_death(rest.death)

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_nats::header::HeaderMap;
 use bytes::Bytes;
 use dlq_core::{
-    Capabilities, Death, Delivery, Headers, Message, Ordering, Origin, Position, SharedClock,
-    Source, Timestamp, TransportError,
+    Addressee, Capabilities, Death, Delivery, Headers, Message, Ordering, Origin, Position,
+    Recipients, SharedClock, Source, Timestamp, TransportError,
 };
 
 use crate::place::Place;
@@ -21,7 +21,7 @@ const STREAK: u32 = 32;
 /// How messages of one consumer are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
-    pub(crate) consumer: Arc<str>,
+    pub(crate) addressee: Addressee,
     pub(crate) cluster: Arc<str>,
     pub(crate) key_header: Option<Arc<str>>,
     pub(crate) event_header: Option<Arc<str>>,
@@ -77,6 +77,14 @@ impl Source for NatsSource {
             .with_ordering(Ordering::None)
             .with_counts_deliveries(true)
             .with_delayed_release(true)
+    }
+
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        let addressee = &mut self.reading.addressee;
+        *addressee = addressee.clone().with_recipients(recipients);
+        if let Some(retries) = &mut self.retries {
+            retries.yields_to(addressee.clone());
+        }
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
@@ -174,21 +182,23 @@ impl Reading {
         // that of the replay; the producer's was kept.
         let (producers, decoded) = wire::split_ours(&headers);
         let here = Position::Offset(place.sequence);
-        let read = sent(headers, place.published);
-        let delivery = match decoded.death(&read, &self.consumer, false) {
-            None => Delivery::new(read, origin(&place.stream, here)),
+        let consumer = Arc::clone(self.addressee.name());
+        let at = origin(&place.stream, here);
+        let read = Delivery::to(consumer, sent(headers, place.published), at);
+        let delivery = match decoded.death_of(&read, &self.addressee) {
+            None => read,
             Some(Death { letter, generation }) => {
                 let born = decoded.original;
                 let at = born.timestamp.unwrap_or(place.published);
                 let origin = match (&born.topic, born.offset) {
                     (Some(stream), Some(position)) => origin(stream, position),
-                    _ => origin(&place.stream, here),
+                    _ => read.origin().clone(),
                 };
-                Delivery::new(sent(producers, at), origin)
+                Delivery::to(Arc::clone(self.addressee.name()), sent(producers, at), origin)
                     .with_death(Death { letter, generation: generation.saturating_add(1) })
                     .with_replays(decoded.replays.unwrap_or(0))
             }
         };
-        delivery.with_consumer(Arc::clone(&self.consumer)).with_deliveries(place.delivered)
+        delivery.with_deliveries(place.delivered)
     }
 }

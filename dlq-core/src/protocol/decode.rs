@@ -3,8 +3,8 @@ use bytes::Bytes;
 use super::text::unescape;
 use super::{KEPT, is_ours, names};
 use crate::{
-    Binding, Cause, Death, ErrorClass, Fingerprint, Header, Headers, History, LetterId, Message,
-    OperationId, Position, Reason, Timestamp,
+    Addressee, Binding, Cause, Death, Delivery, ErrorClass, Fingerprint, Header, Headers, History,
+    LetterId, Message, OperationId, Position, Reason, Timestamp,
 };
 
 /// Where a message was born, as its headers say.
@@ -89,6 +89,14 @@ impl Decoded {
         }
         let bound = self.binding.is_some_and(|binding| binding == Binding::of(&letter, message));
         (own_lane || bound).then(|| Death { letter, generation: self.generation.unwrap_or(0) })
+    }
+
+    /// The same for whoever of `addressee` a message of the main lane is for.
+    #[must_use]
+    pub fn death_of(&self, delivery: &Delivery, addressee: &Addressee) -> Option<Death> {
+        let name = self.consumer.as_deref().filter(|_| self.letter.is_some())?;
+        let is_own = addressee.is_own(name, delivery);
+        self.death(delivery.message(), name, false).filter(|_| is_own)
     }
 }
 

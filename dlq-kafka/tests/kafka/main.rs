@@ -19,6 +19,7 @@ mod leaderless;
 mod letters;
 mod login;
 mod marks;
+mod names;
 mod offsets;
 mod regressions;
 mod sink;

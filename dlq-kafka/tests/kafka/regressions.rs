@@ -129,7 +129,8 @@ async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now()
     let mut source = renamed.source().await.unwrap();
     let heard = timeout(PATIENCE, handle(&mut source)).await;
     let heard = heard.expect("the topic is the group's, and so is what stands in it");
-    assert_eq!((number(&heard), heard.attempt(), heard.consumer()), (1, 2, "invoicing"));
+    let by = "who failed, whose handler is asked first";
+    assert_eq!((number(&heard), heard.attempt(), heard.consumer()), (1, 2, "billing"), "{by}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

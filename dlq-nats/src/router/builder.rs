@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::jetstream::Context;
-use dlq_core::{StoreError, SystemClock};
+use dlq_core::{Addressee, StoreError, SystemClock};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -212,7 +212,7 @@ impl EventRouterBuilder {
         let every = config.sweep_every;
         let puller = Puller::new(context.clone(), durable, PREFETCH);
         let reading = Reading {
-            consumer: Arc::from(""),
+            addressee: Addressee::new(Arc::from("")),
             cluster: config.cluster.into(),
             key_header: None,
             event_header: config.event_header.map(Arc::from),

@@ -1,6 +1,7 @@
 //! The letter of a message that a server has given up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_nats::jetstream::message::StreamMessage;
 use dlq_core::{
@@ -25,7 +26,7 @@ pub(super) fn delivery_of(
             .with_cluster(reading.cluster.clone());
         // Its subject is not known any more.
         return Delivery::new(Message::tombstone(advisory.stream.as_str()), origin)
-            .with_consumer(reading.consumer.clone())
+            .with_consumer(Arc::clone(reading.addressee.name()))
             .with_deliveries(delivered);
     };
     let published = i64::try_from(found.time.unix_timestamp_nanos()).unwrap_or(i64::MAX);

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use dlq_core::store::Receipt;
-use dlq_core::{Clock as _, Sink as _, StoreError, StoreErrorKind, SystemClock, Timestamp};
+use dlq_core::{
+    Addressee, Clock as _, Sink as _, StoreError, StoreErrorKind, SystemClock, Timestamp,
+};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -195,8 +197,10 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        let reading =
-            Reading { consumer: Arc::from(advisory.consumer.as_str()), ..self.reading.clone() };
+        let reading = Reading {
+            addressee: Addressee::new(Arc::from(advisory.consumer.as_str())),
+            ..self.reading.clone()
+        };
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found);
         let letter = letter_of(&delivery, advisory, has_payload);

@@ -1,5 +1,6 @@
 //! The retry lane, and who is believed to be a known letter.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::protocol::{Replay, on_replay};
@@ -8,6 +9,7 @@ use dlq_core::{
     OperationId, RetryLane, Settle, Source, Timestamp, TransportErrorKind,
 };
 use dlq_nats::RetryStream;
+use dlq_testkit::doubles::Called;
 use dlq_testkit::fixtures::letter_of;
 use tokio::time::timeout;
 
@@ -193,9 +195,16 @@ async fn g2_a_replayed_letter_is_known_and_copied_headers_are_not_believed() {
     let copied = handle(&mut source).await.unwrap();
     assert_ne!(copied.death("billing").letter, letter.id);
     assert_eq!((copied.generation(), copied.replays()), (0, 0));
+    // Whoever is called that is one of those whom a router hands messages to.
+    source.yields_to(Arc::new(Called::by(["shop"])));
+    replay(&server, &letter, "1").await;
+    assert_eq!(handle(&mut source).await.unwrap().generation(), 0, "nobody is called that");
+    source.yields_to(Arc::new(Called::by(["shop", "billing"])));
+    replay(&server, &letter, "1").await;
+    assert_eq!(handle(&mut source).await.unwrap().death("shop").letter, letter.id);
     // Another consumer has its own letters.
     let mut shipping = server.source(&consumer("shipping")).await;
-    for _ in 0..3 {
+    for _ in 0..5 {
         let delivery = handle(&mut shipping).await.unwrap();
         assert_ne!(delivery.death("shipping").letter, letter.id);
         assert_eq!(delivery.generation(), 0);

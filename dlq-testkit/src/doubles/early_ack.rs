@@ -1,6 +1,7 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{Capabilities, Delivery, Disposition, Settle, Source, TransportError};
+use dlq_core::{Capabilities, Delivery, Disposition, Recipients, Settle, Source, TransportError};
 
 /// A source that acknowledges every message on receipt, as "auto-commit" and "no ack" modes of clients do: what is in
 /// hand when the process dies is lost (against G1).
@@ -22,6 +23,10 @@ impl<S: Source> Source for EarlyAckSource<S> {
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        self.inner.yields_to(recipients);
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, EarlyAckSettle)>, TransportError> {

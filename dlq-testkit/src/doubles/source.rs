@@ -1,7 +1,8 @@
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{Capabilities, Delivery, Source, TransportError};
+use dlq_core::{Capabilities, Delivery, Recipients, Source, TransportError};
 use tokio::time::timeout;
 
 /// What is wrong with a [`FaultySource`].
@@ -54,6 +55,10 @@ impl<S: Source> Source for FaultySource<S> {
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        self.inner.yields_to(recipients);
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, S::Settle)>, TransportError> {

@@ -14,7 +14,7 @@ use super::feed::{Feed, Main};
 use super::guard::Guard;
 use super::outage::OutagePolicy;
 use super::run::Consumer;
-use super::stack::{HandlerNames, Naming, OneName, Program};
+use super::stack::{Addressees, HandlerNames, Naming, OneName, Program};
 use crate::InvalidConfig;
 use crate::audit::{AuditLayer, audit};
 use crate::dead_letter::DeadLetterLayer;
@@ -257,7 +257,7 @@ impl ConsumerBuilder {
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
         self.warn();
-        let Self { feed, work, store, sink, retry_lane, routing, settings, .. } = self;
+        let Self { mut feed, work, store, sink, retry_lane, routing, settings, .. } = self;
         let clock = settings.clock.clone();
         let lane_of = |naming: &dyn Naming| {
             let names = naming.names();
@@ -298,6 +298,7 @@ impl ConsumerBuilder {
                 (complete(layer, noting, self.recorder), lane)
             }
         };
+        feed.yields_to(Arc::new(Addressees(Arc::clone(&program.naming))));
         Ok(Consumer::new(feed, program, lane, store, writer, settings))
     }
 

@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlq_core::store::Claims;
-use dlq_core::{Delivery, Settle, SettleOnce, Source, TransportError, TransportErrorKind};
+use dlq_core::{
+    Delivery, Recipients, Settle, SettleOnce, Source, TransportError, TransportErrorKind,
+};
 use futures_util::poll;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
@@ -35,6 +37,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A source, erased.
 pub(super) trait Feed: fmt::Debug + Send {
+    /// Whom its messages are for.
+    fn yields_to(&mut self, _recipients: Arc<dyn Recipients>) {}
+
     fn next(&mut self) -> BoxFuture<'_, Fetched>;
 
     /// Another message, if one is at hand.
@@ -70,6 +75,10 @@ impl<S> Main<S> {
 }
 
 impl<S: Source> Feed for Main<S> {
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        self.source.yields_to(recipients);
+    }
+
     fn next(&mut self) -> BoxFuture<'_, Fetched> {
         Box::pin(async {
             match self.ended.take() {

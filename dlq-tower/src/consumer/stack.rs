@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use dlq_core::{Delivery, Lane};
+use dlq_core::{Delivery, Lane, Recipients};
 use tower_service::Service;
 
 use crate::catch_panic::discard;
@@ -123,6 +123,31 @@ pub(super) trait Naming: Send + Sync {
     fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
 }
 
+/// What a source is told of them.
+pub(super) struct Addressees(pub(super) Arc<dyn Naming>);
+
+impl Recipients for Addressees {
+    fn names(&self) -> Vec<Arc<str>> {
+        self.0.names()
+    }
+
+    /// Whoever is called `name`, or was before, takes the message now.
+    fn is_own(&self, name: &str, delivery: &Delivery) -> bool {
+        let Some(name) = self.names().into_iter().find(|known| **known == *name) else {
+            return false;
+        };
+        let named = delivery.clone().with_consumer(name).with_lane(Lane::Retry);
+        let for_both = || self.0.name_for(&named) == self.0.name_for(delivery);
+        guarded("name_for", delivery, for_both).unwrap_or(false)
+    }
+}
+
+impl fmt::Debug for Addressees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Addressees").field(&self.names()).finish()
+    }
+}
+
 /// Names of a [`Handles`].
 pub(super) struct HandlerNames<H>(pub(super) H);
 
@@ -230,5 +255,39 @@ fn guarded<T>(what: &str, delivery: &Delivery, run: impl FnOnce() -> T) -> Optio
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program").field("names", &self.naming.names()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::{Message, Origin, Position};
+
+    use super::*;
+    use crate::handler::handler;
+    use crate::router::Router;
+
+    async fn nothing() {}
+
+    #[test]
+    fn g2_a_letter_is_for_who_takes_its_message_now() {
+        let orders = handler("shop.orders", nothing).alias("orders.old");
+        let router = Router::new()
+            .name("shop")
+            .route("orders.*", orders)
+            .route("audit.>", handler("shop.audit", nothing))
+            .build()
+            .unwrap();
+        let all = Addressees(Arc::new(HandlerNames(router)));
+        let origin = Origin::new("memory", "orders", Position::Offset(1));
+        let order = Delivery::new(Message::new("orders.created", ""), origin);
+        // What the router gave up itself is routed anew.
+        for own in ["shop.orders", "orders.old", "shop"] {
+            assert!(all.is_own(own, &order), "{own}");
+        }
+        for other in ["shop.audit", "billing", ""] {
+            assert!(!all.is_own(other, &order), "{other}");
+        }
+        let one = Addressees(Arc::new(OneName("billing".into())));
+        assert!(one.is_own("billing", &order) && !one.is_own("shop", &order));
     }
 }
