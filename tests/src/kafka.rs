@@ -1,5 +1,6 @@
 //! The consumer on Kafka, and how far its group has come.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -73,13 +74,15 @@ impl Group {
         Ok(true)
     }
 
-    /// Whether nothing of it moves: each member has its partitions.
+    /// Whether nothing of it moves, each member having its partitions; and who they are.
     ///
     /// # Errors
     ///
     /// When the servers do not answer.
-    pub fn is_stable(&self) -> KafkaResult<bool> {
+    pub fn standing(&self) -> KafkaResult<(bool, BTreeSet<String>)> {
         let groups = self.0.fetch_group_list(Some(CONSUMER), ASKING)?;
-        Ok(groups.groups().iter().any(|group| group.state() == "Stable"))
+        let Some(group) = groups.groups().first() else { return Ok(Default::default()) };
+        let members = group.members().iter().map(|member| member.id().to_owned());
+        Ok((group.state() == "Stable", members.collect()))
     }
 }

@@ -14,7 +14,7 @@ use crate::page::Page;
 use crate::process::Process;
 
 /// How long anything may take.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A file, whoever writes to it, and `dlq serve` on it.
 pub(crate) struct Served {

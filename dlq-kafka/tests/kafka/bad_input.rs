@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
+use crate::fixture_feed::confirm;
 use crate::topic;
 
 /// What a source says next. A delivery that was in hand when its partition was taken away comes again.
@@ -377,7 +378,7 @@ async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
     let mut fed = 0;
     while fed < 3 {
         fed += timeout(PATIENCE, feed.next(3)).await.unwrap().unwrap().len();
-        feed.confirm().await.unwrap();
+        confirm(&mut feed).await;
     }
     let said = warnings.with("not UTF-8");
     assert_eq!(said.len(), 1, "{said:?}");

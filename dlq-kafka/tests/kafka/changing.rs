@@ -220,9 +220,7 @@ async fn a_topic_that_is_made_anew_and_is_shorter_is_read_from_its_beginning() {
     place.create(&place.topic, 1, &[]).await;
     // Before anybody hears of the change.
     place.publish(11..=13).await;
-    for expected in 11..=13 {
-        assert_eq!(number(&handle(&mut source).await), expected);
-    }
+    until_all_came(&mut source, 11..=13).await;
     until_committed(&place, 0, 3).await;
 }
 

@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
 use crate::fixture::{available, start};
-use crate::fixture_feed::{PATIENCE, Topic};
+use crate::fixture_feed::{PATIENCE, Topic, confirm};
 use crate::topic;
 
 const STORE: &str = "sqlite:///dlq.db";
@@ -53,7 +53,7 @@ async fn drain(feed: &mut KafkaFeed) -> Vec<Fed> {
             return fed;
         }
         fed.extend(some);
-        feed.confirm().await.unwrap();
+        confirm(feed).await;
     }
 }
 
@@ -64,7 +64,7 @@ async fn what_is_not_confirmed_comes_again_and_the_rest_does_not() {
     let mut feed = open(&topic, STORE).await.unwrap();
     let first = next(&mut feed, 4).await;
     assert!(first.len() <= 4 && first.iter().all(|fed| !fed.again), "{first:?}");
-    feed.confirm().await.unwrap();
+    confirm(&mut feed).await;
     let lost = next(&mut feed, 4).await;
     drop(feed);
 
@@ -114,7 +114,7 @@ async fn a_future_that_is_dropped_loses_nothing() {
         }
         assert!(numbers(&fed).is_disjoint(&seen), "each came once");
         seen.extend(numbers(&fed));
-        feed.confirm().await.unwrap();
+        confirm(&mut feed).await;
     }
     assert_eq!(seen, all(20));
     assert_eq!(topic.committed(&group(&topic)), [Some(10), Some(10)]);
@@ -136,7 +136,7 @@ async fn the_mark_is_there_from_the_first_moment() {
     let mut confirmed = 0;
     while confirmed < 6 {
         confirmed += next(&mut feed, 4).await.len();
-        feed.confirm().await.unwrap();
+        confirm(&mut feed).await;
     }
     assert_eq!(marks().await[0].confirmed, 6);
     drop(feed);
@@ -180,12 +180,12 @@ async fn who_died_with_letters_in_hand_leaves_them_to_the_next() {
     let fed = next(&mut feed, 100).await;
     assert_eq!(fed[0].place.position(), Position::Offset(4));
     assert!(fed.iter().all(|fed| fed.again), "{fed:?}");
-    feed.confirm().await.unwrap();
+    confirm(&mut feed).await;
     topic.write(10..11).await;
     while !numbers(&next(&mut feed, 100).await).contains(&10) {
-        feed.confirm().await.unwrap();
+        confirm(&mut feed).await;
     }
-    feed.confirm().await.unwrap();
+    confirm(&mut feed).await;
     assert_eq!(ingest_marks(&topic.brokers(), &topic.name).await.unwrap()[0].confirmed, 11);
 }
 
@@ -203,9 +203,9 @@ async fn a_partition_that_goes_to_another_takes_along_what_was_not_confirmed() {
     assert!(moved.iter().all(|fed| fed.again), "{moved:?}");
     let partition = usize::try_from(moved[0].place.partition().unwrap()).unwrap();
     let begun = topic.committed(&group(&topic))[partition];
-    first.confirm().await.unwrap();
+    confirm(&mut first).await;
     assert_eq!(topic.committed(&group(&topic))[partition], begun, "it is not the first one's now");
-    second.confirm().await.unwrap();
+    confirm(&mut second).await;
     assert_eq!(moved.len(), 10);
     assert_eq!(topic.committed(&group(&topic))[partition], Some(10));
     // What it had in hand comes again.
@@ -214,7 +214,7 @@ async fn a_partition_that_goes_to_another_takes_along_what_was_not_confirmed() {
         let fed = next(&mut first, 20).await;
         assert!(fed.iter().all(|fed| fed.again), "{fed:?}");
         seen.extend(numbers(&fed));
-        first.confirm().await.unwrap();
+        confirm(&mut first).await;
     }
     assert_eq!(seen.union(&numbers(&moved)).count(), 20);
 }
@@ -232,7 +232,7 @@ async fn who_hangs_loses_its_partitions() {
     let mut second = open(&topic, STORE).await.unwrap().until_end();
     let all_of_it = timeout(PATIENCE, drain(&mut second)).await.expect("it is put out");
     assert_eq!(numbers(&all_of_it), all(20));
-    first.confirm().await.unwrap();
+    confirm(&mut first).await;
     assert_eq!(topic.committed(&group(&topic)), [Some(10), Some(10)]);
 }
 
@@ -312,7 +312,7 @@ async fn a_broker_that_is_killed_is_waited_for() {
     topic.write(0..20).await;
     let mut feed = open(&topic, STORE).await.unwrap();
     let mut seen = numbers(&next(&mut feed, 5).await);
-    feed.confirm().await.unwrap();
+    confirm(&mut feed).await;
     tokio::task::block_in_place(|| {
         broker.kill().unwrap();
         broker.restart().unwrap();

@@ -1,11 +1,14 @@
 //! Topics of dead letters for who feeds a store.
 
-use dlq_kafka::Brokers;
+use std::time::Duration;
+
+use dlq_core::ingest::Feed as _;
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use dlq_kafka::{Brokers, KafkaFeed};
 use tokio::time::timeout;
 
 pub(crate) use crate::fixture::PATIENCE;
@@ -114,7 +117,17 @@ impl Topic {
         let mut element = list.add_partition(&self.name, 0);
         element.set_offset(Offset::Offset(offset)).unwrap();
         element.set_metadata(metadata);
-        let mode = dlq_kafka::rdkafka::consumer::CommitMode::Sync;
-        tokio::task::block_in_place(|| self.member(group).commit(&list, mode)).unwrap();
+        topic::commit(&self.member(group), &list);
     }
+}
+
+/// Confirms what was fed, once the group lets it.
+pub(crate) async fn confirm(feed: &mut KafkaFeed) {
+    let confirmed = async {
+        while let Err(error) = feed.confirm().await {
+            assert!(error.is_transient(), "{error}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, confirmed).await.expect("it is confirmed");
 }

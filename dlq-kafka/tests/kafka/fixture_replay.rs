@@ -9,7 +9,7 @@ use dlq_core::protocol::{Facts, on_death};
 use dlq_core::{DeadLetter, Filter, LetterId, Message, OperationId, Origin, Position, Timestamp};
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer};
-use dlq_kafka::rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use dlq_kafka::rdkafka::error::KafkaError;
 use dlq_kafka::rdkafka::message::{Header, Headers, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
@@ -256,20 +256,9 @@ pub(crate) async fn run(replay: KafkaReplay) -> ReplayReport {
 }
 
 /// Commits an offset of this group in a topic, as one does that reads it.
-pub(crate) async fn commit(shop: &Shop, group: &str, topic: &str) {
-    let (mut config, group, topic) = (shop.config(), group.to_owned(), topic.to_owned());
-    let commit = move || {
-        let client: BaseConsumer = config.set("group.id", group).create().unwrap();
-        let mut offsets = TopicPartitionList::new();
-        offsets.add_partition_offset(&topic, 0, Offset::Offset(0)).unwrap();
-        let until = Instant::now() + PATIENCE;
-        // The coordinator has to be found first.
-        while let Err(error) =
-            client.commit(&offsets, dlq_kafka::rdkafka::consumer::CommitMode::Sync)
-        {
-            let code = error.rdkafka_error_code();
-            assert!(Instant::now() < until && code != Some(RDKafkaErrorCode::InvalidGroupId));
-        }
-    };
-    tokio::task::spawn_blocking(commit).await.unwrap();
+pub(crate) fn commit(shop: &Shop, group: &str, topic: &str) {
+    let client: BaseConsumer = shop.config().set("group.id", group).create().unwrap();
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(topic, 0, Offset::Offset(0)).unwrap();
+    topic::commit(&client, &offsets);
 }

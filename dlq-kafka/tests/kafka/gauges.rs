@@ -83,9 +83,17 @@ impl Told {
 
 /// Waits until this is told while the source is asked for what does not come.
 async fn meanwhile(source: &mut KafkaSource, told: impl Future<Output = ()>) {
+    let early = async {
+        loop {
+            match source.next().await {
+                Err(error) if error.is_transient() => {}
+                next => return next.map(|next| next.map(|next| next.0)),
+            }
+        }
+    };
     tokio::select! {
         () = told => {}
-        next = source.next() => panic!("it came too early: {:?}", next.map(|next| next.map(|next| next.0))),
+        early = early => panic!("it came too early: {early:?}"),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dlq_core::TransportErrorKind;
 use dlq_kafka::lag::TopicLag;
 use dlq_kafka::rdkafka::ClientConfig;
-use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use dlq_kafka::rdkafka::consumer::BaseConsumer;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, KafkaLag};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::fixture::start;
 use crate::fixture_topics::{Operator, PATIENCE, available, shared};
+use crate::topic;
 
 /// Less than any time for which a client waits.
 const AT_ONCE: Duration = Duration::from_secs(9);
@@ -25,7 +26,7 @@ fn commit(url: &str, group: &str, topic: &str, partition: i32, offset: i64) {
         config.set("bootstrap.servers", url).set("group.id", group).create().unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Offset(offset)).unwrap();
-    consumer.commit(&list, CommitMode::Sync).unwrap();
+    topic::commit(&consumer, &list);
 }
 
 fn figures(read: &[TopicLag]) -> Vec<(&str, u64, u64)> {

@@ -10,7 +10,7 @@ use dlq_core::{
     Classification, Delivery, Disposition, Message, OperationId, RetryPolicy, Settle as _,
     Source as _, Timestamp,
 };
-use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{KafkaConsumer, Ladder};
 use dlq_testkit::doubles::Called;
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Place, available, next};
+use crate::topic;
 
 #[derive(Debug)]
 struct Down;
@@ -116,7 +117,7 @@ fn suspected(place: &Place) {
     let mut element = list.add_partition(&place.topic, 0);
     element.set_offset(Offset::Offset(0)).unwrap();
     element.set_metadata("dlq1;open;by=9;deaths=1;until=1000");
-    tokio::task::block_in_place(|| client(place).commit(&list, CommitMode::Sync)).unwrap();
+    topic::commit(&client(place), &list);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

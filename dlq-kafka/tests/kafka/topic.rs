@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier,
 };
 use dlq_kafka::rdkafka::client::DefaultClientContext;
-use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::error::KafkaError;
+use dlq_kafka::rdkafka::{ClientConfig, TopicPartitionList};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -114,5 +114,15 @@ pub(crate) async fn delete(bootstrap: &str, name: &str) {
             return;
         }
         assert!(Instant::now() < until, "`{name}` is still there");
+    }
+}
+
+/// Commits, once the coordinator of the group is found.
+pub(crate) fn commit(client: &BaseConsumer, list: &TopicPartitionList) {
+    let until = Instant::now() + PATIENCE;
+    let commit = || tokio::task::block_in_place(|| client.commit(list, CommitMode::Sync));
+    while let Err(error) = commit() {
+        assert!(Instant::now() < until, "{error}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -5,12 +5,15 @@ use dlq_core::{
     Attempt, Cause, Delivery, Disposition, ErrorClass, Escalation, Failure, History, Message,
     Ordering, RetryLane, Settle, Source, Timestamp,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::TransportFixture;
 
 /// The consumer that most checks are about.
 pub(super) const CONSUMER: &str = "billing";
+
+/// Between two questions to a source that fails.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// The settle handle of a fixture's source.
 pub(super) type SettleOf<F> = <<F as TransportFixture>::Source as Source>::Settle;
@@ -82,12 +85,19 @@ impl<F: TransportFixture> Check<F> {
     /// The next delivery.
     pub(super) async fn next(&self, source: &mut F::Source) -> (Delivery, SettleOf<F>) {
         let patience = self.patience();
-        match timeout(patience, source.next()).await {
-            Ok(Ok(Some(next))) => next,
-            Ok(Ok(None)) => panic!("the source has ended where a delivery was expected"),
-            Ok(Err(error)) => panic!("the source failed where a delivery was expected: {error}"),
-            Err(_) => panic!("no delivery within {patience:?}"),
-        }
+        let next = async {
+            loop {
+                match source.next().await {
+                    Ok(Some(next)) => return next,
+                    Ok(None) => panic!("the source has ended where a delivery was expected"),
+                    // As a consumer does.
+                    Err(error) if error.is_transient() => sleep(AGAIN).await,
+                    Err(error) => panic!("the source failed where one was expected: {error}"),
+                }
+            }
+        };
+        let next = timeout(patience, next).await;
+        next.unwrap_or_else(|_| panic!("no delivery within {patience:?}"))
     }
 
     /// Takes the next delivery and acknowledges it.

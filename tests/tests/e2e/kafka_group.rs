@@ -153,19 +153,32 @@ impl<'a> Crew<'a> {
         true
     }
 
-    /// Waits until partitions move.
-    fn moves(&self) {
+    /// Another process comes: waits until partitions move, or have moved.
+    fn moves(&mut self) {
+        let (_, before) = self.standing();
+        self.start();
         let since = Instant::now();
-        while self.group.is_stable().unwrap() {
+        while self.standing() == (true, before.clone()) {
             assert!(since.elapsed() < SILENCE, "nothing moves");
             sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Whether nothing of the group moves, and its members.
+    fn standing(&self) -> (bool, BTreeSet<String>) {
+        let since = Instant::now();
+        loop {
+            match self.group.standing() {
+                Ok(standing) => return standing,
+                Err(error) => assert!(since.elapsed() < SILENCE, "{error}"),
+            }
         }
     }
 
     /// Whether it was still there, and partitions moved.
     fn kill(&mut self, index: usize) -> bool {
         let (number, victim) = self.victims.swap_remove(index);
-        let (before, moves) = (self.deaths.killed, !self.group.is_stable().unwrap());
+        let (before, moves) = (self.deaths.killed, !self.standing().0);
         let status = victim.kill();
         self.count(number, status);
         moves && self.deaths.killed > before
@@ -229,7 +242,6 @@ fn run_with_kills(crew: &mut Crew<'_>, kills: u64) -> String {
         if turn % 4 == 0 {
             dismissed += u32::from(crew.dismiss());
         }
-        crew.start();
         crew.moves();
         sleep(Duration::from_millis(random.below(300) as u64));
         for _ in 0..AT_ONCE {

@@ -248,9 +248,9 @@ async fn one_letter_does_not_stop_the_others() {
 async fn a_plan_says_what_would_be_done_and_changes_nothing() {
     let Some(shop) = Shop::open("plan").await else { return };
     for group in ["billing", "shipping"] {
-        commit(&shop, group, &shop.topic).await;
+        commit(&shop, group, &shop.topic);
     }
-    commit(&shop, "returns", &shop.dlq).await;
+    commit(&shop, "returns", &shop.dlq);
     let mut dead = shop.dead(0..12);
     dead[11].state.replays = 10;
     dead[10].origin = dead[10].origin.clone().with_cluster("elsewhere");

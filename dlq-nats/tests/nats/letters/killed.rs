@@ -102,7 +102,7 @@ async fn g6_killed_at_any_step_each_letter_arrives_once() {
             if seen.len() == 4 {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "it was killed nowhere but at {seen:?}");
+            assert!(begun.elapsed() < PATIENCE * 5, "it was killed nowhere but at {seen:?}");
             steps = 0;
         }
     }
