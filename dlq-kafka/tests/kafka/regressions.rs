@@ -285,6 +285,24 @@ async fn closing_twice_and_on_one_thread_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_what_a_stop_has_cut_off_is_no_death() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("stopped", 1).await;
+    place.publish([1]).await;
+    for _ in 0..3 {
+        let mut source = place.billing().without_retries().source().await.unwrap();
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!(delivery.deliveries(), 1, "nobody has died");
+        source.close().await;
+        // The deadline has passed.
+        drop(settle);
+        drop(source);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_hundreds_of_partitions_move_and_nothing_is_lost() {
     if !available() {
         return;
