@@ -25,6 +25,7 @@ mod regressions;
 mod sink;
 mod topic;
 mod topics;
+mod unwritable;
 mod waiting;
 
 mod conformance {
