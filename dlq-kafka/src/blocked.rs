@@ -67,6 +67,18 @@ impl ConsumerContext for Reason {}
 
 /// Whether an error is of some topic, of which it does not say which.
 pub(crate) fn is_of_a_topic(code: Code) -> bool {
+    is_of_records(code)
+        || matches!(
+            code,
+            Code::TopicAuthorizationFailed
+                | Code::UnknownPartition
+                | Code::UnknownTopic
+                | Code::UnknownTopicOrPartition
+        )
+}
+
+/// Whether it is of records that stand there and that the client can make nothing of.
+pub(crate) fn is_of_records(code: Code) -> bool {
     matches!(
         code,
         Code::NotImplemented
@@ -74,18 +86,17 @@ pub(crate) fn is_of_a_topic(code: Code) -> bool {
             | Code::BadMessage
             | Code::InvalidMessage
             | Code::MessageSizeTooLarge
-            | Code::TopicAuthorizationFailed
-            | Code::UnknownPartition
-            | Code::UnknownTopic
-            | Code::UnknownTopicOrPartition
     )
 }
+
+/// What cannot be read, and what to do, each with its error.
+type Found = Vec<(Code, String)>;
 
 /// Has it looked at while something may be in the way.
 pub(crate) struct Watch {
     brokers: Brokers,
     topics: Vec<String>,
-    look: Option<JoinHandle<Result<Vec<String>, SetupError>>>,
+    look: Option<JoinHandle<Result<Found, SetupError>>>,
     looked: Option<Instant>,
     /// What the client said since the last look began.
     said: Option<String>,
@@ -109,7 +120,9 @@ impl Watch {
     pub(crate) fn watch(&mut self, shared: &Shared) {
         if let Some(look) = self.look.take_if(|look| look.is_finished()) {
             match look.join() {
-                Ok(Ok(found)) => self.tell(found, shared),
+                Ok(Ok(found)) => {
+                    self.tell(found.into_iter().map(|(_, why)| why).collect(), shared);
+                }
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "it could not be found out what cannot be read");
                 }
@@ -181,11 +194,11 @@ pub(crate) fn looker(
 }
 
 /// Looks at topics and at partitions, each from where it is to be read.
-fn find(
+pub(crate) fn find(
     brokers: &Brokers,
     topics: &[String],
     places: &[(Arc<str>, i32, Offset)],
-) -> Result<Vec<String>, SetupError> {
+) -> Result<Found, SetupError> {
     let answered = |error| SetupError::answered("look at what cannot be read", error);
     let consumer = looker(brokers, "1024")?;
     let until = Instant::now() + LOOK;
@@ -195,7 +208,7 @@ fn find(
         let metadata = consumer.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
         let error = metadata.topics().iter().find_map(|topic| topic.error());
         if let Some(error) = error.map(Code::from).filter(|code| is_of_a_topic(*code)) {
-            found.push(of_topic(topic, error));
+            found.push((error, of_topic(topic, error)));
             gone.push(topic);
         }
     }
@@ -215,7 +228,8 @@ fn find(
         open.retain(|(place, queue)| match look(place, queue, consumer.context()) {
             Looked::Nothing => true,
             Looked::Readable => false,
-            Looked::Blocked(why) => {
+            Looked::Blocked(code, why) => {
+                let why = (code, why);
                 // Two partitions of a topic that may not be read are one thing to do.
                 if !found.contains(&why) {
                     found.push(why);
@@ -224,14 +238,14 @@ fn find(
             }
         });
     }
-    found.sort();
+    found.sort_by(|(_, one), (_, other)| one.cmp(other));
     Ok(found)
 }
 
 enum Looked {
     Nothing,
     Readable,
-    Blocked(String),
+    Blocked(Code, String),
 }
 
 fn look(
@@ -252,7 +266,7 @@ fn look(
         return Looked::Nothing;
     };
     let said = reason.of(&error);
-    Looked::Blocked(match code {
+    let why = match code {
         Code::TopicAuthorizationFailed | Code::UnknownTopic | Code::UnknownTopicOrPartition => {
             of_topic(topic, code)
         }
@@ -261,7 +275,8 @@ fn look(
              build does not read; build with the feature `zstd` of `dlq-kafka` ({said})"
         ),
         _ => format!("topic `{topic}`, partition {number}, cannot be read {from}: {said}"),
-    })
+    };
+    Looked::Blocked(code, why)
 }
 
 fn of_topic(topic: &str, code: Code) -> String {

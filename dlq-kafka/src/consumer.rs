@@ -1,11 +1,10 @@
-use std::collections::BTreeSet;
+mod join;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
@@ -30,8 +29,6 @@ const OPENING: &str = "open a consumer";
 const POLLING: Duration = Duration::from_secs(60);
 /// For how long a revoked partition may be kept at most: the client wants to be polled once a day.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60).saturating_sub(POLLING);
-/// How seldom the client has to be polled unless it is told.
-const SELDOM: Duration = Duration::from_secs(5 * 60);
 
 /// Where a group that has committed nothing begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +117,7 @@ impl KafkaConsumer {
         self
     }
 
-    /// Goes without retry topics.
+    /// Goes without retry topics. Those that it had are read all the same, where they are named as by [`Ladder::new`].
     pub fn without_retries(mut self) -> Self {
         self.ladder = None;
         self
@@ -246,7 +243,8 @@ impl KafkaConsumer {
         let wanted = self.wanted(&stages);
         self.ensure(&wanted).await.map_err(|error| error.for_transport(OPENING))?;
         let shared = Arc::new(Shared::new());
-        let delays = stages.iter().flat_map(|(_, stages)| stages);
+        let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
+        let delays = stages.iter().flat_map(|(_, stages)| stages).chain(&former);
         let mut config = self.client().map_err(|error| error.for_transport(OPENING))?;
         let hooks = Hooks {
             shared: Arc::clone(&shared),
@@ -296,57 +294,6 @@ impl KafkaConsumer {
     fn wanted(&self, stages: &[(String, Vec<Stage>)]) -> Vec<WantedTopic> {
         let of = stages.iter().flat_map(|(topic, stages)| self.retries.wanted(stages, topic));
         self.topics.iter().map(|topic| WantedTopic::source(topic)).chain(of).collect()
-    }
-
-    fn client(&self) -> Result<ClientConfig, SetupError> {
-        let seldom = self.drain.saturating_add(POLLING).max(SELDOM).as_millis().to_string();
-        let defaults = [
-            // After so long without a poll the group gives what we have to others, also while it ends.
-            ("max.poll.interval.ms", &*seldom),
-            ("session.timeout.ms", "10000"),
-            ("heartbeat.interval.ms", "3000"),
-            // How late a partition is heard of again after a pause.
-            ("fetch.wait.max.ms", "100"),
-            ("queued.min.messages", "20000"),
-            // How long it does not ask for more when it has enough; a second unless told otherwise.
-            ("fetch.queue.backoff.ms", "10"),
-            ("queued.max.messages.kbytes", "16384"),
-            // How late a topic is heard of that was created again; five minutes unless told otherwise.
-            ("topic.metadata.refresh.interval.ms", "10000"),
-        ];
-        let fixed = [
-            ("group.id", &*self.group),
-            ("enable.auto.commit", "false"),
-            ("enable.auto.offset.store", "false"),
-            // Where what was committed is gone, what is left is read. `Start::Latest` is the poller's.
-            ("auto.offset.reset", "earliest"),
-            ("allow.auto.create.topics", "false"),
-        ];
-        let config = self.brokers.client(&defaults, &fixed)?;
-        let seldom = config.get("max.poll.interval.ms").and_then(|millis| millis.parse().ok());
-        let seldom = seldom.map(Duration::from_millis).filter(|seldom| *seldom < self.drain);
-        let Some(seldom) = seldom else { return Ok(config) };
-        Err(SetupError::Config(format!(
-            "`max.poll.interval.ms` is {seldom:?}, after which the group gives partitions away, and what is in hand of them \
-             may take {:?} to end; set it to more, or have the drain take less",
-            self.drain
-        )))
-    }
-
-    fn join(
-        &self,
-        config: &ClientConfig,
-        hooks: Hooks,
-    ) -> Result<Arc<BaseConsumer<Hooks>>, SetupError> {
-        let made: Result<BaseConsumer<Hooks>, _> = config.create_with_context(hooks);
-        let consumer = made.map_err(|error| SetupError::answered("make a consumer", error))?;
-        let stages = consumer.context().stages.clone();
-        let stages = stages.iter().map(|(topic, _)| &**topic);
-        // Each once: topics may share their stages.
-        let topics: BTreeSet<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
-        let joined = consumer.subscribe(&topics.into_iter().collect::<Vec<_>>());
-        joined.map_err(|error| SetupError::answered("subscribe to the topics", error))?;
-        Ok(Arc::new(consumer))
     }
 
     /// The retry lane of this consumer: its sources hear the records.

@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// Names are made by a template in which `{topic}`, `{group}` and `{delay}` stand for what they say. Where the template
 /// has no `{group}`, several groups share the topics, and each passes over the records of the others.
+///
+/// A stage that is taken off a ladder is read all the same while its topic is there, and so is every stage of a consumer
+/// that goes without retries from now on: what waits there was acknowledged. They are found by their names, of the same
+/// template; delete such a topic when nothing waits in it any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[must_use]
@@ -75,9 +79,7 @@ impl Ladder {
                         .into(),
                 );
             }
-            let text = duration::format(*delay).replace(' ', "");
-            let names = self.template.replace("{topic}", topic).replace("{group}", group);
-            let name = names.replace("{delay}", &text);
+            let name = named(&self.template_of(topic, group), *delay);
             if !is_topic(&name) {
                 return wrong(format!(
                     "`{name}`, made from `{}`, is no name of a topic: letters, digits, `.`, `_` and `-`, at most 249",
@@ -94,6 +96,28 @@ impl Ladder {
         }
         Ok(stages)
     }
+
+    /// Of these topics those that are named as its stages are and are none: they were once, of `group` and its topic.
+    pub(crate) fn former(&self, names: &[String], topic: &str, group: &str) -> Vec<Stage> {
+        let template = self.template_of(topic, group);
+        let Some((before, after)) = template.split_once("{delay}") else { return Vec::new() };
+        let stage = |name: &String| {
+            let text = name.strip_prefix(before)?.strip_suffix(after)?;
+            let delay = duration::parse(text).ok().filter(|delay| !delay.is_zero())?;
+            let is_former = !self.delays.contains(&delay) && named(&template, delay) == *name;
+            is_former.then(|| Stage { topic: name.clone(), delay })
+        };
+        names.iter().filter_map(stage).collect()
+    }
+
+    /// The template, in which the delay is open still.
+    fn template_of(&self, topic: &str, group: &str) -> String {
+        self.template.replace("{topic}", topic).replace("{group}", group)
+    }
+}
+
+fn named(template: &str, delay: Duration) -> String {
+    template.replace("{delay}", &duration::format(delay).replace(' ', ""))
 }
 
 impl Default for Ladder {
@@ -155,6 +179,25 @@ mod tests {
         assert_eq!(names(&shared), ["orders.retry.30s"]);
         let odd = Ladder::of([Duration::from_millis(90_500)]);
         assert!(is_topic(&names(&odd)[0]), "{:?}", names(&odd));
+    }
+
+    #[test]
+    fn g1_stages_that_were_taken_off_are_known_by_their_names() {
+        let names = ["30s", "1m30s", "90s", "0s", "x", "30s.dlq", "1h"];
+        let mut names: Vec<_> =
+            names.iter().map(|end| format!("orders.billing.retry.{end}")).collect();
+        names.extend(["orders.retry.5m", "orders.shop.retry.5m", "orders"].map(str::to_owned));
+        let former = |ladder: Ladder| {
+            let former = ladder.former(&names, "orders", "billing").into_iter();
+            former.map(|stage| (stage.topic, stage.delay.as_secs())).collect::<Vec<_>>()
+        };
+        let of = |end: &str, delay| (format!("orders.billing.retry.{end}"), delay);
+        assert_eq!(former(Ladder::new()), [of("1m30s", 90)]);
+        let none = Ladder::of([]);
+        assert_eq!(former(none.clone()), [of("30s", 30), of("1m30s", 90), of("1h", 3_600)]);
+        let shared = none.clone().with_names("{topic}.retry.{delay}");
+        assert_eq!(former(shared), [("orders.retry.5m".to_owned(), 300)]);
+        assert_eq!(former(none.with_names("{topic}.{group}.retry")), []);
     }
 
     #[test]

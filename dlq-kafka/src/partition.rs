@@ -53,6 +53,8 @@ struct State {
     opening: Opening,
     /// The offset that was found committed, or the first that was received.
     start: Option<u64>,
+    /// The first offset that was received; what was committed may be asked for later.
+    first: Option<u64>,
     /// Whether there is something to commit.
     is_dirty: bool,
     /// It was given up: nothing that ends now counts.
@@ -161,7 +163,7 @@ impl Partition {
     pub(crate) fn found(&self, committed: Option<(u64, &str)>) {
         let mut state = self.state();
         match committed {
-            None => state.opening = Opening::First,
+            None => (state.opening, state.start) = (Opening::First, state.first),
             Some((position, metadata)) => {
                 state.handover = Handover::take_over(state.handover.owner(), metadata, position);
                 state.start = Some(position);
@@ -196,10 +198,13 @@ impl Partition {
         self.state().end.is_some()
     }
 
-    /// The first record has come, and there was no commit before it.
-    pub(crate) fn starts_at(&self, offset: u64) {
+    /// A record has come before the partition is open. Without a commit the group starts at the first of them.
+    pub(crate) fn comes(&self, offset: u64) {
         let mut state = self.state();
-        state.start.get_or_insert(offset);
+        state.first.get_or_insert(offset);
+        if state.opening == Opening::First {
+            state.start = state.start.or(state.first);
+        }
     }
 
     /// The offset that is to be received next; `None` while that is not known.
@@ -454,6 +459,27 @@ mod tests {
         assert_eq!([500, 50_000].map(|offset| partition.receive_one(offset).deaths), [2, 2]);
         let well = open();
         assert_eq!([5, 50_000].map(|offset| well.receive_one(offset).deaths), [0, 0]);
+    }
+
+    #[test]
+    fn g1_a_partition_without_a_commit_starts_at_the_first_record_that_came() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        let start = || partition.point(false).map(|(position, _)| position);
+        partition.comes(3);
+        assert_eq!(start(), None, "what was committed is not known yet");
+        partition.found(None);
+        assert_eq!(start(), Some(3), "it has to open without another record");
+        partition.comes(4);
+        assert_eq!(start(), Some(3));
+        let quiet = Partition::new(1, "orders".into(), 0, None);
+        quiet.found(None);
+        assert_eq!(quiet.point(false), None);
+        quiet.comes(7);
+        assert_eq!(quiet.point(false).map(|(position, _)| position), Some(7));
+        let known = Partition::new(1, "orders".into(), 0, None);
+        known.comes(5);
+        known.found(Some((2, "")));
+        assert_eq!(known.point(false).map(|(position, _)| position), Some(2));
     }
 
     #[test]

@@ -193,11 +193,10 @@ impl Poller {
         let partition = &piece.partition;
         match partition.opening() {
             Opening::Open => self.take(piece),
-            Opening::Unknown => self.early.push_back(piece),
             Opening::Anew => {}
-            Opening::First => {
+            Opening::Unknown | Opening::First => {
                 if let Some(first) = piece.first() {
-                    partition.starts_at(first);
+                    partition.comes(first);
                 }
                 self.early.push_back(piece);
             }

@@ -39,7 +39,8 @@ const OPENING: &str = "open the topic of dead letters";
 /// # On failure
 ///
 /// [`put`](Sink::put) returns once every replica in sync has every letter. When that is not known, nothing may be
-/// acknowledged; the letters can be put again.
+/// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it is known: a partition that
+/// cannot be written to concerns its own letters only.
 #[derive(Clone, Debug)]
 pub struct KafkaSink {
     producer: Producer,
@@ -173,6 +174,13 @@ fn without_key(message: &Message) -> Message {
 
 impl Sink for KafkaSink {
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
-        join_all(letters.iter().map(|letter| self.bury(letter))).await.into_iter().collect()
+        self.put_each(letters).await?.into_iter().collect()
+    }
+
+    async fn put_each(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
+        Ok(join_all(letters.iter().map(|letter| self.bury(letter))).await)
     }
 }

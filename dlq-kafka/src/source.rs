@@ -43,8 +43,9 @@ const DROPPING: Duration = Duration::from_secs(3);
 /// # Closing
 ///
 /// [`close`](Source::close) stops fetching at once. The group is left when the last delivery in hand is settled, and what
-/// is done is committed before. It never hangs: a client that does not close is left to its thread. A source that is
-/// dropped without being closed leaves as a process that died, except that what is done is committed.
+/// is done is committed before. It never hangs: a client that does not close is left to its thread. Deliveries that are
+/// dropped unsettled come again in the next process, and count as no death. A source that is dropped without being closed
+/// leaves as a process that died, except that what is done is committed.
 #[derive(Debug)]
 pub struct KafkaSource {
     shared: Arc<Shared>,
@@ -339,14 +340,14 @@ impl Source for KafkaSource {
 
 impl Drop for KafkaSource {
     fn drop(&mut self) {
-        if self.shared.phase() >= Phase::Abandoned {
-            return;
-        }
-        if self.shared.phase() == Phase::Closing && self.shared.in_hand() > 0 {
+        match self.shared.phase() {
+            Phase::Abandoned | Phase::Left => return,
             // What is still in hand may end, and leaves the group then.
-            return;
+            Phase::Closing if self.shared.in_hand() > 0 => return,
+            // The thread is about to leave in good order: what was cut off has not killed anybody.
+            Phase::Closing => {}
+            Phase::Running => self.shared.advance(Phase::Abandoned),
         }
-        self.shared.advance(Phase::Abandoned);
         let until = Instant::now() + DROPPING;
         let mut queue = self.shared.queue();
         while queue.phase != Phase::Left {

@@ -50,7 +50,7 @@ pub(crate) struct Span {
 
 type Looked = Vec<(Arc<Partition>, Span)>;
 /// Whether a part is without a record.
-type Found = Vec<(Span, bool)>;
+pub(crate) type Found = Vec<(Span, bool)>;
 type Look = JoinHandle<Result<Vec<(Arc<Partition>, Span, bool)>, SetupError>>;
 
 /// Looks at the ends of partitions in which everything is done.
@@ -187,14 +187,8 @@ impl Tail {
     }
 }
 
-/// Of these parts those in which no record stands. What cannot be read may be one.
-pub(crate) fn without_records(brokers: &Brokers, spans: &[Span]) -> Result<Vec<Span>, SetupError> {
-    let found = find(brokers, spans)?.into_iter();
-    Ok(found.filter_map(|(span, is_empty)| is_empty.then_some(span)).collect())
-}
-
 /// Looks for records in these parts. What cannot be read is left out.
-fn find(brokers: &Brokers, spans: &[Span]) -> Result<Found, SetupError> {
+pub(crate) fn find(brokers: &Brokers, spans: &[Span]) -> Result<Found, SetupError> {
     let answered = |error| SetupError::answered("look at the ends of partitions", error);
     let consumer = looker(brokers, BYTES)?;
     let mut list = TopicPartitionList::new();

@@ -107,6 +107,19 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
         &self,
         letters: Vec<DeadLetter>,
     ) -> impl Future<Output = Result<Vec<Receipt>, StoreError>> + Send;
+
+    /// Writes letters as [`put`](Self::put) does, and says of each whether it is durable, where that can be told apart: an
+    /// inner error is of its letter alone. Here one is of all.
+    ///
+    /// # Errors
+    ///
+    /// When that is not known of any of them; write all of them again.
+    fn put_each(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> impl Future<Output = Result<Vec<Result<Receipt, StoreError>>, StoreError>> + Send {
+        async { Ok(self.put(letters).await?.into_iter().map(Ok).collect()) }
+    }
 }
 
 /// Lists and reads letters.

@@ -9,8 +9,7 @@ use super::{Deployment, Finding, Severity, rules};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::topics::{
-    Cluster, Look, Role, SETTLING, Seen, WantedTopic, blocking, judge, merge, read_settings,
-    topic_name,
+    Cluster, Look, Role, SETTLING, Seen, blocking, judge, merge, read_settings, topic_name,
 };
 
 impl Deployment {
@@ -27,8 +26,8 @@ impl Deployment {
     /// Can be dropped at any time.
     pub async fn check(&self, brokers: &Brokers) -> Result<Vec<Finding>, StoreError> {
         let check = async {
-            let (brokers, wanted) = (brokers.clone(), merge(&self.wanted()?)?);
-            blocking(move || look(&brokers, &wanted)).await
+            let (brokers, deployment) = (brokers.clone(), self.clone());
+            blocking(move || look(&brokers, &deployment)).await
         };
         let mut findings = check.await.map_err(|error| error.for_store("check a deployment"))?;
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -36,10 +35,8 @@ impl Deployment {
     }
 }
 
-fn look(
-    brokers: &Brokers,
-    wanted: &BTreeMap<String, WantedTopic>,
-) -> Result<Vec<Finding>, SetupError> {
+fn look(brokers: &Brokers, deployment: &Deployment) -> Result<Vec<Finding>, SetupError> {
+    let wanted = merge(&deployment.wanted()?)?;
     let mut cluster = Cluster::new(brokers, None)?;
     let mut findings = Vec::new();
     let mut all = BTreeMap::new();
@@ -65,6 +62,9 @@ fn look(
             findings.extend(ageing(&cluster, name, seen).unwrap_or_else(unknown));
         }
     }
+    let former = deployment.former(&cluster.names()?).into_iter();
+    let former = former.filter(|stage| !wanted.contains_key(&stage.topic));
+    findings.extend(former.map(|stage| rules::former(&stage.topic)));
     let mut settings = Vec::new();
     for id in cluster.ids.clone() {
         match cluster.settings(Instant::now(), &[ResourceSpecifier::Broker(id)]) {

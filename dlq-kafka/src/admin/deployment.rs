@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::ladder::Ladder;
+use crate::ladder::{Ladder, Stage};
 use crate::topics::{DlqTopic, RetryTopics, WantedTopic, make, topic_name};
 
 /// What is to be at the brokers. See the [module docs](super).
@@ -90,6 +90,16 @@ impl Deployment {
             wanted.push(self.letters.wanted(topic));
         }
         Ok(wanted)
+    }
+
+    /// Of these topics those that were stages of the consumers once. None where groups share them: they may be of others.
+    pub(super) fn former(&self, names: &[String]) -> Vec<Stage> {
+        let none = Ladder::of([]);
+        let of = |ConsumerPlan { topic, group, ladder }: &ConsumerPlan| {
+            let own = Some(ladder.as_ref().unwrap_or(&none)).filter(|ladder| !ladder.is_shared());
+            own.map(|ladder| ladder.former(names, topic, group)).unwrap_or_default()
+        };
+        self.consumers.iter().flat_map(of).collect()
     }
 }
 

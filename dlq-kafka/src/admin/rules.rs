@@ -41,6 +41,15 @@ pub(super) fn ageless(topic: &str, why: &str) -> Finding {
         .advice(advice)
 }
 
+/// A topic that was a stage of a ladder once.
+pub(super) fn former(topic: &str) -> Finding {
+    let advice = "consumers that start read it besides their ladder, since what waits there was acknowledged; delete it when \
+                  nothing waits there any more";
+    Finding::new(Note, &topic_name(topic), "ladder")
+        .found("no stage of it", "a stage of it, or no topic")
+        .advice(advice)
+}
+
 /// What holds for brokers: each finding once, of the first broker that it is found at.
 pub(super) fn brokers(all: &[(i32, Settings)]) -> Vec<Finding> {
     RULES

@@ -8,10 +8,11 @@ use super::mark;
 use super::member::Member;
 use crate::error::SetupError;
 use crate::reach::{self, PATIENCE, Yields};
-use crate::tail::{Span, without_records};
+use crate::tail::{Span, find};
 
 impl Member {
-    /// Whether the group has confirmed every letter of the topic.
+    /// Whether the group has confirmed every letter of the topic. Where the others cannot be read, nobody will, and that is
+    /// an error.
     pub(super) fn is_at_end(&self) -> Result<bool, SetupError> {
         // That of a topic that is gone says nothing.
         if self.consumer.context().ids.behind(&self.topic).0 {
@@ -41,7 +42,19 @@ impl Member {
                 });
             }
         }
+        if spans.is_empty() {
+            return Ok(true);
+        }
+        let found = find(&self.brokers, &spans)?;
         // The marks of transactions, and what was taken back, are no letters.
-        Ok(spans.is_empty() || without_records(&self.brokers, &spans)?.len() == spans.len())
+        if found.iter().any(|(_, is_empty)| !is_empty) {
+            return Ok(false);
+        }
+        spans.retain(|span| found.iter().all(|(found, _)| found != span));
+        if spans.is_empty() {
+            return Ok(true);
+        }
+        let why = self.why_blocked(spans.iter().map(|span| (span.partition, span.from)))?;
+        why.map_or(Ok(false), |why| Err(SetupError::Unreadable(why)))
     }
 }

@@ -10,6 +10,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::assigned::Assigned;
+use super::blocked::Blocked;
 use super::mark::Mark;
 use super::member::Member;
 use super::{DEFAULTS, FIXED, OPENING, marks};
@@ -102,6 +103,7 @@ pub(super) fn join(
         paused: false,
         look,
         missing: None,
+        blocked: Blocked::default(),
         lease,
     })
 }

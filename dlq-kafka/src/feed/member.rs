@@ -15,7 +15,9 @@ use tokio::sync::oneshot;
 
 use super::READING;
 use super::assigned::Assigned;
+use super::blocked::Blocked;
 use super::mark;
+use crate::blocked::is_of_records;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::reach::{self, Yields};
@@ -81,6 +83,7 @@ pub(super) struct Member {
     pub(super) look: (Instant, Duration),
     /// Since when the topic has been missing, and when it was looked for last.
     pub(super) missing: Option<(Instant, Instant)>,
+    pub(super) blocked: Blocked,
     /// For how long a process serves the group while it asks for nothing.
     pub(super) lease: Duration,
 }
@@ -183,7 +186,10 @@ impl Member {
             taken.retain(|taken| ours.place(taken.partition(), taken.epoch).is_some());
             return (!taken.is_empty()).then_some(Ok(taken));
         }
-        if !ends || self.look.0.elapsed() < self.look.1 {
+        if !ends {
+            return self.tell_blocked().err().map(|error| Err(error.for_store(READING)));
+        }
+        if self.look.0.elapsed() < self.look.1 {
             return None;
         }
         self.look = (Instant::now(), (self.look.1 * 2).min(LOOK[1]));
@@ -265,7 +271,11 @@ impl Member {
                 if is_gone || is_fatal || code.is_some_and(is_refusal) {
                     return Err(self.failed("read", error).for_store(READING));
                 }
-                tracing::warn!(%error, topic = &*self.topic, "the client goes on trying");
+                if code.is_some_and(is_of_records) {
+                    self.blocked.heard();
+                } else {
+                    tracing::warn!(%error, topic = &*self.topic, "the client goes on trying");
+                }
                 Ok(None)
             }
         }

@@ -2,6 +2,7 @@
 
 mod assigned;
 mod away;
+mod blocked;
 mod commits;
 mod end;
 mod join;
@@ -84,6 +85,10 @@ const FIXED: [(&str, &str); 5] = [
 /// without its message: it would be another letter than the same one read later, and be sent back without anything in it.
 /// It stays in the topic; for the store to get it when its message can be read again, have a new group read the topic
 /// from its start: the store has the others already. That the cluster is away, or refuses the login, is an error.
+///
+/// So is a partition whose next records cannot be read, because they are compressed in a way that this build lacks, or are
+/// damaged: it names them, and passes nothing over. It comes once the rest was yielded from a feed that
+/// [ends](Self::until_end); from others it passes (`Unavailable`), comes again while it is so, and the rest goes on.
 ///
 /// Dropping it waits up to three seconds until it has left its group.
 pub struct KafkaFeed {

@@ -207,7 +207,7 @@ struct Asking<'a> {
 impl Asking<'_> {
     fn leaders(&self, topic: &str) -> Result<BTreeMap<u32, i32>, Unanswered> {
         let failed = |error| Unanswered::new(self, &format!("ask for the topic `{topic}`"), error);
-        let metadata = metadata(&self.client, topic, PATIENCE).map_err(failed)?;
+        let metadata = metadata(&self.client, Some(topic), PATIENCE).map_err(failed)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let error = found.and_then(|found| found.error()).map(RDKafkaErrorCode::from);
         let is_unknown = error == Some(RDKafkaErrorCode::UnknownTopicOrPartition);

@@ -76,17 +76,17 @@ fn troubles(consumer: &BaseConsumer<Troubles>) -> Option<(RDKafkaErrorCode, Stri
     consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What is known of a topic. A login that is refused ends the wait; an answer says that what was the trouble is over.
+/// What is known of a topic, or of all. A login that is refused ends the wait; an answer says that what was the trouble is over.
 pub(crate) fn metadata(
     consumer: &BaseConsumer<Troubles>,
-    topic: &str,
+    topic: Option<&str>,
     patience: Duration,
 ) -> KafkaResult<Metadata> {
     let until = Instant::now() + patience;
     let mut ask = FIRST;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        match consumer.fetch_metadata(Some(topic), ask.min(left)) {
+        match consumer.fetch_metadata(topic, ask.min(left)) {
             Err(error) if is_silent(&error) && ask < left => {
                 if troubles(consumer).is_some_and(|(code, _)| is_refusal(code)) {
                     return Err(error);
@@ -155,6 +155,14 @@ impl Cluster {
         failed(&self.brokers, &self.consumer, what, error)
     }
 
+    /// The names of all topics that the user may see.
+    pub(crate) fn names(&self) -> Result<Vec<String>, SetupError> {
+        let metadata = metadata(&self.consumer, None, PATIENCE);
+        let metadata =
+            metadata.map_err(|error| self.failed("ask which topics there are", error))?;
+        Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
+    }
+
     /// The same as [`look`](Self::look), asked again until then of a topic that is missing or has no leader: the broker that
     /// answers may not have heard of it yet.
     pub(crate) fn look_until(&mut self, until: Instant, name: &str) -> Result<Look, SetupError> {
@@ -175,7 +183,7 @@ impl Cluster {
     /// What is known of a topic, without its settings.
     pub(crate) fn look(&mut self, name: &str) -> Result<Look, SetupError> {
         let what = format!("ask for {}", topic_name(name));
-        let metadata = metadata(&self.consumer, name, PATIENCE);
+        let metadata = metadata(&self.consumer, Some(name), PATIENCE);
         let metadata = metadata.map_err(|error| self.failed(&what, error))?;
         self.ids = metadata.brokers().iter().map(rdkafka::metadata::MetadataBroker::id).collect();
         let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
@@ -364,7 +372,7 @@ mod tests {
         let refused = KafkaError::Global(RDKafkaErrorCode::Authentication);
         cluster.consumer.context().error(refused, "the users are not loaded");
         assert!(matches!(silence(), SetupError::Config(_)), "{:?}", silence());
-        metadata(&cluster.consumer, "orders", PATIENCE).unwrap();
+        metadata(&cluster.consumer, Some("orders"), PATIENCE).unwrap();
         assert!(matches!(silence(), SetupError::Unavailable(..)), "{:?}", silence());
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::{Clock as _, SystemClock};
-use dlq_kafka::DlqTopic;
 use dlq_kafka::admin::Severity::{Error, Note, Warning};
+use dlq_kafka::{DlqTopic, Ladder};
 use dlq_services::{Service, or_skip};
 
 use crate::fixture_topics::{Operator, available, is, of_topics, one, ours, shared};
@@ -61,6 +61,12 @@ async fn wrong_settings_of_stages_are_found() {
     is(found("5m", "retention.ms"), Warning, "1h", "1d 5m or more");
     is(found("1h", "partitions"), Warning, "1", "2");
     is(found("1h", "max.message.bytes"), Warning, "1048588", "1114124 or more");
+    let mut shorter = deployment;
+    shorter.consumers[0].ladder = Some(Ladder::of([30, 300].map(Duration::from_secs)));
+    let findings = operator.check(&shorter).await;
+    let former = one(&findings, "topic `late.billing.retry.1h`", "ladder");
+    is(former, Note, "no stage of it", "a stage of it, or no topic");
+    assert!(findings.iter().filter(|finding| finding.setting == "ladder").count() == 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

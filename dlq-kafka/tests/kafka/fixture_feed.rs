@@ -47,6 +47,11 @@ impl Topic {
         Brokers::at(&*self.bootstrap)
     }
 
+    /// Changes a setting; returns once the broker goes by it.
+    pub(crate) async fn alter(&self, setting: &str, value: &str) {
+        topic::alter(&self.config().create().unwrap(), &self.name, setting, value).await;
+    }
+
     /// Writes these numbers, each into the partition of its remainder.
     pub(crate) async fn write(&self, numbers: impl IntoIterator<Item = u32>) {
         let producer: FutureProducer = self.config().create().unwrap();

@@ -21,7 +21,7 @@ const ENDED: &str = "ended";
 const NEW: &str = "begun-late";
 
 /// Returns when the cluster has noticed that nobody leads a partition.
-fn await_leaderless(config: &ClientConfig, topic: &str, partition: i32) {
+pub(crate) fn await_leaderless(config: &ClientConfig, topic: &str, partition: i32) {
     let is_led = || {
         let client: BaseConsumer = config.create().unwrap();
         let found = client.fetch_metadata(Some(topic), PATIENCE).unwrap();

@@ -7,6 +7,7 @@ mod admin;
 mod bad_input;
 mod changing;
 mod feed;
+mod feed_blocked;
 mod fixture;
 mod fixture_bad_input;
 mod fixture_feed;
@@ -25,6 +26,7 @@ mod regressions;
 mod sink;
 mod topic;
 mod topics;
+mod unwritable;
 mod waiting;
 
 mod conformance {

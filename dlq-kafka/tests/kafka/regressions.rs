@@ -134,6 +134,28 @@ async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("taken-off", 1).await;
+    let of = |seconds| place.billing().with_ladder(Ladder::of([Duration::from_secs(seconds)]));
+    let lane = of(1).retry_lane().await.unwrap();
+    place.publish([1]).await;
+    let mut source = of(1).source().await.unwrap();
+    for later in [of(2), place.billing().without_retries()] {
+        let (delivery, settle) = next(&mut source).await;
+        escalate(&lane, delivery).await;
+        settle.settle(DONE).await.unwrap();
+        source.close().await;
+        source = later.source().await.unwrap();
+        let (heard, settle) = next(&mut source).await;
+        assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
+        settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
     if !available() {
         return;
@@ -283,6 +305,24 @@ async fn closing_twice_and_on_one_thread_ends() {
     };
     let ended = tokio::task::spawn_blocking(on_one_thread);
     timeout(PATIENCE, ended).await.expect("it never hangs").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_what_a_stop_has_cut_off_is_no_death() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("stopped", 1).await;
+    place.publish([1]).await;
+    for _ in 0..3 {
+        let mut source = place.billing().without_retries().source().await.unwrap();
+        let (delivery, settle) = next(&mut source).await;
+        assert_eq!(delivery.deliveries(), 1, "nobody has died");
+        source.close().await;
+        // The deadline has passed.
+        drop(settle);
+        drop(source);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -132,14 +132,14 @@ impl Writer {
         if letters.is_empty() {
             return;
         }
-        match self.sink.put(letters).await {
-            Ok(receipts) if receipts.len() == answers.len() => {
-                for (answer, receipt) in answers.into_iter().zip(receipts) {
-                    let _ = answer.send(Answer::Written(receipt));
+        match self.sink.put_each(letters).await {
+            Ok(outcomes) if outcomes.len() == answers.len() => {
+                for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                    let _ = answer.send(outcome.map_or_else(Answer::Failed, Answer::Written));
                 }
             }
-            Ok(receipts) => {
-                let error = Arc::new(miscounted(receipts.len(), answers.len()));
+            Ok(outcomes) => {
+                let error = Arc::new(miscounted(outcomes.len(), answers.len()));
                 fail_all(answers, &error);
             }
             Err(error) if error.is_transient() => fail_all(answers, &Arc::new(error)),

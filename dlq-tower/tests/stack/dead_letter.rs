@@ -313,6 +313,38 @@ async fn a_leader_that_is_dropped_does_not_strand_its_followers() {
     assert_eq!((sink.calls(), sink.held()), (vec![1, 2, 1], 2));
 }
 
+/// A sink that cannot write the letter of offset 4, and says so.
+#[derive(Debug)]
+struct Partly;
+
+impl Sink for Partly {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        self.put_each(letters).await?.into_iter().collect()
+    }
+
+    async fn put_each(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
+        tokio::time::sleep(secs(1)).await;
+        let down = || StoreError::new(StoreErrorKind::Unavailable, "put a letter");
+        let is_away = |letter: &DeadLetter| letter.origin == *delivery(4).origin();
+        let each = letters
+            .iter()
+            .map(|letter| if is_away(letter) { Err(down()) } else { Ok(Receipt::Stored) });
+        Ok(each.collect())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_is_not_written_fails_alone_where_the_sink_says_which() {
+    let service = dying(DeadLetterLayer::new(Partly).writers(1));
+    let settled = all_die(&service, 10).await;
+    let failed: Vec<_> = (0..10).filter(|offset| settled[*offset].is_err()).collect();
+    assert_eq!(failed, [4]);
+    assert!(settled[4].as_ref().is_err_and(|error| error.store_error().is_transient()));
+}
+
 /// A sink that confirms less than it was given.
 #[derive(Debug)]
 struct Miscounting;

@@ -26,13 +26,13 @@ async fn g9_a_retry_topic_that_its_consumer_does_not_read_is_told_beforehand() {
     let ladder = |seconds| Ladder::of([Duration::from_secs(seconds)]);
     let stage =
         |seconds, consumer| ladder(seconds).stages(&shop.topic, consumer).unwrap().remove(0).topic;
-    // The stages of another time.
-    for consumer in ["deaf-billing", "deaf-nobody"] {
-        shop.create(&stage(30, consumer), 1, &[]).await;
-    }
     let consumer = KafkaConsumer::new(&shop.brokers(), &*shop.topic, "deaf-billing");
     let consumer = consumer.with_ladder(ladder(60)).with_missing_topics_created();
     let mut source = consumer.source().await.unwrap();
+    // Stages that were made after it has looked which there are.
+    for consumer in ["deaf-billing", "deaf-nobody"] {
+        shop.create(&stage(30, consumer), 1, &[]).await;
+    }
     let producer: FutureProducer = shop.config().create().unwrap();
     producer.send(FutureRecord::<[u8], _>::to(&shop.topic).payload("1"), PATIENCE).await.unwrap();
     let _ = handle(&mut source).await;
