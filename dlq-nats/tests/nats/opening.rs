@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull, push};
 use async_nats::jetstream::stream;
-use dlq_core::{StoreErrorKind, TransportErrorKind};
+use dlq_core::{Message, Sink as _, StoreErrorKind, TransportErrorKind};
+use dlq_nats::admin::{Deployment, Finding};
 use dlq_nats::{DlqStream, NatsConsumer, NatsFeed, NatsSink, ingest_marks};
+use dlq_testkit::fixtures::letter_of;
 
 use crate::fixture::{STREAM, Server, available, billing, consumer};
 
@@ -47,6 +49,54 @@ async fn a_bound_that_would_evict_letters_is_reported() {
     server.context.update_stream(config).await.unwrap();
     let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
     assert!(error.to_string().contains("would lose what it keeps"), "{error}");
+}
+
+/// Whatever `discard` says, a server removes what is oldest on a subject, unless it is told to refuse there, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_a_bound_of_each_subject_that_would_evict_letters_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let mut config = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    config.max_messages_per_subject = 1;
+    server.context.update_stream(config.clone()).await.unwrap();
+    let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    let text = error.to_string();
+    assert!(text.contains("`max_msgs_per_subject` is 1") && text.contains("lose"), "{text}");
+    let findings = Deployment::default().check(&server.client).await.unwrap();
+    let names_it = |found: &Finding| found.setting == "max_msgs_per_subject";
+    assert!(findings.iter().any(names_it), "{findings:#?}");
+    config.discard_new_per_subject = true;
+    server.context.update_stream(config).await.unwrap();
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let letter = |number| letter_of(Message::new("orders.created", number), 7);
+    sink.put(vec![letter("1")]).await.unwrap();
+    let error = sink.put(vec![letter("2")]).await.unwrap_err();
+    assert!(error.to_string().contains("stream `DLQ` takes no more"), "{error}");
+    assert_eq!(server.stored("DLQ").await[0].payload, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_takes_no_large_messages_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let mut config = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    let most = server.client.max_payload();
+    config.max_message_size = i32::try_from(most - 1).unwrap();
+    server.context.update_stream(config.clone()).await.unwrap();
+    let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("`max_msg_size` is"), "{error}");
+    // As large as anything can be.
+    config.max_message_size += 1;
+    server.context.update_stream(config).await.unwrap();
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
