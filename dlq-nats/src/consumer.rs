@@ -32,9 +32,10 @@ pub enum Start {
 /// Processes that describe the same consumer share its messages. Name it as the handler is named: replayed letters are
 /// recognised by that name.
 ///
-/// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries and without
-/// a backoff. It is created when it is not there; one that exists with other settings is reported, never changed. Its
-/// [lease](Self::with_lease) is taken as it is.
+/// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries, without a
+/// backoff, and without an `inactive_threshold`, after which the server would delete it. It is created when it is not
+/// there; one that exists with other settings is reported, never changed. Its [lease](Self::with_lease) is taken as it
+/// is.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct NatsConsumer {

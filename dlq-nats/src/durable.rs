@@ -242,6 +242,11 @@ impl Durable {
         wrong.why("backoff", word(&found.backoff), word(&Vec::<Duration>::new()), why);
         wrong.see("ack_wait", word(&found.ack_wait), word(&self.lease));
         wrong.why("headers_only", yes(found.headers_only), yes(false), "since payloads are needed");
+        let why = "since the server deletes it when nobody pulls for so long, and with it where it stood; the stream gives it \
+                   to consumers by its `consumer_limits`";
+        let threshold = found.inactive_threshold;
+        let threshold = if threshold.is_zero() { none() } else { word(&threshold) };
+        wrong.why("inactive_threshold", threshold, none(), why);
         let mut theirs = found.filter_subjects.clone();
         theirs.extend(Some(found.filter_subject.clone()).filter(|filter| !filter.is_empty()));
         theirs.sort_unstable();

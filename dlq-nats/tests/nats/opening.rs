@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, pull, push};
 use async_nats::jetstream::stream;
 use dlq_core::{Message, Sink as _, StoreErrorKind, TransportErrorKind};
-use dlq_nats::admin::{Deployment, Finding};
+use dlq_nats::admin::{ConsumerPlan, Deployment, Finding};
 use dlq_nats::{DlqStream, NatsConsumer, NatsFeed, NatsSink, ingest_marks};
 use dlq_testkit::fixtures::letter_of;
 
@@ -175,6 +175,31 @@ async fn a_consumer_that_would_drop_messages_is_reported() {
     stream.create_consumer(pushing).await.unwrap();
     let error = NatsConsumer::new(STREAM, "pushing").source(&server.client).await.unwrap_err();
     assert!(error.to_string().contains("`deliver_subject` is somewhere"), "{error}");
+}
+
+/// The server would delete it while nobody pulls, and with it where it stood: whoever creates it anew skips messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_consumer_that_the_server_would_delete_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut config = server.context.get_stream(STREAM).await.unwrap().cached_info().config.clone();
+    config.consumer_limits = Some(stream::ConsumerLimits {
+        inactive_threshold: Duration::from_secs(3600),
+        ..stream::ConsumerLimits::default()
+    });
+    server.context.update_stream(config).await.unwrap();
+    let error = billing().source(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    let text = error.to_string();
+    assert!(text.contains("`inactive_threshold` is 3600s, asked was none"), "{text}");
+    assert!(text.contains("`consumer_limits`"), "{text}");
+    let mut deployment = Deployment::default();
+    deployment.consumers.push(ConsumerPlan::new(STREAM, "billing"));
+    let findings = deployment.check(&server.client).await.unwrap();
+    let names_it = |found: &Finding| found.setting == "inactive_threshold";
+    assert!(findings.iter().any(names_it), "{findings:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
