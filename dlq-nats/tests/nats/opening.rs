@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, pull, push};
+use async_nats::jetstream::consumer::{AckPolicy, PriorityPolicy, pull, push};
 use async_nats::jetstream::stream;
 use dlq_core::{Message, Sink as _, StoreErrorKind, TransportErrorKind};
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding};
 use dlq_nats::{DlqStream, NatsConsumer, NatsFeed, NatsSink, ingest_marks};
 use dlq_testkit::fixtures::letter_of;
 
-use crate::fixture::{STREAM, Server, available, billing, consumer};
+use crate::fixture::{STREAM, Server, available, billing, consumer, handle, number};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_with_other_settings_is_reported_and_not_changed() {
@@ -200,6 +200,41 @@ async fn g1_a_consumer_that_the_server_would_delete_is_reported() {
     let findings = deployment.check(&server.client).await.unwrap();
     let names_it = |found: &Finding| found.setting == "inactive_threshold";
     assert!(findings.iter().any(names_it), "{findings:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_would_refuse_to_be_pulled_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let theirs = |name: &str| pull::Config {
+        durable_name: Some(name.to_owned()),
+        filter_subject: "orders.>".to_owned(),
+        ..pull::Config::default()
+    };
+    let brief = pull::Config { max_expires: Duration::from_secs(1), ..theirs("brief") };
+    stream.create_consumer(brief).await.unwrap();
+    let error = consumer("brief").source(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("`max_expires` is 1s, asked was 30s or more"), "{error}");
+    // No more is asked for than it gives.
+    let few = pull::Config { max_batch: 1, ..theirs("few") };
+    stream.create_consumer(few).await.unwrap();
+    let mut source = consumer("few").source(&server.client).await.unwrap();
+    server.publish([1, 2]).await;
+    for wanted in [1, 2] {
+        assert_eq!(number(&handle(&mut source).await.unwrap()), wanted);
+    }
+    let grouped = pull::Config {
+        priority_policy: PriorityPolicy::Overflow,
+        priority_groups: vec!["jobs".to_owned()],
+        ..theirs("grouped")
+    };
+    stream.create_consumer(grouped).await.unwrap();
+    let error = consumer("grouped").source(&server.client).await.unwrap_err();
+    assert!(error.to_string().contains("`priority_groups` is [\"jobs\"]"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
