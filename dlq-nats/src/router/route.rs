@@ -196,7 +196,7 @@ impl Shared {
             }
         }
         let reading =
-            Reading { consumer: Arc::from(advisory.consumer.as_str()), ..self.reading.clone() };
+            Reading { consumer: Arc::from(advisory.calls_itself()), ..self.reading.clone() };
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found);
         let letter = letter_of(&delivery, advisory, has_payload);
