@@ -32,9 +32,10 @@ pub enum Start {
 /// Processes that describe the same consumer share its messages. Letters that come back are known by the names of the
 /// handlers, which a [consumer](dlq_core::Source::yields_to) tells the source.
 ///
-/// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries and without
-/// a backoff. It is created when it is not there; one that exists with other settings is reported, never changed. Its
-/// [lease](Self::with_lease) is taken as it is.
+/// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries, without a
+/// backoff, and without an `inactive_threshold`, after which the server would delete it. It is created when it is not
+/// there; one that exists with other settings is reported, never changed. Its [lease](Self::with_lease) and its `max_batch`
+/// are taken as they are.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct NatsConsumer {

@@ -12,6 +12,7 @@ use crate::consumer::Start;
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::permissions::acknowledged;
+use crate::pull::EXPIRES;
 use crate::streams::{self, find};
 use crate::version::{self, FILTERS};
 
@@ -48,6 +49,8 @@ pub(crate) struct Durable {
     pub(crate) max_ack_pending: i64,
     /// What it is to say of itself.
     pub(crate) metadata: HashMap<String, String>,
+    /// For how many messages it may be asked at once, as it was found: its `max_batch`.
+    pub(crate) most: usize,
     /// When the stream was created, and up to which sequence everything was settled.
     seen: Option<(String, u64)>,
 }
@@ -55,8 +58,8 @@ pub(crate) struct Durable {
 impl Durable {
     pub(crate) fn new(of: Of, name: String, lease: Duration) -> Self {
         let (filters, start) = (Vec::new(), Start::Earliest);
-        let metadata = HashMap::new();
-        Self { of, name, filters, start, lease, max_ack_pending: -1, metadata, seen: None }
+        let (max_ack_pending, most, metadata) = (-1, usize::MAX, HashMap::new());
+        Self { of, name, filters, start, lease, max_ack_pending, metadata, most, seen: None }
     }
 
     /// Makes sure that stream and consumer are there as they should be.
@@ -93,6 +96,8 @@ impl Durable {
             );
             self.lease = info.config.ack_wait;
         }
+        let most = usize::try_from(info.config.max_batch).ok().filter(|most| *most > 0);
+        self.most = most.unwrap_or(usize::MAX);
         self.seen = Some((created, info.ack_floor.stream_sequence));
         Ok(())
     }
@@ -212,7 +217,7 @@ impl Durable {
     }
 
     /// Whether the consumer that is there can be worked with. It is never changed. A lease is taken as it is, since none
-    /// loses messages, unless it is too short to be kept.
+    /// loses messages, unless it is too short to be kept; and so is `max_batch`.
     fn check(&self, found: &Config) -> Result<(), SetupError> {
         let mut wrong = self.differences(found);
         if found.ack_wait >= self.lease.min(SHORTEST_LEASE) {
@@ -242,6 +247,12 @@ impl Durable {
         wrong.why("backoff", word(&found.backoff), word(&Vec::<Duration>::new()), why);
         wrong.see("ack_wait", word(&found.ack_wait), word(&self.lease));
         wrong.why("headers_only", yes(found.headers_only), yes(false), "since payloads are needed");
+        let why = "since the server deletes it when nobody pulls for so long, and with it where it stood; the stream gives it \
+                   to consumers by its `consumer_limits`";
+        let threshold = found.inactive_threshold;
+        let threshold = if threshold.is_zero() { none() } else { word(&threshold) };
+        wrong.why("inactive_threshold", threshold, none(), why);
+        self.pulling(found, &mut wrong);
         let mut theirs = found.filter_subjects.clone();
         theirs.extend(Some(found.filter_subject.clone()).filter(|filter| !filter.is_empty()));
         theirs.sort_unstable();
@@ -253,5 +264,22 @@ impl Durable {
             wrong.see("metadata", format!("{name}={theirs}"), format!("{name}={ours}"));
         }
         wrong
+    }
+
+    /// By what the server would refuse every request for messages.
+    fn pulling(&self, found: &Config, wrong: &mut Differences) {
+        let longest = found.max_expires;
+        if !longest.is_zero() && longest < EXPIRES {
+            let wanted = format!("{} or more", word(&EXPIRES));
+            let why = "since the server refuses who waits for longer";
+            wrong.why("max_expires", word(&longest), wanted, why);
+        }
+        let why = "since the server refuses who asks for no group";
+        wrong.why(
+            "priority_groups",
+            word(&found.priority_groups),
+            word(&Vec::<String>::new()),
+            why,
+        );
     }
 }

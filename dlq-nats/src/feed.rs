@@ -9,14 +9,14 @@ use bytes::Bytes;
 use dlq_core::ingest::{Content, Fed, Feed};
 use dlq_core::{Origin, Position, StoreError, StoreErrorKind};
 use futures_util::{FutureExt as _, TryStreamExt as _};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::leader::{self, Which};
 use crate::letters::StoredLetter;
-use crate::permissions;
+use crate::permissions::{self, unanswered};
 use crate::publish::unwritable;
 use crate::pull::{Fetched, Puller};
 use crate::streams::{DlqStream, find};
@@ -31,6 +31,8 @@ const ACK: Bytes = Bytes::from_static(b"+ACK");
 const PREFETCH: usize = 512;
 /// How long a feed that ends waits for a letter before it asks whether there are more.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long a confirmation may take to be sent.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The letters of a [`DlqStream`] in the order in which they were written, by a durable consumer of that stream: what
 /// was confirmed does not come again, to whichever process.
@@ -233,11 +235,19 @@ impl Feed for NatsFeed {
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
         const CONFIRMING: &str = "confirm dead letters";
-        for reply in self.unconfirmed.drain(..) {
-            let sent = self.client.publish(reply, ACK).await;
-            sent.map_err(|error| unwritable(CONFIRMING, error))?;
-        }
-        self.client.flush().await.map_err(|error| unwritable(CONFIRMING, error))
+        let replies = std::mem::take(&mut self.unconfirmed);
+        let sending = async {
+            for reply in replies {
+                let sent = self.client.publish(reply, ACK).await;
+                sent.map_err(|error| unwritable(CONFIRMING, error))?;
+            }
+            self.client.flush().await.map_err(|error| unwritable(CONFIRMING, error))
+        };
+        // Without a connection the client would wait for one without end.
+        timeout(PATIENCE, sending).await.unwrap_or_else(|_| {
+            let why = unanswered(&self.client, "$JS.ACK.>");
+            Err(StoreError::new(StoreErrorKind::Unavailable, CONFIRMING).with_detail(why))
+        })
     }
 }
 

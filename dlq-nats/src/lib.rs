@@ -98,6 +98,7 @@ mod sink;
 mod source;
 mod streams;
 mod subjects;
+mod vain;
 mod version;
 mod wire;
 

@@ -17,6 +17,18 @@ pub(crate) fn token(text: &str) -> String {
     if token.is_empty() { "=".to_owned() } else { token }
 }
 
+/// The text of which this is the [`token`]; `None` when it is of none.
+pub(crate) fn text(token_of: &str) -> Option<String> {
+    let mut parts = token_of.split('=');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok().filter(|text| token(text) == token_of)
+}
+
 /// Whether something can be published to a subject of this name.
 pub(crate) fn is_subject(text: &str) -> bool {
     text.len() <= LONGEST
@@ -47,6 +59,16 @@ mod tests {
         assert_ne!(token("a=2Eb"), token("a.b"));
         assert_eq!(token(""), "=");
         assert!(is_subject(&token("a b\0>*.é")));
+    }
+
+    #[test]
+    fn a_token_is_read_back_and_what_is_none_is_not() {
+        for name in ["payments.charge", "a b\0>*.é", "a=2Eb", "plain-1_x"] {
+            assert_eq!(text(&token(name)).as_deref(), Some(name));
+        }
+        for none in ["a=b", "a=2e", "a=", "a=C3", "a=41", "a.b", "=="] {
+            assert_eq!(text(none), None, "{none}");
+        }
     }
 
     #[test]

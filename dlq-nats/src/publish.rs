@@ -147,7 +147,8 @@ impl To<'_> {
         let code = answer(&error).map(jetstream::Error::error_code);
         let advice = if code == Some(STORE_FAILED) {
             format!(
-                "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or remove what is settled"
+                "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or that of \
+                 each subject, or remove what is settled"
             )
         } else if error.kind() == PublishErrorKind::TimedOut {
             format!("; {}", unanswered(&self.context.client(), subject))
@@ -207,7 +208,7 @@ impl Failed {
         let payload = message.payload().map_or(0, Bytes::len);
         let text = format!(
             "the message on `{}` ({payload} bytes of payload) is more than the server takes in one message; nothing is \
-             acknowledged; raise `max_payload`, or use a store",
+             acknowledged; raise `max_payload`, see that the stream has no `max_msg_size`, or use a store",
             message.subject().chars().take(80).collect::<String>()
         );
         StoreError::new(StoreErrorKind::Refused, operation).with_detail(text).with_source(error)

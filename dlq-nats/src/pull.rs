@@ -18,9 +18,10 @@ use crate::error::{SetupError, unavailable};
 use crate::floor::Floor;
 use crate::place::Place;
 use crate::settle::{PROGRESS, nak};
+use crate::vain::Vain;
 
 /// How long the server keeps a request that it cannot fill.
-const EXPIRES: Duration = Duration::from_secs(30);
+pub(crate) const EXPIRES: Duration = Duration::from_secs(30);
 /// How often the server says that it still knows of a request.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// How long the server may be silent until its request is taken for lost.
@@ -68,6 +69,7 @@ pub(crate) struct Puller {
     connects: u64,
     /// Whether stream and consumer have to be looked at before the server is asked again.
     doubtful: bool,
+    vain: Vain,
     /// Whether a message has come again, so that they are worth a look.
     again: bool,
     looked: Instant,
@@ -97,6 +99,7 @@ impl Puller {
             renew: now,
             connects: 0,
             doubtful: false,
+            vain: Vain::default(),
             again: false,
             looked: now,
             looking: JoinSet::new(),
@@ -207,11 +210,14 @@ impl Puller {
                 (self.durable, self.doubtful, self.floor) = (durable, false, Floor::default());
                 // Under a shorter lease what is ready is renewed earlier.
                 self.renew = Instant::now();
+                if is_due {
+                    self.vain.told(&self.client, &self.durable)?;
+                }
             }
             // What still works is not given up because something else is silent.
             Some(Ok(Err(SetupError::Unavailable(..)))) if !self.doubtful => {}
             Some(Ok(Err(error))) => {
-                self.doubtful = true;
+                (self.doubtful, self.vain) = (true, Vain::default());
                 self.slow();
                 return Err(error.passing().for_transport("fetch"));
             }
@@ -247,7 +253,7 @@ impl Puller {
         self.heard = Instant::now();
         let Some(status) = message.status.map(|status| status.as_u16()) else {
             self.asked = self.asked.saturating_sub(1);
-            self.pause = FIRST_PAUSE;
+            (self.pause, self.vain) = (FIRST_PAUSE, Vain::default());
             let read = message.reply.clone().and_then(|to| Some((Place::read(&to)?, to)));
             match read {
                 Some((place, reply)) => {
@@ -265,26 +271,27 @@ impl Puller {
         };
         let description = message.description.as_deref().unwrap_or_default();
         match status {
-            100 => {}
+            100 => self.vain = Vain::default(),
             404 | 408 => {
                 let left = message.headers.as_ref().and_then(|headers| {
                     headers.get("Nats-Pending-Messages")?.as_str().parse::<usize>().ok()
                 });
                 self.asked = left.map_or(0, |left| self.asked.saturating_sub(left));
-                self.pause = FIRST_PAUSE;
+                (self.pause, self.vain) = (FIRST_PAUSE, Vain::default());
             }
             _ => {
-                tracing::debug!(
-                    status,
-                    description,
-                    consumer = self.durable.name,
-                    "a request ended"
-                );
-                self.asked = 0;
-                self.doubtful = true;
+                let refused = format!("{status} {description}");
+                tracing::debug!(refused, consumer = self.durable.name, "a request ended");
+                self.doubt(Some(refused));
                 self.slow();
             }
         }
+    }
+
+    /// What was asked comes to nothing.
+    fn doubt(&mut self, refused: Option<String>) {
+        (self.asked, self.doubtful) = (0, true);
+        self.vain.count(refused);
     }
 
     /// What has waited here for a quarter of its lease is given a new one. What may have lost it, because nobody came
@@ -317,8 +324,9 @@ impl Puller {
         self.watch();
         // The next one is about to be yielded, after which nobody may come back for long.
         let kept = self.ready.len().saturating_sub(1);
-        let wanted = self.prefetch.saturating_sub(self.asked + kept);
-        let worth = (self.prefetch / 2).max(1);
+        let prefetch = self.prefetch.min(self.durable.most);
+        let wanted = prefetch.saturating_sub(self.asked + kept);
+        let worth = (prefetch / 2).max(1);
         if self.doubtful || wanted < worth || Instant::now() < self.not_before {
             return Ok(());
         }
@@ -348,8 +356,7 @@ impl Puller {
         }
         if self.asked > 0 && self.heard.elapsed() > SILENCE {
             tracing::warn!(consumer = self.durable.name, "the server is silent; it is asked again");
-            self.asked = 0;
-            self.doubtful = true;
+            self.doubt(None);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::error::unavailable;
 
 /// How long one word to the server may take.
 const WORD: Duration = Duration::from_secs(5);
-/// Between two tries of an acknowledgement that the server did not confirm.
+/// Between two tries of what the server did not confirm.
 const PAUSE: Duration = Duration::from_millis(200);
 /// For how long an acknowledgement is tried, however long the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,9 +40,10 @@ impl Server {
 /// Ends a delivery of a [`NatsSource`](crate::NatsSource).
 ///
 /// Every word is a request that the server answers, so that what is settled is settled: an acknowledgement that was
-/// only sent is lost with the connection. One that is not confirmed is sent again until the lease has ended, since to
-/// acknowledge twice does no harm. The server takes the word of whoever had the message last or before: a late
-/// acknowledgement ends it, too.
+/// only sent is lost with the connection. What is not confirmed, be it an acknowledgement or that the lease is to begin
+/// anew, is said again until the lease has ended, since to say it twice does no harm, and since a consumer between two
+/// leaders hears nothing. For the same reason a lease is never `Lost` while it is extended: that nobody hears may pass. The
+/// server takes the word of whoever had the message last or before: a late acknowledgement ends it, too.
 #[derive(Debug)]
 pub struct NatsSettle {
     server: Arc<Server>,
@@ -75,7 +76,8 @@ impl NatsSettle {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == RequestErrorKind::NoResponders => {
                 let text = "the server does not know the consumer, or not yet";
-                Err(TransportError::new(TransportErrorKind::Lost, operation).with_detail(text))
+                let error = TransportError::new(TransportErrorKind::Unavailable, operation);
+                Err(error.with_detail(text))
             }
             Err(error) => Err(unavailable(operation, error)),
         }
@@ -83,13 +85,7 @@ impl NatsSettle {
 
     async fn acknowledge(&self) -> Result<(), TransportError> {
         let until = self.ends.min(Instant::now() + PATIENCE);
-        loop {
-            let outcome = self.server.acks.acknowledge(&self.reply).await;
-            if outcome.is_ok() || Instant::now() + PAUSE >= until {
-                return outcome;
-            }
-            sleep(PAUSE).await;
-        }
+        insist(until, || self.server.acks.acknowledge(&self.reply)).await
     }
 
     /// Removes what stands aside. What stays when this fails, or the process dies before, is unused and does no harm.
@@ -103,6 +99,20 @@ impl NatsSettle {
                 tracing::warn!(%error, sequence, "a part of a settled retry record was not removed");
             }
         }
+    }
+}
+
+/// Tries it until it succeeds, and not again when it is later than `until`.
+async fn insist<T, F>(until: Instant, say: impl Fn() -> F) -> Result<T, TransportError>
+where
+    F: Future<Output = Result<T, TransportError>>,
+{
+    loop {
+        let outcome = say().await;
+        if outcome.is_ok() || Instant::now() + PAUSE >= until {
+            return outcome;
+        }
+        sleep(PAUSE).await;
     }
 }
 
@@ -136,9 +146,12 @@ impl Settle for NatsSettle {
     }
 
     async fn extend(&mut self) -> Result<(), TransportError> {
-        let begun = Instant::now();
-        self.say("extend a lease", PROGRESS, WORD.min(self.lease)).await?;
-        self.ends = begun + self.lease;
+        let progress = || async {
+            let begun = Instant::now();
+            self.say("extend a lease", PROGRESS, WORD.min(self.lease)).await?;
+            Ok(begun)
+        };
+        self.ends = insist(self.ends, progress).await? + self.lease;
         Ok(())
     }
 

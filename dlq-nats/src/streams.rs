@@ -273,15 +273,15 @@ pub(crate) fn base(replicas: usize) -> Config {
 /// Creates the stream, or sees that the one that is there will do.
 pub(crate) async fn ensure(context: &Context, wanted: &Config) -> Result<Info, SetupError> {
     if let Some(info) = find(context, &wanted.name).await? {
-        return check(info, wanted);
+        return check(context, info, wanted);
     }
     let what = format!("create stream `{}`", wanted.name);
     match context.create_stream(wanted.clone()).await {
-        Ok(stream) => check(stream.cached_info().clone(), wanted),
+        Ok(stream) => check(context, stream.cached_info().clone(), wanted),
         Err(error) => {
             // Another process may have been faster.
             if let Some(info) = find(context, &wanted.name).await? {
-                return check(info, wanted);
+                return check(context, info, wanted);
             }
             Err(match error.kind() {
                 CreateStreamErrorKind::JetStream(answer) => SetupError::answered(&what, answer),
@@ -324,8 +324,8 @@ pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, 
     }
 }
 
-fn check(info: Info, wanted: &Config) -> Result<Info, SetupError> {
-    let wrong = differences(&info.config, wanted);
+fn check(context: &Context, info: Info, wanted: &Config) -> Result<Info, SetupError> {
+    let wrong = differences(&info.config, wanted, context.client().max_payload());
     if wrong.0.is_empty() {
         return Ok(info);
     }
@@ -335,18 +335,26 @@ fn check(info: Info, wanted: &Config) -> Result<Info, SetupError> {
     )))
 }
 
-/// What keeps a stream from being one of ours.
-pub(crate) fn differences(found: &Config, wanted: &Config) -> Differences {
+/// What keeps a stream from being one of ours, at servers that take messages as large as `max_payload`.
+pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -> Differences {
     let mut wrong = settings(found, wanted);
     wrong.see("discard", word(&found.discard), word(&wanted.discard));
     wrong.see("no_ack", word(&found.no_ack), word(&false));
     wrong.see("sealed", word(&found.sealed), word(&false));
     wrong.see("mirror", word(&found.mirror.is_some()), word(&false));
-    if found.discard == DiscardPolicy::Old {
-        for (setting, bound) in bounds(found) {
-            let why = "with `discard` Old it would lose what it keeps";
-            wrong.why(setting, bound.to_string(), "-1".to_owned(), why);
-        }
+    for (setting, bound) in evicting(found) {
+        let why = if found.discard == DiscardPolicy::Old {
+            "with `discard` Old it would lose what it keeps"
+        } else {
+            "without `discard_new_per_subject` it would lose what it keeps, whatever `discard` says"
+        };
+        wrong.why(setting, bound.to_string(), "-1".to_owned(), why);
+    }
+    let most = usize::try_from(found.max_message_size).unwrap_or(0);
+    if (1..max_payload).contains(&most) {
+        let why = "since letters have more headers than their messages, and parts of what is too large are as large as \
+                   `max_payload`";
+        wrong.why("max_msg_size", most.to_string(), "-1".to_owned(), why);
     }
     wrong
 }
@@ -368,13 +376,22 @@ pub(crate) fn settings(found: &Config, wanted: &Config) -> Differences {
     wrong
 }
 
+const EACH: &str = "max_msgs_per_subject";
+
 /// The bounds that a stream has.
 pub(crate) fn bounds(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
     [
         ("max_msgs", config.max_messages),
         ("max_bytes", config.max_bytes),
-        ("max_msgs_per_subject", config.max_messages_per_subject),
+        (EACH, config.max_messages_per_subject),
     ]
     .into_iter()
     .filter(|(_, bound)| *bound > 0)
+}
+
+/// Those at which it removes what is oldest, and refuses nothing. One for each subject refuses only when that is said.
+pub(crate) fn evicting(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
+    let all = config.discard == DiscardPolicy::Old;
+    let each = all || !config.discard_new_per_subject;
+    bounds(config).filter(move |(setting, _)| if *setting == EACH { each } else { all })
 }

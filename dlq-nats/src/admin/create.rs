@@ -106,7 +106,12 @@ async fn make_stream(
     done: &mut Created,
 ) -> Result<(), SetupError> {
     if let Some(found) = streams::find(context, &wanted.name).await? {
-        done.differs.extend(rules::stream_differs(&found.config, wanted, ours));
+        done.differs.extend(rules::stream_differs(
+            &found.config,
+            wanted,
+            ours,
+            context.client().max_payload(),
+        ));
     } else {
         streams::ensure(context, wanted).await?;
         done.created.push(stream_name(&wanted.name));

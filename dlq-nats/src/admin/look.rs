@@ -236,7 +236,8 @@ impl Look<'_> {
                 }
                 continue;
             };
-            self.findings.extend(rules::stream_differs(&info.config, &wanted, true));
+            let most = facts.max_payload;
+            self.findings.extend(rules::stream_differs(&info.config, &wanted, true, most));
             self.findings.extend(rules::own(info, facts));
             if wanted.allow_message_schedules && !info.config.allow_message_schedules {
                 let advice = "retries that wait are held by delayed redelivery, which costs the server memory for each; \
@@ -376,7 +377,12 @@ impl Look<'_> {
             };
             let plan = self.deployment.streams.iter().find(|plan| plan.name == name);
             if let Some(wanted) = plan.and_then(|plan| plan.config()) {
-                self.findings.extend(rules::stream_differs(&info.config, &wanted, false));
+                self.findings.extend(rules::stream_differs(
+                    &info.config,
+                    &wanted,
+                    false,
+                    facts.max_payload,
+                ));
             }
             let is_watched = watch.as_ref().is_some_and(|watch| watch.includes_stream(&name));
             let none = Vec::new();

@@ -64,10 +64,16 @@ pub(super) fn differ(subject: &str, severity: Severity, wrong: Differences) -> V
     wrong.0.into_iter().map(finding).collect()
 }
 
-pub(super) fn stream_differs(found: &Config, wanted: &Config, ours: bool) -> Vec<Finding> {
+/// What a stream has otherwise than wanted; one of ours at servers that take messages as large as `max_payload`.
+pub(super) fn stream_differs(
+    found: &Config,
+    wanted: &Config,
+    ours: bool,
+    max_payload: usize,
+) -> Vec<Finding> {
     let subject = stream_name(&found.name);
     if ours {
-        differ(&subject, Error, streams::differences(found, wanted))
+        differ(&subject, Error, streams::differences(found, wanted, max_payload))
     } else {
         differ(&subject, Warning, streams::settings(found, wanted))
     }
@@ -141,16 +147,6 @@ pub(super) fn own(info: &Info, facts: &Facts) -> Vec<Finding> {
                 .advice(advice),
         );
     }
-    let most = usize::try_from(config.max_message_size).unwrap_or(0);
-    if most > 0 && most < facts.max_payload {
-        let advice = "a letter has up to 64 KiB of headers more than its message had, and parts of what is too large are \
-                      as large as `max_payload`; set `max_msg_size` to -1";
-        findings.push(
-            Finding::new(Error, &subject, "max_msg_size")
-                .found(most.to_string(), format!("-1, or `max_payload` ({})", facts.max_payload))
-                .advice(advice),
-        );
-    }
     findings
 }
 
@@ -199,16 +195,15 @@ pub(super) fn source(info: &Info, facts: &Facts, has_router: bool) -> Vec<Findin
     }
     // In a work queue everything that is there waits to be handled.
     let severity = if drops { Warning } else { Note };
-    let mut bounds: Vec<(&str, String)> = Vec::new();
-    if config.discard == DiscardPolicy::Old {
-        bounds.extend(streams::bounds(config).map(|(setting, bound)| (setting, bound.to_string())));
-    }
+    let evicting = streams::evicting(config);
+    let mut bounds: Vec<_> =
+        evicting.map(|(setting, bound)| (setting, bound.to_string())).collect();
     if !config.max_age.is_zero() {
         bounds.push(("max_age", time(config.max_age)));
     }
     for (setting, bound) in bounds {
         let advice = "what reaches it is removed whether it was handled or not; watch how far consumers are behind, or \
-                      set `discard` to new";
+                      set `discard` to new, and for each subject `discard_new_per_subject`";
         findings
             .push(Finding::new(severity, &subject, setting).found(bound, "none").advice(advice));
     }

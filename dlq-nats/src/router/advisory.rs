@@ -3,6 +3,8 @@
 use dlq_core::{ErrorClass, Reason, Timestamp};
 use serde::Deserialize;
 
+use crate::names;
+
 /// Advisories of messages that were handed out as often as the consumer allows.
 pub(crate) const MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>";
 /// Advisories of messages that a consumer refused for good, or that were deleted before it acknowledged them.
@@ -88,6 +90,12 @@ impl Advisory {
             Kind::Terminated => true,
             Kind::Removed => false,
         }
+    }
+
+    /// The consumer as it calls itself. Those of ours write their name as the server takes it, unless they were given
+    /// another for it.
+    pub(super) fn calls_itself(&self) -> String {
+        names::text(&self.consumer).unwrap_or_else(|| self.consumer.clone())
     }
 
     /// The message and the consumer that it is about.

@@ -140,8 +140,9 @@ impl EventRouterBuilder {
         self
     }
 
-    /// Expects watched consumers to have this `max_deliver`, and reports those that have another one. Defaults to no
-    /// expectation.
+    /// Expects watched consumers to have this `max_deliver`, and reports durable ones that have another one. Those that
+    /// have no limit, as ours, give nothing up and are reported only where they are [named](Self::consumer). Defaults to
+    /// no expectation.
     pub fn max_retries(mut self, deliveries: u32) -> Self {
         self.config.max_retries = Some(deliveries);
         self

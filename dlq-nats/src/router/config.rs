@@ -27,8 +27,8 @@ pub struct RouterConfig {
     pub streams: Vec<String>,
     /// Single consumers to watch. Defaults to all, unless there are `streams`.
     pub consumers: Vec<Watched>,
-    /// The `max_deliver` that watched consumers are expected to have; one with another value is reported. Defaults to
-    /// none: every value will do.
+    /// The `max_deliver` that watched consumers are expected to have; a durable one with another value is reported, and
+    /// one without a limit when it is among `consumers`. Defaults to none: every value will do.
     pub max_retries: Option<u32>,
     /// How often consumers are looked at, and those without workers made to say what they gave up. Defaults to 5 s.
     #[serde(with = "duration")]

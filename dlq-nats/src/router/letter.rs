@@ -42,7 +42,7 @@ pub(super) fn delivery_of(
 /// The letter of `delivery`.
 pub(super) fn letter_of(delivery: &Delivery, advisory: &Advisory, has_payload: bool) -> DeadLetter {
     let kind = advisory.kind();
-    let consumer = &advisory.consumer;
+    let consumer = &advisory.calls_itself();
     let death = delivery.death(consumer);
     let mut history = History::new();
     if kind == Kind::Terminated {

@@ -54,17 +54,26 @@ impl Mark {
     }
 }
 
+/// A stream, and a consumer of it.
+pub(super) type About = (String, String);
+
 #[derive(Debug)]
 pub(super) struct Reconciler {
     bucket: Option<Store>,
-    marks: HashMap<(String, String), Mark>,
+    marks: HashMap<About, Mark>,
     /// How far a consumer was when it was first seen with nothing to do since the last look, and when that was.
-    quiet: HashMap<(String, String), (Mark, Instant)>,
+    quiet: HashMap<About, (Mark, Instant)>,
 }
 
 impl Reconciler {
     pub(super) fn new() -> Self {
         Self { bucket: None, marks: HashMap::new(), quiet: HashMap::new() }
+    }
+
+    /// Of consumers that have gone the bucket knows; one of the same name may come.
+    pub(super) fn forget(&mut self, has_gone: impl Fn(&About) -> bool) {
+        self.marks.retain(|about, _| !has_gone(about));
+        self.quiet.retain(|about, _| !has_gone(about));
     }
 
     /// Looks at the consumers of a stream; `stream` was seen before they were.
@@ -131,7 +140,7 @@ impl Reconciler {
     async fn mark(
         &mut self,
         shared: &Shared,
-        about: &(String, String),
+        about: &About,
         created: &str,
     ) -> Result<u64, async_nats::Error> {
         if !self.marks.contains_key(about) {
@@ -144,11 +153,7 @@ impl Reconciler {
         Ok(mark.map_or(0, |mark| mark.upto))
     }
 
-    async fn keep(
-        &mut self,
-        about: &(String, String),
-        mark: Mark,
-    ) -> Result<(), async_nats::Error> {
+    async fn keep(&mut self, about: &About, mark: Mark) -> Result<(), async_nats::Error> {
         if let Some(bucket) = &self.bucket {
             bucket.put(key(about), serde_json::to_vec(&mark)?.into()).await?;
         }
@@ -227,7 +232,7 @@ fn filters(consumer: &Info) -> Vec<String> {
     filters
 }
 
-fn key((stream, consumer): &(String, String)) -> String {
+fn key((stream, consumer): &About) -> String {
     format!("{}.{}", token(stream), token(consumer))
 }
 

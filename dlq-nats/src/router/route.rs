@@ -197,10 +197,8 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        let reading = Reading {
-            addressee: Addressee::new(Arc::from(advisory.consumer.as_str())),
-            ..self.reading.clone()
-        };
+        let addressee = Addressee::new(Arc::from(advisory.calls_itself()));
+        let reading = Reading { addressee, ..self.reading.clone() };
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found);
         let letter = letter_of(&delivery, advisory, has_payload);

@@ -4,7 +4,7 @@
 //! does, and it would keep silent for ever. A request that it cannot fill, for a message of at most one byte, makes it
 //! notice, and hands nothing out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use async_nats::jetstream::stream;
 use futures_util::TryStreamExt as _;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::reconcile::Reconciler;
+use super::reconcile::{About, Reconciler};
 use super::report::Event;
 use super::route::Shared;
 
@@ -47,7 +47,7 @@ struct Sweep {
     shared: Arc<Shared>,
     reconciler: Reconciler,
     /// The `max_deliver` of consumers that have another one than expected.
-    limits: HashMap<(String, String), i64>,
+    limits: HashMap<About, i64>,
 }
 
 impl Sweep {
@@ -65,6 +65,7 @@ impl Sweep {
                 tracing::warn!(stream = name, %error, "consumers could not be looked at");
             }
         }
+        self.forget(|(of, _)| !streams.iter().any(|stream| stream.config.name == *of));
         Ok(())
     }
 
@@ -73,6 +74,9 @@ impl Sweep {
         let name = &stream.config.name;
         let handle = shared.context.get_stream_no_info(name).await?;
         let consumers: Vec<Info> = handle.consumers().try_collect().await?;
+        let names: HashSet<&str> =
+            consumers.iter().map(|consumer| consumer.name.as_str()).collect();
+        self.forget(|(of, consumer)| of == name && !names.contains(consumer.as_str()));
         for consumer in &consumers {
             if !shared.watch.includes(name, &consumer.name) {
                 continue;
@@ -88,10 +92,21 @@ impl Sweep {
         self.reconciler.look(&shared, stream, &consumers).await
     }
 
-    /// Tells once of each consumer that has another limit than it should.
+    /// Forgets consumers that have gone.
+    fn forget(&mut self, has_gone: impl Fn(&About) -> bool) {
+        self.limits.retain(|about, _| !has_gone(about));
+        self.reconciler.forget(has_gone);
+    }
+
+    /// Tells once of each consumer that has another limit than it should. None is expected of those that do not stay, nor,
+    /// unless somebody has named them, of those that give nothing up.
     fn expect(&mut self, consumer: &Info) {
         let Some(expected) = self.shared.expected else { return };
         let limit = consumer.config.max_deliver;
+        let gives_up = limit > 0 || self.shared.watch.names(&consumer.stream_name, &consumer.name);
+        if consumer.config.durable_name.is_none() || !gives_up {
+            return;
+        }
         let about = (consumer.stream_name.clone(), consumer.name.clone());
         if limit == i64::from(expected) {
             self.limits.remove(&about);

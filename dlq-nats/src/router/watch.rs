@@ -26,6 +26,11 @@ impl Watch {
         self.includes_stream(stream) && (self.only.is_empty() || self.only.iter().any(is))
     }
 
+    /// Whether this consumer is watched by its name, and not for its stream.
+    pub(crate) fn names(&self, stream: &str, consumer: &str) -> bool {
+        self.only.iter().any(|(watched, of)| watched == stream && of.as_deref() == Some(consumer))
+    }
+
     /// What has to be permitted under this `api`: to read what was given up, to see consumers, and to make them say what
     /// they gave up.
     pub(crate) fn needs(&self, api: &str) -> BTreeSet<String> {
@@ -74,6 +79,7 @@ mod tests {
             vec![("ORDERS".to_owned(), Some("billing".to_owned())), ("USERS".to_owned(), None)];
         assert!(watch.includes("ORDERS", "billing") && watch.includes("USERS", "x"));
         assert!(!watch.includes("ORDERS", "other") && !watch.includes("EVENTS", "x"));
+        assert!(watch.names("ORDERS", "billing") && !watch.names("USERS", "x"));
     }
 
     #[test]

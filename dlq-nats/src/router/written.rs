@@ -149,8 +149,8 @@ async fn look(
 
 /// Whether a letter with these headers may be of that message: one that was sent back does not stand where it was born.
 fn may_be_of(about: &Advisory, decoded: &Decoded) -> bool {
-    decoded.consumer.as_deref() == Some(about.consumer.as_str())
-        && (was_born_there(about, decoded) || decoded.generation > Some(0))
+    (was_born_there(about, decoded) || decoded.generation > Some(0))
+        && decoded.consumer == Some(about.calls_itself())
 }
 
 /// Whether a letter that may be is. What nobody seemed to have told of was given a time when it was found.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{Context, stream};
 use async_nats::{Client, ConnectOptions, HeaderMap};
@@ -103,6 +104,16 @@ async fn a_server_that_is_not_there_is_an_error_that_says_so() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     says(error.to_string());
     says(bounded(Deployment::default().check(&client)).await.unwrap_err().to_string());
+}
+
+/// The operator takes what forbids this subject away; the server reads its configuration again.
+fn allow(server: &Server, subject: &str) {
+    let file = server.running().folder().unwrap().join("nats.conf");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(&format!("\"{subject}\", "), "")).unwrap();
+    let process = server.running().process_id().unwrap().to_string();
+    let told = std::process::Command::new("kill").args(["-HUP", &process]).status().unwrap();
+    assert!(told.success());
 }
 
 /// `root` may do everything, `app` what is given.
@@ -230,18 +241,70 @@ async fn a_permission_that_goes_while_it_runs_stops_settlements_until_it_is_back
         assert!(why.contains("`dlq.orders.created`") && why.contains("permissions"), "{why}");
         assert!(!ill.is_healthy());
         assert_eq!(settled(&server.context).await, 0);
-        // The operator allows it; the server reads its configuration again.
-        let file = server.running().folder().unwrap().join("nats.conf");
-        let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text.replace("\"dlq.>\", ", "")).unwrap();
-        let process = server.running().process_id().unwrap().to_string();
-        let told = std::process::Command::new("kill").args(["-HUP", &process]).status().unwrap();
-        assert!(told.success());
+        allow(&server, "dlq.>");
         until(&mut health, ConsumerHealth::is_healthy).await;
         eventually("it is settled", async || settled(&server.context).await == 1).await;
     })
     .await;
     assert_eq!(server.count("DLQ").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_who_may_not_fetch_is_told_while_it_runs() {
+    const FETCH: &str = "$JS.API.CONSUMER.MSG.NEXT.ORDERS.>";
+    if !available() {
+        return;
+    }
+    let without = format!("{{ publish: {{ deny: [\"{FETCH}\", \"$SYS.>\"] }} }}");
+    let server = Server::bare(&[("authorization", &users(&without))], "root", "root").await;
+    let app: Client = server.connect("app", "app").await;
+    let sink = NatsSink::open(&app, DlqStream::new()).await.unwrap();
+    server.publish([7]).await;
+    let consumer = failing(&app, &billing(), sink).await;
+    beside(consumer, async |mut health| {
+        let ill = until(&mut health, |health| health.source_error.is_some()).await;
+        let why = ill.source_error.clone().unwrap();
+        let names = why.contains("`$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing`");
+        assert!(names && why.contains("permissions"), "{why}");
+        assert!(!ill.is_healthy());
+        allow(&server, FETCH);
+        until(&mut health, ConsumerHealth::is_healthy).await;
+        eventually("it is settled", async || settled(&server.context).await == 1).await;
+    })
+    .await;
+    assert_eq!(server.count("DLQ").await, 1);
+}
+
+/// Another process has the only request that the server keeps, and this one's are dropped without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_requests_that_come_to_nothing_are_told() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let one = pull::Config {
+        durable_name: Some("billing".to_owned()),
+        filter_subject: "orders.>".to_owned(),
+        ack_wait: LEASE,
+        max_waiting: 1,
+        ..pull::Config::default()
+    };
+    server.context.get_stream(STREAM).await.unwrap().create_consumer(one).await.unwrap();
+    let mut first = server.source(&billing()).await;
+    let mut other = server.source(&billing()).await;
+    let error = tokio::select! {
+        biased;
+        heard = first.next() => panic!("there is nothing: {heard:?}"),
+        heard = bounded(other.next()) => heard.unwrap_err(),
+    };
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable);
+    let text = error.to_string();
+    assert!(text.contains("consumer `billing` of stream `ORDERS`"), "{text}");
+    assert!(text.contains("MSG.NEXT.ORDERS.billing") && text.contains("`max_waiting`"), "{text}");
+    // It asks on.
+    first.close().await;
+    server.publish([7]).await;
+    assert_eq!(number(&bounded(handle(&mut other)).await.unwrap()), 7);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

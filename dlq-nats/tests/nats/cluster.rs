@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, ConnectOptions};
-use dlq_core::{Delivery, ErrorClass, Filter, Source as _, StoreErrorKind};
+use dlq_core::{
+    Delivery, Disposition, ErrorClass, Filter, Settle as _, Source as _, StoreErrorKind,
+};
 use dlq_nats::admin::{ConsumerPlan, Deployment, Severity};
 use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, RetryStream};
 use dlq_services::{Cluster, NatsCluster, Service, or_skip};
@@ -70,6 +72,39 @@ async fn a_request_that_nobody_heard_is_made_again() {
     assert_eq!(number(&heard.unwrap().0), 1);
     let connects = elsewhere.statistics().connects.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(connects, 1, "the connection stayed");
+}
+
+/// Without a leader nobody hears that a lease is to begin anew; it is said until there is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_extended_across_a_time_without_a_leader() {
+    let started = tokio::task::block_in_place(|| NatsCluster::builder().ours().start_cluster());
+    let Ok(mut cluster) = or_skip(Service::Nats, started) else { return };
+    let client = connect(&cluster).await;
+    let context = jetstream::new(client.clone());
+    context.create_stream(replicated()).await.unwrap();
+    let consumer = NatsConsumer::new(STREAM, "billing").with_lease(PATIENCE);
+    drop(consumer.source(&client).await.unwrap());
+    let leads = leader(&context).await;
+    let gone = [leads, (leads + 1) % 3];
+    let stays = cluster.nodes()[(leads + 2) % 3].url().to_owned();
+    let options = ConnectOptions::new().ignore_discovered_servers();
+    let mut source = consumer.source(&options.connect(stays).await.unwrap()).await.unwrap();
+    context.publish("orders.created", "1".into()).await.unwrap().await.unwrap();
+    let next = timeout(PATIENCE, source.next()).await.expect("it comes");
+    let (_, mut settle) = next.unwrap().unwrap();
+    settle.extend().await.expect("there is a leader");
+    // One server of three leads nothing.
+    tokio::task::block_in_place(|| gone.map(|node| cluster.kill(node).unwrap()));
+    let restarted = tokio::task::spawn_blocking(move || {
+        for node in gone {
+            cluster.restart(node).unwrap();
+        }
+        cluster
+    });
+    let (extended, cluster) = tokio::join!(timeout(PATIENCE, settle.extend()), restarted);
+    let _cluster = cluster.unwrap();
+    extended.expect("there is a leader again").expect("it was said until somebody heard it");
+    settle.settle(Disposition::Succeeded).await.unwrap();
 }
 
 /// A consumer that one server alone keeps, of a stream that three keep, is found.

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_nats::connection::State;
 use dlq_core::ingest::{Content, Fed, Feed as _};
 use dlq_core::{LetterId, Message, Sink as _, StoreErrorKind};
 use dlq_nats::{DlqStream, NatsFeed, NatsSink, ingest_marks};
 use dlq_testkit::fixtures::{letter, letter_of};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::fixture::{PATIENCE, Server, available};
 use crate::letters::users;
@@ -53,6 +54,27 @@ async fn a_user_who_may_not_read_from_the_leader_is_told() {
     let refused = opened.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig, "{refused}");
     assert!(refused.to_string().contains(READS), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmation_that_no_server_hears_is_an_error() {
+    if !available() {
+        return;
+    }
+    let (server, _) = with_letters(3).await;
+    let mut feed = open(&server, STORE).await.unwrap();
+    assert_ne!(next(&mut feed, 3).await.len(), 0);
+    tokio::task::block_in_place(|| server.running().kill().unwrap());
+    let noticed = async {
+        while server.client.connection_state() == State::Connected {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, noticed).await.expect("the client notices");
+    let confirmed = timeout(PATIENCE, feed.confirm()).await.expect("it is not waited for for ever");
+    let error = confirmed.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    assert!(error.to_string().contains("there is no connection to the server"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

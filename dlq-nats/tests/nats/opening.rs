@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, pull, push};
+use async_nats::jetstream::consumer::{AckPolicy, PriorityPolicy, pull, push};
 use async_nats::jetstream::stream;
-use dlq_core::{StoreErrorKind, TransportErrorKind};
+use dlq_core::{Message, Sink as _, StoreErrorKind, TransportErrorKind};
+use dlq_nats::admin::{ConsumerPlan, Deployment, Finding};
 use dlq_nats::{DlqStream, NatsConsumer, NatsFeed, NatsSink, ingest_marks};
+use dlq_testkit::fixtures::letter_of;
 
-use crate::fixture::{STREAM, Server, available, billing, consumer};
+use crate::fixture::{STREAM, Server, available, billing, consumer, handle, number};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_with_other_settings_is_reported_and_not_changed() {
@@ -47,6 +49,54 @@ async fn a_bound_that_would_evict_letters_is_reported() {
     server.context.update_stream(config).await.unwrap();
     let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
     assert!(error.to_string().contains("would lose what it keeps"), "{error}");
+}
+
+/// Whatever `discard` says, a server removes what is oldest on a subject, unless it is told to refuse there, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_a_bound_of_each_subject_that_would_evict_letters_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let mut config = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    config.max_messages_per_subject = 1;
+    server.context.update_stream(config.clone()).await.unwrap();
+    let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    let text = error.to_string();
+    assert!(text.contains("`max_msgs_per_subject` is 1") && text.contains("lose"), "{text}");
+    let findings = Deployment::default().check(&server.client).await.unwrap();
+    let names_it = |found: &Finding| found.setting == "max_msgs_per_subject";
+    assert!(findings.iter().any(names_it), "{findings:#?}");
+    config.discard_new_per_subject = true;
+    server.context.update_stream(config).await.unwrap();
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let letter = |number| letter_of(Message::new("orders.created", number), 7);
+    sink.put(vec![letter("1")]).await.unwrap();
+    let error = sink.put(vec![letter("2")]).await.unwrap_err();
+    assert!(error.to_string().contains("stream `DLQ` takes no more"), "{error}");
+    assert_eq!(server.stored("DLQ").await[0].payload, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_takes_no_large_messages_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    let mut config = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();
+    let most = server.client.max_payload();
+    config.max_message_size = i32::try_from(most - 1).unwrap();
+    server.context.update_stream(config.clone()).await.unwrap();
+    let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("`max_msg_size` is"), "{error}");
+    // As large as anything can be.
+    config.max_message_size += 1;
+    server.context.update_stream(config).await.unwrap();
+    let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,6 +175,66 @@ async fn a_consumer_that_would_drop_messages_is_reported() {
     stream.create_consumer(pushing).await.unwrap();
     let error = NatsConsumer::new(STREAM, "pushing").source(&server.client).await.unwrap_err();
     assert!(error.to_string().contains("`deliver_subject` is somewhere"), "{error}");
+}
+
+/// The server would delete it while nobody pulls, and with it where it stood: whoever creates it anew skips messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_consumer_that_the_server_would_delete_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut config = server.context.get_stream(STREAM).await.unwrap().cached_info().config.clone();
+    config.consumer_limits = Some(stream::ConsumerLimits {
+        inactive_threshold: Duration::from_secs(3600),
+        ..stream::ConsumerLimits::default()
+    });
+    server.context.update_stream(config).await.unwrap();
+    let error = billing().source(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    let text = error.to_string();
+    assert!(text.contains("`inactive_threshold` is 3600s, asked was none"), "{text}");
+    assert!(text.contains("`consumer_limits`"), "{text}");
+    let mut deployment = Deployment::default();
+    deployment.consumers.push(ConsumerPlan::new(STREAM, "billing"));
+    let findings = deployment.check(&server.client).await.unwrap();
+    let names_it = |found: &Finding| found.setting == "inactive_threshold";
+    assert!(findings.iter().any(names_it), "{findings:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_would_refuse_to_be_pulled_is_reported() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let theirs = |name: &str| pull::Config {
+        durable_name: Some(name.to_owned()),
+        filter_subject: "orders.>".to_owned(),
+        ..pull::Config::default()
+    };
+    let brief = pull::Config { max_expires: Duration::from_secs(1), ..theirs("brief") };
+    stream.create_consumer(brief).await.unwrap();
+    let error = consumer("brief").source(&server.client).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("`max_expires` is 1s, asked was 30s or more"), "{error}");
+    // No more is asked for than it gives.
+    let few = pull::Config { max_batch: 1, ..theirs("few") };
+    stream.create_consumer(few).await.unwrap();
+    let mut source = consumer("few").source(&server.client).await.unwrap();
+    server.publish([1, 2]).await;
+    for wanted in [1, 2] {
+        assert_eq!(number(&handle(&mut source).await.unwrap()), wanted);
+    }
+    let grouped = pull::Config {
+        priority_policy: PriorityPolicy::Overflow,
+        priority_groups: vec!["jobs".to_owned()],
+        ..theirs("grouped")
+    };
+    stream.create_consumer(grouped).await.unwrap();
+    let error = consumer("grouped").source(&server.client).await.unwrap_err();
+    assert!(error.to_string().contains("`priority_groups` is [\"jobs\"]"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! The event router, beside consumers that are not ours.
 
 mod cluster;
+mod expecting;
 mod once;
 mod rights;
 

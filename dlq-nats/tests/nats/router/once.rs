@@ -1,14 +1,17 @@
 //! A message that is gone when an ear hears of it, and may have its letter.
 
 use async_nats::jetstream::stream;
-use dlq_core::{Clock as _, Message, Origin, Position, Sink as _, SystemClock, Timestamp};
-use dlq_nats::{DlqStream, NatsSink};
+use dlq_core::{
+    Clock as _, Disposition, Message, Origin, Position, Settle as _, Sink as _, SystemClock,
+    Timestamp,
+};
+use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
 use dlq_testkit::fixtures::letter_of;
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::{Letter, Routing, SECOND, jobs};
-use crate::fixture::{PATIENCE, Server, available};
+use crate::fixture::{PATIENCE, STREAM, Server, available, next};
 
 /// Says of a message that is nowhere that it was terminated.
 pub(super) async fn terminate(server: &Server, told: Timestamp) {
@@ -83,6 +86,42 @@ async fn g2_a_letter_that_another_router_is_writing_is_waited_for() {
     let report = router.stop().await;
     assert_eq!((report.routed, report.without_payload), (0, 0), "{report}");
     assert_eq!(server.count("DLQ").await, 1, "{report}");
+}
+
+/// The server knows consumers by their durables, in whose names no dot may stand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_a_consumer_of_ours_is_called_as_it_calls_itself() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let router = Routing::start(&server).await;
+    let consumer = NatsConsumer::new(STREAM, "shop.billing").without_retries();
+    let mut source = server.source(&consumer).await;
+    server.publish([1]).await;
+    let (delivery, settle) = next(&mut source).await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    stream.delete_message(1).await.unwrap();
+    // Who has it in hand says of what it died.
+    let mut letter = letter_of(delivery.message().clone(), 1);
+    letter.id = delivery.death("shop.billing").letter;
+    letter.origin = delivery.origin().clone();
+    letter.consumer = "shop.billing".to_owned();
+    let kept = server.context.get_stream("DLQ_ADVISORY").await.unwrap();
+    let told = async {
+        while kept.get_info().await.unwrap().state.messages == 0 {
+            sleep(SECOND / 50).await;
+        }
+    };
+    timeout(PATIENCE, told).await.expect("the server tells");
+    letter.died_at = SystemClock.now();
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    sink.put(vec![letter]).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    settled(&server, 1).await;
+    let report = router.stop().await;
+    assert!(report.routed == 0 && report.known > 0, "{report}");
+    assert_eq!(server.count("DLQ").await, 1);
 }
 
 /// It may be the only one that has heard of it.

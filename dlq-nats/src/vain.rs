@@ -1,0 +1,44 @@
+//! [`Vain`]: requests for messages that come to nothing although stream and consumer are well.
+
+use async_nats::Client;
+use dlq_core::TransportError;
+
+use crate::durable::Durable;
+use crate::error::SetupError;
+use crate::permissions::unanswered;
+
+/// How many in a row are bad luck, as when a leader changes.
+const LUCK: u32 = 2;
+
+/// Requests in a row of which no message came, nor a word that one may.
+#[derive(Debug, Default)]
+pub(crate) struct Vain {
+    times: u32,
+    /// What the server said to the last one, if anything.
+    refused: Option<String>,
+}
+
+impl Vain {
+    pub(crate) fn count(&mut self, refused: Option<String>) {
+        self.times = self.times.saturating_add(1);
+        self.refused = refused;
+    }
+
+    /// Fails when nothing more can be expected, and says why that may be.
+    pub(crate) fn told(&self, client: &Client, durable: &Durable) -> Result<(), TransportError> {
+        if self.times <= LUCK {
+            return Ok(());
+        }
+        let (stream, consumer) = (durable.of.name(), &durable.name);
+        let why = match &self.refused {
+            Some(refused) => format!("the server refuses to hand messages out: {refused}"),
+            None => {
+                let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+                let why = unanswered(client, &subject);
+                format!("{why}, or other processes have used up its `max_waiting`")
+            }
+        };
+        let text = format!("consumer `{consumer}` of stream `{stream}`: {why}");
+        Err(SetupError::Unavailable(text, None).for_transport("fetch"))
+    }
+}
