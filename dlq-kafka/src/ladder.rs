@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// A stage that is taken off a ladder is read all the same while its topic is there, and so is every stage of a consumer
 /// that goes without retries from now on: what waits there was acknowledged. They are found by their names, of the same
-/// template; delete such a topic when nothing waits in it any more.
+/// template, and where groups share the topics by what the group has committed there; delete such a topic when nothing
+/// waits in it any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[must_use]

@@ -1,6 +1,6 @@
 //! The way into the group.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{KafkaConsumer, POLLING};
 use crate::error::SetupError;
 use crate::ladder::{Ladder, Stage};
 use crate::rebalance::Hooks;
-use crate::topics::{Cluster, blocking};
+use crate::topics::{Cluster, Look, blocking};
 
 /// How seldom the client has to be polled unless it is told.
 const SELDOM: Duration = Duration::from_secs(5 * 60);
@@ -23,16 +23,25 @@ impl KafkaConsumer {
         &self,
         stages: &[(String, Vec<Stage>)],
     ) -> Result<Vec<Stage>, SetupError> {
-        let brokers = self.brokers.clone();
-        let names = blocking(move || Cluster::new(&brokers, None)?.names()).await?;
+        let (brokers, group, topics) =
+            (self.brokers.clone(), self.group.clone(), self.topics.clone());
         let ladder = self.ladder.clone().unwrap_or_else(|| Ladder::of([]));
-        let is_read = |name: &String| {
-            let mut stages = stages.iter().flat_map(|(_, stages)| stages);
-            self.topics.contains(name) || stages.any(|stage| stage.topic == *name)
-        };
-        let of = |topic: &String| ladder.former(&names, topic, &self.group);
-        let mut former: Vec<_> = self.topics.iter().flat_map(of).collect();
-        former.retain(|stage| !is_read(&stage.topic));
+        let stages = stages.iter().flat_map(|(_, stages)| stages);
+        let read: HashSet<_> = stages.map(|stage| stage.topic.clone()).collect();
+        let former = blocking(move || {
+            let mut cluster = Cluster::new(&brokers, Some(&group))?;
+            let names = cluster.names()?;
+            let of = |topic: &String| ladder.former(&names, topic, &group);
+            let mut former: Vec<_> = topics.iter().flat_map(of).collect();
+            former.retain(|stage| !topics.contains(&stage.topic) && !read.contains(&stage.topic));
+            if ladder.is_shared() {
+                let was_read = |stage| Ok(is_read(&mut cluster, &group, &stage)?.then_some(stage));
+                let all = former.into_iter().map(was_read);
+                former = all.filter_map(Result::transpose).collect::<Result<_, SetupError>>()?;
+            }
+            Ok(former)
+        });
+        let former = former.await?;
         for Stage { topic, .. } in &former {
             tracing::info!(
                 topic,
@@ -93,4 +102,11 @@ impl KafkaConsumer {
         joined.map_err(|error| SetupError::answered("subscribe to the topics", error))?;
         Ok(Arc::new(consumer))
     }
+}
+
+/// Whether the group has read of this topic, which may be another's as well as its own.
+fn is_read(cluster: &mut Cluster, group: &str, stage: &Stage) -> Result<bool, SetupError> {
+    let Look::There(seen) = cluster.look(&stage.topic)? else { return Ok(false) };
+    let all: Vec<_> = (0..seen.partitions).map(|one| (&*stage.topic, one)).collect();
+    Ok(cluster.committed(group, &all)?.iter().any(Option::is_some))
 }

@@ -156,6 +156,39 @@ async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("others", 1).await;
+    let of = |seconds| {
+        let ladder = Ladder::of([Duration::from_secs(seconds)]);
+        place.billing().with_ladder(ladder.with_names("{topic}.retry.{delay}"))
+    };
+    // The group had this stage, and reads it still.
+    let lane = of(1).retry_lane().await.unwrap();
+    let mut source = of(1).source().await.unwrap();
+    place.publish([1]).await;
+    for _ in 0..2 {
+        let (delivery, settle) = next(&mut source).await;
+        escalate(&lane, delivery).await;
+        settle.settle(DONE).await.unwrap();
+    }
+    source.close().await;
+    // This one is somebody else's, who waits in another way.
+    let other = format!("{}.retry.3s", place.topic);
+    place.create(&other, 1, &[]).await;
+    place.send(&other, b"9", &[("retry.due", b"2020-01-01T00:00:00Z")]).await;
+    let mut source = of(2).source().await.unwrap();
+    let heard = handle(&mut source).await;
+    assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
+    place.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await), 2);
+    let more = timeout(Duration::from_secs(4), source.next()).await;
+    assert!(more.is_err(), "it is not for us: {more:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
     if !available() {
         return;
