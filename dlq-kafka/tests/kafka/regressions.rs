@@ -16,6 +16,7 @@ use dlq_kafka::{Concurrency, KafkaConsumer, KafkaRetryLane, KafkaSource, Ladder,
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::topic;
 
 const DONE: Disposition = Disposition::Succeeded;
 
@@ -153,6 +154,12 @@ async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
         assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
         settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
     }
+    // Nothing waits there any more, and it can go.
+    let _ = handle(&mut source).await;
+    let stage = format!("{}.{0}-billing.retry.1s", place.topic);
+    topic::delete(place.brokers.bootstrap(), &stage).await;
+    place.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
