@@ -90,11 +90,10 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
             need(buckets::needs(api, bucket), "what stands in the bucket cannot be read");
         }
     }
-    if let (Some(stream), Some(api)) = (&deployment.retries, api) {
-        if !deployment.consumers.is_empty() {
-            let read = read_from(api, &stream.name);
-            need(read, "retries of large messages cannot be read, and wait for ever");
-        }
+    let retries = deployment.retries.iter().filter(|_| !deployment.consumers.is_empty());
+    for (stream, api) in retries.zip(api) {
+        let read = read_from(api, &stream.name);
+        need(read, "retries of large messages cannot be read, and wait for ever");
     }
     for plan in &deployment.consumers {
         let lane = deployment.retries.iter().flat_map(|stream| stream.lane(&plan.name));
