@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::datetime::DateTime;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use async_nats::jetstream::kv::{Config, Store, UpdateError};
+use async_nats::jetstream::kv::{Config, Store, UpdateError, UpdateErrorKind};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{self, DiscardPolicy, LastRawMessageErrorKind, StorageType};
 use async_nats::jetstream::{self, Context, ErrorCode};
@@ -33,10 +33,15 @@ pub(crate) fn stream_of(bucket: &str) -> String {
 
 /// What has to be permitted to read it as its leader has it.
 pub(crate) fn needs(api: &str, bucket: &str) -> String {
-    format!("{api}.STREAM.MSG.GET.{}", stream_of(bucket))
+    permissions::read_from(api, &stream_of(bucket))
 }
 
-/// As [`ensure`], for a user who may [`read`].
+/// What has to be permitted to write to it, all or a part.
+pub(crate) fn written(bucket: &str) -> String {
+    format!("$KV.{bucket}.>")
+}
+
+/// As [`ensure`], for a user who may [`read`] and [`replace`].
 pub(crate) async fn open(
     jetstream: &impl JetStream,
     config: Config,
@@ -44,8 +49,11 @@ pub(crate) async fn open(
 ) -> Result<Store, SetupError> {
     let context = jetstream.context();
     let bucket = ensure(&context, config, wrong).await?;
-    let needed = jetstream.api().map(|api| needs(api, &bucket.name));
-    permissions::require(&context.client(), &needed).await?;
+    if let Some(api) = jetstream.api() {
+        permissions::require(&context.client(), &[needs(api, &bucket.name)]).await?;
+        let to = bucket.put_prefix.as_ref().unwrap_or(&bucket.prefix);
+        permissions::require_some(&context.client(), &[format!("{to}>")]).await?;
+    }
     Ok(bucket)
 }
 
@@ -113,11 +121,13 @@ pub(crate) fn timestamp(at: DateTime) -> Timestamp {
 
 /// Writes what stands at `revision`, 0 for nothing, anew: the next revision, or `None` when somebody else was faster.
 pub(crate) async fn replace(
+    client: &Client,
     bucket: &Store,
     key: &str,
     value: Bytes,
     revision: u64,
-) -> Result<Option<u64>, UpdateError> {
+    doing: &'static str,
+) -> Result<Option<u64>, StoreError> {
     let mut times = 0;
     loop {
         let error = match bucket.update(key, value.clone(), revision).await {
@@ -132,7 +142,7 @@ pub(crate) async fn replace(
                 return Ok(None);
             }
             None if times < TIMES && is_unheard(&error) => times += 1,
-            _ => return Err(error),
+            _ => return Err(unwritten(client, bucket, error, doing)),
         }
         sleep(PAUSE).await;
     }
@@ -144,6 +154,23 @@ fn is_unheard(error: &UpdateError) -> bool {
     source
         .and_then(|source| source.downcast_ref::<PublishError>())
         .is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)
+}
+
+fn unwritten(
+    client: &Client,
+    bucket: &Store,
+    error: UpdateError,
+    doing: &'static str,
+) -> StoreError {
+    let why = if error.kind() == UpdateErrorKind::TimedOut {
+        unanswered(client, &written(&bucket.name))
+    } else {
+        "see that it is there and can be reached".to_owned()
+    };
+    let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+    let source = source.unwrap_or_default();
+    let text = format!("bucket `{}` could not be written: {error}{source}; {why}", bucket.name);
+    StoreError::new(StoreErrorKind::Unavailable, doing).with_detail(text).with_source(error)
 }
 
 /// What makes a bucket forget what it was told, before `age` has passed where that is said; zero is for ever.

@@ -8,7 +8,7 @@ use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::lane::NatsRetryLane;
 use crate::names::token;
-use crate::permissions;
+use crate::permissions::{self, read_from};
 use crate::pull::Puller;
 use crate::settle::Server;
 use crate::source::{NatsSource, Reading};
@@ -176,7 +176,7 @@ impl NatsConsumer {
     /// # Errors
     ///
     /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do, or the
-    /// server says that the user may not fetch or acknowledge; `Unavailable` when the server does not answer or there is no such
+    /// server says that the user may not fetch, acknowledge, or read what large records are made of; `Unavailable` when the server does not answer or there is no such
     /// stream.
     pub async fn source(&self, client: &impl JetStream) -> Result<NatsSource, TransportError> {
         const OPENING: &str = "open a consumer";
@@ -189,6 +189,9 @@ impl NatsConsumer {
                 needs.extend(durable.needs(client.api()));
                 pullers.push(Puller::new(context.clone(), durable, self.prefetch));
             }
+            // What stands aside of a record is read from there.
+            let aside = self.retries.as_ref().zip(client.api());
+            needs.extend(aside.map(|(stream, api)| vec![read_from(api, &stream.name)]));
             permissions::require_each(&context.client(), needs).await
         };
         opened.await.map_err(|error| error.for_transport(OPENING))?;

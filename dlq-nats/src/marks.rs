@@ -30,7 +30,8 @@ impl NatsCrashMarks {
     /// # Errors
     ///
     /// `InvalidConfig` when it exists and would forget marks: it is in memory, evicts them, or keeps them for less than a
-    /// day; or when the server says that the user may not read it; `Unavailable` when it can neither be opened nor created.
+    /// day; or when the server says that the user may not read or write it; `Unavailable` when it can
+    /// neither be opened nor created.
     pub async fn open(
         jetstream: &impl JetStream,
         bucket: impl Into<String>,
@@ -70,8 +71,9 @@ impl CrashMarks for NatsCrashMarks {
                 }
             };
             let more = begun.saturating_add(1).to_string();
-            let written = buckets::replace(&self.bucket, &key, more.into(), revision).await;
-            if written.map_err(|error| unwritable(MARKING, error))?.is_some() {
+            let (client, bucket) = (&self.client, &self.bucket);
+            let written = buckets::replace(client, bucket, &key, more.into(), revision, MARKING);
+            if written.await?.is_some() {
                 return Ok(begun);
             }
         }

@@ -127,6 +127,11 @@ pub(crate) fn acknowledged(stream: &str, consumer: &str) -> Vec<String> {
     vec![format!("{ACK}{stream}.{consumer}.>"), format!("{ACK}*.*.{stream}.{consumer}.>")]
 }
 
+/// What has to be permitted to read single messages of a stream as its leader has them.
+pub(crate) fn read_from(api: &str, stream: &str) -> String {
+    format!("{api}.STREAM.MSG.GET.{stream}")
+}
+
 /// Refuses what can be known not to work: a user who may not publish to these subjects.
 pub(crate) async fn require<'a>(
     client: &Client,
@@ -150,6 +155,9 @@ pub(crate) async fn require_each(
 
 /// The same of subjects of which a part may be all that is needed: what the user may not publish to is only told.
 pub(crate) async fn require_some(client: &Client, subjects: &[String]) -> Result<(), SetupError> {
+    if subjects.is_empty() {
+        return Ok(());
+    }
     let Some(user) = User::ask(client).await else { return Ok(()) };
     refuse(&user, subjects.iter().filter(|subject| !user.may_publish_some(subject)))?;
     for subject in subjects.iter().filter(|subject| !user.may_publish(subject)) {

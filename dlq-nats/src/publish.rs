@@ -18,7 +18,7 @@ use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
 use crate::error::answer;
-use crate::permissions::unanswered;
+use crate::permissions::{read_from, unanswered};
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
 
@@ -260,6 +260,7 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
     let corrupt =
         |text: String| StoreError::new(StoreErrorKind::Corrupt, OPERATION).with_detail(text);
     credible(parts).map_err(corrupt)?;
+    let subject = read_from("$JS.API", stream);
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
     let gone = |part: u64| corrupt(format!("its part {part} has gone from the stream"));
@@ -268,6 +269,11 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
         let message = stream.get_raw_message(*part).await.map_err(|error| match error.kind() {
             LastRawMessageErrorKind::NoMessageFound => gone(*part),
             LastRawMessageErrorKind::JetStream(answer) if answer.code() == 404 => gone(*part),
+            LastRawMessageErrorKind::Other => {
+                let why = unanswered(&context.client(), &subject);
+                let unread = StoreError::new(StoreErrorKind::Unavailable, OPERATION);
+                unread.with_detail(why).with_source(error)
+            }
             _ => unwritable(OPERATION, error),
         })?;
         whole.extend_from_slice(&message.payload);

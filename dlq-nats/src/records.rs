@@ -41,7 +41,7 @@ pub(crate) struct Records {
     reading: Reading,
     puller: Puller,
     opening: Option<Opening>,
-    /// When it was last told of one that can never be read.
+    /// When it was last told of one that cannot be read.
     told: Option<Instant>,
 }
 
@@ -93,21 +93,18 @@ impl Records {
                     }
                     (early, None)
                 }
-                Err(error) if error.is_transient() => {
-                    tracing::error!(%error, "a retry record cannot be read; it is tried again");
-                    (UNREADABLE, None)
-                }
+                Err(error) if error.is_transient() => (UNREADABLE, Some(error)),
                 Err(error) => (DAMAGED, Some(error)),
             };
             // If this is not heard it comes again when its lease ends, and is looked at again.
             let _ = self.server.client.publish(reply, nak(after)).await;
             if let (Some(fetched), Some(error)) = (self.puller.pop(), damage) {
-                let error = damaged(&fetched, &error);
+                let error = unreadable(&fetched, &error);
                 if self.told.is_none_or(|told| told.elapsed() >= DAMAGED) {
                     self.told = Some(Instant::now());
                     return Err(error);
                 }
-                tracing::error!(%error, "another retry record is damaged");
+                tracing::error!(%error, "another retry record cannot be read");
             }
         }
     }
@@ -140,14 +137,19 @@ impl fmt::Debug for Opening {
     }
 }
 
-/// There is nobody who could handle it, or write its letter: somebody has to see what can be done.
-fn damaged(fetched: &Fetched, error: &StoreError) -> TransportError {
+/// One that can never be read nobody could handle, or write its letter: somebody has to see what can be done.
+fn unreadable(fetched: &Fetched, error: &StoreError) -> TransportError {
+    const READING: &str = "read a retry record";
     let (subject, Place { stream, sequence, .. }) = (&fetched.message.subject, &fetched.place);
+    if error.is_transient() {
+        let text = format!("record {sequence} of stream `{stream}`, on `{subject}`: {error}");
+        return TransportError::new(TransportErrorKind::Unavailable, READING).with_detail(text);
+    }
     let text = format!(
         "record {sequence} of stream `{stream}`, on `{subject}`, can never be read whole ({error}): its message is lost unless \
          its producer has it; see what its headers tell, then remove it (`nats stream rmm {stream} {sequence}`)"
     );
-    TransportError::new(TransportErrorKind::Corrupt, "read a retry record").with_detail(text)
+    TransportError::new(TransportErrorKind::Corrupt, READING).with_detail(text)
 }
 
 async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Record, StoreError> {

@@ -37,8 +37,9 @@ pub(crate) struct Reading {
 /// created again where it stood when this process last looked, which it does once in a lease: messages may then come
 /// again, and none is skipped. Of a work queue it reads what is left. Its settings are looked at in trouble, and when a
 /// message has come again: another `ack_wait` that an operator has set counts from there on, and a consumer that would
-/// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on,
-/// and with `Corrupt`, once a minute, while there are retry records that can never be read: they keep nobody from the rest.
+/// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
+/// While there are retry records that cannot be read it fails once a minute, with `Corrupt` where they never can be: they
+/// keep nobody from the rest.
 ///
 /// # Headers
 ///

@@ -3,7 +3,8 @@
 use async_nats::Client;
 
 use super::{Deployment, Finding, Severity};
-use crate::permissions::{ACK, User, WHO_AM_I, acknowledged};
+use crate::buckets;
+use crate::permissions::{ACK, User, WHO_AM_I, acknowledged, read_from};
 
 /// Subjects of which one will do, and what does not work without.
 type Needed = Vec<(Vec<String>, &'static str)>;
@@ -57,6 +58,9 @@ pub(super) async fn missing(
     let may_some = |subject: &str| user.may_publish_some(subject);
     let to = "dead letters and retries cannot be written, so that nothing is acknowledged";
     look(Severity::Error, "publish", shared(deployment, to), &may_some);
+    let to = "nothing can be written to the bucket";
+    let buckets = deployment.buckets.iter().map(|bucket| (vec![buckets::written(bucket)], to));
+    look(Severity::Error, "publish", buckets.collect(), &may_some);
     // Which of them are needed is not known here.
     let to =
         "of some subjects they cannot be written, so that what fails there is not acknowledged";
@@ -80,6 +84,16 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
         need(letters, "the router cannot see whether a message that is gone has its letter");
         let to = "the router cannot hear of what exhausted consumers keep to themselves";
         need(format!("{api}.CONSUMER.MSG.NEXT.>"), to);
+    }
+    for bucket in &deployment.buckets {
+        if let Some(api) = api {
+            need(buckets::needs(api, bucket), "what stands in the bucket cannot be read");
+        }
+    }
+    let retries = deployment.retries.iter().filter(|_| !deployment.consumers.is_empty());
+    for (stream, api) in retries.zip(api) {
+        let read = read_from(api, &stream.name);
+        need(read, "retries of large messages cannot be read, and wait for ever");
     }
     for plan in &deployment.consumers {
         let lane = deployment.retries.iter().flat_map(|stream| stream.lane(&plan.name));

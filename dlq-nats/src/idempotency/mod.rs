@@ -90,7 +90,8 @@ impl NatsIdempotency {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when it exists with other settings, or the server says that the user may not read it; `Unavailable` when it can neither be opened nor created.
+    /// `InvalidConfig` when it exists with other settings, or the server says that the user may not read or write it;
+    /// `Unavailable` when it can neither be opened nor created.
     pub async fn open(
         jetstream: &impl JetStream,
         bucket: IdempotencyBucket,
@@ -118,8 +119,7 @@ impl NatsIdempotency {
     ) -> Result<Option<u64>, StoreError> {
         let value = serde_json::to_vec(record);
         let value = value.map_err(|error| corrupt(doing, error.to_string()))?;
-        let written = buckets::replace(&self.bucket, key, value.into(), revision).await;
-        written.map_err(|error| self.failed(doing, &error))
+        buckets::replace(&self.client, &self.bucket, key, value.into(), revision, doing).await
     }
 
     /// Changes the entry of `token` if the token was the last that was given out for its key; whether it is as wanted.

@@ -166,8 +166,8 @@ impl Ledger {
     ) -> Result<Option<u64>, StoreError> {
         let json = record.to_json().map_err(|error| unwritable(OPERATION, error))?;
         let key = chunk.to_string();
-        let written = buckets::replace(&self.bucket, &key, json.into(), revision).await;
-        written.map_err(|error| unwritable(OPERATION, error))
+        let (client, bucket) = (&self.client, &self.bucket);
+        buckets::replace(client, bucket, &key, json.into(), revision, OPERATION).await
     }
 }
 

@@ -444,7 +444,9 @@ async fn permissions_that_are_missing_are_named() {
     deployment.router = Some(RouterConfig::default());
     deployment.create(&server.client).await.unwrap();
     let app = server.connect("app", "app").await;
+    deployment.buckets.push("marks".to_owned());
     let findings = deployment.check(&app).await.unwrap();
+    deployment.buckets.clear();
     let lacks = |part: &str| {
         findings.iter().any(|f| f.severity == Severity::Error && f.to_string().contains(part))
     };
@@ -452,6 +454,7 @@ async fn permissions_that_are_missing_are_named() {
         "user `app`: `permissions.publish` is without `dlq-aside.>`",
         "without `retry-aside.billing.>`",
         "without `$JS.ACK.DLQ_RETRY.billing.>`",
+        "without `$KV.marks.>`",
         "`permissions.subscribe` is without `$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>`",
         "`API request STREAM.LIST` is unanswered",
     ] {

@@ -191,7 +191,7 @@ async fn the_rights_of_one_consumer_will_do() {
         return;
     }
     let may = "{ publish: { allow: [\"$SYS.REQ.USER.INFO\", \"$JS.API.STREAM.INFO.*\", \"$JS.API.CONSUMER.INFO.*.billing\", \
-               \"$JS.API.CONSUMER.MSG.NEXT.*.billing\", \"$JS.ACK.*.billing.>\", \"retry.billing.>\", \
+               \"$JS.API.CONSUMER.MSG.NEXT.*.billing\", \"$JS.ACK.*.billing.>\", \"$JS.API.STREAM.MSG.GET.DLQ_RETRY\", \"retry.billing.>\", \
                \"retry-at.billing.>\", \"retry-aside.billing.>\", \"dlq.orders.>\", \"dlq-aside.>\"] } }";
     let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
     server.source(&billing()).await.close().await;
@@ -273,6 +273,49 @@ async fn g9_who_may_not_fetch_is_told_while_it_runs() {
     })
     .await;
     assert_eq!(server.count("DLQ").await, 1);
+}
+
+/// What stands aside of a large record is read one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_who_may_not_read_large_records_is_told() {
+    const MOST: usize = 64 * 1024;
+    const READS: &str = "$JS.API.STREAM.MSG.GET.DLQ_RETRY";
+    if !available() {
+        return;
+    }
+    let may = |more: &str| users(&format!("{{ publish: {{ deny: [\"{READS}\"{more}] }} }}"));
+    let server = Server::bare(&[("authorization", &may(""))], "root", "root").await;
+    let app = server.connect("app", "app").await;
+    let error = billing().source(&app).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+    assert!(error.to_string().contains(READS), "{error}");
+
+    // Where nothing is known at the start.
+    let (silent, most) = (may(", \"$SYS.>\""), MOST.to_string());
+    let settings = [("authorization", &*silent), ("max_payload", &most)];
+    let server = Server::bare(&settings, "root", "root").await;
+    let app = server.connect("app", "app").await;
+    let lane = billing().retry_lane(&app).await.unwrap();
+    let mut source = billing().source(&app).await.unwrap();
+    let large = vec![b'1'; MOST - 20];
+    server.context.publish("orders.created", large.into()).await.unwrap().await.unwrap();
+    let (delivery, settle) = next(&mut source).await;
+    let escalation = Escalation {
+        delivery,
+        consumer: "billing".into(),
+        due: Timestamp::EPOCH,
+        history: History::default(),
+        attempts: 1,
+    };
+    lane.escalate(escalation).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let error = bounded(source.next()).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(READS) && text.contains("permissions"), "{text}");
+    // It keeps nobody from the rest.
+    server.publish([7]).await;
+    assert_eq!(number(&bounded(handle(&mut source)).await.unwrap()), 7);
 }
 
 /// Another process has the only request that the server keeps, and this one's are dropped without a word.

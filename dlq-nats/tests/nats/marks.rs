@@ -76,12 +76,21 @@ async fn a_mark_that_the_server_has_removed_is_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_read_marks_is_told() {
-    const READS: &str = "$JS.API.STREAM.MSG.GET.KV_dlq-marks";
+    told("$JS.API.STREAM.MSG.GET.KV_dlq-marks").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_write_marks_is_told() {
+    told("$KV.dlq-marks.>").await;
+}
+
+/// At the start where it can be known, and else when it is tried.
+async fn told(denied: &str) {
     if !available() {
         return;
     }
-    let may = format!("{{ publish: {{ deny: [\"{READS}\"] }} }}");
-    let silent = format!("{{ publish: {{ deny: [\"{READS}\", \"$SYS.>\"] }} }}");
+    let may = format!("{{ publish: {{ deny: [\"{denied}\"] }} }}");
+    let silent = format!("{{ publish: {{ deny: [\"{denied}\", \"$SYS.>\"] }} }}");
     for (may, is_known) in [(may, true), (silent, false)] {
         let server = Server::bare(&[("authorization", &users(&may))], "root", "root").await;
         let app = server.connect("app", "app").await;
@@ -96,6 +105,6 @@ async fn a_user_who_may_not_read_marks_is_told() {
                 marks.begin(LetterId::of(&origin, None, "c")).await.unwrap_err().to_string()
             }
         };
-        assert!(text.contains(READS) && text.contains("`permissions"), "{text}");
+        assert!(text.contains(denied) && text.contains("`permissions"), "{text}");
     }
 }

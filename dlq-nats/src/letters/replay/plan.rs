@@ -195,7 +195,7 @@ impl NatsReplay {
         })
     }
 
-    /// Refuses letters that the user may not send, or of which it could not be read whether they were.
+    /// Refuses letters that the user may not send, or of which it could not be read or noted whether they were.
     pub(super) async fn permitted(
         &self,
         shipment: &Shipment,
@@ -206,8 +206,13 @@ impl NatsReplay {
         let mut subjects: Vec<String> = subjects.into_iter().map(Cow::into_owned).collect();
         let NatsLetters { context, api, ledger, .. } = &self.letters;
         subjects.extend(api.filter(|_| !rows.is_empty()).map(|api| buckets::needs(api, ledger)));
-        let may = permissions::require(&context.client(), &subjects).await;
-        may.map_err(|error| error.for_store(REPLAYING))
+        let client = context.client();
+        let may = async {
+            permissions::require(&client, &subjects).await?;
+            let noted = api.filter(|_| !rows.is_empty()).map(|_| buckets::written(ledger));
+            permissions::require_some(&client, noted.as_slice()).await
+        };
+        may.await.map_err(|error| error.for_store(REPLAYING))
     }
 }
 

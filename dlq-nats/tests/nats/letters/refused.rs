@@ -154,6 +154,23 @@ pub(crate) fn users(app: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_note_what_was_sent_is_told_when_it_is_planned() {
+    if !available() {
+        return;
+    }
+    let may = "{ publish: { deny: [\"$KV.DLQ_REPLAYS.>\"] } }";
+    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    let _ = bury(&server, DlqStream::new(), dead(0..2)).await;
+    let app = server.connect("app", "app").await;
+    let letters = NatsLetters::new(&app, DlqStream::new());
+    let operation = OperationId::of("ana", Timestamp::EPOCH, 1);
+    let replay = NatsReplay::new(&letters, Filter::new(), NatsTarget::Origin, operation);
+    let refused = replay.plan().await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig, "{refused}");
+    assert!(refused.to_string().contains("may not publish to `$KV.DLQ_REPLAYS.>`"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_send_letters_is_told_when_it_is_planned() {
     if !available() {
         return;
