@@ -173,12 +173,16 @@ impl Addressee {
         names
     }
 
-    /// As [`Recipients::is_own`]; as long as it has been told of no handlers, its own name counts.
+    /// As [`Recipients::is_own`]; and what died under the name that it was given, where no handler has that, is of whoever
+    /// takes it now.
     #[must_use]
     pub fn is_own(&self, name: &str, delivery: &Delivery) -> bool {
+        let is_known = |names: Vec<Arc<str>>| names.iter().any(|known| **known == *name);
         match &self.recipients {
-            Some(recipients) => recipients.is_own(name, delivery),
-            None => *name == *self.name,
+            Some(recipients) if *name != *self.name || is_known(recipients.names()) => {
+                recipients.is_own(name, delivery)
+            }
+            _ => *name == *self.name,
         }
     }
 }

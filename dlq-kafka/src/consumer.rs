@@ -45,7 +45,9 @@ pub enum Start {
 ///
 /// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
 /// retry topics. The name is that of the group, unless [another](Self::with_group) is given. Letters and retry records are
-/// known by the names of the handlers, which a [consumer](dlq_core::Source::yields_to) tells the source.
+/// known by the names of the handlers, which a [consumer](dlq_core::Source::yields_to) tells the source. Give it the name
+/// of the handler all the same, where there is one handler: letters that are sent to their
+/// [handler](crate::KafkaTarget::Handler) go to the group of that name.
 ///
 /// The topics have to be there. Retry and dead-letter topics are created when
 /// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,
@@ -285,6 +287,7 @@ impl KafkaConsumer {
             id_header: self.id_header.clone(),
             event_header: self.event_header.clone(),
             is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),
+            former: former.into_iter().map(|stage| stage.topic).collect(),
             clock: self.clock.clone(),
         };
         let lines = Lines::new(self.concurrency);

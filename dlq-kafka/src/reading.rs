@@ -19,6 +19,8 @@ pub(crate) struct Reading {
     pub(crate) event_header: Option<Arc<str>>,
     /// Whether several groups have the same retry topics.
     pub(crate) is_shared: bool,
+    /// Topics that were stages once, going by their names.
+    pub(crate) former: Arc<[String]>,
     pub(crate) clock: SharedClock,
 }
 
@@ -99,12 +101,14 @@ impl Reading {
         let Unpacked { message, decoded, origin, group, .. } = wire::unpack(&record, &self.cluster);
         let now = self.clock.now();
         let due = wire::due(&decoded, record.timestamp, delay, now);
+        if origin.is_none() && self.former.iter().any(|topic| *topic == *record.topic) {
+            return Read::NotOurs;
+        }
         let Some(origin) = origin else {
             // Somebody else wrote it. It is a message, and it waits as one of this topic does.
             return Read::Record { delivery: self.message(record, stands), due };
         };
-        // In a topic of its own the group has everything, whatever its consumer was called when that was written.
-        if self.is_shared && !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
+        if !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
             return Read::NotOurs;
         }
         // By the name of the handler that failed, which is the one to run it again.
@@ -138,12 +142,14 @@ impl Reading {
     }
 
     /// Whether a record is of this group; one that does not say so, such as a letter that was sent to its handler, is its
-    /// consumer's.
+    /// consumer's. In a topic of its own the group has everything, whatever its consumer was called when that was written.
     fn is_for_us(&self, group: Option<&str>, consumer: Option<&str>) -> bool {
         match (group, consumer) {
             (Some(group), _) => *group == *self.group,
-            (None, Some(consumer)) => self.addressee.names().iter().any(|name| **name == *consumer),
-            (None, None) => true,
+            (None, Some(consumer)) if self.is_shared => {
+                self.addressee.names().iter().any(|name| **name == *consumer)
+            }
+            (None, _) => true,
         }
     }
 }

@@ -106,6 +106,12 @@ impl Settle for KafkaSettle {
     async fn settle(mut self, disposition: Disposition) -> Result<(), TransportError> {
         let settled = match disposition {
             Disposition::Deferred { after } => {
+                // What is suspected counts on: whoever gives it back takes that off again.
+                let times = |delivery: Delivery| match delivery.deliveries() {
+                    0 | 1 => delivery,
+                    times => delivery.with_deliveries(times.saturating_add(1)),
+                };
+                self.delivery = self.delivery.take().map(times);
                 self.give_back(after);
                 Ok(())
             }

@@ -126,11 +126,6 @@ impl KafkaSource {
             match self.waiting.pop_due(Instant::now())? {
                 Sleeper::Returned(Returned { delivery, place, line, .. }) => {
                     let behind = line.clone();
-                    // What is suspected counts on: whoever gave it back takes that off again.
-                    let delivery = match delivery.deliveries() {
-                        0 | 1 => delivery,
-                        times => delivery.with_deliveries(times.saturating_add(1)),
-                    };
                     if let Some(next) = self.hand_out(delivery, place, line) {
                         return Some(next);
                     }

@@ -282,16 +282,21 @@ impl Puller {
             _ => {
                 let refused = format!("{status} {description}");
                 tracing::debug!(refused, consumer = self.durable.name, "a request ended");
-                self.doubt(Some(refused));
-                self.slow();
+                if self.doubt(Some(refused)) {
+                    self.slow();
+                }
             }
         }
     }
 
-    /// What was asked comes to nothing.
-    fn doubt(&mut self, refused: Option<String>) {
-        (self.asked, self.doubtful) = (0, true);
-        self.vain.count(refused);
+    /// What was asked comes to nothing. Whether that is news: of several requests that wait it is said of each.
+    fn doubt(&mut self, refused: Option<String>) -> bool {
+        self.asked = 0;
+        let is_news = !std::mem::replace(&mut self.doubtful, true);
+        if is_news {
+            self.vain.count(refused);
+        }
+        is_news
     }
 
     /// What has waited here for a quarter of its lease is given a new one. What may have lost it, because nobody came

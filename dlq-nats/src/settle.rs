@@ -15,6 +15,7 @@ use crate::error::unavailable;
 const WORD: Duration = Duration::from_secs(5);
 /// Between two tries of what the server did not confirm.
 const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// For how long an acknowledgement is tried, however long the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -107,12 +108,16 @@ async fn insist<T, F>(until: Instant, say: impl Fn() -> F) -> Result<T, Transpor
 where
     F: Future<Output = Result<T, TransportError>>,
 {
+    let mut pause = PAUSE;
     loop {
         let outcome = say().await;
-        if outcome.is_ok() || Instant::now() + PAUSE >= until {
+        let left = until.saturating_duration_since(Instant::now());
+        if outcome.is_ok() || left <= PAUSE {
             return outcome;
         }
-        sleep(PAUSE).await;
+        // Many may have something to say.
+        sleep(pause.min(left - PAUSE)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -41,21 +41,23 @@ impl Member {
             };
             ours.ours.iter().filter_map(place).collect()
         };
-        let Some(why) = self.why_blocked(places.into_iter())? else { return Ok(()) };
+        let why = self.why_blocked(places.into_iter())?;
+        if why.is_empty() {
+            return Ok(());
+        }
         self.blocked.told = Some(Instant::now());
-        Err(SetupError::Unavailable(why, None))
+        Err(SetupError::Unavailable(why.join("; "), None))
     }
 
-    /// Of which of these partitions the records from these offsets on cannot be read, and what to do.
+    /// Of which of these partitions the records from these offsets on cannot be read, and what to do, each by itself.
     pub(super) fn why_blocked(
         &self,
         places: impl Iterator<Item = (i32, i64)>,
-    ) -> Result<Option<String>, SetupError> {
+    ) -> Result<Vec<String>, SetupError> {
         let place = |(number, from)| (Arc::clone(&self.topic), number, Offset::Offset(from));
         let found = find(&self.brokers, &[], &places.map(place).collect::<Vec<_>>())?;
         // A topic that is gone is heard of elsewhere.
         let why = found.into_iter().filter(|(code, _)| is_of_records(*code)).map(|(_, why)| why);
-        let why = why.collect::<Vec<_>>().join("; ");
-        Ok((!why.is_empty()).then_some(why))
+        Ok(why.collect())
     }
 }

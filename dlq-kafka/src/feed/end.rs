@@ -11,8 +11,8 @@ use crate::reach::{self, PATIENCE, Yields};
 use crate::tail::{Span, find};
 
 impl Member {
-    /// Whether the group has confirmed every letter of the topic. Where the others cannot be read, nobody will, and that is
-    /// an error.
+    /// Whether the group has confirmed every letter of the topic. Where none of the others can be read, nobody will, and that
+    /// is an error.
     pub(super) fn is_at_end(&self) -> Result<bool, SetupError> {
         // That of a topic that is gone says nothing.
         if self.consumer.context().ids.behind(&self.topic).0 {
@@ -55,6 +55,10 @@ impl Member {
             return Ok(true);
         }
         let why = self.why_blocked(spans.iter().map(|span| (span.partition, span.from)))?;
-        why.map_or(Ok(false), |why| Err(SetupError::Unreadable(why)))
+        if why.len() < spans.len() {
+            Ok(false)
+        } else {
+            Err(SetupError::Unreadable(why.join("; ")))
+        }
     }
 }

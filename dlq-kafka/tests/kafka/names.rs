@@ -170,19 +170,16 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
     }
     let place = Place::with_partitions("sent-back", 1).await;
     let mut letter = letter_of(Message::new(&*place.topic, "1"), 1);
-    letter.consumer = "shop.created".to_owned();
     let at = Timestamp::from_millis(1_790_000_000_000);
     let operation = OperationId::of("ana", at, 1);
     let replay = Replay { operation, count: 1, from: "orders.dlq/0/1".to_owned(), at };
-    let headers = on_replay(&letter, &replay);
-    let headers: Vec<(&str, &[u8])> = headers
-        .iter()
-        .map(|header| {
-            (std::str::from_utf8(&header.name).unwrap(), header.value.as_deref().unwrap())
-        })
-        .collect();
-    place.send(&place.topic, b"1", &headers).await;
-    place.send(&place.topic, b"1", &headers).await;
+    for consumer in ["shop.created", "shop.created", "billing", "other"] {
+        letter.consumer = consumer.to_owned();
+        let headers = on_replay(&letter, &replay);
+        let text = |name| std::str::from_utf8(name).unwrap();
+        let headers = headers.iter().map(|one| (text(&one.name), one.value.as_deref().unwrap()));
+        place.send(&place.topic, b"1", &headers.collect::<Vec<_>>()).await;
+    }
     let mut source = place.billing().source().await.unwrap();
     let (unknown, _settle) = next(&mut source).await;
     assert_eq!(unknown.generation(), 0, "nobody here is called that");
@@ -190,4 +187,8 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
     let (known, _settle) = next(&mut source).await;
     assert_eq!((known.death("shop.created").letter, known.generation()), (letter.id, 1));
     assert_eq!(known.replays(), 1);
+    let (before, _settle) = next(&mut source).await;
+    assert_eq!(before.generation(), 1, "it died before its handler had a name of its own");
+    let (other, _settle) = next(&mut source).await;
+    assert_eq!(other.generation(), 0);
 }

@@ -185,7 +185,9 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
     // This one is somebody else's, who waits in another way.
     let other = format!("{}.retry.3s", place.topic);
     place.create(&other, 1, &[]).await;
-    place.send(&other, b"9", &[("retry.due", b"2020-01-01T00:00:00Z")]).await;
+    for stage in [&other, &format!("{}.retry.1s", place.topic)] {
+        place.send(stage, b"9", &[("retry.due", b"2020-01-01T00:00:00Z")]).await;
+    }
     let mut source = of(2).source().await.unwrap();
     let heard = handle(&mut source).await;
     assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));

@@ -196,15 +196,20 @@ async fn g2_a_replayed_letter_is_known_and_copied_headers_are_not_believed() {
     assert_ne!(copied.death("billing").letter, letter.id);
     assert_eq!((copied.generation(), copied.replays()), (0, 0));
     // Whoever is called that is one of those whom a router hands messages to.
+    letter.consumer = "shop.billing".to_owned();
     source.yields_to(Arc::new(Called::by(["shop"])));
     replay(&server, &letter, "1").await;
     assert_eq!(handle(&mut source).await.unwrap().generation(), 0, "nobody is called that");
-    source.yields_to(Arc::new(Called::by(["shop", "billing"])));
+    source.yields_to(Arc::new(Called::by(["shop", "shop.billing"])));
     replay(&server, &letter, "1").await;
-    assert_eq!(handle(&mut source).await.unwrap().death("shop").letter, letter.id);
+    assert_eq!(handle(&mut source).await.unwrap().death("shop.billing").letter, letter.id);
+    letter.consumer = "billing".to_owned();
+    replay(&server, &letter, "1").await;
+    let before = handle(&mut source).await.unwrap();
+    assert_eq!(before.generation(), 1, "it died before its handler had a name of its own");
     // Another consumer has its own letters.
     let mut shipping = server.source(&consumer("shipping")).await;
-    for _ in 0..5 {
+    for _ in 0..6 {
         let delivery = handle(&mut shipping).await.unwrap();
         assert_ne!(delivery.death("shipping").letter, letter.id);
         assert_eq!(delivery.generation(), 0);
