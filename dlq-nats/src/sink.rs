@@ -5,7 +5,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Facts, Ours, of_death};
 use dlq_core::store::Receipt;
-use dlq_core::{Binding, DeadLetter, Sink, StoreError};
+use dlq_core::{Binding, DeadLetter, Sink, StoreError, StoreErrorKind};
 
 use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
@@ -35,7 +35,8 @@ const WRITE: &str = "write a dead letter";
 /// # On failure
 ///
 /// [`put`](Sink::put) returns once the server has confirmed every letter. When it does not, nothing may be
-/// acknowledged; the letters can be put again. A stream that was deleted is created again.
+/// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it has. A stream that was deleted
+/// is created again.
 #[derive(Clone, Debug)]
 pub struct NatsSink {
     context: Context,
@@ -117,22 +118,40 @@ struct Described {
 }
 
 impl Sink for NatsSink {
-    /// All at once first; by itself, then, what the server has refused.
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        self.put_each(letters).await?.into_iter().collect()
+    }
+
+    /// All at once first; by itself, then, what the server has refused, as long as it takes anything.
+    async fn put_each(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
         let whole = letters.iter().map(|letter| self.whole(letter)).collect::<Result<_, _>>()?;
         let heard = self.inboxes.publish(whole).await;
-        let mut receipts = Vec::with_capacity(letters.len());
+        let mut written = Vec::with_capacity(letters.len());
+        // Why it takes nothing now.
+        let mut why: Option<String> = None;
         for (letter, heard) in letters.iter().zip(heard) {
-            let duplicate = match heard {
-                Heard::Kept { duplicate } => duplicate,
-                Heard::Refused => self.bury(letter).await?,
-                Heard::Nothing => {
+            let duplicate = match (heard, &why) {
+                (Heard::Kept { duplicate }, _) => Ok(duplicate),
+                (Heard::Refused, None) => self.bury(letter).await,
+                (Heard::Refused, Some(why)) => {
+                    Err(StoreError::new(StoreErrorKind::Unavailable, WRITE).with_detail(&**why))
+                }
+                (Heard::Nothing, _) => {
                     let subject = self.describe(letter).subject;
-                    return Err(unheard(&self.context, &self.config, WRITE, &subject));
+                    Err(unheard(&self.context, &self.config, WRITE, &subject))
                 }
             };
-            receipts.push(if duplicate { Receipt::Unchanged } else { Receipt::Stored });
+            if let Err(error) = &duplicate
+                && error.is_transient()
+            {
+                why.get_or_insert_with(|| error.to_string());
+            }
+            let receipt = |duplicate| if duplicate { Receipt::Unchanged } else { Receipt::Stored };
+            written.push(duplicate.map(receipt));
         }
-        Ok(receipts)
+        Ok(written)
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::DiscardPolicy;
 use dlq_core::store::Receipt;
-use dlq_core::{DeadLetter, Delivery, ErrorClass, Filter, Message, Sink, StoreError, protocol};
+use dlq_core::{
+    DeadLetter, Delivery, ErrorClass, Filter, Message, Sink, StoreError, StoreErrorKind, protocol,
+};
 use dlq_nats::{DlqStream, NatsLetters, NatsSink};
 use dlq_testkit::fixtures::{died_again, hostile_messages, letter, letter_of};
 use dlq_tower::consumer::Consumer;
@@ -219,4 +221,28 @@ async fn g1_nothing_is_acknowledged_before_its_letter_is_confirmed() {
     let stored = server.stored("DLQ").await;
     assert_eq!(stored.len(), 2);
     assert_eq!(stored[1].payload, "7");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_what_is_written_beside_what_is_refused_is_told() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let sink = sink(&server).await;
+    let mut stream = server.context.get_stream("DLQ").await.unwrap();
+    let mut config = stream.info().await.unwrap().config.clone();
+    config.max_messages = 2;
+    server.context.update_stream(config).await.unwrap();
+    let letters: Vec<_> = (0..4).map(letter).collect();
+    let written = sink.put_each(letters.clone()).await.unwrap();
+    let [first, second, refused @ ..] = &written[..] else { panic!("{written:?}") };
+    for written in [first, second] {
+        assert_eq!(*written.as_ref().unwrap(), Receipt::Stored);
+    }
+    for refused in refused {
+        assert_eq!(refused.as_ref().unwrap_err().kind(), StoreErrorKind::Unavailable);
+    }
+    assert_eq!((refused.len(), server.stored("DLQ").await.len()), (2, 2));
+    sink.put(letters).await.unwrap_err();
 }
