@@ -101,7 +101,9 @@ impl Reading {
         let Unpacked { message, decoded, origin, group, .. } = wire::unpack(&record, &self.cluster);
         let now = self.clock.now();
         let due = wire::due(&decoded, record.timestamp, delay, now);
-        if origin.is_none() && self.former.iter().any(|topic| *topic == *record.topic) {
+        let was_stage = || self.former.iter().any(|topic| *topic == *record.topic);
+        if origin.is_none() && self.is_shared && was_stage() {
+            // Nothing says that it is for us; in a topic of its own it can be for nobody else.
             return Read::NotOurs;
         }
         let Some(origin) = origin else {

@@ -178,8 +178,8 @@ impl NatsConsumer {
     /// # Errors
     ///
     /// `InvalidConfig` when the stream of the retry lane or the consumer exist with settings that will not do, or the
-    /// server says that the user may not fetch, acknowledge, or read what large records are made of; `Unavailable` when the server does not answer or there is no such
-    /// stream.
+    /// server says that the user may not fetch, acknowledge, or read what large records are made of; `Unavailable` when the
+    /// server does not answer or there is no such stream.
     pub async fn source(&self, client: &impl JetStream) -> Result<NatsSource, TransportError> {
         const OPENING: &str = "open a consumer";
         let context = client.context();

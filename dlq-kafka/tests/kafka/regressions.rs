@@ -154,9 +154,12 @@ async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
         assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
         settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
     }
-    // Nothing waits there any more, and it can go.
-    let _ = handle(&mut source).await;
+    // What others wrote there is for this group, too.
     let stage = format!("{}.{0}-billing.retry.1s", place.topic);
+    place.send(&stage, b"3", &[("retry.due", b"2020-01-01T00:00:00Z")]).await;
+    let last = [number(&handle(&mut source).await), number(&handle(&mut source).await)];
+    assert_eq!(BTreeSet::from(last), BTreeSet::from([1, 3]));
+    // Nothing waits there any more, and it can go.
     topic::delete(place.brokers.bootstrap(), &stage).await;
     place.publish([2]).await;
     assert_eq!(number(&handle(&mut source).await), 2);
