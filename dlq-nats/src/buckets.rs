@@ -7,7 +7,7 @@ use async_nats::datetime::DateTime;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::kv::{Config, Store, UpdateError, UpdateErrorKind};
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{self, DiscardPolicy, LastRawMessageErrorKind, StorageType};
+use async_nats::jetstream::stream::{self, LastRawMessageErrorKind, StorageType};
 use async_nats::jetstream::{self, Context, ErrorCode};
 use bytes::Bytes;
 use dlq_core::{StoreError, StoreErrorKind, Timestamp};
@@ -178,10 +178,11 @@ pub(crate) fn forgets(found: &stream::Config, age: Option<Duration>) -> Differen
     let mut wrong = Differences::default();
     let why = "since it would forget everything when its server stops";
     wrong.why("storage", word(&found.storage), word(&StorageType::File), why);
-    if found.max_bytes > 0 {
-        let why = "since keys would be evicted when it is full";
-        wrong.why("discard", word(&found.discard), word(&DiscardPolicy::New), why);
+    for (setting, bound) in streams::forgetting(found) {
+        let why = "with `discard` Old: keys would be evicted when it is full";
+        wrong.why(setting, bound.to_string(), "-1".to_owned(), why);
     }
+    streams::breaks_its_word(found, &mut wrong);
     let is_short = |age: Duration| age.is_zero() || found.max_age < age;
     if let Some(age) = age.filter(|age| !found.max_age.is_zero() && is_short(*age)) {
         let why = "since it would forget too early";
@@ -192,6 +193,8 @@ pub(crate) fn forgets(found: &stream::Config, age: Option<Duration>) -> Differen
 
 #[cfg(test)]
 mod tests {
+    use async_nats::jetstream::stream::DiscardPolicy;
+
     use super::*;
 
     #[test]
@@ -210,7 +213,9 @@ mod tests {
             let wrong = forgets(&of(found), asked);
             assert_eq!(!wrong.0.is_empty(), is_wrong, "{found:?} {asked:?}: {wrong}");
         }
-        let bounded = stream::Config { max_bytes: 1, ..stream::Config::default() };
-        assert!(forgets(&bounded, None).to_string().contains("`discard` is Old"));
+        let mut bounded = stream::Config { max_bytes: 1, ..stream::Config::default() };
+        assert!(forgets(&bounded, None).to_string().contains("`max_bytes` is 1"));
+        bounded.discard = DiscardPolicy::New;
+        assert!(forgets(&bounded, None).0.is_empty());
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use async_nats::jetstream::stream::{
+    Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType, SubjectTransform,
+};
 use dlq_core::policy::duration;
 use serde::{Deserialize, Serialize};
 
@@ -342,6 +344,7 @@ pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -
     wrong.see("no_ack", word(&found.no_ack), word(&false));
     wrong.see("sealed", word(&found.sealed), word(&false));
     wrong.see("mirror", word(&found.mirror.is_some()), word(&false));
+    breaks_its_word(found, &mut wrong);
     for (setting, bound) in evicting(found) {
         let why = if found.discard == DiscardPolicy::Old {
             "with `discard` Old it would lose what it keeps"
@@ -359,6 +362,18 @@ pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -
         wrong.why("max_msg_size", most.to_string(), "-1".to_owned(), why);
     }
     wrong
+}
+
+/// What a stream confirms and may not have, or has where nobody looks for it.
+pub(crate) fn breaks_its_word(found: &Config, wrong: &mut Differences) {
+    let mode = found.persist_mode.unwrap_or_default();
+    let why = "since it confirms what it does not keep yet";
+    wrong.why("persist_mode", word(&mode), word(&PersistenceMode::Default), why);
+    let none = || "none".to_owned();
+    let to = |by: &SubjectTransform| format!("{} to {}", by.source, by.destination);
+    let transform = found.subject_transform.as_ref().map_or_else(none, to);
+    let why = "since what is written would stand where nobody looks for it";
+    wrong.why("subject_transform", transform, none(), why);
 }
 
 /// What a stream has otherwise than asked.
@@ -389,6 +404,11 @@ pub(crate) fn bounds(config: &Config) -> impl Iterator<Item = (&'static str, i64
     ]
     .into_iter()
     .filter(|(_, bound)| *bound > 0)
+}
+
+/// The bounds of a bucket at which it removes keys. That of each key is its history.
+pub(crate) fn forgetting(bucket: &Config) -> impl Iterator<Item = (&'static str, i64)> {
+    evicting(bucket).filter(|(setting, _)| *setting != EACH)
 }
 
 /// Those at which it removes what is oldest, and refuses nothing. One for each subject refuses only when that is said.

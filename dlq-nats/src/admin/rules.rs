@@ -351,11 +351,14 @@ fn expected(watch: Watch) -> String {
 pub(super) fn bucket(name: &str, config: &Config, facts: &Facts) -> Vec<Finding> {
     let subject = format!("bucket `{name}`");
     let mut findings = keeping(&subject, config, facts);
-    if config.discard == DiscardPolicy::Old && config.max_bytes > 0 {
+    for (setting, bound) in streams::forgetting(config) {
         let advice = "keys are evicted when it is full, and what they protect is handled again; remove the bound";
-        let found = config.max_bytes.to_string();
-        findings.push(Finding::new(Error, &subject, "max_bytes").found(found, "-1").advice(advice));
+        let found = bound.to_string();
+        findings.push(Finding::new(Error, &subject, setting).found(found, "-1").advice(advice));
     }
+    let mut wrong = Differences::default();
+    streams::breaks_its_word(config, &mut wrong);
+    findings.extend(differ(&subject, Error, wrong));
     findings
 }
 
