@@ -1,13 +1,21 @@
 //! What the leader of a stream has. Other servers that keep it may have less for a while, and so do the consumers that
 //! they keep.
 
-use async_nats::jetstream::Context;
-use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
-use dlq_core::{StoreError, StoreErrorKind};
+use async_nats::HeaderMap;
+use async_nats::jetstream::context::RequestErrorKind;
+use async_nats::jetstream::stream::Stream;
+use async_nats::jetstream::{self, Context};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use dlq_core::{BoxError, Headers, StoreError, StoreErrorKind, Timestamp};
+use serde::Deserialize;
+use serde_json::json;
 
+use crate::lines;
 use crate::patience::asked;
 use crate::permissions::unanswered;
+use crate::wire;
 
 /// A message of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -20,41 +28,105 @@ pub(crate) enum Which<'a> {
     Last(&'a str),
 }
 
+impl Which<'_> {
+    fn asked(self) -> serde_json::Value {
+        match self {
+            Self::At(sequence) => json!({ "seq": sequence }),
+            Self::From(subject, sequence) => json!({ "seq": sequence, "next_by_subj": subject }),
+            Self::Last(subject) => json!({ "last_by_subj": subject }),
+        }
+    }
+}
+
+/// A message as it stands in its stream. The client would drop all but the last of several headers of one name, and
+/// read none where one of them is not as it should be: servers keep whatever a producer writes.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) subject: String,
+    pub(crate) sequence: u64,
+    /// In the order of their names.
+    pub(crate) headers: Headers,
+    pub(crate) payload: Bytes,
+    pub(crate) time: Timestamp,
+}
+
+impl Kept {
+    /// Those headers that the client can have.
+    pub(crate) fn map(&self) -> HeaderMap {
+        wire::map(&self.headers)
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    message: Option<Raw>,
+    error: Option<jetstream::Error>,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    subject: String,
+    #[serde(rename = "seq")]
+    sequence: u64,
+    #[serde(default, rename = "hdrs")]
+    headers: String,
+    #[serde(default, rename = "data")]
+    payload: String,
+    time: Timestamp,
+}
+
+impl Raw {
+    fn kept(self) -> Result<Kept, base64::DecodeError> {
+        let Self { subject, sequence, time, .. } = self;
+        let headers = lines::read(&STANDARD.decode(self.headers)?);
+        Ok(Kept {
+            subject,
+            sequence,
+            headers,
+            payload: STANDARD.decode(self.payload)?.into(),
+            time,
+        })
+    }
+}
+
 /// That message as the leader has it; `None` when it has none, or the stream is not there.
 pub(crate) async fn get(
     context: &Context,
     operation: &'static str,
     name: &str,
     which: Which<'_>,
-) -> Result<Option<StreamMessage>, StoreError> {
-    let unavailable = |why: String| {
+) -> Result<Option<Kept>, StoreError> {
+    let unavailable = |why: String, source: BoxError| {
         let text = format!("stream `{name}` could not be read: {why}");
-        StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text)
+        let failed = StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text);
+        failed.with_source(source)
     };
-    let stream = context.get_stream_no_info(name).await;
-    let stream: Stream<()> =
-        stream.map_err(|error| unavailable(error.to_string()).with_source(error))?;
-    let got = asked(|| async {
-        match which {
-            Which::At(sequence) => stream.get_raw_message(sequence).await,
-            Which::From(subject, sequence) => {
-                stream.get_first_raw_message_by_subject(subject, sequence).await
+    // Not all that is said to be a name can be one.
+    let named: Result<Stream<()>, _> = context.get_stream_no_info(name).await;
+    named.map_err(|error| unavailable(error.to_string(), error.into()))?;
+    let subject = format!("STREAM.MSG.GET.{name}");
+    let question = which.asked();
+    let answer = asked(|| context.request::<_, _, Answer>(subject.clone(), &question)).await;
+    let answer = answer.map_err(|error| {
+        let why = match error.kind() {
+            RequestErrorKind::TimedOut | RequestErrorKind::NoResponders => {
+                format!("{error}; {}", unanswered(&context.client(), &format!("$JS.API.{subject}")))
             }
-            Which::Last(subject) => stream.get_last_raw_message_by_subject(subject).await,
+            _ => error.to_string(),
+        };
+        unavailable(why, error.into())
+    })?;
+    match answer {
+        Answer { error: None, message: Some(raw) } => {
+            let kept = raw.kept();
+            kept.map(Some).map_err(|error| unavailable(error.to_string(), error.into()))
         }
-    });
-    let error = match got.await {
-        Ok(message) => return Ok(Some(message)),
-        Err(error) => error,
-    };
-    match error.kind() {
-        RawMessageErrorKind::NoMessageFound => Ok(None),
         // So says a server of a stream that is there no more, too.
-        RawMessageErrorKind::JetStream(answer) if answer.code() == 404 => Ok(None),
-        RawMessageErrorKind::Other => {
-            let why = unanswered(&context.client(), &format!("$JS.API.STREAM.MSG.GET.{name}"));
-            Err(unavailable(format!("{error}; {why}")).with_source(error))
+        Answer { error: Some(error), .. } if error.code() == 404 => Ok(None),
+        Answer { error: Some(error), .. } => Err(unavailable(error.to_string(), error.into())),
+        Answer { error: None, message: None } => {
+            let text = "the server has answered something else";
+            Err(unavailable(text.to_owned(), text.into()))
         }
-        _ => Err(unavailable(error.to_string()).with_source(error)),
     }
 }

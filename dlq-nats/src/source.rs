@@ -2,7 +2,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::header::HeaderMap;
 use bytes::Bytes;
 use dlq_core::{
     Addressee, Capabilities, Death, Delivery, Headers, Message, Ordering, Origin, Position,
@@ -144,18 +143,17 @@ impl Reading {
     pub(crate) fn main(&self, fetched: Fetched) -> Delivery {
         let Fetched { message, place, .. } = fetched;
         let headers = message.headers.unwrap_or_default();
-        self.message(&message.subject, &headers, message.payload, place)
+        self.message(&message.subject, wire::read(&headers), message.payload, place)
     }
 
-    /// A message that stands at `place`.
+    /// A message that stands at `place`, with its headers in the order of their names.
     pub(crate) fn message(
         &self,
         subject: &str,
-        headers: &HeaderMap,
+        mut headers: Headers,
         payload: Bytes,
         place: Place,
     ) -> Delivery {
-        let mut headers = wire::read(headers);
         let mut key = None;
         if let Some(name) = &self.key_header {
             key = headers.get(name).map(Bytes::copy_from_slice);

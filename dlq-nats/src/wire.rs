@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use async_nats::header::HeaderMap;
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use dlq_core::protocol::{self, Decoded, Facts, KEPT, Ours, split, split_text};
 use dlq_core::{Death, Header, Headers, Message, Origin};
@@ -184,9 +184,24 @@ pub(crate) fn read(headers: &HeaderMap) -> Headers {
     sorted(all.collect())
 }
 
-fn sorted(headers: Headers) -> Headers {
+/// Those of these headers that the client can have.
+pub(crate) fn map(headers: &Headers) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for header in headers {
+        let name = std::str::from_utf8(&header.name).ok().and_then(|name| name.parse().ok());
+        let value = header.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
+        let value = value.and_then(|value| value.parse().ok());
+        if let (Some(name), Some(value)) = (name, value) {
+            let (name, value): (HeaderName, HeaderValue) = (name, value);
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+/// The same in the order of their names; values of one name stay in theirs.
+pub(crate) fn sorted(headers: Headers) -> Headers {
     let mut all: Vec<Header> = headers.iter().cloned().collect();
-    // Stable: values of one name stay in their order.
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all.into_iter().collect()
 }

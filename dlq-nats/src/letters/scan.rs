@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::{Batch, Config};
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy};
-use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::State;
 use async_nats::jetstream::{Context, Message};
 use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::leader::{self, Which};
+use crate::buckets::timestamp;
+use crate::leader::{self, Kept, Which};
 use crate::place::{Place, handed};
 use crate::publish::unwritable;
 
@@ -211,10 +211,10 @@ impl Reader {
         StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text)
     }
 
-    fn wants(&self, message: &StreamMessage) -> bool {
+    fn wants(&self, message: &Kept) -> bool {
         let is_within = match self.scan.from {
             DeliverPolicy::ByStartSequence { start_sequence } => message.sequence >= start_sequence,
-            DeliverPolicy::ByStartTime { start_time } => message.time >= start_time,
+            DeliverPolicy::ByStartTime { start_time } => message.time >= timestamp(start_time),
             _ => true,
         };
         is_within && message.sequence > self.read

@@ -3,22 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use async_nats::jetstream::message::StreamMessage;
 use dlq_core::{
     Attempt, Cause, DeadLetter, Delivery, Failure, Fingerprint, History, LetterState, Message,
-    Origin, Position, Timestamp,
+    Origin, Position,
 };
 
 use super::advisory::{Advisory, Kind};
+use crate::leader::Kept;
 use crate::place::Place;
 use crate::source::Reading;
 
 /// The message that an advisory is about, as a delivery to the consumer that did not handle it.
-pub(super) fn delivery_of(
-    reading: &Reading,
-    advisory: &Advisory,
-    found: Option<StreamMessage>,
-) -> Delivery {
+pub(super) fn delivery_of(reading: &Reading, advisory: &Advisory, found: Option<Kept>) -> Delivery {
     let delivered = u32::try_from(advisory.deliveries).unwrap_or(u32::MAX);
     let Some(found) = found else {
         let position = Position::Offset(advisory.sequence);
@@ -29,14 +25,13 @@ pub(super) fn delivery_of(
             .with_consumer(Arc::clone(reading.addressee.name()))
             .with_deliveries(delivered);
     };
-    let published = i64::try_from(found.time.unix_timestamp_nanos()).unwrap_or(i64::MAX);
     let place = Place {
         stream: advisory.stream.clone(),
         delivered,
         sequence: found.sequence,
-        published: Timestamp::from_nanos(published),
+        published: found.time,
     };
-    reading.message(&found.subject, &found.headers, found.payload, place)
+    reading.message(&found.subject, found.headers, found.payload, place)
 }
 
 /// The letter of `delivery`.

@@ -35,9 +35,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 struct Death {
     /// When it was told of: the ears hear the same words.
     told: Timestamp,
-    /// When the message was published, in nanoseconds, as far as it could be read: sequences begin again in a stream
+    /// When the message was published, as far as it could be read: sequences begin again in a stream
     /// that is deleted and made again.
-    published: Option<i128>,
+    published: Option<Timestamp>,
 }
 
 /// For how long a letter may be on its way that another router writes of a message which it has read in time.
@@ -164,7 +164,7 @@ impl Shared {
         }
         let at = Which::At(advisory.sequence);
         let found = leader::get(&self.context, OPERATION, &advisory.stream, at).await?;
-        let published = found.as_ref().map(|found| found.time.unix_timestamp_nanos());
+        let published = found.as_ref().map(|found| found.time);
         // Of one that is gone nobody can say whether it is another.
         let is_known = |before: Death| published.is_none() || before.published == published;
         if before.is_some_and(is_known) {

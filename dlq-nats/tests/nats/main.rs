@@ -17,6 +17,7 @@ mod marks;
 mod narrow;
 mod opening;
 mod promises;
+mod raw;
 mod replicated;
 mod resuming;
 mod router;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod expecting;
+mod headers;
 mod once;
 mod rights;
 

@@ -13,7 +13,6 @@ use super::super::ledger::{CHUNK, Claim, Entry, Mark};
 use super::super::scan::{Scan, batch_of};
 use super::super::send::{REPLAYING, sent_back};
 use super::run::Run;
-use crate::buckets::timestamp;
 use crate::leader::{self, Which};
 use crate::streams::find;
 
@@ -118,7 +117,7 @@ impl Run<'_> {
         while next <= info.state.last_sequence {
             let message = leader::get(context, REPLAYING, name, Which::From(">", next)).await?;
             let Some(message) = message else { break };
-            if !take(&message.headers, timestamp(message.time)) {
+            if !take(&message.map(), message.time) {
                 break;
             }
             next = message.sequence + 1;
