@@ -93,6 +93,7 @@ mod publish;
 mod pull;
 mod records;
 pub mod router;
+mod server_time;
 mod settle;
 mod sink;
 mod source;

@@ -79,6 +79,8 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
     }
     if let (Some(_), Some(api)) = (&deployment.router, api) {
         need(format!("{api}.STREAM.MSG.GET.*"), "the router cannot read messages");
+        let to = "of what is gone the router cannot see whether its stream is another one";
+        need(format!("{api}.STREAM.INFO.*"), to);
         need(format!("{api}.CONSUMER.LIST.*"), "the router cannot see consumers");
         let letters = format!("{api}.CONSUMER.CREATE.{}.>", deployment.letters.name);
         need(letters, "the router cannot see whether a message that is gone has its letter");

@@ -36,7 +36,6 @@
 
 mod bucket;
 mod record;
-mod time;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,11 +50,11 @@ use futures_util::StreamExt as _;
 
 pub use bucket::IdempotencyBucket;
 use record::{Phase, Record, Seen};
-use time::ServerTime;
 
 use crate::buckets;
 use crate::jetstream::JetStream;
 use crate::names::token;
+use crate::server_time::ServerTime;
 
 /// How often a write is tried that others are faster with.
 const TRIES: u32 = 100;

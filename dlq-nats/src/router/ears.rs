@@ -52,10 +52,9 @@ pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Pul
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
         let (shared, server) = (Arc::clone(&shared), Arc::clone(&server));
         tasks.spawn(async move {
-            let Fetched { message, reply, place, .. } = fetched;
+            let Fetched { message, reply, .. } = fetched;
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(lease);
-            let is_first = place.delivered <= 1;
-            let after = match heard(&shared, &message.payload, is_first, lease / 2).await {
+            let after = match heard(&shared, &message.payload, true, lease / 2).await {
                 Ok(Routed::NotYet(after)) => Disposition::Deferred { after },
                 Ok(_) => Disposition::Succeeded,
                 Err(()) => Disposition::Deferred { after: PAUSE },
@@ -95,13 +94,16 @@ pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
             let (shared, room) = (Arc::clone(&shared), Arc::clone(&room));
             tasks.spawn(async move {
-                let first = heard(&shared, &payload, true, PATIENCE).await;
-                drop(permit);
-                let Ok(Routed::NotYet(after)) = first else { return };
-                // At the end it is asked at once: this may be the only ear that has heard of it.
-                let _ = shared.stop.run_until_cancelled(sleep(after)).await;
-                let _permit = room.acquire_owned().await;
-                let _ = heard(&shared, &payload, false, PATIENCE).await;
+                let mut permit = Some(permit);
+                loop {
+                    // At the end nothing waits: this may be the only ear that has heard of it.
+                    let waits = !shared.stop.is_cancelled();
+                    let heard = heard(&shared, &payload, waits, PATIENCE).await;
+                    let Ok(Routed::NotYet(after)) = heard else { return };
+                    drop(permit.take());
+                    let _ = shared.stop.run_until_cancelled(sleep(after)).await;
+                    permit = Arc::clone(&room).acquire_owned().await.ok();
+                }
             });
         }
     }
@@ -141,7 +143,7 @@ async fn listen(
 async fn heard(
     shared: &Shared,
     payload: &Bytes,
-    is_first: bool,
+    waits: bool,
     patience: Duration,
 ) -> Result<Routed, ()> {
     let Some(advisory) = Advisory::read(payload) else {
@@ -151,7 +153,7 @@ async fn heard(
         );
         return Ok(Routed::Nothing);
     };
-    shared.route(&advisory, is_first, patience).await.map_err(|error| {
+    shared.route(&advisory, waits, patience).await.map_err(|error| {
         tracing::error!(
             stream = advisory.stream,
             consumer = advisory.consumer,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dlq_core::{
-    Attempt, Cause, DeadLetter, Delivery, Failure, Fingerprint, History, LetterState, Message,
-    Origin, Position,
+    Attempt, Cause, DeadLetter, Death, Delivery, Failure, Fingerprint, History, LetterId,
+    LetterState, Message, Origin, Position, Timestamp,
 };
 
 use super::advisory::{Advisory, Kind};
@@ -13,24 +13,28 @@ use crate::leader::Kept;
 use crate::place::Place;
 use crate::source::Reading;
 
-/// The message that an advisory is about, as a delivery to the consumer that did not handle it.
-pub(super) fn delivery_of(reading: &Reading, advisory: &Advisory, found: Option<Kept>) -> Delivery {
+/// The message that an advisory is about, as a delivery to the consumer that did not handle it. Of one that is gone
+/// nobody can say when it was published, and the time that stands for it keeps letters apart.
+pub(super) fn delivery_of(
+    reading: &Reading,
+    advisory: &Advisory,
+    found: Option<Kept>,
+    published: Timestamp,
+) -> Delivery {
     let delivered = u32::try_from(advisory.deliveries).unwrap_or(u32::MAX);
     let Some(found) = found else {
         let position = Position::Offset(advisory.sequence);
         let origin = Origin::new("nats", advisory.stream.as_str(), position)
             .with_cluster(reading.cluster.clone());
+        let letter = LetterId::of(&origin, Some(published), reading.addressee.name());
         // Its subject is not known any more.
         return Delivery::new(Message::tombstone(advisory.stream.as_str()), origin)
             .with_consumer(Arc::clone(reading.addressee.name()))
+            .with_death(Death { letter, generation: 0 })
             .with_deliveries(delivered);
     };
-    let place = Place {
-        stream: advisory.stream.clone(),
-        delivered,
-        sequence: found.sequence,
-        published: found.time,
-    };
+    let place =
+        Place { stream: advisory.stream.clone(), delivered, sequence: found.sequence, published };
     reading.message(&found.subject, found.headers, found.payload, place)
 }
 

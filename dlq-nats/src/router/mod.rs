@@ -44,7 +44,10 @@
 //! When a message was published is a part of the identity of its letter, so that one that is written without it would be
 //! a second letter for those that hear the same words later, and another router may have been in time. So a letter without
 //! payload is written when the death is 10 s old, in which what another one has sent is confirmed or has failed, and when
-//! the stream of letters has none of these words.
+//! the stream of letters has none of these words. For when its message was published stands when its stream was created.
+//!
+//! In a stream that was deleted and made again sequences begin again. What was published after a death was told of is not
+//! the message that died, which has gone; and what dies in either of the two has letters of its own.
 //!
 //! # A suspicion
 //!

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use dlq_core::store::Receipt;
-use dlq_core::{
-    Addressee, Clock as _, Sink as _, StoreError, StoreErrorKind, SystemClock, Timestamp,
-};
+use dlq_core::{Addressee, Sink as _, StoreError, StoreErrorKind, Timestamp};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -20,10 +18,13 @@ use super::metrics::Topics;
 use super::recent::Recent;
 use super::report::{Counts, Event};
 use super::watch::Watch;
-use super::written::Written;
+use super::written::{SKEW, Written};
 use crate::NatsSink;
+use crate::buckets::timestamp;
 use crate::leader::{self, Which};
+use crate::server_time::ServerTime;
 use crate::source::Reading;
+use crate::streams::find;
 
 /// How many deaths are remembered, so that a second ear costs nothing.
 const REMEMBERED: usize = 64 * 1024;
@@ -35,9 +36,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 struct Death {
     /// When it was told of: the ears hear the same words.
     told: Timestamp,
-    /// When the message was published, as far as it could be read: sequences begin again in a stream
-    /// that is deleted and made again.
-    published: Option<Timestamp>,
+    /// When the message was published: sequences begin again in a stream that is deleted and made again. Of one that was
+    /// gone what stood for it.
+    published: Timestamp,
 }
 
 /// For how long a letter may be on its way that another router writes of a message which it has read in time.
@@ -69,6 +70,7 @@ pub(super) struct Shared {
     topics: Topics,
     domain: Domain,
     written: Written,
+    time: ServerTime,
     /// The `max_deliver` that consumers are expected to have.
     pub(super) expected: Option<u32>,
     /// Tells all of its parts to end.
@@ -92,6 +94,7 @@ impl Shared {
         let (counts, topics, stop) =
             (Counts::default(), Topics::default(), CancellationToken::new());
         let written = Written::default();
+        let time = ServerTime::new(context.clone(), &sink.stream().name);
         let turns = (0..TURNS).map(|_| tokio::sync::Mutex::new(())).collect();
         Self {
             context,
@@ -102,6 +105,7 @@ impl Shared {
             topics,
             domain,
             written,
+            time,
             expected,
             stop,
             recent,
@@ -110,17 +114,17 @@ impl Shared {
     }
 
     /// Writes the letter that an advisory tells of, and returns once it is confirmed. Tries until `patience` is over, or
-    /// the router is to end. It `is_first` unless it was asked before.
+    /// the router is to end. What is about a message that is gone can be told to come again later, unless nobody `waits`.
     pub(super) async fn route(
         &self,
         advisory: &Advisory,
-        is_first: bool,
+        waits: bool,
         patience: Duration,
     ) -> Result<Routed, StoreError> {
         let until = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_route(advisory, is_first, until).await {
+            let error = match self.try_route(advisory, waits, until).await {
                 Ok(routed) => return Ok(routed),
                 Err(error) => error,
             };
@@ -139,6 +143,27 @@ impl Shared {
         Ok(is_watched && self.domain.includes(&self.context, advisory.domain.as_deref()).await?)
     }
 
+    /// When the stream was created in which the message stood that is gone; `None` when that one is gone, too.
+    async fn created(&self, advisory: &Advisory) -> Result<Option<Timestamp>, StoreError> {
+        match find(&self.context, &advisory.stream).await {
+            Ok(info) => {
+                let created = info.map(|info| timestamp(info.created));
+                Ok(created.filter(|created| *created <= advisory.timestamp))
+            }
+            // Two letters are better than none.
+            Err(error) if self.age(advisory).await? > UNSEEN => {
+                tracing::warn!(%error, "it may have two letters");
+                Ok(None)
+            }
+            Err(error) => Err(error.for_store(OPERATION)),
+        }
+    }
+
+    /// How long ago it was told of, as servers have the time.
+    async fn age(&self, advisory: &Advisory) -> Result<Duration, StoreError> {
+        Ok(self.time.now().await?.since(advisory.timestamp))
+    }
+
     async fn turn(&self, about: &About) -> tokio::sync::MutexGuard<'_, ()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(about);
         let turn = usize::try_from(hash % self.turns.len() as u64).unwrap_or_default();
@@ -148,7 +173,7 @@ impl Shared {
     async fn try_route(
         &self,
         advisory: &Advisory,
-        is_first: bool,
+        waits: bool,
         until: Instant,
     ) -> Result<Routed, StoreError> {
         if !self.is_ours(advisory).await? {
@@ -164,21 +189,30 @@ impl Shared {
         }
         let at = Which::At(advisory.sequence);
         let found = leader::get(&self.context, OPERATION, &advisory.stream, at).await?;
-        let published = found.as_ref().map(|found| found.time);
-        // Of one that is gone nobody can say whether it is another.
-        let is_known = |before: Death| published.is_none() || before.published == published;
-        if before.is_some_and(is_known) {
+        // What came into the stream later is another one, of a stream that was made again.
+        let found = found.filter(|found| advisory.is_left || found.time <= told_by(advisory));
+        let mut published = advisory.timestamp;
+        let is_known = if let Some(found) = &found {
+            published = found.time;
+            before.is_some_and(|before| before.published == published)
+        } else if advisory.is_left {
+            // Somebody has handled or removed it since it was found.
+            return Ok(Routed::Nothing);
+        } else if let Some(created) = self.created(advisory).await? {
+            published = created;
+            // Of two of one sequence nobody can say that they are different ones.
+            before.is_some_and(|before| before.published >= created)
+        } else {
+            false
+        };
+        if is_known {
             self.counts.count(Event::Known);
             return Ok(Routed::Nothing);
         }
         if found.is_none() {
-            if advisory.is_left {
-                // Somebody has handled or removed it since it was found.
-                return Ok(Routed::Nothing);
-            }
-            let age = SystemClock.now().since(advisory.timestamp);
+            let age = self.age(advisory).await?;
             let late = LATE.saturating_sub(age);
-            if is_first && !late.is_zero() {
+            if waits && !late.is_zero() {
                 return Ok(Routed::NotYet(late));
             }
             // Those behind may be about others.
@@ -200,7 +234,7 @@ impl Shared {
         let addressee = Addressee::new(Arc::from(advisory.calls_itself()));
         let reading = Reading { addressee, ..self.reading.clone() };
         let has_payload = found.is_some();
-        let delivery = delivery_of(&reading, advisory, found);
+        let delivery = delivery_of(&reading, advisory, found, published);
         let letter = letter_of(&delivery, advisory, has_payload);
         let class = letter.class;
         let receipts = self.sink.put(vec![letter]).await?;
@@ -222,6 +256,11 @@ impl Shared {
         lock(&self.recent).insert(about, Death { told: advisory.timestamp, published });
         Ok(if is_new { Routed::New } else { Routed::Nothing })
     }
+}
+
+/// Until when a message was published that had died when this was said, as any of the servers has the time.
+fn told_by(advisory: &Advisory) -> Timestamp {
+    advisory.timestamp.after(SKEW)
 }
 
 fn unseen() -> StoreError {

@@ -31,7 +31,7 @@ impl Watch {
         self.only.iter().any(|(watched, of)| watched == stream && of.as_deref() == Some(consumer))
     }
 
-    /// What has to be permitted under this `api`: to read what was given up, to see consumers, and to make them say what
+    /// What has to be permitted under this `api`: to read what was given up, to see its streams and consumers, and to make them say what
     /// they gave up.
     pub(crate) fn needs(&self, api: &str) -> BTreeSet<String> {
         let all = [("*".to_owned(), None)];
@@ -40,6 +40,7 @@ impl Watch {
             let consumer = consumer.as_deref().unwrap_or("*");
             [
                 format!("{api}.STREAM.MSG.GET.{stream}"),
+                format!("{api}.STREAM.INFO.{stream}"),
                 format!("{api}.CONSUMER.LIST.{stream}"),
                 format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
             ]

@@ -24,7 +24,7 @@ use crate::streams::DlqStream;
 use crate::wire;
 
 /// By how much the clocks of two servers may differ.
-const SKEW: Duration = Duration::from_secs(10);
+pub(super) const SKEW: Duration = Duration::from_secs(10);
 /// How many letters are asked for at once, without their payloads.
 const BATCH: usize = 1_000;
 
@@ -153,9 +153,13 @@ fn may_be_of(about: &Advisory, decoded: &Decoded) -> bool {
         && decoded.consumer == Some(about.calls_itself())
 }
 
-/// Whether a letter that may be is. What nobody seemed to have told of was given a time when it was found.
+/// Whether a letter that may be is. What nobody seemed to have told of was given a time when it was found; what was
+/// published later stood in a stream that was made again.
 fn is_of(about: &Advisory, decoded: &Decoded, died_at: Timestamp) -> bool {
-    died_at == about.timestamp || (was_born_there(about, decoded) && died_at > about.timestamp)
+    let told = about.timestamp;
+    let had_been_published = decoded.original.timestamp.is_some_and(|at| at <= told.after(SKEW));
+    let was_found_later = died_at > told && had_been_published;
+    died_at == told || (was_found_later && was_born_there(about, decoded))
 }
 
 fn was_born_there(about: &Advisory, decoded: &Decoded) -> bool {
@@ -172,8 +176,10 @@ mod tests {
     fn a_letter_is_of_the_death_that_was_told_of() {
         let told = Timestamp::from_millis(5_000);
         let about = Advisory::left("JOBS", "mail", 7, 1, told);
+        let born = std::cell::Cell::new(Timestamp::from_millis(4_000));
         let is_of = |stream: &str, sequence, consumer: &str, generation, died_at| {
             let mut decoded = Decoded::default();
+            decoded.original.timestamp = Some(born.get());
             decoded.original.topic = Some(stream.to_owned());
             decoded.original.offset = Some(Position::Offset(sequence));
             decoded.consumer = Some(consumer.to_owned());
@@ -194,5 +200,8 @@ mod tests {
         ] {
             assert!(!is_of(stream, sequence, consumer, generation, died_at));
         }
+        born.set(told.after(SKEW * 2));
+        let much_later = told.after(SKEW * 3);
+        assert!(!is_of("JOBS", 7, "mail", 0, much_later), "another of its sequence");
     }
 }

@@ -1,5 +1,6 @@
 //! The event router, beside consumers that are not ours.
 
+mod anew;
 mod cluster;
 mod expecting;
 mod headers;

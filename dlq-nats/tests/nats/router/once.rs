@@ -25,7 +25,7 @@ pub(super) async fn terminate(server: &Server, told: Timestamp) {
 }
 
 /// Waits until routers have done with so many advisories.
-async fn settled(server: &Server, advisories: u64) {
+pub(super) async fn settled(server: &Server, advisories: u64) {
     let kept: stream::Stream = server.context.get_stream("DLQ_ADVISORY").await.unwrap();
     let settled = async {
         while kept.consumer_info("dlq-router").await.unwrap().ack_floor.stream_sequence < advisories

@@ -12,7 +12,7 @@ const ASKING: &str = "ask the server for the time";
 
 /// The time of the server that leads a stream.
 #[derive(Debug)]
-pub(super) struct ServerTime {
+pub(crate) struct ServerTime {
     context: Context,
     stream: String,
     told: Mutex<Option<(Timestamp, Instant)>>,
@@ -25,12 +25,12 @@ struct Answer {
 }
 
 impl ServerTime {
-    pub(super) fn new(context: Context, stream: &str) -> Self {
+    pub(crate) fn new(context: Context, stream: &str) -> Self {
         Self { context, stream: stream.to_owned(), told: Mutex::new(None) }
     }
 
     /// As the server told it not long ago. Never ahead of it, except by what the clocks drift in [`FRESH`].
-    pub(super) async fn now(&self) -> Result<Timestamp, StoreError> {
+    pub(crate) async fn now(&self) -> Result<Timestamp, StoreError> {
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         match told {
             Some((told, at)) if at.elapsed() < FRESH => Ok(told.after(at.elapsed())),
@@ -39,7 +39,7 @@ impl ServerTime {
     }
 
     /// As the server tells it now.
-    pub(super) async fn fresh(&self) -> Result<Timestamp, StoreError> {
+    pub(crate) async fn fresh(&self) -> Result<Timestamp, StoreError> {
         let unavailable = |why: String| {
             let text = format!("stream `{}`: {why}", self.stream);
             StoreError::new(StoreErrorKind::Unavailable, ASKING).with_detail(text)
