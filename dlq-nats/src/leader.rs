@@ -55,6 +55,11 @@ impl Kept {
     pub(crate) fn map(&self) -> HeaderMap {
         wire::map(&self.headers)
     }
+
+    /// Whether the client can have the message.
+    pub(crate) fn is_readable(&self) -> bool {
+        wire::is_readable(&self.headers)
+    }
 }
 
 #[derive(Deserialize)]

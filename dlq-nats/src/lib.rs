@@ -72,6 +72,7 @@ mod acks;
 pub mod admin;
 mod buckets;
 mod consumer;
+mod cuts;
 mod difference;
 mod durable;
 mod error;

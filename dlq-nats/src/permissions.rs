@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::{Client, Request};
+use futures_util::FutureExt as _;
 use serde::Deserialize;
 
 use crate::error::SetupError;
@@ -182,10 +184,22 @@ fn refuse<'a>(user: &User, forbidden: impl Iterator<Item = &'a String>) -> Resul
     )))
 }
 
+/// What is to be done about a client whose task is no more.
+pub(crate) const ENDED: &str = "the client has ended: it was closed, or its task broke down, as at a carriage return in a header; \
+     nothing brings it back, so start the process again";
+
+/// Whether the task of the client is no more. Its state then stays what it was.
+pub(crate) fn has_ended(client: &Client) -> bool {
+    client.connection_state() == State::Connected
+        && client.flush().now_or_never().is_some_and(|flushed| flushed.is_err())
+}
+
 /// What to think of a request without an answer.
 pub(crate) fn unanswered(client: &Client, subject: &str) -> String {
     let state = client.connection_state();
-    if state == async_nats::connection::State::Connected {
+    if has_ended(client) {
+        ENDED.to_owned()
+    } else if state == State::Connected {
         format!(
             "nothing answered on `{subject}`: its stream may have no leader now, or the user may not publish there or not \
              subscribe to `_INBOX.>` (`permissions`)"

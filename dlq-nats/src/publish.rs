@@ -18,7 +18,7 @@ use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
 use crate::error::answer;
-use crate::permissions::{read_from, unanswered};
+use crate::permissions::{ENDED, has_ended, read_from, unanswered};
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
 
@@ -152,6 +152,8 @@ impl To<'_> {
             )
         } else if error.kind() == PublishErrorKind::TimedOut {
             format!("; {}", unanswered(&self.context.client(), subject))
+        } else if has_ended(&self.context.client()) {
+            format!("; {ENDED}")
         } else {
             String::new()
         };

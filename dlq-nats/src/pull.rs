@@ -13,9 +13,11 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::cuts::Cuts;
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
 use crate::floor::Floor;
+use crate::permissions::{ENDED, has_ended};
 use crate::place::Place;
 use crate::settle::{PROGRESS, nak};
 use crate::vain::Vain;
@@ -67,6 +69,7 @@ pub(crate) struct Puller {
     renew: Instant,
     /// How often the client had connected when the server was last asked.
     connects: u64,
+    cuts: Cuts,
     /// Whether stream and consumer have to be looked at before the server is asked again.
     doubtful: bool,
     vain: Vain,
@@ -98,6 +101,7 @@ impl Puller {
             polled: now,
             renew: now,
             connects: 0,
+            cuts: Cuts::default(),
             doubtful: false,
             vain: Vain::default(),
             again: false,
@@ -178,7 +182,8 @@ impl Puller {
                         Some(message) => self.take(message, now),
                         None => {
                             self.subscriber = None;
-                            return Err(ended("the connection was closed"));
+                            let has_ended = has_ended(&self.client);
+                            return Err(ended(if has_ended { ENDED } else { "the connection was closed" }));
                         }
                     }
                 }
@@ -193,6 +198,7 @@ impl Puller {
     /// Sees that there is somebody to ask, and a place where the answers go.
     async fn prepare(&mut self) -> Result<(), TransportError> {
         self.floor.note(&mut self.durable, &self.context);
+        self.cuts.told(&self.durable)?;
         let is_due = self.doubtful && Instant::now() >= self.not_before;
         if (is_due || self.again) && self.looking.is_empty() {
             let (mut durable, context) = (self.durable.clone(), self.context.clone());
@@ -225,7 +231,10 @@ impl Puller {
         }
         if self.subscriber.is_none() {
             let subscribed = self.client.subscribe(self.inbox.clone()).await;
-            self.subscriber = Some(subscribed.map_err(|error| unavailable("fetch", error))?);
+            self.subscriber = Some(subscribed.map_err(|error| match has_ended(&self.client) {
+                true => ended(ENDED),
+                false => unavailable("fetch", error),
+            })?);
             self.asked = 0;
         }
         Ok(())
@@ -356,6 +365,11 @@ impl Puller {
     fn watch(&mut self) {
         let connects = self.client.statistics().connects.load(Ordering::Relaxed);
         if connects != self.connects {
+            if self.connects == 0 {
+                self.cuts.begin(&self.context, &self.durable);
+            } else if self.asked > 0 {
+                self.cuts.note(&self.context, &self.durable);
+            }
             self.connects = connects;
             self.asked = 0;
         }

@@ -43,7 +43,15 @@ pub(crate) struct Reading {
 /// # Headers
 ///
 /// They come in the order of their names, since the client does not keep the order on the wire. `Nats-Msg-Id` is the id
-/// of the message. A header that is not UTF-8 breaks the connection in the client, before this source sees it.
+/// of the message.
+///
+/// What the client cannot read this source never sees: at bytes that are not UTF-8, a line without a colon or a name with a
+/// space the client gives its connection up, and at a carriage return within a value its task breaks down, after which
+/// nothing but another process helps (with `panic = "abort"` this one dies). Servers keep such a message and hand it out
+/// again when its lease has ended, so that it never runs and has no letter. It is looked for when the connection was lost
+/// twice in an hour while messages were on their way, and where a process begins with messages that were handed out before;
+/// then [`next`](Source::next) fails with `Corrupt` and names it. To be looked for it takes the right to
+/// `$JS.API.STREAM.MSG.GET` of the stream.
 #[derive(Debug)]
 pub struct NatsSource {
     server: Arc<Server>,

@@ -187,16 +187,21 @@ pub(crate) fn read(headers: &HeaderMap) -> Headers {
 /// Those of these headers that the client can have.
 pub(crate) fn map(headers: &Headers) -> HeaderMap {
     let mut map = HeaderMap::new();
-    for header in headers {
-        let name = std::str::from_utf8(&header.name).ok().and_then(|name| name.parse().ok());
-        let value = header.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
-        let value = value.and_then(|value| value.parse().ok());
-        if let (Some(name), Some(value)) = (name, value) {
-            let (name, value): (HeaderName, HeaderValue) = (name, value);
-            map.append(name, value);
-        }
+    for (name, value) in headers.iter().filter_map(held) {
+        map.append(name, value);
     }
     map
+}
+
+/// Whether the client can have all of them.
+pub(crate) fn is_readable(headers: &Headers) -> bool {
+    headers.iter().all(|header| held(header).is_some())
+}
+
+fn held(header: &Header) -> Option<(HeaderName, HeaderValue)> {
+    let name = std::str::from_utf8(&header.name).ok()?.parse().ok()?;
+    let value = std::str::from_utf8(header.value.as_deref()?).ok()?.parse().ok()?;
+    Some((name, value))
 }
 
 /// The same in the order of their names; values of one name stay in theirs.

@@ -23,6 +23,7 @@ mod resuming;
 mod router;
 mod settling;
 mod sink;
+mod unreadable;
 mod versions;
 mod waiting;
 
