@@ -5,6 +5,7 @@ use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
+use crate::home::Home;
 use crate::jetstream::JetStream;
 use crate::lane::NatsRetryLane;
 use crate::names::token;
@@ -231,6 +232,7 @@ impl NatsConsumer {
         };
         let info = opened.await.map_err(|error| error.for_store(OPENING))?;
         let schedules = stream.schedules(&info);
-        Ok(NatsRetryLane::new(context, stream.clone(), &self.name, schedules, self.clock.clone()))
+        let home = Home::new(context, &stream.name);
+        Ok(NatsRetryLane::new(home, stream.clone(), &self.name, schedules, self.clock.clone()))
     }
 }

@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::header::HeaderMap;
-use async_nats::jetstream::Context;
 use async_nats::jetstream::context::traits::TimeoutProvider as _;
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
@@ -15,6 +14,8 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::time::timeout;
+
+use crate::home::Home;
 
 /// A message that a stream is to keep.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Publication {
 pub(crate) enum Heard {
     /// Nothing, in time.
     Nothing,
+    /// That a stream of another domain keeps it, and of its own nothing.
+    Elsewhere,
     /// That its stream does not keep it; or the client did not even send it.
     Refused,
     /// That its stream keeps it.
@@ -43,6 +46,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     client: Client,
+    home: Home,
     /// How long the server may be silent. Much, and from far away, takes longer than that, and is confirmed bit by bit.
     patience: Duration,
     idle: Mutex<Vec<Inbox>>,
@@ -57,8 +61,9 @@ struct Inbox {
 }
 
 impl Inboxes {
-    pub(crate) fn new(context: &Context) -> Self {
-        Self { client: context.client(), patience: context.timeout(), idle: Mutex::default() }
+    pub(crate) fn new(home: Home) -> Self {
+        let (client, patience) = (home.context.client(), home.context.timeout());
+        Self { client, home, patience, idle: Mutex::default() }
     }
 
     /// Publishes all of them: what the server says of each.
@@ -67,6 +72,7 @@ impl Inboxes {
     pub(crate) async fn publish(&self, all: Vec<Publication>) -> Vec<Heard> {
         let mut heard = vec![Heard::Nothing; all.len()];
         let Ok(Some(mut inbox)) = timeout(self.patience, self.inbox()).await else { return heard };
+        self.home.find().await;
         let first = inbox.next;
         inbox.next += all.len() as u64;
         let mut unheard = 0;
@@ -88,10 +94,16 @@ impl Inboxes {
             let number = answer.subject.rsplit('.').next().and_then(|n| n.parse::<u64>().ok());
             let place = number.and_then(|number| usize::try_from(number.checked_sub(first)?).ok());
             if let Some(place) = place.and_then(|place| heard.get_mut(place))
-                && *place == Heard::Nothing
+                && matches!(place, Heard::Nothing | Heard::Elsewhere)
             {
-                *place = read(&answer);
-                unheard -= 1;
+                *place = match read(&answer) {
+                    // Its own may come yet.
+                    Some((_, domain)) if !self.home.is(&domain).await => Heard::Elsewhere,
+                    said => {
+                        unheard -= 1;
+                        said.map_or(Heard::Refused, |(duplicate, _)| Heard::Kept { duplicate })
+                    }
+                };
             }
         }
         self.idle().push(inbox);
@@ -120,14 +132,19 @@ struct Confirmation {
     seq: u64,
     #[serde(default)]
     duplicate: bool,
+    #[serde(default)]
+    domain: String,
 }
 
-fn read(answer: &Message) -> Heard {
+/// Whether its stream kept it before, and in which domain that is; `None` when it does not.
+fn read(answer: &Message) -> Option<(bool, String)> {
     match serde_json::from_slice::<Confirmation>(&answer.payload) {
-        Ok(Confirmation { error: None, seq: 1.., duplicate }) if answer.status.is_none() => {
-            Heard::Kept { duplicate }
+        Ok(Confirmation { error: None, seq: 1.., duplicate, domain })
+            if answer.status.is_none() =>
+        {
+            Some((duplicate, domain))
         }
-        _ => Heard::Refused,
+        _ => None,
     }
 }
 
@@ -151,16 +168,16 @@ mod tests {
 
     #[test]
     fn only_a_sequence_without_an_error_is_a_confirmation() {
-        let kept = |duplicate| Heard::Kept { duplicate };
+        let kept = |duplicate, domain: &str| Some((duplicate, domain.to_owned()));
         let read = |payload| read(&answer(payload, None));
-        assert_eq!(read(r#"{"stream":"DLQ","domain":"hub","seq":7}"#), kept(false));
-        assert_eq!(read(r#"{"stream":"DLQ","seq":7,"duplicate": true}"#), kept(true));
+        assert_eq!(read(r#"{"stream":"DLQ","domain":"hub","seq":7}"#), kept(false, "hub"));
+        assert_eq!(read(r#"{"stream":"DLQ","seq":7,"duplicate": true}"#), kept(true, ""));
         let full = r#"{"error":{"code":503,"err_code":10077},"stream":"DLQ","seq":0}"#;
         let with_both = r#"{"error":{},"seq":7}"#;
         for none in [full, with_both, r#"{"stream":"DLQ","seq":0}"#, "{}", "", "+OK"] {
-            assert_eq!(read(none), Heard::Refused, "{none}");
+            assert_eq!(read(none), None, "{none}");
         }
         let nobody = answer(r#"{"seq":7}"#, Some(StatusCode::NO_RESPONDERS));
-        assert_eq!(super::read(&nobody), Heard::Refused);
+        assert_eq!(super::read(&nobody), None);
     }
 }

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Ours, of_escalation};
 use dlq_core::{DeadLetter, Escalation, Fingerprint, Reason, RetryLane, SharedClock, StoreError};
 
+use crate::home::Home;
 use crate::names::{tail, token};
 use crate::publish::{Outgoing, send};
 use crate::streams::RetryStream;
@@ -23,7 +23,7 @@ const OPERATION: &str = "write a retry record";
 /// later writer knows of more attempts is then forgotten.
 #[derive(Clone, Debug)]
 pub struct NatsRetryLane {
-    context: Context,
+    home: Home,
     stream: RetryStream,
     config: Arc<Config>,
     consumer: String,
@@ -33,14 +33,14 @@ pub struct NatsRetryLane {
 
 impl NatsRetryLane {
     pub(crate) fn new(
-        context: Context,
+        home: Home,
         stream: RetryStream,
         consumer: &str,
         schedules: bool,
         clock: SharedClock,
     ) -> Self {
         let config = Arc::new(stream.config());
-        Self { context, stream, config, consumer: token(consumer), schedules, clock }
+        Self { home, stream, config, consumer: token(consumer), schedules, clock }
     }
 
     /// Gives a letter back to this consumer, at once, as a message that has died once more often than before. `id` is what
@@ -64,7 +64,7 @@ impl NatsRetryLane {
             rest: Rest::of(&letter.message, &letter.origin, death),
             orders: Vec::new(),
         };
-        send(&self.context, &self.config, outgoing).await.map(drop)
+        send(&self.home, &self.config, outgoing).await.map(drop)
     }
 
     /// Whether the server keeps records until they are due. Otherwise they are fetched at once and given back until
@@ -102,6 +102,6 @@ impl RetryLane for NatsRetryLane {
             rest: Rest::of(message, delivery.origin(), death),
             orders,
         };
-        send(&self.context, &self.config, outgoing).await.map(drop)
+        send(&self.home, &self.config, outgoing).await.map(drop)
     }
 }

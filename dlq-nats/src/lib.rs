@@ -66,6 +66,8 @@
 //!   refused on this transport.
 //! - Against the loss of power: unless `sync_interval` is `always`, a server confirms before its disk has it. Three
 //!   replicas, or that setting, are the answer; both are the operator's.
+//! - One letter in domains that are connected, as those of a hub and its leaf nodes, where each has a stream of the same
+//!   subjects: both keep it. Only the domain that was asked for confirms; give the streams other names and prefixes.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
 
 mod acks;
@@ -78,6 +80,7 @@ mod durable;
 mod error;
 mod feed;
 mod floor;
+mod home;
 pub mod idempotency;
 mod inboxes;
 mod jetstream;

@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
@@ -18,6 +17,7 @@ use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
 use crate::error::answer;
+use crate::home::Home;
 use crate::permissions::{ENDED, has_ended, read_from, unanswered};
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
@@ -52,7 +52,7 @@ pub(crate) struct Outgoing<'a> {
 
 /// Writes it, and returns once the server has confirmed: whether it was there already.
 pub(crate) async fn send(
-    context: &Context,
+    home: &Home,
     stream: &stream::Config,
     outgoing: Outgoing<'_>,
 ) -> Result<bool, StoreError> {
@@ -64,7 +64,7 @@ pub(crate) async fn send(
         }
         headers
     };
-    let to = To { context, stream, operation };
+    let to = To { home, stream, operation };
     let whole = || {
         let packed = wire::pack(message.headers(), &ours, &rest);
         packed.map(|lines| order(lines.into_map())).map_err(|error| unwritable(operation, error))
@@ -92,17 +92,17 @@ pub(crate) async fn send(
 
 /// Nobody has said in time whether the stream keeps what was published to `subject`.
 pub(crate) fn unheard(
-    context: &Context,
+    home: &Home,
     stream: &stream::Config,
     operation: &'static str,
     subject: &str,
 ) -> StoreError {
-    let to = To { context, stream, operation };
+    let to = To { home, stream, operation };
     to.told(subject, PublishError::new(PublishErrorKind::TimedOut))
 }
 
 struct To<'a> {
-    context: &'a Context,
+    home: &'a Home,
     stream: &'a stream::Config,
     operation: &'static str,
 }
@@ -116,22 +116,21 @@ impl To<'_> {
         headers: impl Fn() -> Result<HeaderMap, StoreError>,
         payload: Bytes,
     ) -> Result<(u64, bool), Failed> {
-        let message = || {
-            let message = PublishMessage::build()
-                .headers(headers().map_err(Failed::Other)?)
-                .payload(payload.clone())
-                .message_id(id)
-                .header(header::NATS_EXPECTED_STREAM, self.stream.name.as_str());
-            Ok::<_, Failed>(message)
+        let whole = || {
+            let mut headers = headers().map_err(Failed::Other)?;
+            headers.insert(header::NATS_MESSAGE_ID, id);
+            headers.insert(header::NATS_EXPECTED_STREAM, self.stream.name.as_str());
+            Ok::<_, Failed>(headers)
         };
-        let mut written = self.confirmed(subject, message()?).await;
+        let mut written = self.home.publish(subject, whole()?, payload.clone()).await;
         if written.as_ref().is_err_and(|e| e.kind() == PublishErrorKind::StreamNotFound) {
             // Somebody has deleted it.
-            streams::ensure(self.context, self.stream)
+            streams::ensure(&self.home.context, self.stream)
                 .await
                 .map_err(|error| Failed::Other(error.for_store(self.operation)))?;
-            written = self.confirmed(subject, message()?).await;
+            written = self.home.publish(subject, whole()?, payload).await;
         }
+        let written = written.map(|ack| (ack.sequence, ack.duplicate));
         written.map_err(|error| {
             if is_too_large(&error) {
                 Failed::TooLarge(error)
@@ -143,7 +142,7 @@ impl To<'_> {
 
     /// What to do about it, where that can be known.
     fn told(&self, subject: &str, error: PublishError) -> StoreError {
-        let name = &self.stream.name;
+        let (name, client) = (&self.stream.name, self.home.context.client());
         let code = answer(&error).map(jetstream::Error::error_code);
         let advice = if code == Some(STORE_FAILED) {
             format!(
@@ -151,8 +150,9 @@ impl To<'_> {
                  each subject, or remove what is settled"
             )
         } else if error.kind() == PublishErrorKind::TimedOut {
-            format!("; {}", unanswered(&self.context.client(), subject))
-        } else if has_ended(&self.context.client()) {
+            let why = self.home.advice().unwrap_or_else(|| unanswered(&client, subject));
+            format!("; {why}")
+        } else if has_ended(&client) {
             format!("; {ENDED}")
         } else {
             String::new()
@@ -165,7 +165,7 @@ impl To<'_> {
 
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
     async fn aside(&self, subject: &str, id: &str, mut bytes: Bytes) -> Result<Vec<u64>, Failed> {
-        let most = self.context.client().max_payload().saturating_sub(SPARE).max(SPARE);
+        let most = self.home.context.client().max_payload().saturating_sub(SPARE).max(SPARE);
         if bytes.len().div_ceil(most) > PARTS {
             return Err(Failed::TooLarge(PublishErrorKind::MaxPayloadExceeded.into()));
         }
@@ -176,17 +176,6 @@ impl To<'_> {
             parts.push(self.publish(subject, &id, || Ok(HeaderMap::new()), part).await?.0);
         }
         Ok(parts)
-    }
-
-    /// The server has it when this returns.
-    async fn confirmed(
-        &self,
-        subject: &str,
-        message: PublishMessage,
-    ) -> Result<(u64, bool), PublishError> {
-        let sent = self.context.send_publish(subject.to_owned(), message).await?;
-        let ack = sent.await?;
-        Ok((ack.sequence, ack.duplicate))
     }
 }
 

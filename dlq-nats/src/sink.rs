@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use async_nats::header;
-use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Facts, Ours, of_death};
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Sink, StoreError, StoreErrorKind};
 
+use crate::home::Home;
 use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
 use crate::names::tail;
@@ -35,11 +35,12 @@ const WRITE: &str = "write a dead letter";
 /// # On failure
 ///
 /// [`put`](Sink::put) returns once the server has confirmed every letter. When it does not, nothing may be
-/// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it has. A stream that was deleted
+/// acknowledged; the letters can be put again. A stream of another JetStream domain, as that of a leaf node, may keep the
+/// same subjects: its word does not count. [`put_each`](Sink::put_each) says of which it has. A stream that was deleted
 /// is created again.
 #[derive(Clone, Debug)]
 pub struct NatsSink {
-    context: Context,
+    home: Home,
     stream: DlqStream,
     config: Arc<Config>,
     inboxes: Arc<Inboxes>,
@@ -60,8 +61,9 @@ impl NatsSink {
             permissions::require_some(&context.client(), &config.subjects).await
         };
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
-        let inboxes = Arc::new(Inboxes::new(&context));
-        Ok(Self { context, stream, config: Arc::new(config), inboxes })
+        let home = Home::new(context, &config.name);
+        let inboxes = Arc::new(Inboxes::new(home.clone()));
+        Ok(Self { home, stream, config: Arc::new(config), inboxes })
     }
 
     pub(crate) fn stream(&self) -> &DlqStream {
@@ -105,7 +107,7 @@ impl NatsSink {
             rest,
             orders: Vec::new(),
         };
-        send(&self.context, &self.config, outgoing).await
+        send(&self.home, &self.config, outgoing).await
     }
 }
 
@@ -139,9 +141,9 @@ impl Sink for NatsSink {
                 (Heard::Refused, Some(why)) => {
                     Err(StoreError::new(StoreErrorKind::Unavailable, WRITE).with_detail(&**why))
                 }
-                (Heard::Nothing, _) => {
+                (Heard::Nothing | Heard::Elsewhere, _) => {
                     let subject = self.describe(letter).subject;
-                    Err(unheard(&self.context, &self.config, WRITE, &subject))
+                    Err(unheard(&self.home, &self.config, WRITE, &subject))
                 }
             };
             if let Err(error) = &duplicate

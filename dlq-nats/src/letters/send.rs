@@ -2,7 +2,6 @@ use std::borrow::Cow;
 
 use async_nats::header;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{Context, ErrorCode};
 use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ORIGINAL_ERROR};
 use dlq_core::protocol::{Replay, of_replay_to_handler, on_replay};
@@ -10,6 +9,7 @@ use dlq_core::{DeadLetter, Death, Headers, OperationId, StoreError, StoreErrorKi
 
 use super::ledger::death_of;
 use crate::error::answer;
+use crate::home::Home;
 use crate::lane::NatsRetryLane;
 use crate::names::is_subject;
 use crate::permissions::unanswered;
@@ -47,6 +47,8 @@ pub(super) enum Unsent {
 #[derive(Clone, Debug)]
 pub(super) struct Shipment {
     pub(super) context: Context,
+    /// Where what is sent has to arrive.
+    pub(super) home: Home,
     /// The stream that the letters are from.
     pub(super) from: String,
     pub(super) key_header: Option<String>,
@@ -99,8 +101,8 @@ impl Shipment {
             return self.publish(letter, &replay, id).await;
         };
         let clock = SystemClock::shared();
-        let context = self.context.clone();
-        let lane = NatsRetryLane::new(context, stream.clone(), &letter.consumer, false, clock);
+        let home = self.home.clone();
+        let lane = NatsRetryLane::new(home, stream.clone(), &letter.consumer, false, clock);
         let ours = of_replay_to_handler(letter, &replay);
         // Apart, since it is large: what is sent to its origin is on its way by the thousand.
         let sent = Box::pin(lane.give_back(letter, id, ours)).await;
@@ -137,9 +139,8 @@ impl Shipment {
         let publish = async |all: &Headers| {
             let mut headers = wire::carry(all).into_map();
             headers.insert(header::NATS_EXPECTED_STREAM, stream);
-            let message = PublishMessage::build().headers(headers).payload(payload.clone());
-            let message = message.message_id(id.as_str());
-            self.context.send_publish(subject.to_string(), message).await?.await
+            headers.insert(header::NATS_MESSAGE_ID, id.as_str());
+            self.home.publish(&subject, headers, payload.clone()).await
         };
         let mut sent = publish(&all).await;
         if sent.as_ref().is_err_and(is_too_large) {
@@ -161,7 +162,8 @@ impl Shipment {
         };
         match error.kind() {
             PublishErrorKind::TimedOut => {
-                let why = unanswered(&self.context.client(), subject);
+                let why = self.home.advice();
+                let why = why.unwrap_or_else(|| unanswered(&self.context.client(), subject));
                 Unsent::Server(unavailable(format!("{error}; {why}"), error))
             }
             PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {

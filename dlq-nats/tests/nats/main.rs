@@ -12,6 +12,7 @@ mod feed;
 mod fixture;
 mod idempotency;
 mod lane;
+mod leaf;
 mod letters;
 mod marks;
 mod narrow;

@@ -64,7 +64,8 @@ async fn buckets_that_would_forget_are_refused() {
         return;
     }
     let server = Server::start().await;
-    let changes: [(&str, &str, fn(&mut Config)); 3] = [
+    type Change = fn(&mut Config);
+    let changes: [(&str, &str, Change); 3] = [
         ("late", "`persist_mode` is Async", |config| {
             config.persist_mode = Some(PersistenceMode::Async);
         }),

@@ -13,6 +13,7 @@ use super::super::snapshot::{Row, Snapshot};
 use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
+use crate::home::Home;
 use crate::names::{is_subject, token};
 use crate::permissions;
 use crate::publish::unwritable;
@@ -185,6 +186,7 @@ impl NatsReplay {
             }
         }
         Ok(Shipment {
+            home: Home::new(context.clone(), &self.letters.stream.name),
             context,
             from: self.letters.stream.name.clone(),
             key_header: self.letters.key_header.clone(),
