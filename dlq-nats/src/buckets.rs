@@ -13,6 +13,7 @@ use bytes::Bytes;
 use dlq_core::{StoreError, StoreErrorKind, Timestamp};
 use tokio::time::sleep;
 
+use crate::bounds;
 use crate::difference::{Differences, word};
 use crate::error::{SetupError, answer};
 use crate::jetstream::JetStream;
@@ -178,7 +179,7 @@ pub(crate) fn forgets(found: &stream::Config, age: Option<Duration>) -> Differen
     let mut wrong = Differences::default();
     let why = "since it would forget everything when its server stops";
     wrong.why("storage", word(&found.storage), word(&StorageType::File), why);
-    for (setting, bound) in streams::forgetting(found) {
+    for (setting, bound) in bounds::forgetting(found) {
         let why = "with `discard` Old: keys would be evicted when it is full";
         wrong.why(setting, bound.to_string(), "-1".to_owned(), why);
     }

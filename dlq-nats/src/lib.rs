@@ -72,6 +72,7 @@
 
 mod acks;
 pub mod admin;
+mod bounds;
 mod buckets;
 mod consumer;
 mod cuts;

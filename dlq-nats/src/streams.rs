@@ -10,6 +10,7 @@ use async_nats::jetstream::stream::{
 use dlq_core::policy::duration;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds;
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::names::{tail, token};
@@ -345,7 +346,7 @@ pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -
     wrong.see("sealed", word(&found.sealed), word(&false));
     wrong.see("mirror", word(&found.mirror.is_some()), word(&false));
     breaks_its_word(found, &mut wrong);
-    for (setting, bound) in evicting(found) {
+    for (setting, bound) in bounds::evicting(found) {
         let why = if found.discard == DiscardPolicy::Old {
             "with `discard` Old it would lose what it keeps"
         } else {
@@ -391,29 +392,4 @@ pub(crate) fn settings(found: &Config, wanted: &Config) -> Differences {
     wrong.see("num_replicas", word(&found.num_replicas), word(&wanted.num_replicas));
     wrong.see("duplicate_window", word(&found.duplicate_window), word(&wanted.duplicate_window));
     wrong
-}
-
-const EACH: &str = "max_msgs_per_subject";
-
-/// The bounds that a stream has.
-pub(crate) fn bounds(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
-    [
-        ("max_msgs", config.max_messages),
-        ("max_bytes", config.max_bytes),
-        (EACH, config.max_messages_per_subject),
-    ]
-    .into_iter()
-    .filter(|(_, bound)| *bound > 0)
-}
-
-/// The bounds of a bucket at which it removes keys. That of each key is its history.
-pub(crate) fn forgetting(bucket: &Config) -> impl Iterator<Item = (&'static str, i64)> {
-    evicting(bucket).filter(|(setting, _)| *setting != EACH)
-}
-
-/// Those at which it removes what is oldest, and refuses nothing. One for each subject refuses only when that is said.
-pub(crate) fn evicting(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
-    let all = config.discard == DiscardPolicy::Old;
-    let each = all || !config.discard_new_per_subject;
-    bounds(config).filter(move |(setting, _)| if *setting == EACH { each } else { all })
 }

@@ -8,6 +8,7 @@ use dlq_core::Timestamp;
 use dlq_core::policy::duration::format as time;
 
 use super::{ConsumerPlan, Finding, Severity};
+use crate::bounds;
 use crate::difference::{Difference, Differences};
 use crate::streams;
 use crate::version::{FILTERS, SCHEDULES, parse};
@@ -103,7 +104,7 @@ pub(super) fn fullness(info: &Info) -> Vec<Finding> {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    for (setting, bound) in streams::bounds(config) {
+    for (setting, bound) in bounds::all(config) {
         let used = match setting {
             "max_msgs" => state.messages,
             "max_bytes" => state.bytes,
@@ -195,7 +196,7 @@ pub(super) fn source(info: &Info, facts: &Facts, has_router: bool) -> Vec<Findin
     }
     // In a work queue everything that is there waits to be handled.
     let severity = if drops { Warning } else { Note };
-    let evicting = streams::evicting(config);
+    let evicting = bounds::evicting(config);
     let mut bounds: Vec<_> =
         evicting.map(|(setting, bound)| (setting, bound.to_string())).collect();
     if !config.max_age.is_zero() {
@@ -225,7 +226,7 @@ pub(super) fn behind(stream: &Info, consumer: &consumer::Info, facts: &Facts) ->
         percent.push(("max_age", age.as_millis() * 100 / config.max_age.as_millis().max(1)));
     }
     if config.discard == DiscardPolicy::Old {
-        for (setting, bound) in streams::bounds(config) {
+        for (setting, bound) in bounds::all(config) {
             let used = match setting {
                 "max_msgs" => state.messages,
                 "max_bytes" => state.bytes,
@@ -351,7 +352,7 @@ fn expected(watch: Watch) -> String {
 pub(super) fn bucket(name: &str, config: &Config, facts: &Facts) -> Vec<Finding> {
     let subject = format!("bucket `{name}`");
     let mut findings = keeping(&subject, config, facts);
-    for (setting, bound) in streams::forgetting(config) {
+    for (setting, bound) in bounds::forgetting(config) {
         let advice = "keys are evicted when it is full, and what they protect is handled again; remove the bound";
         let found = bound.to_string();
         findings.push(Finding::new(Error, &subject, setting).found(found, "-1").advice(advice));
