@@ -238,8 +238,10 @@ async fn filled(
     while let Some(((index, partition), read)) = found.try_next().await? {
         match read {
             Ok(record) => {
-                missing.remove(&index);
-                letters[index] = resolved(letters[index].clone(), &record);
+                if let Some(letter) = resolved(letters[index].clone(), &record) {
+                    missing.remove(&index);
+                    letters[index] = letter;
+                }
             }
             Err(why) => {
                 missing.insert(index, format!("its message cannot be read: {why}"));

@@ -85,8 +85,14 @@ pub(super) fn refilled(
     row.with_payload(read.message.payload()?.clone())
 }
 
-/// The letter with the message of the record to which it points.
-pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> DeadLetter {
+/// The letter with the message of the record to which it points; `None` when another stands there by now, since its topic was
+/// made anew or lost its end.
+pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> Option<DeadLetter> {
+    if let (Some(published), Some(found)) = (letter.message.published_at(), record.timestamp)
+        && published != found
+    {
+        return None;
+    }
     let mut message = letter.message.with_payload(record.value.clone());
     if let Some(key) = &record.key {
         message = message.with_key(key.clone());
@@ -98,7 +104,7 @@ pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> DeadLetter {
         message = message.with_published_at(at);
     }
     letter.message = message;
-    letter
+    Some(letter)
 }
 
 #[cfg(test)]

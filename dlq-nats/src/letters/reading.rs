@@ -18,7 +18,7 @@ use crate::place::Place;
 use crate::publish::unwritable;
 use crate::streams::find;
 
-const READING: &str = "read dead letters";
+pub(super) const READING: &str = "read dead letters";
 
 impl Letters for NatsLetters {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {

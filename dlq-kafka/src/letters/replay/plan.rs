@@ -60,8 +60,8 @@ impl KafkaReplay {
         }
         let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
         plan.notes.extend(closed.map(|why| format!("{why}; the letters that go there will fail")));
-        let unclear = |row: &&Row| snapshot.unclear.get(&row.letter.death());
-        let unclear = selected.send.iter().filter_map(unclear);
+        let unclear =
+            selected.send.iter().filter_map(|row| snapshot.sent.unclear(&row.letter.death()));
         plan.notes.extend(unclear.take(SAMPLE).map(|why| format!("{why}; the letter will fail")));
         if matches!(self.target, KafkaTarget::Handler(_)) {
             owners.retain(|topic, _| shipment.topics.get(topic).is_some_and(Result::is_ok));
@@ -156,7 +156,7 @@ impl KafkaReplay {
         rows.sort_unstable_by_key(|row| row.place);
         let mut selected = Selected::default();
         for row in rows {
-            let mark = snapshot.marks.get(&row.letter.death());
+            let mark = snapshot.sent.marks().get(&row.letter.death());
             let why = self.rules.skipped(&row.letter, mark.map(|mark| mark.operation));
             if let Some(why) = why.or_else(|| shipment.topic_for(&row.letter).err()) {
                 selected.skip.push((row, why));
