@@ -59,6 +59,7 @@ impl Replaying {
     pub(crate) fn begin(
         out: &mut Output,
         args: &ReplayArgs,
+        id: OperationId,
         plan: &ReplayPlan,
     ) -> Result<Result<Self, ExitCode>, CliError> {
         explain(plan, &args.to, args.change.dry_run);
@@ -69,10 +70,12 @@ impl Replaying {
         }
         if plan.letters == 0 {
             say!("nothing to replay");
+            let mut report = ReplayReport::default();
+            report.skipped = plan.skipped.clone();
             if !out.is_table() {
-                out.document(&json!({ "sent": 0 }))?;
+                document(out, id, &report, &[])?;
             }
-            return Ok(Err(exit_code(&plan.skipped, 0)));
+            return Ok(Err(exit_code(&report.skipped, 0)));
         }
         ask::confirm(&args.change, "replay", plan.letters)?;
         let bar = Progress::of(plan.letters, "letters");
@@ -113,17 +116,7 @@ impl Replaying {
         if out.is_table() {
             out.line(&report)?;
         } else {
-            out.document(&json!({
-                "schema_version": SCHEMA_VERSION,
-                "operation": id,
-                "sent": report.sent,
-                "doubtful": report.doubtful,
-                "skipped": skipped(&report.skipped),
-                "failed": report.failed,
-                "left": report.left,
-                "stopped": report.stopped.as_ref().map(|error| chain(error)),
-                "failures": self.failures,
-            }))?;
+            document(out, id, &report, &self.failures)?;
         }
         if report.doubtful > 0 {
             say!(
@@ -144,6 +137,25 @@ impl Replaying {
         }
         Ok(exit_code(&report.skipped, report.failed + report.left))
     }
+}
+
+fn document(
+    out: &mut Output,
+    id: OperationId,
+    report: &ReplayReport,
+    failures: &[Value],
+) -> Result<(), CliError> {
+    out.document(&json!({
+        "schema_version": SCHEMA_VERSION,
+        "operation": id,
+        "sent": report.sent,
+        "doubtful": report.doubtful,
+        "skipped": skipped(&report.skipped),
+        "failed": report.failed,
+        "left": report.left,
+        "stopped": report.stopped.as_ref().map(|error| chain(error)),
+        "failures": failures,
+    }))
 }
 
 /// What will happen, and who will hear of it.

@@ -50,8 +50,7 @@ pub(crate) async fn run(
             return broker::look(letters, out, &at.shown, command).await;
         }
     };
-    out.flush()?;
-    Ok(exit)
+    out.end(exit)
 }
 
 /// The retry topics that consumers have.

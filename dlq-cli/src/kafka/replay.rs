@@ -47,7 +47,7 @@ pub(super) async fn run(
         replay = replay.again();
     }
     let plan = replay.plan().await.map_err(|error| at.failed(error))?;
-    let mut replaying = match Replaying::begin(out, &args, &plan)? {
+    let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
     };

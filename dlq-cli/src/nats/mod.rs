@@ -45,6 +45,5 @@ pub(crate) async fn run(
             return at.permitted(looking).await;
         }
     };
-    out.flush()?;
-    Ok(exit)
+    out.end(exit)
 }

@@ -53,7 +53,7 @@ pub(super) async fn run(
         Ok((replay, plan))
     };
     let (replay, plan) = at.permitted(planning).await?;
-    let mut replaying = match Replaying::begin(out, &args, &plan)? {
+    let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
     };
