@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
 use crate::floor::Floor;
+use crate::overdue::Overdue;
 use crate::place::Place;
 use crate::settle::{PROGRESS, nak};
 use crate::vain::Vain;
@@ -76,6 +77,7 @@ pub(crate) struct Puller {
     /// Looks at them, whether or not somebody waits.
     looking: JoinSet<Result<Durable, SetupError>>,
     floor: Floor,
+    overdue: Option<Overdue>,
     not_before: Instant,
     pause: Duration,
     closed: bool,
@@ -104,6 +106,7 @@ impl Puller {
             looked: now,
             looking: JoinSet::new(),
             floor: Floor::default(),
+            overdue: None,
             not_before: now,
             pause: FIRST_PAUSE,
             closed: false,
@@ -112,6 +115,11 @@ impl Puller {
 
     pub(crate) fn with_prefetch(self, messages: usize) -> Self {
         Self { prefetch: messages.max(1), ..self }
+    }
+
+    /// Sees to these as well.
+    pub(crate) fn with_overdue(self, overdue: Overdue) -> Self {
+        Self { overdue: Some(overdue), ..self }
     }
 
     /// For how long a message stays here without a word.
@@ -193,6 +201,9 @@ impl Puller {
     /// Sees that there is somebody to ask, and a place where the answers go.
     async fn prepare(&mut self) -> Result<(), TransportError> {
         self.floor.note(&mut self.durable, &self.context);
+        if let Some(overdue) = &mut self.overdue {
+            overdue.note(&self.context, self.durable.lease)?;
+        }
         let is_due = self.doubtful && Instant::now() >= self.not_before;
         if (is_due || self.again) && self.looking.is_empty() {
             let (mut durable, context) = (self.durable.clone(), self.context.clone());

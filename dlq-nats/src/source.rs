@@ -41,6 +41,10 @@ pub(crate) struct Reading {
 /// While there are retry records that cannot be read it fails once a minute, with `Corrupt` where they never can be: they
 /// keep nobody from the rest.
 ///
+/// A server that has no room when a record is due does not try it again. Once in a lease some of the records that wait
+/// are looked at, in turn, and those that were due a minute ago are written anew, so that they come, each once. `next`
+/// fails with `Unavailable` while there is no room for that either.
+///
 /// # Headers
 ///
 /// They come in the order of their names, since the client does not keep the order on the wire. `Nats-Msg-Id` is the id
