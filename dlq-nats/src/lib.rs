@@ -93,6 +93,7 @@ mod permissions;
 mod place;
 mod publish;
 mod pull;
+mod ready;
 mod records;
 pub mod router;
 mod settle;

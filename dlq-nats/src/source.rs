@@ -10,7 +10,8 @@ use dlq_core::{
 };
 
 use crate::place::Place;
-use crate::pull::{Fetched, Puller};
+use crate::pull::Puller;
+use crate::ready::Fetched;
 use crate::records::Records;
 use crate::settle::{NatsSettle, Server};
 use crate::wire;
