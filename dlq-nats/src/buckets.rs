@@ -148,6 +148,24 @@ pub(crate) async fn replace(
     }
 }
 
+/// Removes what stands under a key, if anything does.
+pub(crate) async fn remove(
+    client: &Client,
+    bucket: &Store,
+    key: &str,
+    doing: &'static str,
+) -> Result<(), StoreError> {
+    let mut times = 0;
+    loop {
+        let Err(error) = bucket.purge(key).await else { return Ok(()) };
+        if times == TIMES || !is_unheard(&error) {
+            return Err(unwritten(client, bucket, error, doing));
+        }
+        times += 1;
+        sleep(PAUSE).await;
+    }
+}
+
 /// Whether nobody listened, as until there is a new leader: then nothing was written.
 fn is_unheard(error: &UpdateError) -> bool {
     let source = std::error::Error::source(error);

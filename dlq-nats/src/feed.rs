@@ -18,7 +18,8 @@ use crate::leader::{self, Which};
 use crate::letters::{SentBack, StoredLetter, ledger_of};
 use crate::permissions::{self, unanswered};
 use crate::publish::unwritable;
-use crate::pull::{Fetched, Puller};
+use crate::pull::Puller;
+use crate::ready::Fetched;
 use crate::streams::{DlqStream, find};
 
 const OPENING: &str = "open a feed of dead letters";

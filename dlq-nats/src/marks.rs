@@ -7,7 +7,6 @@ use dlq_core::{CrashMarks, LetterId, StoreError, StoreErrorKind};
 
 use crate::buckets;
 use crate::jetstream::JetStream;
-use crate::publish::unwritable;
 
 const OPENING: &str = "open the bucket of crash marks";
 const MARKING: &str = "write a crash mark";
@@ -80,7 +79,7 @@ impl CrashMarks for NatsCrashMarks {
     }
 
     async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
-        let removed = self.bucket.purge(letter.to_string()).await;
-        removed.map_err(|error| unwritable("remove a crash mark", error))
+        let key = letter.to_string();
+        buckets::remove(&self.client, &self.bucket, &key, "remove a crash mark").await
     }
 }

@@ -16,6 +16,7 @@ mod letters;
 mod marks;
 mod narrow;
 mod opening;
+mod overdue;
 mod replicated;
 mod resuming;
 mod router;

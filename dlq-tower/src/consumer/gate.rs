@@ -8,9 +8,9 @@ use metrics::Gauge;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::Growing;
 use super::health::Reporter;
 use super::outage::{Outage, OutagePolicy, Ticket};
+use crate::backoff::Growing;
 
 /// Pauses after dead-letter routing could not write.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

@@ -133,7 +133,6 @@
 //! message is handled: that one may begin only after it.
 
 mod at_once;
-mod backoff;
 mod builder;
 mod feed;
 mod gate;

@@ -83,14 +83,15 @@
 //! The key becomes done only when the handler has succeeded, and is free again when it failed, so that a retry or a
 //! replay is never taken for a duplicate. A handler that is deferred or dropped midway gives its claim back uncounted;
 //! giving back after a drop runs as a task of its own, unless the store is immediate. A consumer that stops waits for
-//! these tasks, a second at most; past that, the claim ends with its lease and counts a crash. Without a consumer, wait
+//! such tasks, a second at most; past that, the claim ends with its lease and counts a crash. Without a consumer, wait
 //! for [`drained`](IdempotencyLayer::drained).
 //!
 //! A key function that panics fails its message for good: without its key it is not handled.
 //!
 //! A store that does not answer when the key is claimed defers the message. One that does not answer when the key is to
-//! become done changes nothing about the handler's success: it is logged, and the key stays claimed until its lease
-//! ends; the same message delivered again after that would run again.
+//! become done changes nothing about the handler's success. The message is settled, and the store is told again by a task
+//! of its own for as long as a lease. Where that fails, too, it is logged, and the key stays claimed until its lease ends;
+//! the same message delivered again after that would run again.
 //!
 //! The mark is a second write after the handler's own effects. Between the two the process may die, and then the
 //! message runs again: make the effect itself safe to repeat, or write both in one transaction. A handler that was cut

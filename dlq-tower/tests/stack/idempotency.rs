@@ -359,6 +359,68 @@ async fn a_success_stays_a_success_when_its_mark_cannot_be_written() {
     failed(call(&service, delivery(2)).await.unwrap_err());
 }
 
+/// Does not answer for a while when a claim ends.
+#[derive(Clone, Debug)]
+struct Passing {
+    memory: MemoryIdempotency,
+    left: Arc<AtomicU32>,
+}
+
+impl Passing {
+    fn answers(&self) -> bool {
+        self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err()
+    }
+}
+
+impl Idempotency for Passing {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        self.memory.claim(consumer, key, lease).await
+    }
+    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
+        self.memory.extend(token, lease).await
+    }
+    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
+        if self.answers() { self.memory.complete(token, keep).await } else { no_answer() }
+    }
+    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
+        if self.answers() { self.memory.release(token, release).await } else { no_answer() }
+    }
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        self.memory.purge(limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_out_for_a_while_hears_of_it_later() {
+    let store = Passing { memory: memory(), left: Arc::new(AtomicU32::new(3)) };
+    let layer = keyed(&store);
+    let handler = Handler::new([Act::Succeed]);
+    let service = once(&layer, &handler);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(begun.elapsed(), Duration::ZERO, "nobody waits for it");
+    layer.drained().await;
+    tokio::time::sleep(secs(60)).await;
+    let again = call(&service, delivery(1)).await.unwrap();
+    assert_eq!((again, handler.runs()), (Done::Duplicate, 1), "past the lease");
+
+    let store = Passing { memory: memory(), left: Arc::new(AtomicU32::new(3)) };
+    let layer = keyed(&store);
+    let service = once(&layer, &Handler::new([Act::Fail(down())]));
+    failed(call(&service, delivery(1)).await.unwrap_err());
+    layer.drained().await;
+    let free = claim(&store.memory).await;
+    assert!(
+        matches!(free, IdempotencyClaim::New { attempts: 1, crashes: 0, .. }),
+        "an attempt, and no crash: {free:?}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_immediate_store_makes_nothing_wait() {
     let (store, handler) = (memory(), Handler::default());
