@@ -1,6 +1,7 @@
 //! Letters are read from their stream and sent back.
 
 mod behind;
+mod crowded;
 mod killed;
 mod reading;
 mod refused;
