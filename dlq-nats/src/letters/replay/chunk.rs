@@ -227,12 +227,8 @@ impl<'a> Run<'a> {
         if term.is_over() || self.cancel.is_cancelled() {
             return (sequence, Step::Late(None));
         }
-        let consumer = &letter.consumer;
-        if self.deaf.contains(consumer) {
-            let text = format!(
-                "consumer `{consumer}` does not read the retry stream, so that nobody would hear it; start it first"
-            );
-            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text);
+        if let Some(why) = self.hearing.lacks(&self.shipment, &letter) {
+            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(why);
             return (sequence, Step::Done(ReplayOutcome::Failed(error)));
         }
         let mut pause = FIRST_PAUSE;

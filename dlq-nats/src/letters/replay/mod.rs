@@ -34,6 +34,7 @@
 //! lease by more than a minute by its own clock, not at all.
 
 mod chunk;
+mod hearing;
 mod plan;
 mod reconcile;
 mod run;

@@ -1,22 +1,22 @@
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer;
+use async_nats::jetstream::stream::Info;
 use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
-use dlq_core::{StoreError, StoreErrorKind, SubjectPattern};
-use futures_util::TryStreamExt;
+use dlq_core::{StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
+use super::hearing::{self, Hears, addressed};
 use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
 use crate::names::{is_subject, token};
 use crate::permissions;
-use crate::publish::unwritable;
 use crate::streams::find;
+use crate::subjects::covers;
 
 /// How many letters a plan shows.
 const SAMPLE: usize = 10;
@@ -84,16 +84,20 @@ impl NatsReplay {
         rows: &[&Row],
         plan: &mut ReplayPlan,
     ) -> Result<(), StoreError> {
-        // By stream, whose letters go to which subject.
-        let mut streams: BTreeMap<&str, BTreeSet<(Cow<'_, str>, &str)>> = BTreeMap::new();
-        for Row { letter, .. } in rows {
-            if let Some(stream) = shipment.stream_for(letter) {
-                let subject = shipment.subject_for(letter);
-                streams.entry(stream).or_default().insert((subject, &letter.consumer));
-            }
+        let context = &shipment.context;
+        let to_handler = matches!(self.target, NatsTarget::Handler(_));
+        let streams = addressed(shipment, rows);
+        let mut all = Vec::new();
+        if !to_handler && !streams.is_empty() {
+            all = hearing::streams(context).await.unwrap_or_else(|error| {
+                plan.notes.push(format!(
+                    "which streams copy those that letters go to is not known: streams could not be listed ({error})"
+                ));
+                Vec::new()
+            });
         }
         for (name, letters) in streams {
-            let info = find(&shipment.context, name).await;
+            let info = find(context, name).await;
             let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? else {
                 plan.notes.push(format!("there is no stream `{name}`; its letters will fail"));
                 continue;
@@ -102,25 +106,22 @@ impl NatsReplay {
             if window < self.lease * 2 {
                 plan.notes.push(thin(name, window, self.lease));
             }
-            if matches!(self.target, NatsTarget::Handler(_)) {
+            if to_handler {
                 continue;
             }
-            let stream = shipment.context.get_stream_no_info(name).await;
-            let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
-            let mut consumers = stream.consumers();
-            while let Some(found) =
-                consumers.try_next().await.map_err(|error| unwritable(REPLAYING, error))?
-            {
-                let filters = filters(&found.config);
+            let consumers = hearing::consumers(context, name).await?;
+            for one in &consumers {
                 let hears = |(subject, owner): &(Cow<'_, str>, &str)| {
-                    token(owner) != found.name
-                        && filters.iter().any(|filter| filter.matches(subject))
+                    token(owner) != one.name && one.hears(subject)
                 };
                 if letters.iter().any(hears) {
-                    let (stream, consumer) = (name.to_owned(), found.name);
+                    let (stream, consumer) = (name.to_owned(), one.name.clone());
                     plan.hearers.push(Hearer { stream, consumer });
                 }
             }
+            let subjects: BTreeSet<&str> = letters.iter().map(|(subject, _)| &**subject).collect();
+            let copies: Vec<Hears> = hearing::copies(&all, name).collect();
+            plan.notes.extend(notes(&info, &subjects, &consumers, &copies));
         }
         plan.hearers.sort_unstable();
         Ok(())
@@ -216,13 +217,23 @@ impl NatsReplay {
     }
 }
 
-fn filters(config: &consumer::Config) -> Vec<SubjectPattern> {
-    let mut filters: Vec<&str> = config.filter_subjects.iter().map(String::as_str).collect();
-    filters.extend(Some(config.filter_subject.as_str()).filter(|filter| !filter.is_empty()));
-    if filters.is_empty() {
-        filters.push(">");
+/// What is to be known of a stream to which letters go with these subjects.
+fn notes(
+    info: &Info,
+    subjects: &BTreeSet<&str>,
+    consumers: &[Hears],
+    copies: &[Hears],
+) -> Vec<String> {
+    let (config, name) = (&info.config, &info.config.name);
+    let mut notes = Vec::new();
+    let kept = |subject: &str| config.subjects.iter().any(|kept| covers(kept, subject));
+    let heard = |subject: &str| consumers.iter().chain(copies).any(|one| one.hears(subject));
+    if hearing::is_choosy(info)
+        && let Some(subject) = subjects.iter().find(|subject| kept(subject) && !heard(subject))
+    {
+        notes.push(format!("{}; its letters will fail", hearing::unwanted(name, subject)));
     }
-    filters.into_iter().filter_map(|filter| filter.parse().ok()).collect()
+    notes
 }
 
 fn thin(stream: &str, window: Duration, lease: Duration) -> String {

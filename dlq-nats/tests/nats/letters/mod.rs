@@ -2,6 +2,7 @@
 
 mod behind;
 mod crowded;
+mod hearing;
 mod killed;
 mod reading;
 mod refused;
