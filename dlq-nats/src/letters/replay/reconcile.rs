@@ -13,6 +13,7 @@ use super::super::send::{REPLAYING, SentBack};
 use super::run::Run;
 use crate::buckets::timestamp;
 use crate::leader::{self, Which};
+use crate::permissions::read_from;
 use crate::streams::find;
 
 /// By how much the clocks of two servers may differ.
@@ -24,6 +25,17 @@ pub(super) struct Found {
     pub(super) marks: BTreeMap<Death, Mark>,
     /// Whether there may be more that cannot be found.
     pub(super) doubtful: bool,
+}
+
+/// What has to be permitted to look what has arrived at a stream.
+pub(super) fn looks(api: &str, info: &Info) -> Vec<String> {
+    let name = &info.config.name;
+    let mut needed = vec![read_from(api, name)];
+    if info.config.retention == RetentionPolicy::Limits {
+        needed.push(format!("{api}.CONSUMER.CREATE.{name}.>"));
+        needed.push(format!("{api}.CONSUMER.MSG.NEXT.{name}.*"));
+    }
+    needed
 }
 
 impl Run<'_> {
