@@ -2,6 +2,7 @@
 
 mod behind;
 mod crowded;
+mod growing;
 mod hearing;
 mod killed;
 mod reading;
