@@ -7,9 +7,11 @@ use async_nats::jetstream::stream::{Config, Republish, RetentionPolicy, Source};
 use dlq_core::store::Letters;
 use dlq_core::{DeadLetter, Filter, Message, OperationId, Origin, Source as _, Status, Timestamp};
 use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget, ReplayOutcome, RetryStream};
+use tokio::time::timeout;
 
 use super::{bury, dead, to_origin, users};
-use crate::fixture::{STREAM, Server, available, billing};
+use crate::fixture::{PATIENCE, STREAM, Server, available, billing};
+use crate::versions;
 
 fn config(name: &str) -> Config {
     let subjects = vec![format!("{}.>", name.to_lowercase())];
@@ -68,13 +70,8 @@ async fn g9_what_nobody_wants_is_not_sent_to_a_stream_that_would_forget_it() {
     assert_eq!(server.count("EVENTS").await, 2);
 }
 
-/// No consumer of a stream that is copied is seen.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_stream_copies_is_wanted() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
+/// A stream that forgets what nobody wants, another one that copies a part of it, and letters of both parts.
+async fn copied(server: &Server) -> NatsLetters {
     let events = Config { retention: RetentionPolicy::Interest, ..config("EVENTS") };
     server.context.create_stream(events).await.unwrap();
     let source = Source {
@@ -85,8 +82,32 @@ async fn what_another_stream_copies_is_wanted() {
     let copy = Config { name: "COPY".to_owned(), sources: Some(vec![source]), ..Config::default() };
     server.context.create_stream(copy).await.unwrap();
     let letters = [born_at("EVENTS", "events.a", 1), born_at("EVENTS", "events.b", 2)];
-    let letters = bury(&server, DlqStream::new(), letters.to_vec()).await;
+    bury(server, DlqStream::new(), letters.to_vec()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_stream_copies_is_wanted_though_no_consumer_is_seen() {
+    let Some(server) = versions::server(versions::BEFORE_SCHEDULES).await else { return };
+    let letters = copied(&server).await;
     let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.failed), (1, 1), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_consumer_by_which_another_stream_copies_is_understood() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = copied(&server).await;
+    let listed = async {
+        let list = || server.client.request("$JS.API.CONSUMER.LIST.EVENTS", "".into());
+        while !String::from_utf8_lossy(&list().await.unwrap().payload).contains("flow_control") {}
+    };
+    timeout(PATIENCE, listed).await.expect("the server has made one");
+    let replay = to_origin(&letters, 1);
+    let _ = replay.plan().await.unwrap();
+    let report = replay.run(pending(), |_| {}).await.unwrap();
     assert_eq!((report.sent, report.failed), (1, 1), "{report}");
 }
 
