@@ -73,9 +73,9 @@ pub(crate) struct FilterArgs {
     /// Sent back at most this often
     #[arg(long, value_name = "N")]
     max_retries: Option<u32>,
-    /// Held by this operation
+    /// Held by this operation; at a store only
     #[arg(long, value_name = "ID")]
-    operation: Option<OperationId>,
+    pub(crate) operation: Option<OperationId>,
     /// Declared attribute
     #[arg(long, value_name = "NAME=VALUE")]
     attr: Vec<Attribute>,

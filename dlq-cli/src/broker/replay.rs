@@ -8,7 +8,7 @@ use dlq_core::{Clock as _, LetterId, OperationId, SystemClock};
 use serde_json::{Value, json};
 
 use crate::ask;
-use crate::cli::ReplayArgs;
+use crate::cli::{Command, ReplayArgs};
 use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
 use crate::output::{Output, Progress, SCHEMA_VERSION, escape};
@@ -35,6 +35,17 @@ pub(crate) fn refuse_what_stores_take(args: &ReplayArgs) -> Result<(), CliError>
              --once --into sqlite://dlq.db"
         ))),
         None => Ok(()),
+    }
+}
+
+/// Refuses to choose letters by the operation that holds them.
+pub(crate) fn refuse_held(command: &mut Command) -> Result<(), CliError> {
+    match command.filter() {
+        Some(filter) if filter.operation.is_some() => Err(CliError::refused(
+            "`--operation` needs a store, whose letters an operation holds until it has released them; those that were \
+             sent back from a broker have the status `sent`: say --status sent",
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -37,8 +37,9 @@ use snapshot::Snapshot;
 ///
 /// # Cost
 ///
-/// The stream is read from its beginning when it is first asked for, and again when something was written or removed
-/// since; clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
+/// The stream is read from its beginning when it is first asked for, and from there on what was written since; all of it
+/// again only when a message was removed of which there is another copy or an earlier death, or more than 10,000 of others
+/// were removed from between. Clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
 /// each. For millions of letters there are stores.
 #[derive(Clone, Debug)]
 pub struct NatsLetters {
