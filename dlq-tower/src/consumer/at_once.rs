@@ -156,7 +156,7 @@ impl Shared {
         let disposition = match HAND.sync_scope(Arc::clone(&hand), step) {
             Ok(Ok(settlement))
                 if !waits_here(&message, &settlement)
-                    && !self.leaves_counts(settlement.disposition()) =>
+                    && self.owes(settlement.disposition(), &hand).is_none() =>
             {
                 settlement.into_disposition()
             }

@@ -1,7 +1,7 @@
 //! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dlq_core::{Delivery, Disposition, ErrorClass, History};
@@ -27,6 +27,14 @@ pub(super) struct Hand {
     held: Mutex<Option<(History, u32)>>,
     /// A [`Conviction`], or 0.
     convicted: AtomicU8,
+    /// Attempts of this run that its idempotency key has counted, and how many of them are to be taken back.
+    counted: AtomicU32,
+    forgiven: AtomicU32,
+}
+
+/// Notes for the message in hand that its idempotency key has counted an attempt.
+pub(crate) fn attempt_counted() {
+    let _ = HAND.try_with(|hand| hand.counted.fetch_add(1, Ordering::Relaxed));
 }
 
 /// By what a message was found to crash too often.
@@ -49,7 +57,13 @@ impl Hand {
     pub(super) fn new(ticket: Ticket, ordered: bool) -> Arc<Self> {
         let (counts, ticket) = (ticket.counts(), Mutex::new(Some(ticket)));
         let (held, convicted) = (Mutex::new(None), AtomicU8::new(0));
-        Arc::new(Self { ticket, counts, ordered, held, convicted })
+        let (counted, forgiven) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { ticket, counts, ordered, held, convicted, counted, forgiven })
+    }
+
+    /// How many attempts that the message's idempotency key has counted were an outage's.
+    pub(super) fn forgiven(&self) -> u32 {
+        self.forgiven.load(Ordering::Relaxed)
     }
 
     /// Whether the message was given up for its crashes in this run, and so not run.
@@ -63,12 +77,21 @@ impl Hand {
         let Some(mut hand) = ended else { return Self::new(ticket, ordered) };
         match Arc::get_mut(&mut hand) {
             None => Self::new(ticket, ordered),
-            Some(Self { ticket: of, counts, ordered: is_ordered, held, convicted }) => {
+            Some(Self {
+                ticket: of,
+                counts,
+                ordered: is_ordered,
+                held,
+                convicted,
+                counted,
+                forgiven,
+            }) => {
                 *counts = ticket.counts();
                 *of.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
                 *held.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
                 *is_ordered = ordered;
                 *convicted.get_mut() = 0;
+                (*counted.get_mut(), *forgiven.get_mut()) = (0, 0);
                 hand
             }
         }
@@ -130,7 +153,10 @@ impl Hand {
             }
         };
         match (ruling, verdict) {
-            (Ruling::Defer(after), _) => Verdict::Defer { after, why: "outage" },
+            (Ruling::Defer(after), _) => {
+                self.forgiven.store(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+                Verdict::Defer { after, why: "outage" }
+            }
             (Ruling::Stands, Verdict::Retry(postponed)) if self.ordered => self.hold(*postponed),
             (Ruling::Stands, verdict) => verdict,
         }

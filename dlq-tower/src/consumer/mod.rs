@@ -98,7 +98,8 @@
 //! # Outages
 //!
 //! With an [`OutagePolicy`] fetching pauses when most messages fail of what may pass. Those in hand that fail then are
-//! given back and not buried: no letter is written, no attempt counted (G10). After the pause a few different messages
+//! given back and not buried: no letter is written, no attempt counted (G10), and those that an idempotency key has
+//! counted meanwhile are taken back. After the pause a few different messages
 //! are tried. One success ends the outage, and a probe that failed beside it has failed by itself; when all fail, the
 //! next pause is twice as long. The automatic schedule waits meanwhile.
 //!
@@ -135,6 +136,7 @@
 mod at_once;
 mod backoff;
 mod builder;
+mod counts;
 mod feed;
 mod gate;
 mod gauges;

@@ -8,6 +8,7 @@ use dlq_core::{Delivery, StoreError};
 use tokio::runtime::Handle;
 
 use super::layer::Shared;
+use crate::consumer::hand;
 use crate::retry;
 use crate::stage::{Done, Setback};
 
@@ -30,6 +31,14 @@ impl Owed {
         match outcome {
             Ok(_) => Self::Completion,
             Err(setback) => Self::Release(released(setback)),
+        }
+    }
+
+    /// The store has it. Whoever has the message in hand may find that a failure was an outage's.
+    #[inline]
+    fn recorded(self) {
+        if matches!(self, Self::Release(Release::Failed)) {
+            hand::attempt_counted();
         }
     }
 }
@@ -152,8 +161,9 @@ impl<I: Idempotency> Claimed<I> {
                     store.release_now(consumer, &held.key, held.proof, release)
                 }
             };
-            if !settled {
-                self.shared.unsettled(owed, Ok(false));
+            match settled {
+                true => owed.recorded(),
+                false => self.shared.unsettled(owed, Ok(false)),
             }
         }
         self.held = None;
@@ -167,8 +177,9 @@ async fn settle<I: Idempotency>(shared: &Shared<I>, token: IdempotencyToken, owe
         Owed::Release(release) => shared.store.release(token, release).await,
     };
     let is_recorded = matches!(settled, Ok(true));
-    if !is_recorded {
-        shared.unsettled(owed, settled);
+    match is_recorded {
+        true => owed.recorded(),
+        false => shared.unsettled(owed, settled),
     }
     is_recorded
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use dlq_core::idempotency::Idempotency;
+use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::store::Schedule;
 use dlq_core::{Delivery, Reason, RetryPolicy, Status};
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
@@ -12,7 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::support::{Running, SECOND, policy, position};
+use crate::keys::Durable;
+use crate::support::{Log, Running, SECOND, policy, position};
 
 fn protection() -> OutagePolicy {
     OutagePolicy::new().with_minimum(10).with_ratio(0.5).with_pause(5 * SECOND, 40 * SECOND)
@@ -91,6 +94,57 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     let letters = store.letters().await;
     assert_eq!(letters.len(), written, "retry records and letters");
     assert!(letters.iter().all(|letter| letter.crashes == 0));
+}
+
+/// The layer counts each attempt at once, and knows nothing of outages: what it has counted is taken back.
+#[tokio::test(start_paused = true)]
+async fn g10_an_outage_counts_no_attempt_at_a_key() {
+    attempts_at(MemoryIdempotency::new()).await;
+    attempts_at(Durable::new(Duration::ZERO)).await;
+}
+
+async fn attempts_at(keys: impl Idempotency + Clone) {
+    let (broker, store, log) = (Broker::with(40), Store::new(), Log::default());
+    let dependency = Dependency::default();
+    let (works, seen) = (Arc::clone(&dependency.works), log.clone());
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let (works, seen) = (works.load(Ordering::Relaxed), seen.clone());
+        async move {
+            if works {
+                seen.note(format!("{}: {}", position(&delivery), delivery.attempt()));
+                // One failure of its own each.
+                if delivery.attempt() > 1 {
+                    return Ok(());
+                }
+            }
+            Err(HandlerError::msg("connection refused"))
+        }
+    });
+    let key = |delivery: &Delivery| position(delivery).to_string();
+    let work = work.policy(policy(2, SECOND)).idempotency(keys).idempotency_key(key);
+    let work = work.clock(store.clock.clone()).build().unwrap();
+    let outage = protection().with_ratio(1.0).with_probes(2);
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let consumer = consumer.clock(store.clock.clone()).outage(outage);
+    let consumer = consumer.build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    let written = store.letters().await.len();
+    sleep(300 * SECOND).await;
+    let deferred = broker.settled_as("deferred");
+    assert!(deferred.len() > 31, "in hand when it began, and probes: {deferred:?}");
+    dependency.repair();
+    broker.until_empty().await;
+    let report = running.stop().await;
+    assert_eq!((report.dead as usize, store.letters().await.len()), (written, written), "{report}");
+    for position in deferred {
+        let runs = [format!("{position}: 1"), format!("{position}: 2")];
+        let of_it = format!("{position}: ");
+        let seen: Vec<_> =
+            log.lines().into_iter().filter(|line| line.starts_with(&of_it)).collect();
+        assert_eq!(seen, runs);
+    }
 }
 
 #[tokio::test(start_paused = true)]
