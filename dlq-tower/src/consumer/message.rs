@@ -18,7 +18,7 @@ use super::gate::Gate;
 use super::hand::{Conviction, HAND, Hand};
 use super::health::report;
 use super::keys::KeyTurn;
-use super::lease::Leased;
+use super::lease::{Leased, Lost};
 use super::outage::Ticket;
 use super::probation::{Probation, Suspicion, Turn};
 use super::report::{Fate, Outcome};
@@ -135,15 +135,17 @@ pub(super) async fn handle(
     {
         // What waits in line probes nothing, and the one before it may be waiting for leave to probe.
         ticket = None;
+        // Kept to the end even when it is lost: those behind it wait for those before it.
         if settle.keep(shared.unless_stopped(key.first())).await.is_err() {
             return shared.give_back(settle, &delivery, route_errors).await;
         }
     }
     loop {
-        if let Some(after) = wait.take()
-            && settle.keep(shared.unless_stopped(sleep(after))).await.is_err()
-        {
-            return shared.give_back(settle, &delivery, route_errors).await;
+        if let Some(after) = wait.take() {
+            match settle.wait(shared.unless_stopped(sleep(after))).await {
+                Ok(Ok(())) => {}
+                ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
+            }
         }
         let begun = async {
             let ticket = match ticket.take() {
@@ -159,10 +161,11 @@ pub(super) async fn handle(
         // Pinned where they are: futures of this size are not worth moving.
         let begun = {
             let begun = pin!(shared.unless_stopped(begun));
-            settle.keep(begun).await
+            settle.wait(begun).await
         };
-        let Ok((admitted, suspicion, turn)) = begun else {
-            return shared.give_back(settle, &delivery, route_errors).await;
+        let (admitted, suspicion, turn) = match begun {
+            Ok(Ok(begun)) => begun,
+            ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
         };
         let ran = {
             let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
@@ -356,6 +359,20 @@ impl Shared {
                 );
                 Outcome::Unsettled
             }
+        }
+    }
+
+    /// Ends a message that is not run, since its waiting has ended so: what is lost is left to whoever has it now.
+    async fn not_run<T>(
+        &self,
+        ended: Result<Result<T, Stopping>, Lost>,
+        settle: Leased,
+        delivery: &Delivery,
+        route_errors: u32,
+    ) -> Fate {
+        match ended {
+            Ok(_) => self.give_back(settle, delivery, route_errors).await,
+            Err(Lost) => Fate { outcome: Outcome::Unsettled, route_errors },
         }
     }
 
