@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, ErrorClass, History};
 
@@ -144,11 +145,11 @@ impl Hand {
         let ruling = match self.ticket() {
             None => Ruling::Stands,
             Some(ticket) => {
-                // A stop does not wait for other probes.
+                // A stop does not wait for other probes. What is itself at fault comes again, and dies in the next process.
                 tokio::select! {
                     biased;
                     ruling = ticket.failed() => ruling,
-                    () = until_stopped() => Ruling::Stands,
+                    () = until_stopped() => Ruling::Defer(Duration::ZERO),
                 }
             }
         };

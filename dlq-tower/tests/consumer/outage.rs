@@ -168,6 +168,23 @@ async fn nothing_is_fetched_during_a_pause() {
     assert_eq!(broker.held(), 0, "all were given back");
 }
 
+/// A deploy in the middle of an outage: the probes that have failed are no more at fault than those before.
+#[tokio::test(start_paused = true)]
+async fn g10_a_stop_while_probes_are_out_buries_nothing() {
+    let (broker, store, dependency) = (Broker::with(1), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let consumer = consumer(&broker, &store, work).outage(protection().with_minimum(1));
+    let consumer = consumer.build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    sleep(6 * SECOND).await;
+    assert_eq!(dependency.calls(), 2, "a probe has failed, and waits for others");
+    let report = running.stop().await;
+    assert_eq!((report.dead, report.deferred), (0, 2), "{report}");
+    assert!(store.letters().await.is_empty());
+}
+
 /// A probe that fails while another succeeds has failed by itself: it counts, and it does not keep the circuit open.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_itself_at_fault_dies_and_ends_no_recovery() {
