@@ -36,7 +36,7 @@
 //! |---|---|
 //! | none (the function gives `None`) | is handled without a claim |
 //! | new | is handled; the claim is extended while the handler runs |
-//! | in flight elsewhere | is deferred for the rest of that lease; nothing is counted |
+//! | in flight elsewhere | is deferred for the rest of that lease, at most for one of its own; nothing is counted |
 //! | done | is a duplicate; the handler does not run |
 //!
 //! # Attempts and crashes

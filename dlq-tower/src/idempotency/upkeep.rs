@@ -67,7 +67,7 @@ impl<I: Store> Keys for Kept<I> {
             let consumer = Arc::clone(shared.consumer(delivery));
             match shared.store.claim(consumer, key, shared.lease).await? {
                 IdempotencyClaim::Done { .. } => Ok(None),
-                IdempotencyClaim::InFlight { remaining } => Ok(Some(remaining)),
+                IdempotencyClaim::InFlight { remaining } => Ok(Some(shared.at_most(remaining))),
                 IdempotencyClaim::New { token, .. } => {
                     let claimed = Claimed::new(Arc::clone(shared), token);
                     if claimed.settle(Owed::Release(release)).await {
