@@ -133,14 +133,22 @@ impl<C: Claims + Clone> StoreLane<C> {
             }
         }
         let after = Duration::ZERO;
-        let finishes: Vec<_> =
-            self.claimed.drain(..).map(|claim| (claim.token, Finish::Released { after })).collect();
+        let release = |claim: &Claim| (claim.token, Finish::Released { after });
+        let finishes: Vec<_> = self.claimed.iter().map(release).collect();
         if finishes.is_empty() {
             return;
         }
         let count = finishes.len();
-        if let Err(error) = self.finisher.claims().finish(finishes).await {
-            tracing::warn!(count, %error, "claims could not be given back: they last until their lease ends");
+        match self.finisher.claims().finish(finishes).await {
+            Ok(_) => self.claimed.clear(),
+            // They are yielded or given back later; what was given back after all is found out when it is extended.
+            Err(error) if !self.closed => {
+                tracing::warn!(count, %error, "claims could not be given back; they are kept")
+            }
+            Err(error) => {
+                self.claimed.clear();
+                tracing::warn!(count, %error, "claims could not be given back: they last until their lease ends");
+            }
         }
     }
 

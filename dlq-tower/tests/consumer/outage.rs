@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlq_core::idempotency::Idempotency;
 use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::store::Schedule;
-use dlq_core::{Delivery, Reason, RetryPolicy, Status};
+use dlq_core::{Delivery, Reason, RetryPolicy, Status, StoreErrorKind};
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::{Instant, sleep};
@@ -257,6 +257,13 @@ async fn the_automatic_schedule_waits_for_the_end_of_an_outage() {
 /// A claim whose lease ended in our hands would count as a crash of its message.
 #[tokio::test(start_paused = true)]
 async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
+    // Those that wait in the lane are given back; also where the store does not answer the first time.
+    for refusals in [0, 1] {
+        letters_wait_out_an_outage(refusals).await;
+    }
+}
+
+async fn letters_wait_out_an_outage(refusals: u32) {
     let (broker, store, dependency) = (Broker::with(40), Store::new(), Dependency::default());
     // Letters of an earlier outage, all sent back at once.
     let work = dependency.handler(RetryPolicy::never(), &store, None);
@@ -272,10 +279,13 @@ async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
     running.finish().await;
     let _ = store.replay().await;
 
-    let consumer = consumer(&broker, &store, work).claim_lease(6 * SECOND).build().unwrap();
+    let consumer =
+        consumer(&broker, &store, work).claim_lease(6 * SECOND).max_in_hand(64).build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);
     health.wait_for(|health| health.outage).await.unwrap();
+    sleep(SECOND).await;
+    store.fail("finish", refusals, StoreErrorKind::Unavailable);
     sleep(600 * SECOND).await;
     dependency.repair();
     while store.statuses().await.contains(&Status::Replaying)
@@ -287,6 +297,7 @@ async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
     let letters = store.letters().await;
     assert_eq!(letters.len(), 40);
     assert!(letters.iter().all(|letter| letter.crashes == 0), "no process died");
+    assert_eq!(store.calls("begin"), 0, "and nobody is suspected of it");
     let again = letters.iter().filter(|letter| letter.generation > 0).count();
     assert!(again < 10, "no more died again than it took to notice: {again}");
 }
