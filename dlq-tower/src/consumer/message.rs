@@ -74,7 +74,6 @@ pub(super) struct Place {
 pub(super) struct Running {
     pub(super) stack: Settling,
     pub(super) hand: Arc<Hand>,
-    pub(super) turn: Turn,
 }
 
 /// Counts a message as in hand while it lives.
@@ -107,6 +106,8 @@ pub(super) struct Ran {
     pub(super) routing_failed: bool,
     /// What its idempotency key is still to be told.
     pub(super) owes: Option<Release>,
+    /// The right to run, until it is settled; none where it was given back before.
+    pub(super) turn: Option<Turn>,
     pub(super) marked: Marked,
 }
 
@@ -168,7 +169,8 @@ pub(super) async fn handle(
             ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
         };
         let ran = {
-            let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
+            let run =
+                pin!(shared.run(delivery.clone(), admitted, (suspicion, turn), key.is_some()));
             settle.keep(run).await
         };
         let Some(mut ran) = ran else {
@@ -177,7 +179,7 @@ pub(super) async fn handle(
         route_errors += u32::from(ran.routing_failed);
         if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.
-            drop(turn);
+            ran.turn = None;
             // Apart, since it is rare, and large in memory.
             if Box::pin(shared.change_counts(&mut settle, &mut ran, release)).await.is_err() {
                 return Fate { outcome: Outcome::Unsettled, route_errors };
@@ -213,7 +215,7 @@ impl Shared {
         &self,
         mut delivery: Delivery,
         ticket: Ticket,
-        suspicion: Suspicion,
+        (suspicion, turn): (Suspicion, Turn),
         ordered: bool,
     ) -> Option<Ran> {
         let mut marked = Marked::default();
@@ -244,12 +246,12 @@ impl Shared {
                         "a crash mark could not be written; the suspect is not run"
                     );
                     let disposition = Disposition::Deferred { after: UNMARKED };
-                    let (routing_failed, owes) = (false, None);
-                    return Some(Ran { disposition, delivery, routing_failed, owes, marked });
+                    let (routing_failed, owes, turn) = (false, None, Some(turn));
+                    return Some(Ran { disposition, delivery, routing_failed, owes, turn, marked });
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered);
+        let hand = Hand::new(ticket, ordered, Some(turn));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
@@ -287,9 +289,9 @@ impl Shared {
             }
             Err(error) => Disposition::Deferred { after: self.routing_failed(&delivery, &error) },
         };
-        let (delivery, marked) = (hand.continued(delivery), Marked::default());
+        let ((delivery, turn), marked) = (hand.continued(delivery), Marked::default());
         let owes = self.owes(&disposition, hand);
-        Ran { disposition, delivery, routing_failed, owes, marked }
+        Ran { disposition, delivery, routing_failed, owes, turn, marked }
     }
 
     /// Nothing may be acknowledged. Says so, and slows down.

@@ -68,7 +68,8 @@
 //! # Suspects
 //!
 //! A message that is handed out the third time without explanation may have killed the process, and so may a letter
-//! whose claim was lost once. It waits until nothing else runs, and runs alone; where there are
+//! whose claim was lost once. It waits until nothing else runs, and runs alone, until its handler has ended for good: its
+//! letter is written beside others. Where there are
 //! [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before the run and
 //! removed after the settlement, so that a run which never ended is counted, and the retry stage gives the message up
 //! past its `max_crashes`. Only such runs count: whoever waited beside a message that kills is not blamed for it. What

@@ -185,6 +185,27 @@ async fn g10_a_stop_while_probes_are_out_buries_nothing() {
     assert!(store.letters().await.is_empty());
 }
 
+/// A suspect runs alone, and its failure is judged beside others: else it would hold up the very probe that it waits for.
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_among_the_probes_does_not_hold_up_the_others() {
+    let (broker, store, dependency) = (Broker::with(1), Store::new(), Dependency::default());
+    broker.handed_out(0, 9);
+    dependency.repair();
+    let work = dependency.handler(RetryPolicy::never(), &store, Some(0));
+    let outage = protection().with_minimum(1).with_probes(2);
+    let consumer = consumer(&broker, &store, work).outage(outage).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    broker.publish("");
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.settled_as("succeeded"), [1]);
+    assert_eq!(broker.settled_as("dead"), [0], "it is itself at fault");
+    let last = broker.world().settled.last().unwrap().at;
+    assert_eq!(last.as_secs(), 5, "after the first pause there was no other");
+}
+
 /// A probe that fails while another succeeds has failed by itself: it counts, and it does not keep the circuit open.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_itself_at_fault_dies_and_ends_no_recovery() {
