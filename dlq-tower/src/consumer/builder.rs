@@ -147,7 +147,9 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets where dead letters go, when that is not the store.
+    /// Sets where dead letters go when there is no store ([`dead_letters`](Self::dead_letters)), which has them all. For a
+    /// copy of each letter beside a store, [adjust the routing](Self::routing):
+    /// [`feed`](DeadLetterLayer::feed).
     pub fn sink(mut self, sink: impl Sink) -> Self {
         self.sink = Some(BoxSink::new(sink));
         self
@@ -253,7 +255,7 @@ impl ConsumerBuilder {
     /// # Errors
     ///
     /// When a setting is missing, or two contradict each other: an ordered handler on a source that keeps no order, a
-    /// handler without a place for its dead letters, a schedule without a store.
+    /// handler without a place for its dead letters or with two, a schedule without a store.
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
         self.warn();
@@ -356,6 +358,11 @@ impl ConsumerBuilder {
             Work::Handler { naming, .. } => {
                 if self.sink.is_none() && self.store.is_none() {
                     return Err(missing_sink());
+                }
+                if self.sink.is_some() && self.store.is_some() {
+                    return Err(InvalidConfig::consumer(
+                        "`dead_letters` and `sink` are both set, and neither would have all letters; drop one, or have the sink get a copy of each: `routing(|routing| routing.feed(name, sink))`",
+                    ));
                 }
                 naming
             }
