@@ -162,7 +162,8 @@ impl ConsumerBuilder {
     }
 
     /// Sets where messages wait for an attempt that is too far away to be waited for in the process. Defaults to the
-    /// store; without one, to the broker, which forgets the attempts.
+    /// store; without one, to the broker, which forgets the attempts: such a message is tried again and again, and never
+    /// dies. [`build`](Self::build) warns where a policy comes to that.
     pub fn retry_lane(mut self, lane: impl RetryLane) -> Self {
         self.retry_lane = Some(BoxRetryLane::new(lane));
         self
@@ -297,6 +298,9 @@ impl ConsumerBuilder {
                 if let Some(adjust) = routing {
                     layer = adjust(layer);
                 }
+                if !layer.has_retry_lane() {
+                    warn_of_endless(&naming.escalates());
+                }
                 (complete(layer, noting, self.recorder), lane)
             }
         };
@@ -382,6 +386,17 @@ impl ConsumerBuilder {
             )));
         }
         Ok(())
+    }
+}
+
+/// Tells of handlers whose messages never die of what may pass.
+fn warn_of_endless(names: &[Arc<str>]) {
+    for name in names {
+        tracing::warn!(
+            handler = &**name,
+            "its retries are further apart than its hold limit, and nothing keeps them: the broker forgets the attempts, so that \
+             a message that goes on failing never dies; add `retry_lane(…)`, or a store (`dead_letters`)"
+        );
     }
 }
 
