@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 
 use super::layer::Shared;
 use crate::backoff::Growing;
+use crate::consumer::hand;
 use crate::retry;
 use crate::stage::{Done, Setback};
 
@@ -35,6 +36,14 @@ impl Owed {
         match outcome {
             Ok(_) => Self::Completion,
             Err(setback) => Self::Release(released(setback)),
+        }
+    }
+
+    /// The store has it. Whoever has the message in hand may find that a failure was an outage's.
+    #[inline]
+    fn recorded(self) {
+        if matches!(self, Self::Release(Release::Failed)) {
+            hand::attempt_counted();
         }
     }
 }
@@ -162,8 +171,9 @@ impl<I: Idempotency> Claimed<I> {
                     store.release_now(consumer, &held.key, held.proof, release)
                 }
             };
-            if !settled {
-                self.shared.unsettled(owed, Ok(false));
+            match settled {
+                true => owed.recorded(),
+                false => self.shared.unsettled(owed, Ok(false)),
             }
         }
         self.held = None;
@@ -182,7 +192,10 @@ async fn tell<I: Idempotency>(
         Owed::Release(release) => shared.store.release(token, release).await,
     };
     match settled {
-        Ok(true) => Some(true),
+        Ok(true) => {
+            owed.recorded();
+            Some(true)
+        }
         Err(error) if error.is_transient() => {
             let consumer = shared.consumer.as_deref();
             tracing::warn!(consumer, ?owed, %error, "the end of a claim is not recorded yet");

@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::idempotency::{
     BoxIdempotency, Idempotency, IdempotencyClaim, IdempotencyToken, Release,
 };
-use dlq_core::{Reason, StoreError, StoreErrorKind};
+use dlq_core::{Clock, Reason, StoreError, StoreErrorKind, Timestamp};
 use dlq_tower::classify::{Classify, ClassifyLayer};
 use dlq_tower::idempotency::IdempotencyLayer;
 use dlq_tower::retry::RetryLayer;
@@ -261,6 +261,31 @@ async fn claims_that_ended_without_a_word_are_crashes() {
         let again = verdict(&service, replayed).await;
         assert_eq!(again, Verdict::Done(Done::Succeeded), "a replay has its chance");
     }
+}
+
+/// A clock that somebody sets.
+#[derive(Debug)]
+struct Set(Mutex<Timestamp>);
+
+impl Clock for Set {
+    fn now(&self) -> Timestamp {
+        *self.0.lock().unwrap()
+    }
+}
+
+/// Whoever is at the key extends it by the new time; what waits for them would not know of it for as long as it was.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_makes_nobody_wait_longer_than_a_lease() {
+    let clock = Arc::new(Set(Mutex::new(start())));
+    let store = MemoryIdempotency::new().with_clock(clock.clone());
+    let (layer, handler) = (keyed(&store), Handler::default());
+    let service = once(&layer, &handler);
+    let _held = claim(&store).await;
+    *clock.0.lock().unwrap() = start().before(secs(7200));
+    let outcome = call(&service, delivery(1)).await.unwrap_err();
+    assert!(matches!(outcome, Setback::Deferred { after, .. } if after <= secs(30)), "{outcome:?}");
+    let left = layer.upkeep().start_over(&delivery(1)).await.unwrap();
+    assert!(left.is_some_and(|left| left <= secs(30)), "{left:?}");
 }
 
 #[tokio::test(start_paused = true)]
