@@ -23,6 +23,7 @@ mod marks;
 mod names;
 mod offsets;
 mod regressions;
+mod silent;
 mod sink;
 mod topic;
 mod topics;
