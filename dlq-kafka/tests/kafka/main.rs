@@ -8,6 +8,7 @@ mod bad_input;
 mod changing;
 mod feed;
 mod feed_blocked;
+mod feed_ends;
 mod fixture;
 mod fixture_bad_input;
 mod fixture_feed;
