@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use dlq_core::ingest::{Content, Fed, Feed};
-use dlq_core::{BoxError, StoreError, StoreErrorKind};
+use dlq_core::{BoxError, Clock as _, StoreError, StoreErrorKind, SystemClock};
 use tokio::sync::oneshot;
 
 use crate::brokers::Brokers;
@@ -187,8 +187,10 @@ impl KafkaFeed {
     }
 
     /// Sets for how long the message of a letter that only points to it is waited for while the partition where that
-    /// stands does not answer and the rest of the cluster does, or the transaction that it was written in has not ended; then the letter is yielded as [`Content::Damaged`], as is
-    /// at once a letter whose message has gone or may not be read. Defaults to a minute.
+    /// stands does not answer and the rest of the cluster does; then the letter is yielded as [`Content::Damaged`], as is
+    /// at once a letter whose message has gone or may not be read. Defaults to a minute. A message whose transaction has not
+    /// ended is waited for at least until the letter is 16 minutes old, since brokers end one after 15 unless
+    /// `transaction.max.timeout.ms` says otherwise.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.away.patience = patience;
@@ -274,7 +276,13 @@ impl KafkaFeed {
         let away = &mut self.away;
         let may_wait =
             |place: (&str, u32), why: Option<&Unread>| away.may_wait(place, why, Instant::now());
-        let mut missing = self.letters.complete(&mut letters, may_wait).await?;
+        let (records, now) = (&self.taken, SystemClock.now());
+        let may_be_open = |index: usize| {
+            let taken = records.get(index);
+            taken.is_some_and(|taken| away::may_be_open(taken.record.timestamp, now))
+        };
+        let completing = self.letters.complete(&mut letters, may_wait, may_be_open);
+        let mut missing = completing.await?;
         self.letters.mark(&mut letters, &mut self.sent).await?;
         let fed = taken().zip(letters).enumerate().map(|(index, (taken, letter))| Fed {
             place: taken.record.origin(cluster),
