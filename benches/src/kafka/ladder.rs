@@ -1,7 +1,5 @@
 //! Every record fails and goes to a retry topic.
 
-use std::time::Duration;
-
 use super::ours::{self, Fate};
 use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds};
 use crate::cpu::Run;
