@@ -2,11 +2,72 @@
 
 use std::time::Duration;
 
+use crate::measure::rate;
+
+/// What a server and this process have computed so far, where that is known.
+pub(crate) type Computed = Option<[Duration; 2]>;
+
+pub(crate) fn of_both(server: Option<u32>) -> Computed {
+    Some([of(server?)?, of(std::process::id())?])
+}
+
 /// How much time of all processors this process has had since it began.
-pub(crate) fn of(process: u32) -> Option<Duration> {
+fn of(process: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name before may have spaces and brackets.
     let (_, fields) = text.rsplit_once(')')?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().ok());
     Some(Duration::from_millis(ticks.sum::<Option<u64>>()? * 10))
+}
+
+/// A way to handle messages, and the fastest of its rounds: other processes on the machine only ever add.
+pub(crate) struct Run {
+    name: String,
+    time: Duration,
+    /// Of all rounds, and for how many messages.
+    computed: [Duration; 2],
+    messages: usize,
+}
+
+impl Run {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), time: Duration::MAX, computed: [Duration::ZERO; 2], messages: 0 }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Another round, which took so long, and began and ended when so much had been computed.
+    pub(crate) fn add(&mut self, time: Duration, messages: usize, before: Computed, now: Computed) {
+        self.time = time.min(self.time);
+        if let (Some(before), Some(now)) = (before, now) {
+            for ((sum, before), now) in self.computed.iter_mut().zip(before).zip(now) {
+                *sum += now.saturating_sub(before);
+            }
+            self.messages += messages;
+        }
+    }
+
+    /// The fastest round had `count` messages.
+    pub(crate) fn show(&self, count: usize) {
+        println!("{:<44} {:>10.0} messages/s", self.name, rate(self.time, count as u64));
+        if self.messages > 0 {
+            let [server, client] =
+                self.computed.map(|time| time.as_secs_f64() * 1e6 / self.messages as f64);
+            println!("  computed for each: server {server:.2} µs, client {client:.2} µs");
+        }
+    }
+
+    /// How fast this was, with `other` as 1.
+    pub(crate) fn of(&self, other: &Self) -> f64 {
+        other.time.as_secs_f64() / self.time.as_secs_f64()
+    }
+
+    /// How fast this could be where the server is the bound, with `other` as 1: whatever the client costs, if it has
+    /// processors of its own.
+    pub(crate) fn of_where_the_server_bounds(&self, other: &Self) -> Option<f64> {
+        let [this, other] = [self, other].map(|run| run.computed[0].as_secs_f64());
+        (this > 0.0).then(|| other / this)
+    }
 }

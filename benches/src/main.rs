@@ -5,7 +5,7 @@
 //! runs what needs no server.
 
 mod bury;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod cpu;
 mod healthy;
 #[cfg(feature = "kafka")]

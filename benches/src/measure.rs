@@ -59,12 +59,3 @@ pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
 pub(crate) fn rate(time: Duration, count: u64) -> f64 {
     count as f64 / time.as_secs_f64().max(1e-9)
 }
-
-/// What this process has taken of all processors, to a hundredth of a second; nothing where that cannot be told.
-pub(crate) fn processor_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name, which may hold anything: from the third field on.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-    let ticks = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
-    Duration::from_millis(10 * ticks.sum::<u64>())
-}

@@ -73,9 +73,9 @@ pub(crate) struct FilterArgs {
     /// Sent back at most this often
     #[arg(long, value_name = "N")]
     max_retries: Option<u32>,
-    /// Held by this operation
+    /// Held by this operation; at a store only
     #[arg(long, value_name = "ID")]
-    operation: Option<OperationId>,
+    pub(crate) operation: Option<OperationId>,
     /// Declared attribute
     #[arg(long, value_name = "NAME=VALUE")]
     attr: Vec<Attribute>,
@@ -195,12 +195,15 @@ impl FilterArgs {
 }
 
 /// Refuses ids that were given whole and are no letter's: whoever names one means it.
-pub(crate) async fn must_exist(context: &Context, filter: &Filter) -> Result<(), CliError> {
+pub(crate) async fn must_exist(
+    letters: &BoxLetters,
+    shown: &impl std::fmt::Display,
+    filter: &Filter,
+) -> Result<(), CliError> {
     for id in &filter.ids {
-        if context.letters.count(Filter::new().with_id(*id)).await? == 0 {
+        if letters.count(Filter::new().with_id(*id)).await? == 0 {
             return Err(CliError::failed(format!(
-                "no letter has the id {id} in {}; `dlq list` shows which there are",
-                context.target
+                "no letter has the id {id} in {shown}; `dlq list` shows which there are"
             )));
         }
     }

@@ -90,13 +90,11 @@ impl LinesFile {
     }
 }
 
-/// What a letter without its message is not imported for: with it, it would be another one.
-const NO_MESSAGE: &str =
-    "its message could not be read when it was exported (`kafka.pointer.unread`); export it again";
-
-/// Whether a letter that only points to its message came without it, though that may be there.
-pub(crate) fn is_unread(letter: &DeadLetter) -> bool {
-    letter.attributes.contains_key("kafka.pointer.unread")
+/// Why a letter that only points to its message came without it, if it did. Such a letter has no payload and is no tombstone:
+/// it is not imported, since a handler would be given something else than what has died.
+pub(crate) fn no_message(letter: &DeadLetter) -> Option<&str> {
+    let why = ["kafka.pointer.unread", "kafka.pointer.gone"];
+    why.iter().find_map(|name| letter.attributes.get(*name)).map(String::as_str)
 }
 
 /// The letter of a line, or why it is none, with the column.
@@ -186,8 +184,13 @@ pub(crate) fn read_batches(
             continue;
         }
         match read(&line) {
-            Ok(letter) if is_unread(&letter) => batch.bad.push((batch.line, NO_MESSAGE.to_owned())),
-            Ok(letter) => batch.letters.push(letter),
+            Ok(letter) => match no_message(&letter) {
+                Some(why) => batch.bad.push((
+                    batch.line,
+                    format!("it was exported without its message ({why}); where that is there by now, export it again"),
+                )),
+                None => batch.letters.push(letter),
+            },
             Err(why) => batch.bad.push((batch.line, why)),
         }
         if batch.letters.len() >= size || batch.bad.len() >= size || batch.bytes >= LARGE {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
@@ -9,12 +10,24 @@ use rdkafka::error::KafkaResult;
 
 use crate::partition::Partition;
 
-/// How long a broker may take to answer. Nothing is fetched meanwhile.
+/// How long a broker may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Has partitions begin where they end now. One that nobody leads, or whose leader does not answer, is left as it is, and
-/// holds up no other: the client would wait for a leader for as long as it may.
-pub(crate) fn begin<C: ConsumerContext>(
+/// Has partitions begin where they end now, which a thread of its own asks: a broker may be silent.
+pub(crate) fn begin<C: ConsumerContext + 'static>(
+    consumer: &Arc<BaseConsumer<C>>,
+    partitions: Vec<Arc<Partition>>,
+    is_news: bool,
+) -> Option<JoinHandle<()>> {
+    let consumer = Arc::clone(consumer);
+    let thread = std::thread::Builder::new().name("dlq-kafka-latest".to_owned());
+    let asking = thread.spawn(move || ask(&consumer, &partitions, is_news));
+    asking.inspect_err(|error| tracing::warn!(%error, "a thread that asks cannot be started")).ok()
+}
+
+/// One that nobody leads, or whose leader does not answer, is left as it is, and holds up no other: the client would wait
+/// for a leader for as long as it may.
+fn ask<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Arc<Partition>],
     is_news: bool,

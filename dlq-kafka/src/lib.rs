@@ -99,6 +99,7 @@ pub mod dialect;
 mod error;
 mod feed;
 mod gauges;
+mod groups;
 mod handover;
 mod identity;
 mod ladder;

@@ -29,8 +29,8 @@ use crate::standstill::Standstill;
 const EVERY: Duration = Duration::from_secs(1);
 /// The same after the brokers did not answer.
 const LATER: Duration = Duration::from_secs(15);
-/// How long brokers may take to say where partitions end; nothing is fetched meanwhile.
-const ANSWER: Duration = Duration::from_secs(1);
+/// How long brokers may take to say where partitions end.
+pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// How long reading may take, and how long one partition is waited for at once.
 const LOOK: Duration = Duration::from_secs(8);
 const TURN: Duration = Duration::from_millis(10);
@@ -48,10 +48,27 @@ pub(crate) struct Span {
     pub(crate) to: i64,
 }
 
-type Looked = Vec<(Arc<Partition>, Span)>;
 /// Whether a part is without a record.
 pub(crate) type Found = Vec<(Span, bool)>;
-type Look = JoinHandle<Result<Vec<(Arc<Partition>, Span, bool)>, SetupError>>;
+/// A partition, up to where everything is done of it, and up to where something was found beyond.
+type Resting = (Arc<Partition>, u64, i64);
+
+/// Where a partition ends.
+#[derive(Clone, Copy)]
+enum End {
+    At(i64),
+    /// The client has heard of a leader that the brokers have not: what there is cannot be asked.
+    Unheard,
+    Unknown,
+}
+
+/// What a look has come to.
+struct Looked {
+    ends: Vec<(Resting, End)>,
+    found: Result<Found, SetupError>,
+}
+
+type Look = JoinHandle<Result<Looked, KafkaError>>;
 
 /// Looks at the ends of partitions in which everything is done.
 pub(crate) struct Tail {
@@ -70,25 +87,19 @@ impl Tail {
     }
 
     /// Takes what a look has found, and begins the next when it is time.
-    pub(crate) fn watch<C: ConsumerContext>(
+    pub(crate) fn watch<C: ConsumerContext + 'static>(
         &mut self,
-        consumer: &BaseConsumer<C>,
+        consumer: &Arc<BaseConsumer<C>>,
         shared: &Shared,
         paused: &HashSet<(Arc<str>, i32)>,
     ) {
         if let Some(look) = self.look.take_if(|look| look.is_finished()) {
             match look.join() {
-                Ok(Ok(looked)) => {
-                    for (partition, span, is_empty) in looked {
-                        let from = span.from.unsigned_abs();
-                        if is_empty {
-                            partition.passes(from, span.to.unsigned_abs());
-                        } else {
-                            self.still.seen((span.topic, span.partition), from, Instant::now());
-                        }
-                    }
+                Ok(Ok(looked)) => self.take(looked),
+                Ok(Err(error)) => {
+                    self.due = Instant::now() + LATER;
+                    tracing::debug!(%error, "it could not be found out where partitions end");
                 }
-                Ok(Err(error)) => tracing::debug!(%error, "ends could not be looked at"),
                 Err(_) => tracing::error!("a look at ends of partitions has panicked"),
             }
         }
@@ -102,22 +113,14 @@ impl Tail {
             shared.queue().blocked = Some(error);
             shared.arrived.notify_one();
         }
-        match self.ends(consumer, shared) {
-            Ok(spans) if spans.is_empty() => {}
-            Ok(spans) => self.begin(spans),
-            Err(error) => {
-                self.due = Instant::now() + LATER;
-                tracing::debug!(%error, "it could not be found out where partitions end");
-            }
+        let resting = self.resting(shared);
+        if !resting.is_empty() {
+            self.begin(Arc::clone(consumer), resting);
         }
     }
 
-    /// The ends of partitions in which everything has been done for a while, where they lie beyond that.
-    fn ends<C: ConsumerContext>(
-        &mut self,
-        consumer: &BaseConsumer<C>,
-        shared: &Shared,
-    ) -> Result<Looked, KafkaError> {
+    /// Partitions in which everything has been done for a while.
+    fn resting(&mut self, shared: &Shared) -> Vec<Resting> {
         let before = std::mem::take(&mut self.known);
         let mut resting = Vec::new();
         for partition in shared.all() {
@@ -129,55 +132,23 @@ impl Tail {
                 resting.push((partition, at, found));
             }
         }
-        if resting.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut list = TopicPartitionList::new();
-        for (partition, ..) in &resting {
-            list.add_partition_offset(&partition.topic, partition.number, Offset::End)?;
-        }
-        let ends = consumer.offsets_for_times(list, ANSWER)?;
-        let still = &mut self.still;
-        let span = |(partition, at, found): (Arc<Partition>, u64, i64)| {
-            let end = ends.find_partition(&partition.topic, partition.number)?;
-            let place = (Arc::clone(&partition.topic), partition.number);
-            let (from, to) = match (end.error(), end.offset()) {
-                (Ok(()), Offset::Offset(end)) => (i64::try_from(at).ok()?, end),
-                (Err(error), _) => {
-                    // The client has heard of a leader that the brokers have not: what there is cannot be asked.
-                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownLeaderEpoch) {
-                        still.seen(place, at, Instant::now());
-                    }
-                    return None;
-                }
-                _ => return None,
-            };
-            if to <= from {
-                still.refuted(&place);
-            }
-            let span = Span { topic: place.0, partition: place.1, from, to };
-            // What was looked at is looked at again when more stands there.
-            (from < to && found < to).then_some((partition, span))
-        };
-        Ok(resting.into_iter().filter_map(span).collect())
+        resting
     }
 
-    fn begin(&mut self, looked: Looked) {
-        for (_, span) in &looked {
-            if let Some(known) = self.known.get_mut(&(Arc::clone(&span.topic), span.partition)) {
-                known.1 = span.to;
-            }
-        }
+    /// A thread of its own waits for the brokers: one may be silent.
+    fn begin<C: ConsumerContext + 'static>(
+        &mut self,
+        consumer: Arc<BaseConsumer<C>>,
+        resting: Vec<Resting>,
+    ) {
         let brokers = self.brokers.clone();
         let look = move || {
-            let spans: Vec<_> = looked.iter().map(|(_, span)| span.clone()).collect();
-            let found = find(&brokers, &spans)?;
-            let found = |span: &Span| found.iter().find(|(of, _)| of == span).map(|found| found.1);
-            let with = |(partition, span): (_, Span)| {
-                let is_empty = found(&span)?;
-                Some((partition, span, is_empty))
-            };
-            Ok(looked.into_iter().filter_map(with).collect())
+            let ends = ends(&consumer, resting)?;
+            // Who leaves waits for it.
+            drop(consumer);
+            let spans: Vec<_> = ends.iter().filter_map(|(of, end)| beyond(of, *end)).collect();
+            let found = if spans.is_empty() { Ok(Vec::new()) } else { find(&brokers, &spans) };
+            Ok(Looked { ends, found })
         };
         let thread = std::thread::Builder::new().name("dlq-kafka-tail".to_owned());
         match thread.spawn(look) {
@@ -185,6 +156,68 @@ impl Tail {
             Err(error) => tracing::warn!(%error, "a thread that looks could not be started"),
         }
     }
+
+    fn take(&mut self, looked: Looked) {
+        let now = Instant::now();
+        let found = looked.found.unwrap_or_else(|error| {
+            tracing::debug!(%error, "ends could not be looked at");
+            Vec::new()
+        });
+        for (resting, end) in looked.ends {
+            let span = beyond(&resting, end);
+            let (partition, at, _) = resting;
+            let place = (Arc::clone(&partition.topic), partition.number);
+            match end {
+                End::Unheard => self.still.seen(place.clone(), at, now),
+                End::At(end) if u64::try_from(end).is_ok_and(|end| end <= at) => {
+                    self.still.refuted(&place);
+                }
+                End::At(_) | End::Unknown => {}
+            }
+            let Some(span) = span else { continue };
+            if let Some(known) = self.known.get_mut(&place) {
+                known.1 = span.to;
+            }
+            match found.iter().find(|(of, _)| *of == span) {
+                Some((_, true)) => partition.passes(at, span.to.unsigned_abs()),
+                Some((_, false)) => self.still.seen(place, at, now),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What of it was not looked at yet: what was is looked at again when more stands there.
+fn beyond((partition, at, found): &Resting, end: End) -> Option<Span> {
+    let (from, End::At(to)) = (i64::try_from(*at).ok()?, end) else { return None };
+    let (topic, partition) = (Arc::clone(&partition.topic), partition.number);
+    (from < to && *found < to).then_some(Span { topic, partition, from, to })
+}
+
+/// Where these end.
+fn ends<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    resting: Vec<Resting>,
+) -> Result<Vec<(Resting, End)>, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for (partition, ..) in &resting {
+        list.add_partition_offset(&partition.topic, partition.number, Offset::End)?;
+    }
+    let ends = consumer.offsets_for_times(list, ANSWER)?;
+    let end = |(partition, ..): &Resting| {
+        let end = ends.find_partition(&partition.topic, partition.number);
+        match end.map(|end| (end.error(), end.offset())) {
+            Some((Ok(()), Offset::Offset(end))) => End::At(end),
+            Some((Err(error), _))
+                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownLeaderEpoch) =>
+            {
+                End::Unheard
+            }
+            _ => End::Unknown,
+        }
+    };
+    let ends: Vec<_> = resting.iter().map(end).collect();
+    Ok(resting.into_iter().zip(ends).collect())
 }
 
 /// Looks for records in these parts. What cannot be read is left out.
@@ -233,4 +266,36 @@ pub(crate) fn find(brokers: &Brokers, spans: &[Span]) -> Result<Found, SetupErro
         });
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+    use crate::blocked::Reason;
+    use crate::shared::lock;
+
+    #[test]
+    fn g4_who_polls_waits_for_no_broker_that_is_silent() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders", 1, 1).unwrap();
+        mock.broker_round_trip_time(1, LOOK * 10).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", mock.bootstrap_servers());
+        let consumer = Arc::new(config.create_with_context(Reason::default()).unwrap());
+        let (shared, topic) = (Shared::new(), Arc::<str>::from("orders"));
+        let partition = Partition::new(1, Arc::clone(&topic), 0, None);
+        partition.found(Some((5, "")));
+        partition.opened();
+        lock(&shared.partitions).entry(topic).or_default().insert(0, Arc::new(partition));
+        let mut tail = Tail::new(Brokers::at(mock.bootstrap_servers()));
+        let mut watch = || {
+            tail.due = Instant::now();
+            tail.watch(&consumer, &shared, &HashSet::new());
+            tail.look.is_some()
+        };
+        assert_eq!([watch(), watch()], [false, true], "once it has rested, it is asked elsewhere");
+    }
 }

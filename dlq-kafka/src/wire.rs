@@ -123,6 +123,13 @@ pub(crate) struct Unpacked {
     facts: Option<Facts>,
 }
 
+impl Unpacked {
+    /// Whether a sink of ours wrote it.
+    pub(crate) fn is_letter(&self) -> bool {
+        self.facts.is_some()
+    }
+}
+
 /// Reads what [`pack`] wrote. Never fails: of a record that somebody else wrote, `origin` is `None`.
 pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
     let (producers, decoded) = split_ours(&record.headers);

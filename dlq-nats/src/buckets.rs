@@ -19,6 +19,7 @@ use crate::error::{SetupError, answer};
 use crate::jetstream::JetStream;
 use crate::patience::asked;
 use crate::permissions::{self, unanswered};
+use crate::publish::is_too_large;
 use crate::streams;
 
 /// How long it is waited for a write that is on its way to all replicas.
@@ -149,12 +150,31 @@ pub(crate) async fn replace(
     }
 }
 
+/// Removes what stands under a key, if anything does.
+pub(crate) async fn remove(
+    client: &Client,
+    bucket: &Store,
+    key: &str,
+    doing: &'static str,
+) -> Result<(), StoreError> {
+    let mut times = 0;
+    loop {
+        let Err(error) = bucket.purge(key).await else { return Ok(()) };
+        if times == TIMES || !is_unheard(&error) {
+            return Err(unwritten(client, bucket, error, doing));
+        }
+        times += 1;
+        sleep(PAUSE).await;
+    }
+}
+
 /// Whether nobody listened, as until there is a new leader: then nothing was written.
 fn is_unheard(error: &UpdateError) -> bool {
-    let source = std::error::Error::source(error);
-    source
-        .and_then(|source| source.downcast_ref::<PublishError>())
-        .is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)
+    publishing(error).is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)
+}
+
+fn publishing(error: &UpdateError) -> Option<&PublishError> {
+    std::error::Error::source(error).and_then(|source| source.downcast_ref())
 }
 
 fn unwritten(
@@ -165,6 +185,9 @@ fn unwritten(
 ) -> StoreError {
     let why = if error.kind() == UpdateErrorKind::TimedOut {
         unanswered(client, &written(&bucket.name))
+    } else if publishing(&error).is_some_and(is_too_large) {
+        "raise `max_payload` of the server, and see that the bucket has no bound for values"
+            .to_owned()
     } else {
         "see that it is there and can be reached".to_owned()
     };

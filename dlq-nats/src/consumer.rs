@@ -9,6 +9,7 @@ use crate::home::Home;
 use crate::jetstream::JetStream;
 use crate::lane::NatsRetryLane;
 use crate::names::token;
+use crate::overdue::Overdue;
 use crate::permissions::{self, read_from};
 use crate::pull::Puller;
 use crate::settle::Server;
@@ -208,7 +209,12 @@ impl NatsConsumer {
         let retries = self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str()));
         let server = Server::new(context, self.lease, retries);
         let mut pullers = pullers.into_iter();
-        Ok(NatsSource::new(server, reading, pullers.next(), pullers.next()))
+        let main = pullers.next();
+        let retries = pullers.next().zip(self.retries.as_ref()).map(|(puller, stream)| {
+            let [_, waiting, _] = stream.lane(&self.name);
+            puller.with_overdue(Overdue::new(stream.config(), waiting, self.clock.clone()))
+        });
+        Ok(NatsSource::new(server, reading, main, retries))
     }
 
     /// The retry lane of this consumer; its sources hear the records.

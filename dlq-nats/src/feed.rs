@@ -15,10 +15,11 @@ use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::leader::{self, Which};
-use crate::letters::StoredLetter;
+use crate::letters::{SentBack, StoredLetter, ledger_of};
 use crate::permissions::{self, unanswered};
 use crate::publish::unwritable;
-use crate::pull::{Fetched, Puller};
+use crate::pull::Puller;
+use crate::ready::Fetched;
 use crate::streams::{DlqStream, find};
 
 const OPENING: &str = "open a feed of dead letters";
@@ -41,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// [`ingest_marks`]); it was created with the mark in one step. Letters are acknowledged when they are
 /// [confirmed](Feed::confirm); those of a process that died come again when their lease has ended.
 ///
+/// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
+/// somebody asks for just that. What a replay has sent that was killed is known once one was run again.
+///
 /// Letters stay in the stream for as long as that keeps them.
 #[derive(Debug)]
 pub struct NatsFeed {
@@ -54,6 +58,8 @@ pub struct NatsFeed {
     /// Fetched and not yet yielded.
     taken: VecDeque<Fetched>,
     read: Vec<(Subject, Fed)>,
+    /// What was sent back, so that it is not sent again from the store.
+    sent: SentBack,
     /// Yielded and not yet confirmed.
     unconfirmed: Vec<Subject>,
     missed: u64,
@@ -115,11 +121,15 @@ impl NatsFeed {
         let mut durable = Durable::new(Of::Stream(stream.name.clone()), consumer.to_owned(), lease);
         durable.filters = vec![format!("{}.>", stream.prefix)];
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
+        let sent = SentBack::in_bucket(ledger_of(stream));
         let opened = async {
             durable.ensure(&context).await?;
             let mut needed = durable.needs(jetstream.api());
-            let read = |api| vec![format!("{api}.STREAM.MSG.GET.{}", stream.name)];
-            needed.extend(jetstream.api().map(read));
+            let read = |api| {
+                let (letters, sent) = (&stream.name, sent.stream());
+                [format!("{api}.STREAM.MSG.GET.{letters}"), format!("{api}.STREAM.INFO.{sent}")]
+            };
+            needed.extend(jetstream.api().into_iter().flat_map(read).map(|right| vec![right]));
             permissions::require_each(&context.client(), needed).await
         };
         opened.await.map_err(|error| error.for_store(OPENING))?;
@@ -133,6 +143,7 @@ impl NatsFeed {
             ends: false,
             taken: VecDeque::new(),
             read: Vec::new(),
+            sent,
             unconfirmed: Vec::new(),
             missed,
         })
@@ -151,6 +162,14 @@ impl NatsFeed {
     #[must_use]
     pub fn with_prefetch(mut self, letters: usize) -> Self {
         self.puller = self.puller.with_prefetch(letters);
+        self
+    }
+
+    /// Sets the bucket that says which letters were sent back, where it is
+    /// [another](crate::NatsLetters::with_ledger) than the stream's with `_REPLAYS`.
+    #[must_use]
+    pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
+        self.sent = SentBack::in_bucket(bucket);
         self
     }
 
@@ -228,6 +247,11 @@ impl Feed for NatsFeed {
             self.read.push((fetched.reply.clone(), fed));
             self.taken.pop_front();
         }
+        let letters = self.read.iter_mut().filter_map(|(_, fed)| match &mut fed.content {
+            Content::Letter(letter) => Some(&mut **letter),
+            Content::Damaged(_) | Content::Foreign => None,
+        });
+        self.sent.mark(&self.context, letters).await?;
         let (replies, fed) = std::mem::take(&mut self.read).into_iter().unzip();
         self.unconfirmed = replies;
         Ok(fed)

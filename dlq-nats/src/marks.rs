@@ -1,13 +1,16 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::jetstream::kv::{Config, Store};
 use async_nats::jetstream::stream::StorageType;
+use bytes::Bytes;
 use dlq_core::{CrashMarks, LetterId, StoreError, StoreErrorKind};
+use tokio::sync::Mutex;
 
 use crate::buckets;
 use crate::jetstream::JetStream;
-use crate::publish::unwritable;
 
 const OPENING: &str = "open the bucket of crash marks";
 const MARKING: &str = "write a crash mark";
@@ -17,10 +20,42 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const LEAST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Crash marks in a key-value bucket: one key per suspect, whose value counts runs that began.
+///
+/// A mark of which it is not known whether it was written counts no run, since the message is not run. It is taken back
+/// when the bucket answers again and somebody begins or ends a run here.
 #[derive(Clone, Debug)]
 pub struct NatsCrashMarks {
     client: Client,
     bucket: Store,
+    doubtful: Arc<Mutex<BTreeMap<String, Doubt>>>,
+}
+
+/// A mark of which it is not known whether it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Doubt {
+    /// What it was to replace.
+    revision: u64,
+    begun: u32,
+    mark: Mark,
+}
+
+/// How many runs began, and who has counted the last of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mark {
+    begun: u32,
+    by: String,
+}
+
+impl Mark {
+    fn read(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let (begun, by) = text.split_once(' ').unwrap_or((text, ""));
+        Some(Self { begun: begun.parse().ok()?, by: by.to_owned() })
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        format!("{} {}", self.begun, self.by).into()
+    }
 }
 
 impl NatsCrashMarks {
@@ -49,38 +84,82 @@ impl NatsCrashMarks {
         let wrong = |found: &_| buckets::forgets(found, Some(LEAST));
         let bucket = buckets::open(jetstream, config, wrong).await;
         let client = jetstream.context().client();
-        Ok(Self { client, bucket: bucket.map_err(|error| error.for_store(OPENING))? })
+        let bucket = bucket.map_err(|error| error.for_store(OPENING))?;
+        Ok(Self { client, bucket, doubtful: Arc::default() })
+    }
+}
+
+impl NatsCrashMarks {
+    /// What stands under a key, 0 for nothing, and the mark there; of one that was removed the place is left.
+    async fn read(&self, key: &str) -> Result<(u64, Option<Mark>), StoreError> {
+        let entry = buckets::read(&self.client, &self.bucket, key, MARKING).await?;
+        let revision = entry.as_ref().map_or(0, |entry| entry.sequence);
+        let Some(entry) = entry.filter(|entry| !buckets::is_removed(entry)) else {
+            return Ok((revision, None));
+        };
+        let mark = Mark::read(&entry.payload).ok_or_else(|| {
+            let text = format!("the mark `{key}` is none of this version; remove it");
+            StoreError::new(StoreErrorKind::Corrupt, MARKING).with_detail(text)
+        })?;
+        Ok((revision, Some(mark)))
+    }
+
+    async fn write(
+        &self,
+        key: &str,
+        mark: &Mark,
+        revision: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let (client, bucket) = (&self.client, &self.bucket);
+        buckets::replace(client, bucket, key, mark.to_bytes(), revision, MARKING).await
+    }
+
+    /// Takes back what is not known to be written, so that it cannot be written later either.
+    async fn settle_doubts(&self) -> Result<(), StoreError> {
+        let mut doubtful = self.doubtful.lock().await;
+        while let Some((key, Doubt { revision, begun, mark })) = doubtful.first_key_value() {
+            let before = Mark { begun: *begun, by: String::new() };
+            let is_settled = match self.read(key).await {
+                Ok((stands, found)) if stands == *revision || found.as_ref() == Some(mark) => {
+                    self.write(key, &before, stands).await?.is_some()
+                }
+                Err(error) if error.is_transient() => return Err(error),
+                // Somebody else has counted on.
+                _ => true,
+            };
+            if is_settled {
+                doubtful.pop_first();
+            }
+        }
+        Ok(())
     }
 }
 
 impl CrashMarks for NatsCrashMarks {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        self.settle_doubts().await?;
         let key = letter.to_string();
         loop {
-            let entry = buckets::read(&self.client, &self.bucket, &key, MARKING).await?;
-            // Of one that was removed the place is left.
-            let revision = entry.as_ref().map_or(0, |entry| entry.sequence);
-            let begun: u32 = match entry.filter(|entry| !buckets::is_removed(entry)) {
-                None => 0,
-                Some(entry) => {
-                    let text = std::str::from_utf8(&entry.payload).ok();
-                    text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-                        StoreError::new(StoreErrorKind::Corrupt, MARKING)
-                            .with_detail(format!("the mark `{key}` is not a number"))
-                    })?
+            let (revision, found) = self.read(&key).await?;
+            let begun = found.map_or(0, |mark| mark.begun);
+            let mark = Mark { begun: begun.saturating_add(1), by: self.client.new_inbox() };
+            match self.write(&key, &mark, revision).await {
+                Ok(Some(_)) => return Ok(begun),
+                Ok(None) => {}
+                Err(error) => {
+                    let doubt = Doubt { revision, begun, mark };
+                    self.doubtful.lock().await.insert(key, doubt);
+                    return Err(error);
                 }
-            };
-            let more = begun.saturating_add(1).to_string();
-            let (client, bucket) = (&self.client, &self.bucket);
-            let written = buckets::replace(client, bucket, &key, more.into(), revision, MARKING);
-            if written.await?.is_some() {
-                return Ok(begun);
             }
         }
     }
 
     async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
-        let removed = self.bucket.purge(letter.to_string()).await;
-        removed.map_err(|error| unwritable("remove a crash mark", error))
+        let key = letter.to_string();
+        buckets::remove(&self.client, &self.bucket, &key, "remove a crash mark").await?;
+        // What is left of them is for the next one.
+        let _ = self.settle_doubts().await;
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
@@ -27,6 +28,8 @@ const TOO_LARGE: [ErrorCode; 2] = [ErrorCode(10097), ErrorCode(10054)];
 
 /// A stream that is full.
 const STORE_FAILED: ErrorCode = ErrorCode(10077);
+/// An account, and a server.
+const NO_ROOM: [ErrorCode; 2] = [ErrorCode(10002), ErrorCode(10023)];
 
 /// What is left of `max_payload` for the headers of a part.
 const SPARE: usize = 1024;
@@ -101,6 +104,37 @@ pub(crate) fn unheard(
     to.told(subject, PublishError::new(PublishErrorKind::TimedOut))
 }
 
+/// Writes anew, as it is, what stands alone under its subject: its new sequence, or `None` when it stands there no more.
+pub(crate) async fn rewrite(
+    context: &Context,
+    stream: &stream::Config,
+    operation: &'static str,
+    found: &StreamMessage,
+) -> Result<Option<u64>, StoreError> {
+    /// By its id it would be the same message, and be refused; the server itself says what a schedule replaces.
+    const LEFT: [&str; 3] = ["Nats-Msg-Id", "Nats-Rollup", "Nats-Expected-Last-Subject-Sequence"];
+    const MOVED: [ErrorCode; 2] =
+        [ErrorCode::STREAM_WRONG_LAST_SEQUENCE, ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT];
+    let mut headers = HeaderMap::new();
+    for (name, values) in found.headers.iter() {
+        let name: &str = name.as_ref();
+        for value in values.iter().filter(|_| !LEFT.contains(&name)) {
+            headers.append(name, value.clone());
+        }
+    }
+    let last = found.sequence.to_string();
+    headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last);
+    let home = &Home::new(context.clone(), &stream.name);
+    let to = To { home, stream, operation };
+    match home.publish(&found.subject, headers, found.payload.clone()).await {
+        Ok(ack) => Ok(Some(ack.sequence)),
+        Err(error) if answer(&error).is_some_and(|said| MOVED.contains(&said.error_code())) => {
+            Ok(None)
+        }
+        Err(error) => Err(to.told(&found.subject, error)),
+    }
+}
+
 struct To<'a> {
     home: &'a Home,
     stream: &'a stream::Config,
@@ -149,6 +183,10 @@ impl To<'_> {
                 "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or that of \
                  each subject, or remove what is settled"
             )
+        } else if code.is_some_and(|code| NO_ROOM.contains(&code)) {
+            "; the account or the server has no room for more: raise its limit (`max_file`, `max_mem`), or remove what \
+             nobody needs"
+                .to_owned()
         } else if error.kind() == PublishErrorKind::TimedOut {
             let why = self.home.advice().unwrap_or_else(|| unanswered(&client, subject));
             format!("; {why}")

@@ -1,13 +1,11 @@
 //! [`Puller`]: asks the server for the messages of one durable consumer, whatever happens to connection, server and
 //! consumer.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::connection::State;
 use async_nats::jetstream::Context;
-use async_nats::{Client, Message, Request, Subject, Subscriber};
+use async_nats::{Client, Message, Request, Subscriber};
 use dlq_core::TransportError;
 use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
@@ -17,9 +15,10 @@ use crate::cuts::Cuts;
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
 use crate::floor::Floor;
+use crate::overdue::Overdue;
 use crate::permissions::{ENDED, has_ended};
 use crate::place::Place;
-use crate::settle::{PROGRESS, nak};
+use crate::ready::{Fetched, Ready};
 use crate::vain::Vain;
 
 /// How long the server keeps a request that it cannot fill.
@@ -36,16 +35,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long giving back may take.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A message that was fetched.
-#[derive(Clone, Debug)]
-pub(crate) struct Fetched {
-    pub(crate) message: Message,
-    pub(crate) reply: Subject,
-    pub(crate) place: Place,
-    /// No later than this its lease has begun.
-    received: Instant,
-}
-
 /// The messages of one durable consumer.
 ///
 /// Requests are made ahead: what is in hand here, and what is asked for, is `prefetch` together. Every future of it
@@ -56,17 +45,14 @@ pub(crate) struct Puller {
     context: Context,
     durable: Durable,
     prefetch: usize,
-    inbox: String,
     subscriber: Option<Subscriber>,
-    ready: VecDeque<Fetched>,
+    ready: Ready,
     /// How many messages the server was asked for and has not sent.
     asked: usize,
     /// When the server last said something, while it is asked.
     heard: Instant,
     /// When it was last looked what the server has sent.
     polled: Instant,
-    /// Before then nothing of what is ready has waited for a quarter of its lease.
-    renew: Instant,
     /// How often the client had connected when the server was last asked.
     connects: u64,
     cuts: Cuts,
@@ -79,6 +65,7 @@ pub(crate) struct Puller {
     /// Looks at them, whether or not somebody waits.
     looking: JoinSet<Result<Durable, SetupError>>,
     floor: Floor,
+    overdue: Option<Overdue>,
     not_before: Instant,
     pause: Duration,
     closed: bool,
@@ -89,17 +76,15 @@ impl Puller {
         let client = context.client();
         let now = Instant::now();
         Self {
-            inbox: client.new_inbox(),
+            ready: Ready::new(client.new_inbox()),
             client,
             context,
             durable,
             prefetch: prefetch.max(1),
             subscriber: None,
-            ready: VecDeque::new(),
             asked: 0,
             heard: now,
             polled: now,
-            renew: now,
             connects: 0,
             cuts: Cuts::default(),
             doubtful: false,
@@ -108,6 +93,7 @@ impl Puller {
             looked: now,
             looking: JoinSet::new(),
             floor: Floor::default(),
+            overdue: None,
             not_before: now,
             pause: FIRST_PAUSE,
             closed: false,
@@ -116,6 +102,11 @@ impl Puller {
 
     pub(crate) fn with_prefetch(self, messages: usize) -> Self {
         Self { prefetch: messages.max(1), ..self }
+    }
+
+    /// Sees to these as well.
+    pub(crate) fn with_overdue(self, overdue: Overdue) -> Self {
+        Self { overdue: Some(overdue), ..self }
     }
 
     /// For how long a message stays here without a word.
@@ -132,12 +123,12 @@ impl Puller {
     pub(crate) async fn keep(&mut self) {
         self.sweep();
         // Where it cannot be said now, it is said the next time, or the message comes again.
-        let _ = timeout(WATCH, self.refresh()).await;
+        let _ = timeout(WATCH, self.ready.refresh(&self.client, self.durable.lease)).await;
     }
 
     /// Whether there are messages at hand.
     pub(crate) fn has_some(&self) -> bool {
-        !self.ready.is_empty()
+        self.ready.front(self.lease()).is_some()
     }
 
     /// The next message; `None` once closed.
@@ -149,12 +140,12 @@ impl Puller {
     /// The next message, which stays here until it is taken by [`pop`](Self::pop), or its lease is lost because nobody
     /// asked for long; `None` once closed.
     pub(crate) async fn front(&mut self) -> Result<Option<&Fetched>, TransportError> {
-        Ok(if self.fill().await? { self.ready.front() } else { None })
+        Ok(if self.fill().await? { self.ready.front(self.lease()) } else { None })
     }
 
     /// Takes the message in front.
     pub(crate) fn pop(&mut self) -> Option<Fetched> {
-        self.ready.pop_front()
+        self.ready.pop()
     }
 
     /// Waits until there is a message at hand; `false` once closed.
@@ -165,7 +156,7 @@ impl Puller {
             }
             self.prepare().await?;
             self.sweep();
-            self.refresh().await?;
+            self.ready.refresh(&self.client, self.durable.lease).await?;
             self.ask().await?;
             if self.has_some() {
                 return Ok(true);
@@ -199,6 +190,9 @@ impl Puller {
     async fn prepare(&mut self) -> Result<(), TransportError> {
         self.floor.note(&mut self.durable, &self.context);
         self.cuts.told(&self.durable)?;
+        if let Some(overdue) = &mut self.overdue {
+            overdue.note(&self.context, self.durable.lease)?;
+        }
         let is_due = self.doubtful && Instant::now() >= self.not_before;
         if (is_due || self.again) && self.looking.is_empty() {
             let (mut durable, context) = (self.durable.clone(), self.context.clone());
@@ -215,7 +209,7 @@ impl Puller {
             Some(Ok(Ok(durable))) => {
                 (self.durable, self.doubtful, self.floor) = (durable, false, Floor::default());
                 // Under a shorter lease what is ready is renewed earlier.
-                self.renew = Instant::now();
+                self.ready.hurry();
                 if is_due {
                     self.vain.told(&self.client, &self.durable)?;
                 }
@@ -230,7 +224,7 @@ impl Puller {
             Some(Err(_)) => return Err(ended("the runtime has ended")),
         }
         if self.subscriber.is_none() {
-            let subscribed = self.client.subscribe(self.inbox.clone()).await;
+            let subscribed = self.client.subscribe(self.ready.answers()).await;
             self.subscriber = Some(subscribed.map_err(|error| match has_ended(&self.client) {
                 true => ended(ENDED),
                 false => unavailable("fetch", error),
@@ -259,6 +253,9 @@ impl Puller {
     }
 
     fn take(&mut self, message: Message, received: Instant) {
+        if self.ready.heard(&message) {
+            return;
+        }
         self.heard = Instant::now();
         let Some(status) = message.status.map(|status| status.as_u16()) else {
             self.asked = self.asked.saturating_sub(1);
@@ -268,7 +265,7 @@ impl Puller {
                 Some((place, reply)) => {
                     // Its lease may have become another one meanwhile, or a limit was set.
                     self.again |= place.delivered > 1 && self.looked.elapsed() >= self.lease();
-                    self.ready.push_back(Fetched { message, reply, place, received });
+                    self.ready.push(message, reply, place, received);
                 }
                 None => tracing::error!(
                     subject = %message.subject,
@@ -308,31 +305,6 @@ impl Puller {
         is_news
     }
 
-    /// What has waited here for a quarter of its lease is given a new one. What may have lost it, because nobody came
-    /// here for long, is dropped: it comes again.
-    async fn refresh(&mut self) -> Result<(), TransportError> {
-        let now = Instant::now();
-        if now < self.renew {
-            return Ok(());
-        }
-        let lease = self.durable.lease;
-        self.ready.retain(|fetched| now.duration_since(fetched.received) <= lease * 3 / 4);
-        // What is said to nobody renews nothing.
-        if self.client.connection_state() == State::Connected {
-            for fetched in &mut self.ready {
-                if now.duration_since(fetched.received) > lease / 4 {
-                    let said = self.client.publish(fetched.reply.clone(), PROGRESS).await;
-                    said.map_err(|error| unavailable("extend a lease", error))?;
-                    fetched.received = now;
-                }
-            }
-        }
-        // What comes later is younger than any of these.
-        let oldest = self.ready.iter().map(|fetched| fetched.received).min();
-        self.renew = oldest.unwrap_or(now) + lease / 4;
-        Ok(())
-    }
-
     /// Asks for as many messages as there is room for, when that is worth asking.
     async fn ask(&mut self) -> Result<(), TransportError> {
         self.watch();
@@ -351,7 +323,7 @@ impl Puller {
         });
         let (stream, consumer) = (self.durable.of.name(), &self.durable.name);
         let to = format!("CONSUMER.MSG.NEXT.{stream}.{consumer}");
-        let request = Request::new().payload(request.to_string().into()).inbox(self.inbox.clone());
+        let request = Request::new().payload(request.to_string().into()).inbox(self.ready.asked());
         let sent = self.context.send_request(to, request).await;
         sent.map_err(|error| unavailable("fetch", error))?;
         if self.asked == 0 {
@@ -408,16 +380,7 @@ impl Puller {
                 self.take(message, Instant::now());
             }
         }
-        if self.ready.is_empty() {
-            return;
-        }
-        for fetched in self.ready.drain(..) {
-            if fetched.received.elapsed() < self.durable.lease {
-                // One that cannot be said comes again when its lease ends.
-                let _ = self.client.publish(fetched.reply, nak(Duration::ZERO)).await;
-            }
-        }
-        let _ = self.client.flush().await;
+        self.ready.give_back(&self.client, self.durable.lease).await;
     }
 }
 

@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::place::Place;
 use crate::publish::{Whole, receive};
-use crate::pull::{Fetched, Puller};
+use crate::pull::Puller;
+use crate::ready::Fetched;
 use crate::settle::{NatsSettle, Server, nak};
 use crate::source::Reading;
 use crate::wire;

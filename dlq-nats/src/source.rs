@@ -9,7 +9,8 @@ use dlq_core::{
 };
 
 use crate::place::Place;
-use crate::pull::{Fetched, Puller};
+use crate::pull::Puller;
+use crate::ready::Fetched;
 use crate::records::Records;
 use crate::settle::{NatsSettle, Server};
 use crate::wire;
@@ -39,6 +40,10 @@ pub(crate) struct Reading {
 /// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
 /// While there are retry records that cannot be read it fails once a minute, with `Corrupt` where they never can be: they
 /// keep nobody from the rest.
+///
+/// A server that has no room when a record is due does not try it again. Once in a lease some of the records that wait
+/// are looked at, in turn, and those that were due a minute ago are written anew, so that they come, each once. `next`
+/// fails with `Unavailable` while there is no room for that either.
 ///
 /// # Headers
 ///

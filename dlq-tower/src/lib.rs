@@ -97,6 +97,7 @@ pub mod store_lane;
 pub mod timeout;
 pub mod trace;
 
+mod backoff;
 mod invalid;
 mod reuse;
 

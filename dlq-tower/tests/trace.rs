@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlq_core::memory::MemoryBroker;
+use dlq_core::policy::{Backoff, RetryPolicy};
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Delivery, ErrorClass, Message, Origin, Position, Source};
 use dlq_tower::classify::ClassifyLayer;
@@ -16,6 +17,7 @@ use dlq_tower::consumer::{Consumer, ConsumerBuilder};
 use dlq_tower::dead_letter::DeadLetterLayer;
 use dlq_tower::handler::handler;
 use dlq_tower::retry::RetryLayer;
+use dlq_tower::router::Router;
 use dlq_tower::trace::TraceLayer;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tracing::field::{Field, Visit};
@@ -157,5 +159,33 @@ fn who_would_not_find_out_what_kills_the_process_is_told() {
             consumer.sink(MemoryStore::new()).crash_marks(MemoryStore::new())
         };
         assert!(build(marked).is_empty());
+    });
+}
+
+/// Its attempts are forgotten between two stages, and no later stage is ever reached.
+#[test]
+fn who_never_comes_to_the_end_of_a_ladder_is_told() {
+    let warned = Warnings::default();
+    let build = |waits: Duration, adjust: fn(ConsumerBuilder) -> ConsumerBuilder| {
+        let policy = RetryPolicy::new().with_backoff(Backoff::ladder([waits, waits]));
+        let work = handler("orders.handle", |_: Delivery| async {}).policy(policy);
+        let router = Router::new().route("orders", work).build().unwrap();
+        let consumer = Consumer::builder(MemoryBroker::new().source("orders")).handler(router);
+        let _ = adjust(consumer.crash_marks(MemoryStore::new())).build().unwrap();
+        std::mem::take(&mut *warned.0.lock().unwrap())
+    };
+    let (short, long) = (Duration::from_secs(5), Duration::from_secs(30));
+    let store: fn(ConsumerBuilder) -> ConsumerBuilder = |it| it.dead_letters(MemoryStore::new());
+    let sink: fn(ConsumerBuilder) -> ConsumerBuilder = |it| it.sink(MemoryStore::new());
+    let lane: fn(ConsumerBuilder) -> ConsumerBuilder =
+        |it| it.sink(MemoryStore::new()).retry_lane(MemoryStore::new());
+    let of_routing: fn(ConsumerBuilder) -> ConsumerBuilder =
+        |it| it.sink(MemoryStore::new()).routing(|routing| routing.retry_lane(MemoryStore::new()));
+    tracing::subscriber::with_default(warned.clone(), || {
+        let told = build(long, sink);
+        assert!(told.len() == 1 && told[0].contains("`retry_lane(…)`"), "{told:?}");
+        for (waits, adjust) in [(short, sink), (long, store), (long, lane), (long, of_routing)] {
+            assert_eq!(build(waits, adjust), [""; 0]);
+        }
     });
 }

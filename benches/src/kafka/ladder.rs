@@ -1,9 +1,8 @@
 //! Every record fails and goes to a retry topic.
 
-use std::time::Duration;
-
 use super::ours::{self, Fate};
-use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds, show};
+use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds};
+use crate::cpu::Run;
 use crate::measure::Size;
 
 /// With a broker next door.
@@ -30,20 +29,22 @@ fn run(size: Size, far: bool) -> Result<(), Failed> {
 }
 
 async fn once(bench: &mut Bench, size: Size, count: usize, in_hand: usize) -> Result<(), Failed> {
-    let (mut best, mut alone) = (Duration::MAX, Duration::MAX);
+    let mut raw = Run::new(format!("raw: forwarded, {in_hand} in hand"));
+    let mut ours = Run::new(format!("ours: to the retry topic, {in_hand} in hand"));
     for _ in 0..rounds(size) {
         let group = bench.next_name();
         let to = format!("work.{group}");
         bench.create(&to).await?;
-        let raw = raw::forward(bench.config(), "work", &to, &group, count, in_hand).await?;
-        alone = alone.min(raw);
-        let group = bench.next_name();
-        let brokers = bench.brokers();
-        let time = ours::consume(&brokers, "work", &group, count, in_hand, Fate::Retry);
-        best = time.await?.min(best);
+        let before = bench.computed();
+        let time = raw::forward(bench.config(), "work", &to, &group, count, in_hand).await?;
+        raw.add(time, count, before, bench.computed());
+        let (brokers, group) = (bench.brokers(), bench.next_name());
+        let before = bench.computed();
+        let time = ours::consume(&brokers, "work", &group, count, in_hand, Fate::Retry).await?;
+        ours.add(time, count, before, bench.computed());
     }
-    show(&format!("raw: forwarded, {in_hand} in hand"), alone, count);
-    show(&format!("ours: to the retry topic, {in_hand} in hand"), best, count);
-    println!("  {:.2} of raw", alone.as_secs_f64() / best.as_secs_f64());
+    raw.show(count);
+    ours.show(count);
+    println!("  {:.2} of raw", ours.of(&raw));
     Ok(())
 }

@@ -25,7 +25,8 @@ use dlq_kafka::rdkafka::producer::{
 };
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
-use crate::measure::{Size, rate};
+use crate::cpu::{self, Computed};
+use crate::measure::Size;
 use crate::proxy::Proxy;
 
 type Failed = Box<dyn Error>;
@@ -38,7 +39,7 @@ const DELAY: Duration = Duration::from_millis(5);
 
 /// A broker, near or behind a delaying proxy.
 struct Bench {
-    _broker: Running,
+    broker: Running,
     _proxy: Option<Proxy>,
     address: String,
     rounds: u32,
@@ -65,7 +66,7 @@ impl Bench {
             proxy.leads_to(address.parse::<SocketAddr>()?);
             address = proxy.address().to_string();
         }
-        Ok(Some(Self { _broker: broker, _proxy: proxy, address, rounds: 0 }))
+        Ok(Some(Self { broker, _proxy: proxy, address, rounds: 0 }))
     }
 
     fn brokers(&self) -> Brokers {
@@ -76,6 +77,10 @@ impl Bench {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.address);
         config
+    }
+
+    fn computed(&self) -> Computed {
+        cpu::of_both(self.broker.process_id())
     }
 
     fn next_name(&mut self) -> String {
@@ -122,10 +127,6 @@ fn block_on(work: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(work)
-}
-
-fn show(name: &str, time: Duration, count: usize) {
-    println!("{name:<44} {:>10.0} records/s", rate(time, count as u64));
 }
 
 fn far_or_near(far: bool) -> &'static str {

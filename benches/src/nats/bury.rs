@@ -1,11 +1,10 @@
 //! Every message dies: its letter is written and confirmed, then the message acknowledged and that confirmed. Beside the
 //! same consumer when every message succeeds, and beside the client alone, which writes the same headers and bytes.
 
-use std::time::Duration;
-
 use super::ours::{self, Fate, WRITERS};
 use super::raw;
-use super::{Bench, Failed, Shape, run_on, show};
+use super::{Bench, Failed, Shape, run_on};
+use crate::cpu::Run;
 use crate::measure::Size;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
@@ -22,33 +21,6 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
         Ok(())
     })
 }
-
-/// A way to run, and the fastest of its rounds.
-struct Run {
-    name: &'static str,
-    time: Duration,
-    /// What the server and this process have computed in all rounds, and for how many messages.
-    computed: [Duration; 2],
-    messages: usize,
-}
-
-impl Run {
-    fn new(name: &'static str) -> Self {
-        Self { name, time: Duration::MAX, computed: [Duration::ZERO; 2], messages: 0 }
-    }
-
-    fn add(&mut self, time: Duration, messages: usize, bench: &Bench, before: Before) {
-        self.time = time.min(self.time);
-        if let (Some(before), Some(now)) = (before, bench.computed()) {
-            for ((sum, before), now) in self.computed.iter_mut().zip(before).zip(now) {
-                *sum += now.saturating_sub(before);
-            }
-            self.messages += messages;
-        }
-    }
-}
-
-type Before = Option<[Duration; 2]>;
 
 async fn once(
     bench: &mut Bench,
@@ -73,31 +45,22 @@ async fn once(
             let before = bench.computed();
             let client = bench.client(far);
             let time = ours::consume(client, &name, shape, count, fate, writers).await?;
-            run.add(time, count, bench, before);
+            run.add(time, count, before, bench.computed());
         }
         let name = bench.next_name();
         let before = bench.computed();
         let time = raw::bury(bench.client(far), &name, shape, count).await?;
-        raw.add(time, count, bench, before);
+        raw.add(time, count, before, bench.computed());
     }
     for run in &runs {
-        show(run.name, run.time, count);
-        if run.messages > 0 {
-            let [server, client] =
-                run.computed.map(|time| time.as_secs_f64() * 1e6 / run.messages as f64);
-            println!("  computed for each: server {server:.1} µs, client {client:.1} µs");
-        }
+        run.show(count);
     }
     let [success, dead @ .., raw] = &runs;
-    let ratio = |of: &Run, run: &Run| of.time.as_secs_f64() / run.time.as_secs_f64();
     for run in dead {
-        let (success, raw) = (ratio(success, run), ratio(raw, run));
-        println!("{}: {success:.2} of success, {raw:.2} of raw", run.name);
+        println!("{}: {:.2} of success, {:.2} of raw", run.name(), run.of(success), run.of(raw));
     }
-    println!("{}: {:.2} of success", raw.name, ratio(success, raw));
-    if success.messages > 0 {
-        // Whatever the client costs, if it has processors of its own.
-        let bound = success.computed[0].as_secs_f64() / raw.computed[0].as_secs_f64();
+    println!("{}: {:.2} of success", raw.name(), raw.of(success));
+    if let Some(bound) = raw.of_where_the_server_bounds(success) {
         println!("the most where the server is the bound: {bound:.2} of success");
     }
     Ok(())

@@ -17,7 +17,7 @@ use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 
-use crate::cpu;
+use crate::cpu::{self, Computed};
 use crate::measure::{Size, rate};
 use crate::proxy::Proxy;
 
@@ -85,10 +85,8 @@ impl Bench {
         format!("round-{}", self.rounds)
     }
 
-    /// What the server and this process have computed so far, where that is known.
-    fn computed(&self) -> Option<[Duration; 2]> {
-        let server = cpu::of(self.server.process_id()?)?;
-        Some([server, cpu::of(std::process::id())?])
+    fn computed(&self) -> Computed {
+        cpu::of_both(self.server.process_id())
     }
 
     /// Forgets the letters, so that those of the next round are not taken for the same.

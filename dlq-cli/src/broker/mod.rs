@@ -12,7 +12,7 @@ pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
-pub(crate) use replay::{Replaying, operation, per_second, refuse_what_stores_take};
+pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 
 use std::process::ExitCode;
 

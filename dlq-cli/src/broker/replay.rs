@@ -8,7 +8,7 @@ use dlq_core::{Clock as _, LetterId, OperationId, SystemClock};
 use serde_json::{Value, json};
 
 use crate::ask;
-use crate::cli::ReplayArgs;
+use crate::cli::{Command, ReplayArgs};
 use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
 use crate::output::{Output, Progress, SCHEMA_VERSION, escape};
@@ -38,6 +38,17 @@ pub(crate) fn refuse_what_stores_take(args: &ReplayArgs) -> Result<(), CliError>
     }
 }
 
+/// Refuses to choose letters by the operation that holds them.
+pub(crate) fn refuse_held(command: &mut Command) -> Result<(), CliError> {
+    match command.filter() {
+        Some(filter) if filter.operation.is_some() => Err(CliError::refused(
+            "`--operation` needs a store, whose letters an operation holds until it has released them; those that were \
+             sent back from a broker have the status `sent`: say --status sent",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The operation that is meant, or a new one.
 pub(crate) fn operation(args: &ReplayArgs) -> OperationId {
     args.at_broker.resume.unwrap_or_else(|| {
@@ -59,6 +70,7 @@ impl Replaying {
     pub(crate) fn begin(
         out: &mut Output,
         args: &ReplayArgs,
+        id: OperationId,
         plan: &ReplayPlan,
     ) -> Result<Result<Self, ExitCode>, CliError> {
         explain(plan, &args.to, args.change.dry_run);
@@ -69,10 +81,12 @@ impl Replaying {
         }
         if plan.letters == 0 {
             say!("nothing to replay");
+            let mut report = ReplayReport::default();
+            report.skipped = plan.skipped.clone();
             if !out.is_table() {
-                out.document(&json!({ "sent": 0 }))?;
+                document(out, id, &report, &[])?;
             }
-            return Ok(Err(exit_code(&plan.skipped, 0)));
+            return Ok(Err(exit_code(&report.skipped, 0)));
         }
         ask::confirm(&args.change, "replay", plan.letters)?;
         let bar = Progress::of(plan.letters, "letters");
@@ -113,17 +127,7 @@ impl Replaying {
         if out.is_table() {
             out.line(&report)?;
         } else {
-            out.document(&json!({
-                "schema_version": SCHEMA_VERSION,
-                "operation": id,
-                "sent": report.sent,
-                "doubtful": report.doubtful,
-                "skipped": skipped(&report.skipped),
-                "failed": report.failed,
-                "left": report.left,
-                "stopped": report.stopped.as_ref().map(|error| chain(error)),
-                "failures": self.failures,
-            }))?;
+            document(out, id, &report, &self.failures)?;
         }
         if report.doubtful > 0 {
             say!(
@@ -144,6 +148,25 @@ impl Replaying {
         }
         Ok(exit_code(&report.skipped, report.failed + report.left))
     }
+}
+
+fn document(
+    out: &mut Output,
+    id: OperationId,
+    report: &ReplayReport,
+    failures: &[Value],
+) -> Result<(), CliError> {
+    out.document(&json!({
+        "schema_version": SCHEMA_VERSION,
+        "operation": id,
+        "sent": report.sent,
+        "doubtful": report.doubtful,
+        "skipped": skipped(&report.skipped),
+        "failed": report.failed,
+        "left": report.left,
+        "stopped": report.stopped.as_ref().map(|error| chain(error)),
+        "failures": failures,
+    }))
 }
 
 /// What will happen, and who will hear of it.

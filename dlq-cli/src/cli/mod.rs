@@ -91,7 +91,7 @@ impl Cli {
     }
 }
 
-#[cfg(feature = "kafka")]
+#[cfg(any(feature = "nats", feature = "kafka"))]
 impl Command {
     /// The filter of the letters that it is about.
     pub(crate) fn filter(&mut self) -> Option<&mut FilterArgs> {

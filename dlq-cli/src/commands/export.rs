@@ -7,7 +7,7 @@ use super::{Context, PARTIAL};
 use crate::cli::ExportArgs;
 use crate::error::CliError;
 use crate::filter::must_exist;
-use crate::lines::{LinesFile, is_unread};
+use crate::lines::{LinesFile, no_message};
 use crate::output::Progress;
 use crate::signals;
 
@@ -18,7 +18,7 @@ const BYTES: u64 = 16 * 1024 * 1024;
 
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
-    must_exist(context, &filter).await?;
+    must_exist(&context.letters, &context.target, &filter).await?;
     let Some(path) = &args.to else {
         let total = context.letters.count(filter.clone()).await?;
         let bar = Progress::of(total, "letters").hidden_if(context.out.is_terminal());
@@ -59,7 +59,7 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
 #[derive(Default)]
 struct Exported {
     letters: u64,
-    /// Of these, those whose messages could not be read.
+    /// Of these, those without their messages.
     unread: u64,
     is_cut_short: bool,
 }
@@ -73,8 +73,8 @@ impl Exported {
         }
         if self.unread > 0 {
             say!(
-                "{} of them without their messages, which cannot be read: their attribute `kafka.pointer.unread` says why; \
-                 they are not imported",
+                "{} of them without their messages, which cannot be read or have gone: their attribute `kafka.pointer.unread` \
+                 or `kafka.pointer.gone` says why; they are not imported",
                 self.unread
             );
         }
@@ -112,7 +112,7 @@ async fn export(
             for letter in &letters {
                 write(context, letter)?;
                 exported.letters += 1;
-                exported.unread += u64::from(is_unread(letter));
+                exported.unread += u64::from(no_message(letter).is_some());
             }
         }
         after = page.next;

@@ -40,7 +40,7 @@ pub(super) async fn select(
     } else {
         Selection::matching(filter.clone())?
     };
-    must_exist(context, &filter).await?;
+    must_exist(&context.letters, &context.target, &filter).await?;
     // What comes while the operator looks and thinks is not what they agree to.
     let selection = Selection::matching(until_now(context, selection.filter().clone()).await?)?;
     let count = context.letters.count(filter.clone()).await?;

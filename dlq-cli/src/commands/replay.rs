@@ -26,7 +26,7 @@ pub(super) async fn run(
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
     }
-    must_exist(context, &filter).await?;
+    must_exist(&context.letters, &context.target, &filter).await?;
     // What comes while the operator looks and thinks is not what they agree to.
     let filter = until_now(context, filter).await?;
     let mut spec = OperationSpec::replay(filter).with_max_replays(args.max_replays);

@@ -8,6 +8,7 @@ use super::Context;
 use crate::cli::ShowArgs;
 use crate::error::CliError;
 use crate::filter::letter_id;
+use crate::lines::no_message;
 use crate::output::{Output, age, bytes, escape, indented};
 
 pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCode, CliError> {
@@ -19,9 +20,12 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
         ))
     })?;
     if args.payload {
-        match letter.message.payload() {
-            Some(payload) => context.out.raw(payload)?,
-            None => say!("the message has no payload (a tombstone)"),
+        match (letter.message.payload(), no_message(&letter)) {
+            (Some(payload), _) => context.out.raw(payload)?,
+            (None, None) => say!("the message has no payload (a tombstone)"),
+            (None, Some(why)) => {
+                return Err(CliError::failed(format!("letter {id} is without its message: {why}")));
+            }
         }
     } else if context.out.is_table() {
         print(&mut context.out, &letter)?;
@@ -93,7 +97,10 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
         field(out, "header", format!("{}: {value}", bytes(&header.name, false)))?;
     }
     match message.payload() {
-        None => field(out, "payload", "none (a tombstone)".to_owned())?,
+        None => match no_message(letter) {
+            None => field(out, "payload", "none (a tombstone)".to_owned())?,
+            Some(why) => field(out, "payload", format!("not here: {}", escape(why)))?,
+        },
         Some(payload) => {
             field(out, "payload", format!("{} bytes", payload.len()))?;
             match indented(payload) {

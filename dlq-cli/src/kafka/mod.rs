@@ -27,6 +27,7 @@ pub(crate) async fn run(
     mut out: Output,
     mut command: Command,
 ) -> Result<ExitCode, CliError> {
+    broker::refuse_held(&mut command)?;
     let at_kafka = command.filter().map(|filter| std::mem::take(&mut filter.at_kafka));
     let at_kafka = at_kafka.unwrap_or_default();
     let exit = match command {
@@ -50,8 +51,7 @@ pub(crate) async fn run(
             return broker::look(letters, out, &at.shown, command).await;
         }
     };
-    out.flush()?;
-    Ok(exit)
+    out.end(exit)
 }
 
 /// The retry topics that consumers have.

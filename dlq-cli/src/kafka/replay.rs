@@ -9,7 +9,7 @@ use crate::ask;
 use crate::broker::{self, Mark, Replaying};
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
-use crate::filter::AtKafkaArgs;
+use crate::filter::{AtKafkaArgs, must_exist};
 use crate::output::Output;
 use crate::signals::until_asked;
 
@@ -28,7 +28,9 @@ pub(super) async fn run(
         Mark::refuse_beside_store(&at.marks().await?, &at.shown)?;
     }
     let letters = at.letters(at_kafka);
-    let filter = args.filter.clone().resolve(&BoxLetters::new(letters.clone())).await?;
+    let all = BoxLetters::new(letters.clone());
+    let filter = args.filter.clone().resolve(&all).await?;
+    must_exist(&all, &at.shown, &filter).await?;
     if !args.change.all && *at_kafka == AtKafkaArgs::default() {
         let _ = Selection::matching(filter.clone())?;
     }
@@ -45,7 +47,7 @@ pub(super) async fn run(
         replay = replay.again();
     }
     let plan = replay.plan().await.map_err(|error| at.failed(error))?;
-    let mut replaying = match Replaying::begin(out, &args, &plan)? {
+    let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dlq_kafka::{ExtentReader, KafkaLag, ingest_marks};
+use dlq_kafka::{ExtentReader, KafkaFeed, KafkaLag, ingest_mark, ingest_marks};
 
 use super::{Broker, ladder};
 use crate::cli::{BrokerArgs, ServeAtBrokerArgs};
@@ -58,10 +58,11 @@ impl Measure for Measured {
         let found = self.extent.read().await.map_err(failed)?;
         if self.known.is_none_or(|at| at.elapsed() >= GROUPS) {
             let marks = match ingest_marks(brokers, topic).await {
-                // Those that are known are asked all the same.
-                Err(error) if self.known.is_some() => {
+                // Those that are known are asked all the same, and the first has a name that is known.
+                Err(error) if error.is_transient() || self.known.is_some() => {
                     tracing::warn!(%error, "it is looked for new groups later");
-                    Vec::new()
+                    let first = ingest_mark(brokers, topic, &KafkaFeed::group_of(topic)).await;
+                    first.ok().flatten().into_iter().collect()
                 }
                 marks => marks.map_err(failed)?,
             };

@@ -25,8 +25,9 @@ use crate::output::Output;
 pub(crate) async fn run(
     at: &Broker,
     mut out: Output,
-    command: Command,
+    mut command: Command,
 ) -> Result<ExitCode, CliError> {
+    broker::refuse_held(&mut command)?;
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
@@ -45,6 +46,5 @@ pub(crate) async fn run(
             return at.permitted(looking).await;
         }
     };
-    out.flush()?;
-    Ok(exit)
+    out.end(exit)
 }

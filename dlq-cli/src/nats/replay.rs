@@ -9,6 +9,7 @@ use super::connect::existing_retries;
 use crate::broker::{self, Mark, Replaying};
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
+use crate::filter::must_exist;
 use crate::output::Output;
 use crate::signals::until_asked;
 
@@ -29,7 +30,9 @@ pub(super) async fn run(
         if let Some(name) = &args.at_broker.key_header {
             letters = letters.with_key_header(name);
         }
-        let filter = args.filter.clone().resolve(&BoxLetters::new(letters.clone())).await?;
+        let all = BoxLetters::new(letters.clone());
+        let filter = args.filter.clone().resolve(&all).await?;
+        must_exist(&all, &at.shown, &filter).await?;
         if !args.change.all {
             let _ = Selection::matching(filter.clone())?;
         }
@@ -50,7 +53,7 @@ pub(super) async fn run(
         Ok((replay, plan))
     };
     let (replay, plan) = at.permitted(planning).await?;
-    let mut replaying = match Replaying::begin(out, &args, &plan)? {
+    let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
     };

@@ -13,6 +13,7 @@ pub(crate) use table::{Column, Table};
 pub(crate) use text::{age, bytes, escape};
 
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
+use std::process::ExitCode;
 
 use serde::Serialize;
 
@@ -102,6 +103,15 @@ impl Output {
     /// Writes out what is buffered.
     pub(crate) fn flush(&mut self) -> Result<(), CliError> {
         Ok(self.out.flush()?)
+    }
+
+    /// Writes out what is left, at the end of something that was done whoever reads of it: with this exit code, also where
+    /// nobody does any more.
+    pub(crate) fn end(&mut self, exit: ExitCode) -> Result<ExitCode, CliError> {
+        match self.flush() {
+            Ok(()) | Err(CliError::Closed) => Ok(exit),
+            Err(error) => Err(error),
+        }
     }
 }
 

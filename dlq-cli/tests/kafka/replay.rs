@@ -40,6 +40,31 @@ async fn sent_once_however_often_it_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn g6_what_was_sent_back_is_not_sent_again_from_a_store_that_comes_later() {
+    let Some(bench) = Bench::born("later", 5).await else { return };
+    let args = ["replay", "--yes", "--to", "origin", "--key", "k-4", "-o", "json"];
+    assert_eq!(bench.run(&args).ok().json()["sent"], 1);
+    let into = bench.store_url();
+    let ran = bench.run(&["ingest", "--once", "--into", &into]).ok();
+    assert_eq!(ran.out, "5 letters stored\n");
+    let count = |status: &str| {
+        bench.run(&["count", "--from", &into, "--status", status]).ok().out.trim().to_owned()
+    };
+    assert_eq!((&*count("pending"), &*count("sent")), ("4", "1"));
+    let ran = bench.run(&["replay", "--all", "--yes", "--from", &into, "-o", "json"]).ok();
+    assert_eq!(count("sent"), "1", "{}", ran.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_no_letter_has_is_an_error() {
+    let Some(bench) = Bench::born("wrong-id", 2).await else { return };
+    let wrong = "0".repeat(32);
+    let ran = bench.run(&["replay", "--id", &wrong, "--yes", "--to", "origin"]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.err.contains(&wrong), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn some_of_them_by_place_and_key() {
     let Some(bench) = Bench::born("some", 9).await else { return };
     let args = ["replay", "--yes", "--to", "origin", "--key", "k-4", "-o", "json"];

@@ -72,6 +72,24 @@ impl Born {
 const TO_ORIGIN: [&str; 7] = ["replay", "--all", "--yes", "--to", "origin", "-o", "json"];
 
 #[tokio::test(flavor = "multi_thread")]
+async fn g6_what_was_sent_back_is_not_sent_again_from_a_store_that_comes_later() {
+    let Some(born) = Born::new("later", 5).await else { return };
+    let bench = &born.bench;
+    let some = [&TO_ORIGIN[..], &["--limit", "2"]].concat();
+    assert_eq!(bench.run(&some).ok().json()["sent"], 2);
+    let into = bench.store_url();
+    assert_eq!(bench.run(&["ingest", "--once", "--into", &into]).ok().out, "5 letters stored\n");
+    let count = |status: &str| {
+        bench.run(&["count", "--from", &into, "--status", status]).ok().out.trim().to_owned()
+    };
+    assert_eq!((&*count("pending"), &*count("sent")), ("3", "2"));
+    let wrong = "0".repeat(32);
+    let ran = bench.run(&["replay", "--id", &wrong, "--yes", "--to", "origin", "--beside-store"]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.err.contains(&wrong), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sent_once_however_often_it_is_asked() {
     let Some(born) = Born::new("once", 30).await else { return };
     let bench = &born.bench;

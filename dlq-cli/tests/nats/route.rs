@@ -25,7 +25,8 @@ async fn shipping(bench: &Bench, stream: &str) -> PullConsumer {
     let config = pull::Config {
         durable_name: Some("shipping".to_owned()),
         max_deliver: 2,
-        ack_wait: Duration::from_secs(1),
+        // However slow this machine is.
+        ack_wait: PATIENCE * 2,
         ..pull::Config::default()
     };
     stream.create_consumer(config).await.unwrap()

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use dlq_core::store::Letters as _;
 use dlq_core::store::memory::MemoryStore;
-use dlq_core::{DeadLetter, Filter, Sink as _};
+use dlq_core::{DeadLetter, Filter, OperationId, Sink as _, Timestamp};
 use dlq_nats::async_nats::{self, jetstream};
 use dlq_nats::{DlqStream, NatsSink};
 use dlq_testkit::fixtures::{letter, varied};
@@ -118,6 +118,17 @@ async fn a_stream_without_letters_is_no_error() {
     bench.run(&["export"]).ok();
     let into = bench.store_url();
     assert_eq!(bench.run(&["ingest", "--once", "--into", &into]).ok().out, "0 letters stored\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_an_operation_holds_are_not_asked_of_a_broker() {
+    let Some(bench) = Bench::with("held", vec![letter(1)]).await else { return };
+    let id = OperationId::of("ana", Timestamp::EPOCH, 1).to_string();
+    for verb in ["list", "count", "export", "replay"] {
+        let ran = bench.run(&[verb, "--operation", &id]);
+        assert_eq!(ran.code, 2, "{verb}: {}", ran.err);
+        assert!(ran.err.contains("--status sent"), "{verb}: {}", ran.err);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@
 //!
 //! The store counts: attempts that ended in failure, and claims whose lease ended without a word (crashes). The counts
 //! start over when a message of the key is dead for good ([`Release::Dead`]), and once a key was done and has been kept long
-//! enough.
+//! enough; attempts that an outage has failed are taken back ([`Release::Forgiven`]).
 
 mod key;
 mod keys;
@@ -79,6 +79,9 @@ pub enum Release {
     Dead,
     /// The handler did not run, or was interrupted: counts nothing.
     Unused,
+    /// The handler did not run under this claim, and so many attempts before it were no fault of the message's: what it
+    /// depends on was down. They are taken back (G10).
+    Forgiven(u32),
 }
 
 impl Release {
@@ -88,6 +91,7 @@ impl Release {
             Self::Failed => *attempts = attempts.saturating_add(1),
             Self::Dead => (*attempts, *crashes) = (0, 0),
             Self::Unused => {}
+            Self::Forgiven(times) => *attempts = attempts.saturating_sub(times),
         }
     }
 }

@@ -162,11 +162,30 @@ pub fn born(now: Timestamp) -> LetterState {
     LetterState { created_at: now, updated_at: now, ..LetterState::default() }
 }
 
-/// `letter` died anew: it takes over everything of `death` except id and state, and waits again. When it was first
-/// seen and how often it was sent back stay.
+/// A letter as it is put into a store: what was said of it before is not believed, except that it was sent back, and how
+/// often. So says a broker of whose letters some were sent back before there was a store.
+pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
+    let said = std::mem::replace(&mut letter.state, born(now));
+    let state = &mut letter.state;
+    (state.replays, state.retry_count) = (said.replays, said.retry_count.max(said.replays));
+    if said.status == Status::Sent {
+        (state.status, state.last_retry_at) = (Status::Sent, said.last_retry_at);
+    }
+    letter
+}
+
+/// `letter` died anew: it takes over everything of `death` except id and state, and waits again, unless that death was sent
+/// back before it came here. When it was first seen and how often it was sent back stay.
 pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
+    let said = death.state.clone();
     take(letter, death);
     put_back(letter, Status::Pending, now);
+    let state = &mut letter.state;
+    state.replays = state.replays.max(said.replays);
+    state.retry_count = state.retry_count.max(said.retry_count);
+    if said.status == Status::Sent {
+        (state.status, state.last_retry_at) = (Status::Sent, said.last_retry_at);
+    }
 }
 
 /// A record is news about `letter`: it takes over everything of `record` except id, and waits until that is due. It stays

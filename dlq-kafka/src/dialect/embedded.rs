@@ -31,6 +31,10 @@ pub(super) fn opened(record: &Record) -> Option<Record> {
             others.push(&start[..start.len() - rest.len()]);
         }
     }
+    if headers.len() == record.headers.len() {
+        // Whatever it begins with, none of it tells of a death.
+        return None;
+    }
     let mut payload = Vec::with_capacity(value.len());
     if !others.is_empty() {
         payload.put_slice(&[MAGIC, u8::try_from(others.len()).ok()?]);

@@ -10,7 +10,7 @@ use super::errors::Error;
 use super::fields::{Coordinates, Fields};
 use super::story::{Story, Told};
 use super::values;
-use crate::wire::{self, REST};
+use crate::wire::{self, REST, Unpacked};
 
 const COORDINATES: Coordinates = Coordinates {
     topic: names::ORIGINAL_TOPIC,
@@ -20,14 +20,18 @@ const COORDINATES: Coordinates = Coordinates {
     offset_as: values::decimal,
 };
 
-/// Reads the headers. A record with an identity is a letter of ours, or carries headers that were copied from one.
+/// Reads the headers. A record with an identity is a letter of ours, carries headers that were copied from one, or was sent
+/// back by us and died again.
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let is_error = fields.has(names::ERROR_CLASS) || fields.has(names::ERROR_MESSAGE);
-    if !is_error || fields.has(names::DLQ_ID) {
+    if !is_error {
+        return None;
+    }
+    let unpacked = wire::unpack(fields.record, &Arc::from("default"));
+    if fields.has(names::DLQ_ID) && (unpacked.is_letter() || !is_replayed(&unpacked)) {
         return None;
     }
     let hops = fields.hops(&COORDINATES)?;
-    let unpacked = wire::unpack(fields.record, &Arc::from("default"));
     let said = unpacked.decoded;
     for field in TABLE {
         if !said.invalid.iter().any(|header| header.name == field.name) {
@@ -62,6 +66,13 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
         service: said.service,
     });
     Some(story)
+}
+
+/// Whether our headers are those of a letter that was sent back as this very message.
+fn is_replayed(unpacked: &Unpacked) -> bool {
+    let said = &unpacked.decoded;
+    let consumer = said.consumer.as_deref().unwrap_or_default();
+    said.replays.is_some() && said.death(&unpacked.message, consumer, false).is_some()
 }
 
 pub(super) fn owns(name: &[u8]) -> bool {

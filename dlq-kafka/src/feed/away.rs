@@ -1,7 +1,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use dlq_core::Timestamp;
+
 use crate::letters::Unread;
+
+/// How long after a letter was written the transaction may be open that its message is of: brokers end one after 15 min at
+/// latest (`transaction.max.timeout.ms`), unless they are told otherwise or it hangs.
+const OPEN: Duration = Duration::from_secs(16 * 60);
 
 /// For how long nothing may be heard of a partition of which letters were set aside, until what comes of it is another
 /// absence. A look takes half of that where a broker is silent.
@@ -20,6 +26,12 @@ struct Absence {
     since: Instant,
     /// When it was last seen.
     last: Instant,
+}
+
+/// Whether a transaction may still be open that is older than a letter which was written then.
+pub(super) fn may_be_open(written: Option<Timestamp>, now: Timestamp) -> bool {
+    // A clock that is far ahead says nothing.
+    written.is_some_and(|at| now.since(at) < OPEN && at.since(now) < OPEN)
 }
 
 impl Away {
@@ -56,6 +68,16 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_transaction_is_waited_for_as_long_as_brokers_let_one_last() {
+        let now = Timestamp::from_millis(1_790_000_000_000);
+        assert!(may_be_open(Some(now.before(OPEN / 2)), now));
+        assert!(may_be_open(Some(now.after(OPEN / 2)), now));
+        for written in [Some(now.before(OPEN)), Some(now.after(OPEN)), None] {
+            assert!(!may_be_open(written, now), "{written:?}");
+        }
+    }
 
     #[test]
     fn only_an_answer_of_the_partition_ends_its_absence() {

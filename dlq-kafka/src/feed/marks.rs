@@ -11,7 +11,8 @@ use super::mark::{self, Mark};
 use super::{DEFAULTS, KafkaFeed, blocking};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::reach::{self, Heard, PATIENCE, Yields};
+use crate::groups::Groups;
+use crate::reach::{self, Heard, Yields};
 
 const LOOKING: &str = "look for the stores of dead letters";
 
@@ -102,7 +103,6 @@ struct Looking<'a> {
     brokers: &'a Brokers,
     topic: &'a str,
     partitions: Vec<i32>,
-    consumer: BaseConsumer<Heard>,
 }
 
 impl<'a> Looking<'a> {
@@ -110,7 +110,7 @@ impl<'a> Looking<'a> {
         let consumer = client(brokers, &KafkaFeed::group_of(topic))?;
         let partitions =
             reach::partitions(&consumer, consumer.context(), brokers, topic, Yields::Nothing)?;
-        Ok(Self { brokers, topic, partitions, consumer })
+        Ok(Self { brokers, topic, partitions })
     }
 
     fn all(&self) -> Result<Vec<IngestMark>, SetupError> {
@@ -129,8 +129,7 @@ impl<'a> Looking<'a> {
 
     /// The groups besides the first, by name.
     fn others(&self, first: &str) -> Result<BTreeSet<String>, SetupError> {
-        let listed = reach::patiently(|| self.consumer.fetch_group_list(None, PATIENCE));
-        let list = match listed.map_err(|error| SetupError::answered("list the groups", error)) {
+        let list = match Groups::all(self.brokers) {
             // Who may not list them knows the first one.
             Err(SetupError::Config(why)) => {
                 tracing::warn!(why, "whether more groups have stores is not known");
@@ -138,7 +137,11 @@ impl<'a> Looking<'a> {
             }
             list => list?,
         };
-        let names = list.groups().iter().map(|group| group.name());
+        if let Some(why) = list.unknown() {
+            let text = format!("whether more groups have stores is not known: {why}");
+            return Err(SetupError::Unavailable(text, None));
+        }
+        let names = list.iter().map(|group| group.name());
         let others = names.filter(|name| *name != first && is_of(first, name));
         Ok(others.map(str::to_owned).collect())
     }

@@ -186,6 +186,9 @@ impl Member {
             taken.retain(|taken| ours.place(taken.partition(), taken.epoch).is_some());
             return (!taken.is_empty()).then_some(Ok(taken));
         }
+        if let Some(fatal) = self.fatal(READING) {
+            return Some(Err(fatal));
+        }
         if !ends {
             return self.tell_blocked().err().map(|error| Err(error.for_store(READING)));
         }
@@ -200,8 +203,23 @@ impl Member {
         }
     }
 
+    /// Why the client reads nothing ever after, if so. It says that only once.
+    fn fatal(&self, operation: &'static str) -> Option<StoreError> {
+        let (code, why) = self.consumer.client().fatal_error()?;
+        let (kind, text) = if code == RDKafkaErrorCode::FencedInstanceId {
+            let text = "another process has joined the group with the same `group.instance.id`; give each one of its own";
+            (StoreErrorKind::InvalidConfig, text)
+        } else {
+            (StoreErrorKind::Unexpected, "the client cannot go on; open the feed again")
+        };
+        Some(StoreError::new(kind, operation).with_detail(format!("{text} ({why})")))
+    }
+
     /// What is missing is there later, unless it has been missing for long.
     fn waits_for(&mut self, error: StoreError) -> StoreError {
+        if let Some(fatal) = self.fatal(error.operation()) {
+            return fatal;
+        }
         if error.kind() != StoreErrorKind::NotFound {
             return error;
         }
@@ -267,8 +285,7 @@ impl Member {
                         RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic
                     )
                 );
-                let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
-                if is_gone || is_fatal || code.is_some_and(is_refusal) {
+                if is_gone || code.is_some_and(is_refusal) {
                     return Err(self.failed("read", error).for_store(READING));
                 }
                 if code.is_some_and(is_of_records) {

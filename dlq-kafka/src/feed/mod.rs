@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use dlq_core::ingest::{Content, Fed, Feed};
-use dlq_core::{BoxError, StoreError, StoreErrorKind};
+use dlq_core::{BoxError, Clock as _, StoreError, StoreErrorKind, SystemClock};
 use tokio::sync::oneshot;
 
 use crate::brokers::Brokers;
 use crate::dialect;
-use crate::letters::{KafkaLetters, Unread};
+use crate::letters::{KafkaLetters, SentBack, Unread};
 use away::Away;
 use join::join;
 use mark::Mark;
@@ -80,6 +80,9 @@ const FIXED: [(&str, &str); 5] = [
 /// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
 /// stay in the topic for as long as that keeps them.
 ///
+/// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
+/// somebody asks for just that. Where the ledger may not be read it has the attribute `kafka.replays.unclear`.
+///
 /// A letter that only points to its message, which share groups and our own sink write of what is too large, comes with
 /// it. Where that cannot be had the letter is [damaged](Content::Damaged), so that it is set aside, and never in the store
 /// without its message: it would be another letter than the same one read later, and be sent back without anything in it.
@@ -104,6 +107,8 @@ pub struct KafkaFeed {
     waiting: Option<oneshot::Receiver<Result<Vec<Taken>, StoreError>>>,
     taken: VecDeque<Taken>,
     away: Away,
+    /// What was sent back, so that it is not sent again from the store.
+    sent: SentBack,
     /// Yielded and not yet confirmed.
     yielded: BTreeMap<i32, Done>,
     /// Confirmed and not yet committed.
@@ -160,6 +165,7 @@ impl KafkaFeed {
             waiting: None,
             taken: VecDeque::new(),
             away: Away::new(AWAY),
+            sent: SentBack::default(),
             yielded: BTreeMap::new(),
             confirmed: BTreeMap::new(),
         })
@@ -172,9 +178,19 @@ impl KafkaFeed {
         self
     }
 
+    /// Sets the topic that says which letters were sent back, where it is [another](KafkaLetters::with_ledger) than that of
+    /// the letters with `.replays`.
+    #[must_use]
+    pub fn with_ledger(mut self, topic: &str) -> Self {
+        self.letters = self.letters.clone().with_ledger(topic);
+        self
+    }
+
     /// Sets for how long the message of a letter that only points to it is waited for while the partition where that
-    /// stands does not answer and the rest of the cluster does, or the transaction that it was written in has not ended; then the letter is yielded as [`Content::Damaged`], as is
-    /// at once a letter whose message has gone or may not be read. Defaults to a minute.
+    /// stands does not answer and the rest of the cluster does; then the letter is yielded as [`Content::Damaged`], as is
+    /// at once a letter whose message has gone or may not be read. Defaults to a minute. A message whose transaction has not
+    /// ended is waited for at least until the letter is 16 minutes old, since brokers end one after 15 unless
+    /// `transaction.max.timeout.ms` says otherwise.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.away.patience = patience;
@@ -260,7 +276,14 @@ impl KafkaFeed {
         let away = &mut self.away;
         let may_wait =
             |place: (&str, u32), why: Option<&Unread>| away.may_wait(place, why, Instant::now());
-        let mut missing = self.letters.complete(&mut letters, may_wait).await?;
+        let (records, now) = (&self.taken, SystemClock.now());
+        let may_be_open = |index: usize| {
+            let taken = records.get(index);
+            taken.is_some_and(|taken| away::may_be_open(taken.record.timestamp, now))
+        };
+        let completing = self.letters.complete(&mut letters, may_wait, may_be_open);
+        let mut missing = completing.await?;
+        self.letters.mark(&mut letters, &mut self.sent).await?;
         let fed = taken().zip(letters).enumerate().map(|(index, (taken, letter))| Fed {
             place: taken.record.origin(cluster),
             again: taken.again,

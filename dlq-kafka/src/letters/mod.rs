@@ -12,6 +12,7 @@ mod records;
 mod replay;
 mod scan;
 mod send;
+mod sent;
 mod snapshot;
 mod stored;
 
@@ -29,6 +30,7 @@ pub use stored::StoredLetter;
 
 pub(crate) use aside::{aside, leave};
 pub(crate) use pointed::Unread;
+pub(crate) use sent::SentBack;
 pub(crate) use stored::POINTER;
 
 use crate::Brokers;
@@ -63,8 +65,9 @@ use snapshot::Snapshot;
 ///
 /// # What was sent back
 ///
-/// That is in the ledger, and a letter whose record there is none of this version has the attribute
-/// `kafka.replays.unclear`, which says what to do.
+/// That is in the ledger, which needs the same permissions where it is there. A letter of which it cannot be known, because
+/// its record there is none of this version or the ledger may not be read, has the attribute `kafka.replays.unclear`, which
+/// says what to do.
 ///
 /// # When the process dies
 ///

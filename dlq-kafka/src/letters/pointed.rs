@@ -27,6 +27,8 @@ const NOBODY: i32 = -1;
 pub(crate) struct Unread {
     kind: StoreErrorKind,
     why: String,
+    /// Whether a transaction holds it back that may not have ended.
+    is_held: bool,
 }
 
 impl Unread {
@@ -87,7 +89,8 @@ impl<T> Fetching<T> {
                     match self.letters.lookup.records(Arc::clone(&self.topic), places).await {
                         Ok((records, later)) => {
                             for (place, why) in later {
-                                let why = Unread { kind: StoreErrorKind::Unavailable, why };
+                                let kind = StoreErrorKind::Unavailable;
+                                let why = Unread { kind, why, is_held: true };
                                 let hidden = wanted.remove(&place).into_iter().flatten();
                                 self.found.extend(hidden.map(|one| (one, Err(why.clone()))));
                             }
@@ -125,7 +128,11 @@ impl<T> Fetching<T> {
                 let there = anew.leaders(&self.letters.topic).await;
                 // Closing it may block.
                 leave(move || drop(anew));
-                there.map_err(unread)?;
+                match there {
+                    // Who says that of a topic is there: one that is deleted may be about to be made anew.
+                    Ok(_) | Err(SetupError::NotFound(_) | SetupError::Forbidden(_)) => {}
+                    Err(error) => return Err(unread(error)),
+                }
                 let mut parts = self.by_leader(wanted).await;
                 wanted = match parts.len() {
                     // What is led by nobody need not be asked for again.
@@ -140,7 +147,7 @@ impl<T> Fetching<T> {
                 StoreErrorKind::Unavailable
             }
         };
-        let why = Unread { kind, why: error.to_string() };
+        let why = Unread { kind, why: error.to_string(), is_held: false };
         tracing::warn!(
             topic = &*self.topic,
             letters = wanted.values().map(Vec::len).sum::<usize>(),
@@ -186,7 +193,8 @@ impl KafkaLetters {
 
     /// Gives these letters the messages to which they point, and says of those that have none of which it has gone or
     /// cannot be read: why, by their places. What came of each partition is told once: why some of it is away, if any is. What
-    /// cannot be read is an error where that `may_wait`.
+    /// cannot be read is an error where that `may_wait`, or where a transaction holds it back and `may_be_open` says that of
+    /// the letter at this place.
     ///
     /// # Errors
     ///
@@ -195,6 +203,7 @@ impl KafkaLetters {
         &self,
         letters: &mut [DeadLetter],
         mut may_wait: impl FnMut((&str, u32), Option<&Unread>) -> bool + Send,
+        may_be_open: impl Fn(usize) -> bool + Send,
     ) -> Result<BTreeMap<usize, String>, StoreError> {
         let mut pointed: BTreeMap<String, Wanted<usize>> = BTreeMap::new();
         let mut missing = BTreeMap::new();
@@ -214,7 +223,9 @@ impl KafkaLetters {
                 ((partition, offset), letters)
             });
             let found = self.pointed(&topic, wanted.collect());
-            let mut away = filled(found, letters, &mut missing).await?;
+            let Unfilled { mut away, held } = filled(found, letters, &mut missing).await?;
+            let open = held.into_iter().find(|(index, _)| may_be_open(*index));
+            waits = waits.or(open.map(|(_, why)| why.error(super::reading::READING)));
             for partition in partitions {
                 let why = away.remove(&partition);
                 if may_wait((topic.as_str(), partition), why.as_ref()) {
@@ -226,30 +237,43 @@ impl KafkaLetters {
     }
 }
 
-/// Gives letters what was found, or says why it is missing. Returns of which partitions something is away, and why: they
-/// are not back because something else of them is there.
+/// What may be there later.
+#[derive(Default)]
+struct Unfilled {
+    /// Of which partitions something is away, and why: they are not back because something else of them is there.
+    away: BTreeMap<u32, Unread>,
+    /// Which letters wait for the end of a transaction.
+    held: Vec<(usize, Unread)>,
+}
+
+/// Gives letters what was found, or says why it is missing.
 async fn filled(
     found: impl Stream<Item = Result<Found<(usize, u32)>, StoreError>>,
     letters: &mut [DeadLetter],
     missing: &mut BTreeMap<usize, String>,
-) -> Result<BTreeMap<u32, Unread>, StoreError> {
-    let mut away = BTreeMap::new();
+) -> Result<Unfilled, StoreError> {
+    let mut unfilled = Unfilled::default();
     let mut found = pin!(found);
     while let Some(((index, partition), read)) = found.try_next().await? {
         match read {
             Ok(record) => {
-                missing.remove(&index);
-                letters[index] = resolved(letters[index].clone(), &record);
+                if let Some(letter) = resolved(letters[index].clone(), &record) {
+                    missing.remove(&index);
+                    letters[index] = letter;
+                }
             }
             Err(why) => {
                 missing.insert(index, format!("its message cannot be read: {why}"));
+                if why.is_held {
+                    unfilled.held.push((index, why.clone()));
+                }
                 if why.is_passing() {
-                    away.insert(partition, why);
+                    unfilled.away.insert(partition, why);
                 }
             }
         }
     }
-    Ok(away)
+    Ok(unfilled)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl Unread {
             true => StoreErrorKind::Unavailable,
             false => StoreErrorKind::InvalidConfig,
         };
-        Self { kind, why: "why".to_owned() }
+        Self { kind, why: "why".to_owned(), is_held: false }
     }
 }
 
@@ -41,7 +41,7 @@ async fn all_that_is_away_is_known_after_one_look() {
         heard.push((topic.to_owned(), why.is_some_and(Unread::is_passing)));
         true
     };
-    let error = letters.complete(&mut pointing, waits).await.unwrap_err();
+    let error = letters.complete(&mut pointing, waits, |_| false).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     assert_eq!(heard, [("bills".to_owned(), true), ("orders".to_owned(), true)]);
 }
@@ -66,7 +66,8 @@ async fn a_partition_of_which_something_is_away_is_away_whatever_else_comes_of_i
         Ok(((2, 3), Ok(record(3, 700)))),
         Ok(((3, 4), Err(Unread::new(false)))),
     ];
-    let away = filled(stream::iter(found), &mut letters, &mut missing).await.unwrap();
+    let Unfilled { away, .. } =
+        filled(stream::iter(found), &mut letters, &mut missing).await.unwrap();
     assert_eq!(away.keys().collect::<Vec<_>>(), [&3]);
     assert_eq!(missing.keys().collect::<Vec<_>>(), [&1, &3, &4]);
     for (index, letter) in letters.iter().enumerate() {
@@ -92,7 +93,7 @@ async fn what_has_gone_is_told_as_an_answer_of_its_partition() {
         heard.push((topic.to_owned(), partition, why.is_some()));
         false
     };
-    let missing = letters.complete(&mut pointing, waits).await.unwrap();
+    let missing = letters.complete(&mut pointing, waits, |_| false).await.unwrap();
     assert_eq!(missing.len(), 2);
     assert_eq!(heard, [("orders".to_owned(), 1, false), ("orders".to_owned(), 2, false)]);
 }

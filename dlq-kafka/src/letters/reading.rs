@@ -6,21 +6,17 @@ use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
-use super::ledger::{Marks, Unclear};
 use super::lookup::Partitions;
 use super::pointed::{Unread, Wanted};
 use super::range::Span;
 use super::records::Records;
 use super::snapshot::{Fresh, Place, Row, Snapshot};
 use super::stored::{Pointer, refilled, resolved, says_gone, says_unread};
-use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter, ledger};
+use super::{KafkaLetters, ScanProgress, ScanRange, StoredLetter};
 use crate::dialect;
 use crate::error::SetupError;
 
 pub(super) const READING: &str = "read dead letters";
-
-/// The attribute of a letter of which it is not known whether it was sent back, with the reason.
-const UNCLEAR: &str = "kafka.replays.unclear";
 
 /// A letter with its message, or why that cannot be read.
 pub(super) type Whole<'a> = Result<Cow<'a, DeadLetter>, Unread>;
@@ -43,9 +39,7 @@ impl Letters for KafkaLetters {
             None => Pointer::of(&row.letter).map(|_| says_gone(row.letter.clone())),
         });
         let unclear = |mut letter: DeadLetter| {
-            if let Some(why) = snapshot.unclear.get(&letter.death()) {
-                letter.attributes.insert(UNCLEAR.to_owned(), why.clone());
-            }
+            snapshot.sent.says_unclear(&mut letter);
             letter
         };
         Ok(whole.map(unclear).collect())
@@ -109,7 +103,8 @@ impl KafkaLetters {
         let mut found = std::pin::pin!(self.pointed(pointer.topic, wanted));
         let ((), read) = found.try_next().await?.ok_or_else(|| gone(&pointer))?;
         let record = read.map_err(|why| why.error(READING))?;
-        Ok(StoredLetter { letter: resolved(stored.letter, &record), ..stored })
+        let letter = resolved(stored.letter.clone(), &record).ok_or_else(|| gone(&pointer))?;
+        Ok(StoredLetter { letter, ..stored })
     }
 
     /// Every letter that matches with its payload, in the order in which they were written; for few, or small ones: all
@@ -158,8 +153,9 @@ impl KafkaLetters {
         });
         let letters = self.clone();
         let pointed = stream::iter(pointed).flat_map(move |(topic, rows)| {
-            letters.pointed(topic, rows).map_ok(|(row, read)| {
-                (row.place, read.map(|record| Cow::Owned(resolved(row.letter.clone(), &record))))
+            letters.pointed(topic, rows).try_filter_map(|(row, read)| {
+                let whole = read.map(|record| resolved(row.letter.clone(), &record)).transpose();
+                std::future::ready(Ok(whole.map(|read| (row.place, read.map(Cow::Owned)))))
             })
         });
         stream::iter(kept).chain(large).chain(pointed)
@@ -215,20 +211,14 @@ impl KafkaLetters {
             // Until it is marked: what comes now may fail.
             *kept = None;
         }
-        let marked = ledger::bounds(&self.lookup, &self.ledger).await.map_err(unread)?;
-        if is_same && snapshot.marked == marked {
+        let sent = snapshot.sent.news(&self.lookup, &self.ledger).await.map_err(unread)?;
+        if is_same && sent.is_none() {
             return Ok(snapshot);
         }
         *kept = None;
         let news = Arc::make_mut(&mut snapshot);
-        if news.marked != marked {
-            (news.marks, news.unclear) = match marked {
-                Some(_) => {
-                    ledger::marks(&self.lookup.brokers, &self.ledger).await.map_err(unread)?
-                }
-                None => <(Marks, Unclear)>::default(),
-            };
-            news.marked = marked;
+        if let Some(sent) = sent {
+            news.sent = sent;
         }
         news.mark();
         *kept = Some(Arc::clone(&snapshot));

@@ -143,6 +143,8 @@ impl<'a> Reader<'a> {
             assigned.add_partition_offset(&self.scan.topic, partition, from).map_err(failed)?;
         }
         self.consumer.assign(&assigned).map_err(failed)?;
+        // The client keeps the pause of a partition that was done in the round before.
+        self.consumer.resume(&assigned).map_err(failed)?;
         self.heard = Instant::now();
         self.ends.clear();
         while !self.open.is_empty() {
@@ -320,6 +322,26 @@ mod tests {
     use rdkafka::producer::{FutureProducer, FutureRecord};
 
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn g8_what_stands_far_apart_in_a_partition_is_read_round_after_round() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders.dlq", 1, 1).unwrap();
+        let at = mock.bootstrap_servers();
+        let mut config = ClientConfig::new();
+        let producer: FutureProducer = config.set("bootstrap.servers", &at).create().unwrap();
+        let record = || FutureRecord::<[u8], [u8]>::to("orders.dlq").payload(b"letter");
+        let written = (0..9).map(|_| producer.send(record(), PATIENCE));
+        futures_util::future::try_join_all(written).await.unwrap();
+        let round = |from| vec![Span { partition: 0, from, to: from + 1 }];
+        let rounds = vec![round(0), round(4), round(8)];
+        let topic = "orders.dlq".into();
+        let mut records =
+            Scan { brokers: Brokers::at(&at), topic, rounds, follow: false }.run(3).unwrap();
+        for wanted in [Some(0), Some(4), Some(8), None] {
+            assert_eq!(records.next().await.unwrap().map(|record| record.offset), wanted);
+        }
+    }
 
     /// As one that follows the leader which has said where the partition ends.
     #[tokio::test(flavor = "multi_thread")]

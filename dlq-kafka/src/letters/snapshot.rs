@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
-use dlq_core::store::reading::{self, Collapsed, Sent};
+use dlq_core::store::reading::{self, Collapsed};
 use dlq_core::store::rules::Arrival;
-use dlq_core::{DeadLetter, Death, LetterId, Timestamp};
+use dlq_core::{DeadLetter, LetterId, Timestamp};
 
 use super::ScanRange;
-use super::ledger::{Marks, Unclear};
 use super::lookup::{Bounds, Partitions};
 use super::range::Span;
+use super::sent::SentBack;
 use crate::record::Record;
 
 /// Where a letter stands. The order of places is the order in which letters are taken for written: the same for everyone
@@ -60,10 +60,7 @@ impl Fresh {
 pub(super) struct Snapshot {
     pub(super) seen: Partitions,
     pub(super) letters: Collapsed<Place>,
-    /// The state of the ledger, where there is one.
-    pub(super) marked: Option<Bounds>,
-    pub(super) marks: Marks,
-    pub(super) unclear: Unclear,
+    pub(super) sent: SentBack,
     /// The last record of each partition.
     last: BTreeMap<u32, Known>,
 }
@@ -114,10 +111,8 @@ impl Snapshot {
 
     /// Says of the letters what was sent back.
     pub(super) fn mark(&mut self) {
-        let marks = &self.marks;
-        let sent =
-            |death: &Death| marks.get(death).map(|mark| Sent { at: mark.at, times: mark.times });
-        self.letters.mark(sent);
+        let sent = &self.sent;
+        self.letters.mark(|death| sent.sent(death));
     }
 
     /// Whether there was another message of the same identity among them.

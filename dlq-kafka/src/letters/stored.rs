@@ -1,4 +1,4 @@
-use dlq_core::DeadLetter;
+use dlq_core::{DeadLetter, Origin, Position};
 
 use super::pointed::Unread;
 use super::snapshot::{Place, Row};
@@ -52,6 +52,12 @@ impl<'a> Pointer<'a> {
         let topic = parts.next().filter(|topic| is_topic(topic))?;
         Some(Self { topic, partition, offset })
     }
+
+    /// Whether that is where the message was born.
+    fn is_to(&self, origin: &Origin) -> bool {
+        (origin.stream(), origin.partition()) == (self.topic, Some(self.partition))
+            && origin.position() == Position::Offset(self.offset)
+    }
 }
 
 impl std::fmt::Display for Pointer<'_> {
@@ -85,8 +91,15 @@ pub(super) fn refilled(
     row.with_payload(read.message.payload()?.clone())
 }
 
-/// The letter with the message of the record to which it points.
-pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> DeadLetter {
+/// The letter with the message of the record to which it points; `None` when another stands there by now, since its topic was
+/// made anew or lost its end.
+pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> Option<DeadLetter> {
+    if let (Some(published), Some(found)) = (letter.message.published_at(), record.timestamp)
+        && published != found
+        && Pointer::of(&letter).is_some_and(|pointer| pointer.is_to(&letter.origin))
+    {
+        return None;
+    }
     let mut message = letter.message.with_payload(record.value.clone());
     if let Some(key) = &record.key {
         message = message.with_key(key.clone());
@@ -98,11 +111,14 @@ pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> DeadLetter {
         message = message.with_published_at(at);
     }
     letter.message = message;
-    letter
+    Some(letter)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use dlq_core::{Headers, Timestamp};
     use dlq_testkit::fixtures::letter;
 
     use super::*;
@@ -121,5 +137,30 @@ mod tests {
         }
         assert_eq!(pointer(&format!("orders/0/{}", u64::MAX)), None);
         assert_eq!(Pointer::of(&letter(1)), None);
+    }
+
+    #[test]
+    fn g8_another_message_in_its_place_is_not_taken_for_it() {
+        let published = Timestamp::from_millis(1_790_000_000_000);
+        let found = |at| {
+            let mut letter = letter(1);
+            letter.message = letter.message.with_published_at(published).with_payload(None);
+            letter.origin = Origin::new("kafka", "orders", Position::Offset(9)).with_partition(3);
+            letter.attributes.insert(POINTER.to_owned(), "orders/3/9".to_owned());
+            let record = Record {
+                topic: "orders".into(),
+                partition: 3,
+                offset: 9,
+                timestamp: Some(at),
+                key: None,
+                value: Some("large".into()),
+                headers: Headers::new(),
+                unreadable_headers: 0,
+            };
+            let found = resolved(letter, &record)?;
+            found.message.payload().cloned()
+        };
+        assert_eq!(found(published), Some("large".into()));
+        assert_eq!(found(published.after(Duration::from_millis(1))), None);
     }
 }

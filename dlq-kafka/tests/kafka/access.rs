@@ -3,9 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use dlq_core::{Sink as _, StoreErrorKind, TransportErrorKind};
+use dlq_core::store::Letters as _;
+use dlq_core::{
+    Filter, OperationId, PageRequest, Sink as _, StoreErrorKind, Timestamp, TransportErrorKind,
+};
 use dlq_kafka::admin::Severity::{Error, Note};
-use dlq_kafka::{DlqTopic, KafkaLag, KafkaSink};
+use dlq_kafka::rdkafka::ClientConfig;
+use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::{DlqTopic, KafkaLag, KafkaLetters, KafkaReplay, KafkaSink, KafkaTarget};
 use dlq_services::Running;
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
@@ -201,4 +206,38 @@ async fn who_may_write_nothing_at_first_writes_once_it_is_allowed() {
         }
     };
     timeout(PATIENCE, allowed).await.expect("the same sink writes");
+}
+
+/// Brokers say the same of a topic that is not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
+    if !available() {
+        return;
+    }
+    let broker = guarded();
+    let operator = Operator::at(broker.url());
+    operator.create("orders.dlq", 1, &[]).await;
+    let producer: FutureProducer =
+        ClientConfig::new().set("bootstrap.servers", broker.url()).create().unwrap();
+    let record = FutureRecord::<[u8], [u8]>::to("orders.dlq").payload(b"letter");
+    producer.send(record, PATIENCE).await.unwrap();
+    allow_only(&broker, TOPIC, "orders.dlq.replays", DESCRIBE_CONFIGS);
+    let hidden = async {
+        loop {
+            // Until the broker goes by the rule, it says that there is none.
+            let letters = KafkaLetters::new(&operator.brokers, "orders.dlq");
+            let page = letters.list(Filter::new(), PageRequest::new()).await.unwrap();
+            let letter = letters.get(page.letters[0].id).await.unwrap().unwrap();
+            if let Some(why) = letter.attributes.get("kafka.replays.unclear") {
+                break (letters, why.clone());
+            }
+        }
+    };
+    let (letters, why) = timeout(PATIENCE, hidden).await.unwrap();
+    assert!(why.contains("orders.dlq.replays") && why.contains("allow `Describe`"), "{why}");
+    operator.create("orders", 1, &[]).await;
+    let id = OperationId::of("ana", Timestamp::EPOCH, 1);
+    let to = KafkaTarget::Topic("orders".to_owned());
+    let plan = KafkaReplay::new(&letters, Filter::new(), to, id).plan().await.unwrap();
+    assert!(plan.notes.iter().any(|note| note.contains(&why)), "{:?}", plan.notes);
 }

@@ -9,7 +9,7 @@ use dlq_core::{Clock as _, StoreError, StoreErrorKind, SystemClock};
 use futures_util::TryStreamExt as _;
 
 use super::rules::{self, Facts, Watch, consumer_name, stream_name};
-use super::{Deployment, Finding, Severity, permissions};
+use super::{Deployment, Finding, Severity, permissions, retries};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::router::{DURABLE, RouterConfig};
@@ -153,7 +153,11 @@ impl Look<'_> {
             lease: leases.max().unwrap_or_default(),
         };
         self.own(&streams, all.is_some(), &facts);
-        self.parts(&streams, &facts).await?;
+        if let Some(retries) = &self.deployment.retries
+            && let Some(info) = streams.get(&retries.name)
+        {
+            self.findings.extend(retries::look(&self.context, retries, info, &facts).await);
+        }
         let router = self.router(&streams, &consumers).await?;
         self.users(&streams, &consumers, router.as_ref(), &facts);
         for name in &self.deployment.buckets {
@@ -260,37 +264,6 @@ impl Look<'_> {
             let info = streams.get(&letters.name);
             self.findings.extend(info.and_then(|info| rules::ageing(info, facts)));
         }
-    }
-
-    /// Parts of retry records, which nobody removes when their process has died.
-    async fn parts(
-        &mut self,
-        streams: &BTreeMap<String, Info>,
-        facts: &Facts,
-    ) -> Result<(), StoreError> {
-        let Some(retries) = &self.deployment.retries else { return Ok(()) };
-        let Some(info) = streams.get(&retries.name) else { return Ok(()) };
-        let subject = format!("{}-aside.>", retries.prefix);
-        let looking = async {
-            let stream = self.context.get_stream_no_info(&retries.name).await.ok()?;
-            let counts = stream.info_with_subjects(subject.as_str()).await.ok()?;
-            let counts: Vec<(String, usize)> = counts.try_collect().await.ok()?;
-            let parts = counts.iter().map(|(_, count)| *count as u64).sum();
-            let first = stream.get_first_raw_message_by_subject(&subject, 1).await.ok()?;
-            Some((parts, rules::timestamp(first.time)))
-        };
-        // There are none, or it is not said; the stream itself has been looked at.
-        if let Some((parts, oldest)) = looking.await {
-            let records = info.state.messages.saturating_sub(parts);
-            self.findings.extend(rules::parts(
-                &retries.name,
-                &subject,
-                parts,
-                records,
-                facts.now.since(oldest),
-            ));
-        }
-        Ok(())
     }
 
     /// A stream of ours that is not there: it is created when it is opened, unless its subjects are taken.

@@ -26,7 +26,7 @@
 //! |---|---|
 //! | server | no JetStream; a version without schedules or filters; permissions that are missing; no answer |
 //! | streams of ours | missing while their subjects belong to another stream; other settings than asked; a bound that evicts; fullness; the age of the oldest letter; a duplicate window that is shorter than a lease; messages that are too small for letters |
-//! | the retry stream | parts of records that nobody reads |
+//! | the retry stream | parts of records that nobody reads; records that were not handed out when they were due |
 //! | the user's streams | memory; one replica in a cluster; bounds that drop what nobody has settled; `work queue` and `interest`, whose terminated messages a router cannot read |
 //! | consumers of ours | a limit of deliveries; a backoff; acknowledgement; a lease that is too short or too long; `max_ack_pending` below the prefetch |
 //! | other consumers | a limit of deliveries without a router; another limit than the router expects, or none; no acknowledgement |
@@ -44,6 +44,7 @@ mod create;
 mod deployment;
 mod look;
 mod permissions;
+mod retries;
 mod rules;
 
 pub use create::Created;

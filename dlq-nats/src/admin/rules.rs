@@ -19,10 +19,6 @@ use Severity::{Error, Note, Warning};
 const SHORTEST_LEASE: Duration = Duration::from_secs(5);
 /// With a lease above it, it takes long until another process takes over.
 const LONGEST_LEASE: Duration = Duration::from_secs(15 * 60);
-/// For longer than this no retry is taken to wait.
-const LONGEST_RETRY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// Within this the record of a part is written.
-const SOON: Duration = Duration::from_secs(10 * 60);
 /// How much of a bound may be used up before it is said, in percent.
 const NEARLY: u64 = 80;
 
@@ -363,29 +359,6 @@ pub(super) fn bucket(name: &str, config: &Config, facts: &Facts) -> Vec<Finding>
     findings
 }
 
-/// Parts of retry records stand aside from when they are written, before their record, until that is settled.
-pub(super) fn parts(
-    stream: &str,
-    subject: &str,
-    parts: u64,
-    records: u64,
-    age: Duration,
-) -> Option<Finding> {
-    let longest = if records == 0 { Duration::ZERO } else { LONGEST_RETRY };
-    if parts == 0 || age < longest {
-        return None;
-    }
-    // One that has no record yet may be written just now.
-    let severity = if age < SOON { Note } else { Warning };
-    let advice = format!(
-        "they are left of processes that died before they had written the record, or removed its parts; nobody reads \
-         them. When no retry waits, remove them: `nats stream purge {stream} --subject '{subject}'`"
-    );
-    let found = format!("{parts} parts, the oldest {} old, and {records} records", time(age));
-    let want = "none for longer than a retry waits";
-    Some(Finding::new(severity, &stream_name(stream), "subjects").found(found, want).advice(advice))
-}
-
 /// What a server of this version cannot do.
 pub(super) fn version(version: &str, wants_schedules: bool) -> Option<Finding> {
     let found = parse(version)?;
@@ -431,16 +404,5 @@ mod tests {
         assert_eq!(severity("dev", true), None, "what cannot be read is not judged");
         let text = version("2.11.11", true).unwrap().to_string();
         assert!(text.contains("2.11.11") && text.contains("2.12 or later"), "{text}");
-    }
-    #[test]
-    fn parts_that_nobody_reads_are_told_from_those_that_wait() {
-        let severity = |count, records, age| {
-            parts("DLQ_RETRY", "retry-aside.>", count, records, age).map(|found| found.severity)
-        };
-        assert_eq!(severity(0, 0, LONGEST_RETRY), None);
-        assert_eq!(severity(2, 0, Duration::ZERO), Some(Note), "their record may come yet");
-        assert_eq!(severity(2, 0, SOON), Some(Warning));
-        assert_eq!(severity(2, 1, SOON), None, "they may be of the record that waits");
-        assert_eq!(severity(2, 1, LONGEST_RETRY), Some(Warning));
     }
 }

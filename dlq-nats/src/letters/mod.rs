@@ -6,6 +6,7 @@ mod reading;
 mod replay;
 pub(crate) mod scan;
 mod send;
+mod sent;
 mod snapshot;
 mod stored;
 
@@ -19,6 +20,8 @@ pub use reading::LetterScan;
 pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
 pub use send::NatsTarget;
 pub use stored::StoredLetter;
+
+pub(crate) use sent::SentBack;
 
 use crate::jetstream::JetStream;
 use crate::streams::DlqStream;
@@ -34,8 +37,9 @@ use snapshot::Snapshot;
 ///
 /// # Cost
 ///
-/// The stream is read from its beginning when it is first asked for, and again when something was written or removed
-/// since; clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
+/// The stream is read from its beginning when it is first asked for, and from there on what was written since; all of it
+/// again only when a message was removed of which there is another copy or an earlier death, or more than 10,000 of others
+/// were removed from between. Clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
 /// each. For millions of letters there are stores.
 #[derive(Clone, Debug)]
 pub struct NatsLetters {
@@ -53,7 +57,7 @@ impl NatsLetters {
     #[must_use]
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
-        let ledger = format!("{}_REPLAYS", stream.name);
+        let ledger = ledger_of(&stream);
         Self { context, api, stream, ledger, key_header: None, kept: Arc::default() }
     }
 
@@ -72,6 +76,11 @@ impl NatsLetters {
         self.key_header = Some(name.into());
         self
     }
+}
+
+/// The ledger of a stream, where no other is named.
+pub(crate) fn ledger_of(stream: &DlqStream) -> String {
+    format!("{}_REPLAYS", stream.name)
 }
 
 const _: () = {

@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
@@ -18,7 +18,9 @@ use crate::place::Place;
 use crate::publish::unwritable;
 use crate::streams::find;
 
-const READING: &str = "read dead letters";
+pub(super) const READING: &str = "read dead letters";
+/// Of how many messages that were removed out of the stream it is asked which they are.
+const HOLES: u64 = 10_000;
 
 impl Letters for NatsLetters {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
@@ -204,7 +206,7 @@ impl NatsLetters {
         })
     }
 
-    /// The letters as they stand. The stream is read again only when something has come or gone.
+    /// The letters as they stand. What was read is not read again, unless something has gone and it cannot be known what.
     pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
         let mut kept = self.kept.lock().await;
         let info = self.info().await?;
@@ -212,9 +214,15 @@ impl NatsLetters {
         let ledger = find(&self.context, &buckets::stream_of(&self.ledger)).await;
         let ledger = ledger.map_err(|error| error.for_store(READING))?;
         let marked = ledger.as_ref().map(Seen::of);
-        let mut snapshot = match kept.take().filter(|kept| kept.seen == seen) {
-            Some(kept) => kept,
-            None => Arc::new(self.collapsed(&info, seen).await?),
+        let mut snapshot = match kept.take() {
+            Some(kept) if kept.seen == seen => kept,
+            Some(mut kept) => {
+                if !self.goes_on(Arc::make_mut(&mut kept), &info).await? {
+                    kept = Arc::new(self.collapsed(&info).await?);
+                }
+                kept
+            }
+            None => Arc::new(self.collapsed(&info).await?),
         };
         if snapshot.marked != marked {
             let marks = match &ledger {
@@ -229,19 +237,64 @@ impl NatsLetters {
         Ok(snapshot)
     }
 
-    async fn collapsed(&self, info: &Info, seen: Seen) -> Result<Snapshot, StoreError> {
-        let batch = batch_of(&info.state);
-        let mut snapshot = Snapshot::new(seen, batch);
-        let mut scan = self.scan_of(batch, 1, false);
-        // What comes while it is read is for the next time.
-        let last = info.state.last_sequence;
+    async fn collapsed(&self, info: &Info) -> Result<Snapshot, StoreError> {
+        let mut snapshot = Snapshot::new(Seen::of(info), batch_of(&info.state));
+        let scan = self.scan_of(snapshot.batch, 1, false);
+        self.read_on(scan, &mut snapshot).await?;
+        Ok(snapshot)
+    }
+
+    /// Reads what has come since, and forgets what has gone. `false` when that does not go with what was read before:
+    /// then all of it is to be read.
+    async fn goes_on(&self, snapshot: &mut Snapshot, info: &Info) -> Result<bool, StoreError> {
+        let now = Seen::of(info);
+        if now.created != snapshot.seen.created || now.last < snapshot.seen.last {
+            return Ok(false);
+        }
+        if snapshot.seen.has_lost(&now) {
+            let Some((first, holes)) = self.gone(info).await? else { return Ok(false) };
+            if !snapshot.forget(|place| place < first || holes.contains(&place)) {
+                return Ok(false);
+            }
+        }
+        let Some(last) = snapshot.last else { return Ok(false) };
+        snapshot.batch = batch_of(&info.state);
+        let mut scan = self.scan_of(snapshot.batch, last.0, false);
+        let again = scan.next().await?;
+        if again.map(|again| (again.sequence, again.letter.death())) != Some(last) {
+            return Ok(false);
+        }
+        snapshot.seen = now;
+        self.read_on(scan, snapshot).await?;
+        snapshot.mark_news();
+        Ok(true)
+    }
+
+    /// What comes while it is read is for the next time.
+    async fn read_on(&self, mut scan: LetterScan, into: &mut Snapshot) -> Result<(), StoreError> {
         while let Some(stored) = scan.next().await? {
-            if stored.sequence > last {
+            if stored.sequence > into.seen.last {
                 break;
             }
-            snapshot.letters.add(Row::new(stored.letter, stored.sequence));
+            into.add(Row::new(stored.letter, stored.sequence));
         }
-        Ok(snapshot)
+        Ok(())
+    }
+
+    /// What has gone of the stream: all before the first that is there, and these. `None` when they are too many.
+    async fn gone(&self, info: &Info) -> Result<Option<(u64, HashSet<u64>)>, StoreError> {
+        match info.state.deleted_count.unwrap_or(0) {
+            0 => Ok(Some((info.state.first_sequence, HashSet::new()))),
+            1..=HOLES => {
+                let stream = self.context.get_stream_no_info(&self.stream.name).await;
+                let stream = stream.map_err(|error| unwritable(READING, error))?;
+                let told = stream.info_builder().with_deleted(true).fetch().await;
+                let state = told.map_err(|error| unwritable(READING, error))?.info.state;
+                let holes = state.deleted.into_iter().flatten().collect();
+                Ok(Some((state.first_sequence, holes)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 

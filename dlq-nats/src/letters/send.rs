@@ -1,9 +1,9 @@
 use std::borrow::Cow;
 
-use async_nats::header;
+use async_nats::header::{self, HeaderMap, HeaderValue};
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{Context, ErrorCode};
-use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ORIGINAL_ERROR};
+use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ID, REPLAY_ORIGINAL_ERROR};
 use dlq_core::protocol::{Replay, of_replay_to_handler, on_replay};
 use dlq_core::{DeadLetter, Death, Headers, OperationId, StoreError, StoreErrorKind, SystemClock};
 
@@ -145,7 +145,7 @@ impl Shipment {
         let mut sent = publish(&all).await;
         if sent.as_ref().is_err_and(is_too_large) {
             // Without ours it had fitted: what nobody but a reader needs stays here.
-            all.retain(|header| !UNNEEDED.iter().any(|name| header.name == name.as_bytes()));
+            all.retain(|header| header.name != REPLAY_ORIGINAL_ERROR.as_bytes());
             sent = publish(&all).await;
         }
         match sent {
@@ -188,20 +188,34 @@ impl Shipment {
     }
 }
 
-/// Headers by which nothing is known again.
-const UNNEEDED: [&str; 2] = [REPLAY_ORIGINAL_ERROR, REPLAY_FROM_DLQ];
-
 /// What the id of a message begins with that was sent back.
 const ID: &str = "replay.";
 
-/// Whose death a message is that was sent back, by its id.
-pub(super) fn sent_back(id: &str) -> Option<Death> {
-    let rest = id.strip_prefix(ID)?;
-    let death = match rest.match_indices('.').nth(1) {
-        Some((end, _)) => &rest[..end],
-        None => rest,
-    };
-    death_of(death)
+/// What a message says of itself that was sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SentBack<'a> {
+    pub(super) death: Death,
+    pub(super) operation: OperationId,
+    /// The stream of dead letters that it is from, and its sequence there.
+    pub(super) from: (&'a str, u64),
+}
+
+impl<'a> SentBack<'a> {
+    /// `None` for any other message.
+    pub(super) fn read(headers: &'a HeaderMap) -> Option<Self> {
+        let text = |name: &str| headers.get(name).map(HeaderValue::as_str);
+        let death = text(header::NATS_MESSAGE_ID.as_ref())?.strip_prefix(ID)?;
+        let death = match death.match_indices('.').nth(1) {
+            Some((end, _)) => &death[..end],
+            None => death,
+        };
+        let (stream, sequence) = text(REPLAY_FROM_DLQ)?.rsplit_once('@')?;
+        Some(Self {
+            death: death_of(death)?,
+            operation: text(REPLAY_ID)?.parse().ok()?,
+            from: (stream, sequence.parse().ok()?),
+        })
+    }
 }
 
 fn refused(text: String) -> Unsent {

@@ -17,7 +17,8 @@ use tokio::time::sleep;
 use super::advisory::{Advisory, MAX_DELIVERIES, TERMINATED};
 use super::report::{Counts, Event};
 use super::route::{Routed, Shared};
-use crate::pull::{Fetched, Puller};
+use crate::pull::Puller;
+use crate::ready::Fetched;
 use crate::settle::{NatsSettle, Server};
 
 /// How many advisories of one ear are in hand at once.

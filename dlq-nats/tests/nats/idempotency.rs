@@ -139,8 +139,17 @@ async fn the_server_forgets_what_is_older_than_the_bucket_keeps() {
     let server = Server::start().await;
     let bucket = IdempotencyBucket::new().with_max_age(Duration::from_secs(1));
     let keys = NatsIdempotency::open(&server.client, bucket).await.unwrap();
-    let IdempotencyClaim::New { token, .. } = claim(&keys, "a").await else { panic!() };
-    assert!(keys.complete(token, Duration::from_secs(3600)).await.unwrap());
+    // A claim is as old as the bucket keeps before long.
+    let completed = async {
+        loop {
+            let claimed = claim(&keys, "a").await;
+            let IdempotencyClaim::New { token, .. } = claimed else { panic!("{claimed:?}") };
+            if keys.complete(token, Duration::from_secs(3600)).await.unwrap() {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, completed).await.expect("it is completed in time once");
     let forgotten = async {
         while !matches!(claim(&keys, "a").await, IdempotencyClaim::New { .. }) {
             sleep(Duration::from_millis(100)).await;
@@ -167,6 +176,7 @@ async fn as_another_process() {
             if number % 50 == 49 {
                 std::process::abort();
             }
+            println!("completing {number}");
             assert!(keys.complete(token, Duration::from_secs(3600)).await.unwrap());
             println!("completed {number}");
         }
@@ -193,6 +203,7 @@ async fn racing_processes_that_die_handle_every_key_once() {
             .unwrap()
     };
     let (mut claims, mut completed, mut kills) = (Vec::new(), Vec::new(), 0);
+    let mut completing = BTreeSet::new();
     let keys = open(&server).await;
     for round in 0..3 {
         let both = [run(&program, &url), run(&program, &url)];
@@ -209,6 +220,7 @@ async fn racing_processes_that_die_handle_every_key_once() {
                 let mut words = line.split(' ');
                 match (words.next(), words.next().and_then(|number| number.parse::<u32>().ok())) {
                     (Some("claimed"), Some(number)) => claims.push(number),
+                    (Some("completing"), Some(number)) => drop(completing.insert(number)),
                     (Some("completed"), Some(number)) => completed.push(number),
                     _ => {}
                 }
@@ -236,8 +248,10 @@ async fn racing_processes_that_die_handle_every_key_once() {
         timeout(PATIENCE, done).await.expect("every key is done");
     }
     let unique: BTreeSet<u32> = completed.iter().copied().collect();
-    assert_eq!(unique.len() as u32, KEYS);
-    assert_eq!(completed.len() as u32, KEYS, "no key is completed twice");
+    assert_eq!(completed.len(), unique.len(), "no key is completed twice");
+    // Whose server is killed while it answers does not hear that it has completed.
+    let all: BTreeSet<u32> = unique.union(&completing).copied().collect();
+    assert_eq!(all.len() as u32, KEYS);
     assert!(kills >= 3, "processes really died: {kills}");
     println!(
         "{KEYS} keys, {kills} deaths, {} claims, {crashes} crashes counted at the end",

@@ -32,6 +32,36 @@ async fn g3_marks_count_runs_that_did_not_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_mark_that_nobody_confirmed_counts_no_run() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut context = server.context.clone();
+    context.set_timeout(Duration::from_secs(2));
+    let open = || NatsCrashMarks::open(&context, "dlq-marks", 1);
+    let processes = [open().await.unwrap(), open().await.unwrap(), open().await.unwrap()];
+    let letter = |n| LetterId::of(&Origin::new("nats", "ORDERS", Position::Offset(n)), None, "c");
+    let letters = [letter(0), letter(1), letter(2)];
+    assert_eq!(processes[0].begin(letters[0]).await.unwrap(), 0);
+    let bucket = server.context.get_stream("KV_dlq-marks").await.unwrap();
+    let config = bucket.cached_info().config.clone();
+    // The server keeps what it is sent, and does not say so.
+    let silent = stream::Config { no_ack: true, ..config.clone() };
+    server.context.update_stream(silent).await.unwrap();
+    for (marks, letter) in processes.iter().zip(letters) {
+        marks.begin(letter).await.unwrap_err();
+    }
+    server.context.update_stream(config).await.unwrap();
+    assert_eq!(server.count("KV_dlq-marks").await, 3, "all of them were written");
+    assert_eq!(processes[0].begin(letters[0]).await.unwrap(), 1, "the run that did begin");
+    assert_eq!(processes[1].begin(letters[1]).await.unwrap(), 0);
+    assert_eq!(processes[1].begin(letters[1]).await.unwrap(), 1);
+    processes[2].end(letter(9)).await.unwrap();
+    assert_eq!(processes[0].begin(letters[2]).await.unwrap(), 0, "nor does it count elsewhere");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_that_would_forget_marks_is_refused() {
     if !available() {
         return;
@@ -102,7 +132,12 @@ async fn told(denied: &str) {
             Ok(marks) => {
                 assert!(!is_known, "it could be known");
                 let origin = Origin::new("nats", "ORDERS", Position::Offset(1));
-                marks.begin(LetterId::of(&origin, None, "c")).await.unwrap_err().to_string()
+                let letter = LetterId::of(&origin, None, "c");
+                if denied.starts_with("$KV.") {
+                    let text = marks.end(letter).await.unwrap_err().to_string();
+                    assert!(text.contains(denied) && text.contains("`permissions"), "{text}");
+                }
+                marks.begin(letter).await.unwrap_err().to_string()
             }
         };
         assert!(text.contains(denied) && text.contains("`permissions"), "{text}");

@@ -1,11 +1,13 @@
 //! What the server knows when a settlement has returned.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::{Disposition, Settle, Source};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, next, number};
+use crate::letters::users;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acknowledgement_is_confirmed_before_it_returns() {
@@ -114,6 +116,41 @@ async fn what_was_fetched_and_not_asked_for_in_time_is_not_handed_out_stale() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_said_to_be_kept_and_nobody_heard_is_not_handed_out_stale() {
+    if !available() {
+        return;
+    }
+    // Whatever this process says of its messages is dropped, as by a consumer without a leader.
+    let may = "{ publish: { deny: [\"$JS.ACK.>\", \"$SYS.>\"] } }";
+    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    server.publish(1..=4).await;
+    let mut source = billing().source(&server.connect("app", "app").await).await.unwrap();
+    drop(next(&mut source).await);
+    let keeping = async {
+        loop {
+            source.keep().await;
+            sleep(LEASE / 16).await;
+        }
+    };
+    let mut other = server.source(&billing()).await;
+    let handling = async {
+        let mut seen = BTreeSet::new();
+        while seen.len() < 4 {
+            let (delivery, settle) = next(&mut other).await;
+            settle.settle(Disposition::Succeeded).await.unwrap();
+            seen.insert(number(&delivery));
+        }
+    };
+    tokio::select! {
+        () = handling => {}
+        () = keeping => unreachable!("it never ends"),
+    }
+    let stale = timeout(LEASE, source.next()).await;
+    let stale = stale.map(|next| next.unwrap().map(|(delivery, _)| number(&delivery)));
+    assert!(stale.is_err(), "handed out although another has handled it: {stale:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_behind_slow_handlers_keeps_its_lease_and_comes_once() {
     if !available() {
         return;
@@ -128,7 +165,7 @@ async fn what_waits_behind_slow_handlers_keeps_its_lease_and_comes_once() {
         let (delivery, settle) = next(&mut source).await;
         assert_eq!((number(&delivery), delivery.deliveries()), (wanted, 1));
         // A handler that takes longer than a quarter of the lease.
-        tokio::time::sleep(lease / 3).await;
+        sleep(lease / 3).await;
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     let again = timeout(lease * 3 / 2, source.next()).await;

@@ -12,11 +12,11 @@ use crate::fixture::{STREAM, Server, billing, handle, next, number};
 use crate::lane::escalation;
 
 /// The last line before schedules.
-const BEFORE_SCHEDULES: &str = "2.11.11";
+pub(crate) const BEFORE_SCHEDULES: &str = "2.11.11";
 /// The last line before consumers could have several filters.
 const BEFORE_FILTERS: &str = "2.9.25";
 
-async fn server(version: &str) -> Option<Server> {
+pub(crate) async fn server(version: &str) -> Option<Server> {
     let program = tokio::task::block_in_place(|| Nats::installed(version));
     let program = or_skip(Service::Nats, program).ok()?;
     let server = Server::of(Nats::builder().ours().program(program)).await;

@@ -126,19 +126,20 @@ impl Idempotency for PostgresIdempotency {
         let store = &self.store;
         // What is added to the attempts, and by what both counts are multiplied.
         let (failed, kept) = match release {
-            Release::Failed => (1_u32, 1_u32),
+            Release::Failed => (1, 1_u32),
             Release::Unused => (0, 1),
             Release::Dead => (0, 0),
+            Release::Forgiven(times) => (-i64::from(times), 1),
         };
         attempt!(store, conn => async {
             let now = store.given_time();
             let update = self
                 .update()
-                .push("phase = 'free', attempts = CASE phase WHEN 'held' THEN least(attempts * ")
+                .push("phase = 'free', attempts = CASE phase WHEN 'held' THEN least(greatest(attempts * ")
                 .bind(kept)
                 .push(" + ")
                 .bind(failed)
-                .push(", 4294967295) ELSE attempts END, crashes = CASE phase WHEN 'held' THEN crashes * ")
+                .push(", 0), 4294967295) ELSE attempts END, crashes = CASE phase WHEN 'held' THEN crashes * ")
                 .bind(kept)
                 .push(" ELSE crashes END, since = CASE phase WHEN 'held' THEN ")
                 .now(now)

@@ -5,6 +5,7 @@ use dlq_core::store::rules::{self, Arrival};
 use dlq_core::store::{Actor, Receipt, Sink};
 use dlq_core::{
     DeadLetter, Escalation, LetterId, LetterState, RetryLane, Status, StoreError, StoreErrorKind,
+    Timestamp,
 };
 
 use super::PostgresStore;
@@ -44,11 +45,11 @@ impl RetryLane for PostgresStore {
 impl PostgresStore {
     /// Most letters are new: that is tried first, many at once.
     async fn bury(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>> {
-        // What the writer says of the state is nobody's word.
-        let unsaid = |letter| Row::new(DeadLetter { state: LetterState::default(), ..letter });
+        // The time is the database's, and comes later.
+        let put = |letter| Row::new(rules::put(letter, Timestamp::EPOCH));
         // The others are stored first, or one of them would hold them up for ever.
         let (large, rows): (Vec<_>, Vec<_>) =
-            letters.into_iter().map(unsaid).partition(|row| size(&row.letter) > self.inner.largest);
+            letters.into_iter().map(put).partition(|row| size(&row.letter) > self.inner.largest);
         let mut receipts = Vec::with_capacity(rows.len());
         let mut rest = &rows[..];
         while !rest.is_empty() {
@@ -61,11 +62,17 @@ impl PostgresStore {
             .map_or(Ok(receipts), |large| Err(too_large(&large.letter, self.inner.largest)))
     }
 
-    async fn bury_some(&self, rows: &[Row]) -> Result<Vec<Receipt>> {
+    /// Those of which nothing has to be known are written if they are new: which were.
+    async fn insert_new(&self, rows: &[Row]) -> Result<HashSet<LetterId>> {
         let given = self.given_time();
         let names = self.names();
         // In the order of the indexes: neighbours are found together, and two that write the same never wait in a circle.
-        let mut sorted: Vec<_> = rows.iter().collect();
+        let says = rows.iter().filter(|row| row.letter.state != LetterState::default());
+        let says: HashSet<LetterId> = says.map(|row| row.letter.id).collect();
+        let mut sorted: Vec<_> = rows.iter().filter(|row| !says.contains(&row.letter.id)).collect();
+        if sorted.is_empty() {
+            return Ok(HashSet::new());
+        }
         sorted.sort_by_key(|row| row.letter.id);
         let inserted: Result<Vec<LetterId>> = attempt!(self, conn => async {
             let mut batch = Batch::default();
@@ -95,7 +102,11 @@ impl PostgresStore {
                 .select(batch)?;
             query.push(&fast).all(conn, |row| Fields::of(row).letter()).await
         });
-        let mut stored: HashSet<LetterId> = inserted?.into_iter().collect();
+        Ok(inserted?.into_iter().collect())
+    }
+
+    async fn bury_some(&self, rows: &[Row]) -> Result<Vec<Receipt>> {
+        let mut stored = self.insert_new(rows).await?;
         // A statement appends one difference for each kind.
         self.wrote(kinds(rows).min(stored.len())).await;
         let is_stored: Vec<_> = rows.iter().map(|row| stored.remove(&row.letter.id)).collect();
@@ -163,8 +174,8 @@ impl Unit<'_> {
         self.fetch_known(letters).await?;
         let mut receipts = Vec::with_capacity(letters.len());
         for letter in letters {
-            let born = DeadLetter { state: rules::born(self.now()), ..(*letter).clone() };
-            receipts.push(self.bury(born).await?);
+            let letter = rules::put((*letter).clone(), self.now());
+            receipts.push(self.bury(letter).await?);
         }
         Ok(receipts)
     }

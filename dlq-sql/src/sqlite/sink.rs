@@ -11,9 +11,8 @@ impl Sink for SqliteStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> std::result::Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let put = move |unit: &mut Unit<'_>| {
-            let born =
-                |letter: &DeadLetter| DeadLetter { state: rules::born(now), ..letter.clone() };
-            letters.iter().map(|letter| unit.bury(born(letter), now)).collect()
+            let put = |letter: &DeadLetter| unit.bury(rules::put(letter.clone(), now), now);
+            letters.iter().map(put).collect()
         };
         self.write(put).await.during("put letters")
     }

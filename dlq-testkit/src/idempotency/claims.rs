@@ -87,6 +87,25 @@ pub async fn a_death_starts_the_counts_over<F: Fixture>(check: Check<F>) {
     assert_eq!(attempts, 1);
 }
 
+/// What an outage has failed is taken back, and nothing that was there before it (G10).
+pub async fn attempts_of_an_outage_are_taken_back<F: Fixture>(check: Check<F>) {
+    check.take_briefly("a").await;
+    check.outlast_leases().await;
+    for earlier in 0..3 {
+        let (token, attempts, _) = check.take("a").await;
+        assert_eq!(attempts, earlier);
+        assert!(check.release(&token, Release::Failed).await);
+    }
+    let (token, ..) = check.take("a").await;
+    assert!(check.release(&token, Release::Forgiven(2)).await);
+    assert!(check.release(&token, Release::Forgiven(2)).await, "saying it twice is fine");
+    let (token, attempts, crashes) = check.take("a").await;
+    assert_eq!((attempts, crashes), (1, 1));
+    assert!(check.release(&token, Release::Forgiven(u32::MAX)).await);
+    let (_, attempts, crashes) = check.take("a").await;
+    assert_eq!((attempts, crashes), (0, 1), "there are no fewer than none");
+}
+
 /// An extended lease holds as long as it goes on.
 pub async fn an_extended_lease_holds<F: Fixture>(check: Check<F>) {
     let (token, ..) = check.take_briefly("a").await;

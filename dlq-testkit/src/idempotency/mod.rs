@@ -27,6 +27,7 @@ macro_rules! idempotency_conformance {
                 an_unused_claim_counts_nothing,
                 an_ended_lease_counts_a_crash,
                 a_death_starts_the_counts_over,
+                attempts_of_an_outage_are_taken_back,
                 an_extended_lease_holds,
                 the_former_owner_is_fenced,
                 a_late_owner_still_owns,

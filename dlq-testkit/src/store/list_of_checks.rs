@@ -11,6 +11,7 @@ macro_rules! store_conformance {
                 a_new_letter_is_pending,
                 a_letter_is_dated_by_the_store,
                 the_writers_state_is_ignored,
+                what_was_sent_back_before_is_not_pending,
                 receipts_come_in_order,
                 an_empty_batch_is_nothing,
                 a_large_batch_is_written_whole,

@@ -1,7 +1,7 @@
 //! Writing letters: one per death (G2).
 
 use dlq_core::store::{Mark, Receipt};
-use dlq_core::{DeadLetter, Filter, Message, Resolution, Status};
+use dlq_core::{DeadLetter, Filter, LetterState, Message, Resolution, Status, Timestamp};
 
 use super::check::powers::*;
 use super::check::written;
@@ -44,7 +44,7 @@ pub async fn a_letter_is_dated_by_the_store<F: StoreFixture>(check: Check<F>) {
     }
 }
 
-/// What a writer claims about the state of its letter is ignored.
+/// What a writer claims about the state of its letter is ignored, but for how often it was sent back.
 pub async fn the_writers_state_is_ignored<F: StoreFixture>(check: Check<F>) {
     let mut letter = letter(1);
     letter.state.status = Status::Resolved;
@@ -54,7 +54,38 @@ pub async fn the_writers_state_is_ignored<F: StoreFixture>(check: Check<F>) {
     check.put_one(&letter).await;
     let state = check.state(letter.id).await;
     assert_eq!((state.status, state.resolution), (Status::Pending, None));
-    assert_eq!((state.replays, state.seen), (0, 1));
+    assert_eq!((state.replays, state.retry_count, state.seen), (7, 7, 1));
+}
+
+/// A letter that was sent back before it came to the store does not wait to be sent again. Its next death does.
+pub async fn what_was_sent_back_before_is_not_pending<F: StoreFixture>(check: Check<F>) {
+    let sent = |mut letter: DeadLetter, times| {
+        letter.state.status = Status::Sent;
+        letter.state.replays = times;
+        letter.state.last_retry_at = Some(Timestamp::from_millis(1_790_000_000_000));
+        letter
+    };
+    let standing = |state: LetterState| (state.status, state.replays, state.last_retry_at);
+    let first = sent(letter(1), 2);
+    check.put(vec![first.clone(), letter(2)]).await;
+    assert_eq!(standing(check.state(first.id).await), standing(first.state.clone()));
+    let waiting = check.count(Filter::new().with_status(Status::Pending)).await;
+    assert_eq!(waiting, 1, "beside it the other one does");
+    check.tick().await;
+    let mut second = died_again(&letter(1));
+    second.state.replays = 2;
+    assert_eq!(check.put_one(&second).await, Receipt::Reopened);
+    let state = check.state(first.id).await;
+    assert_eq!((state.status, state.replays), (Status::Pending, 2));
+    let third = sent(died_again(&second), 3);
+    assert_eq!(check.put_one(&third).await, Receipt::Reopened);
+    assert_eq!(standing(check.state(first.id).await), standing(third.state.clone()));
+    // Beside an older one in the same batch, whichever comes first.
+    let batch = vec![sent(died_again(&letter(3)), 1), letter(3), letter(4)];
+    use Receipt::{Stored, Superseded};
+    assert_eq!(check.put(batch).await, [Stored, Superseded, Stored]);
+    let kept = check.get(letter(3).id).await;
+    assert_eq!((kept.generation, kept.state.status), (1, Status::Sent));
 }
 
 /// Receipts come in the order of the letters.

@@ -27,7 +27,8 @@
 //!
 //! The audit never holds a message up, and so it can lose rows: those that are still on their way when the process
 //! dies (at most [`CAPACITY`] and one batch), and those that find no room because the store is slow or does not answer.
-//! The latter are counted in `dlq_audit_lost_total`.
+//! The latter are counted in `dlq_audit_lost_total`. A message whose settlement is not confirmed has a row, and another one
+//! when it comes again.
 //!
 //! # Cost
 //!

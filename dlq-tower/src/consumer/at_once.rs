@@ -151,19 +151,20 @@ impl Shared {
         let Some(ticket) = message.ticket.take() else { return Begun::Waits(Box::new(message)) };
         // Whoever goes on polls at once, with a waker of its own.
         let mut context = Context::from_waker(Waker::noop());
-        let hand = Hand::again(kept.hand.take(), ticket, message.key.is_some());
+        let mut hand = Hand::again(kept.hand.take(), ticket, message.key.is_some());
         let step = || stack.step(message.delivery.clone(), &mut context);
         let disposition = match HAND.sync_scope(Arc::clone(&hand), step) {
             Ok(Ok(settlement))
                 if !waits_here(&message, &settlement)
-                    && !self.leaves_counts(settlement.disposition()) =>
+                    && self.owes(settlement.disposition(), &hand).is_none() =>
             {
                 settlement.into_disposition()
             }
             ended => {
                 let stack = ended.map(|ended| Box::pin(ready(ended)) as Settling);
                 let stack = stack.unwrap_or_else(|rest| rest);
-                return Begun::Runs(Box::new((message, Running { stack, hand, turn: own })));
+                hand.keep(own);
+                return Begun::Runs(Box::new((message, Running { stack, hand })));
             }
         };
         hand.judge(&disposition);

@@ -147,7 +147,9 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets where dead letters go, when that is not the store.
+    /// Sets where dead letters go when there is no store ([`dead_letters`](Self::dead_letters)), which has them all. For a
+    /// copy of each letter beside a store, [adjust the routing](Self::routing):
+    /// [`feed`](DeadLetterLayer::feed).
     pub fn sink(mut self, sink: impl Sink) -> Self {
         self.sink = Some(BoxSink::new(sink));
         self
@@ -160,7 +162,8 @@ impl ConsumerBuilder {
     }
 
     /// Sets where messages wait for an attempt that is too far away to be waited for in the process. Defaults to the
-    /// store; without one, to the broker, which forgets the attempts.
+    /// store; without one, to the broker, which forgets the attempts: such a message is tried again and again, and never
+    /// dies. [`build`](Self::build) warns where a policy comes to that.
     pub fn retry_lane(mut self, lane: impl RetryLane) -> Self {
         self.retry_lane = Some(BoxRetryLane::new(lane));
         self
@@ -253,7 +256,7 @@ impl ConsumerBuilder {
     /// # Errors
     ///
     /// When a setting is missing, or two contradict each other: an ordered handler on a source that keeps no order, a
-    /// handler without a place for its dead letters, a schedule without a store.
+    /// handler without a place for its dead letters or with two, a schedule without a store.
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
         self.warn();
@@ -294,6 +297,9 @@ impl ConsumerBuilder {
                 }
                 if let Some(adjust) = routing {
                     layer = adjust(layer);
+                }
+                if !layer.has_retry_lane() {
+                    warn_of_endless(&naming.escalates());
                 }
                 (complete(layer, noting, self.recorder), lane)
             }
@@ -357,6 +363,11 @@ impl ConsumerBuilder {
                 if self.sink.is_none() && self.store.is_none() {
                     return Err(missing_sink());
                 }
+                if self.sink.is_some() && self.store.is_some() {
+                    return Err(InvalidConfig::consumer(
+                        "`dead_letters` and `sink` are both set, and neither would have all letters; drop one, or have the sink get a copy of each: `routing(|routing| routing.feed(name, sink))`",
+                    ));
+                }
                 naming
             }
         };
@@ -375,6 +386,17 @@ impl ConsumerBuilder {
             )));
         }
         Ok(())
+    }
+}
+
+/// Tells of handlers whose messages never die of what may pass.
+fn warn_of_endless(names: &[Arc<str>]) {
+    for name in names {
+        tracing::warn!(
+            handler = &**name,
+            "its retries are further apart than its hold limit, and nothing keeps them: the broker forgets the attempts, so that \
+             a message that goes on failing never dies; add `retry_lane(…)`, or a store (`dead_letters`)"
+        );
     }
 }
 

@@ -17,11 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Growing;
 use super::gate::Gate;
 use super::health::{Part, Reporter, report};
 use super::outage::Ticket;
 use super::room::Room;
+use crate::backoff::Growing;
 use crate::store_lane::StoreLane;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -8,9 +8,9 @@ use metrics::Gauge;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::Growing;
 use super::health::Reporter;
 use super::outage::{Outage, OutagePolicy, Ticket};
+use crate::backoff::Growing;
 
 /// Pauses after dead-letter routing could not write.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ struct Routing {
 pub(super) struct Gate {
     outage: Arc<Outage>,
     routing: Mutex<Routing>,
-    // Whether writes are known to fail; saves the lock when they do not.
+    // Whether writes are known to fail; saves the lock when they do not. Changed under it, together with what health says.
     failing: AtomicBool,
     changed: Arc<watch::Sender<()>>,
     health: Reporter,
@@ -142,6 +142,8 @@ impl Gate {
     pub(super) fn routing_failed(&self, why: String) -> Duration {
         let pause = {
             let mut routing = self.routing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.failing.store(true, Ordering::Release);
+            self.health.route_failed(why);
             let now = Instant::now();
             match routing.until {
                 // Messages that were in hand together fail together: that is one failure, not many.
@@ -153,30 +155,30 @@ impl Gate {
                 }
             }
         };
-        self.failing.store(true, Ordering::Release);
-        self.health.route_failed(why);
         self.changed.send_replace(());
         pause
     }
 
     /// Dead-letter routing has written.
     pub(super) fn routing_works(&self) {
-        if !self.failing.swap(false, Ordering::AcqRel) {
+        if !self.failing.load(Ordering::Acquire) {
             return;
         }
         {
             let mut routing = self.routing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.failing.store(false, Ordering::Release);
+            self.health.route_works();
             routing.until = None;
             routing.pause.reset();
         }
-        self.health.route_works();
         self.changed.send_replace(());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+    use std::thread;
 
     use futures_util::poll;
 
@@ -201,5 +203,37 @@ mod tests {
         assert_eq!(shown(), 0.0);
         gate.admit().await;
         assert_eq!(shown(), 0.0);
+    }
+
+    /// Of two writers one fails and one works at the same moment, which is last is anybody's guess. Once a write has worked
+    /// for certain, all of it is well.
+    #[test]
+    fn what_works_again_is_well_whatever_failed_beside_it() {
+        const ROUNDS: u32 = 1_000;
+        let reporter = Reporter::new();
+        let gate = Gate::new(None, reporter.clone(), Gauge::noop());
+        let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    while begun.load(Ordering::Acquire) < round {
+                        thread::yield_now();
+                    }
+                    gate.routing_failed(String::new());
+                    ended.store(round, Ordering::Release);
+                }
+            });
+            let mut ill = 0;
+            for round in 1..=ROUNDS {
+                begun.store(round, Ordering::Release);
+                while ended.load(Ordering::Acquire) < round {
+                    gate.routing_works();
+                }
+                gate.routing_works();
+                let told = reporter.handle().get().route_error;
+                ill += u32::from(told.is_some() || !gate.is_well());
+            }
+            assert_eq!(ill, 0, "of {ROUNDS}");
+        });
     }
 }

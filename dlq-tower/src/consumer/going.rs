@@ -19,7 +19,7 @@ pub(super) fn go_on(
     running: Running,
 ) -> impl Future<Output = Fate> + Send {
     let InHand { delivery, mut settle, key, since, place, .. } = message;
-    let Running { stack, hand, turn } = running;
+    let Running { stack, hand } = running;
     let stack = shared.within(Arc::clone(&hand), stack);
     async move {
         let ended = {
@@ -46,20 +46,20 @@ pub(super) fn go_on(
         };
         let Some(ended) = ended else { return Fate::UNSETTLED };
         let mut ran = shared.ran(ended, delivery, &hand);
-        let mut turn = Some(turn);
-        if shared.leaves_counts(&ran.disposition) {
+        if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.
-            turn = None;
+            ran.turn = None;
             // Apart, since it is rare, and large in memory.
-            let over = Box::pin(async {
+            let changed = Box::pin(async {
                 let mut leased = Leased::new(settle, since);
-                let over = shared.start_over(&mut leased, &mut ran).await;
-                over.map(|()| (ran, leased.into_inner()))
+                let changed = shared.change_counts(&mut leased, &mut ran, release).await;
+                changed.map(|()| (ran, leased.into_inner()))
             });
-            let Ok(over) = over.await else { return Fate::UNSETTLED };
-            (ran, settle) = over;
+            let Ok(changed) = changed.await else { return Fate::UNSETTLED };
+            (ran, settle) = changed;
         }
-        let (delivery, route_errors) = (ran.delivery, u32::from(ran.routing_failed));
+        let (delivery, turn, route_errors) =
+            (ran.delivery, ran.turn, u32::from(ran.routing_failed));
         if let (true, Disposition::Deferred { after }) = (key.is_some(), &ran.disposition) {
             // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
             let wait = Some(*after);

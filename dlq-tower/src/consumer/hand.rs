@@ -1,12 +1,15 @@
 //! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, ErrorClass, History};
 
 use super::outage::{Ruling, Signal, Ticket};
+use super::probation::Turn;
 use crate::retry;
 use crate::stage::{Done, Postponed, Verdict};
 
@@ -23,10 +26,28 @@ pub(super) struct Hand {
     counts: bool,
     /// Whether later messages of its key wait for it.
     ordered: bool,
-    /// Attempts made in this run, when it goes on here.
-    held: Mutex<Option<(History, u32)>>,
+    held: Mutex<Held>,
+    /// The handler has ended: nobody is to wait for its turn any more.
+    has_run: AtomicBool,
     /// A [`Conviction`], or 0.
     convicted: AtomicU8,
+    /// Attempts of this run that its idempotency key has counted, and how many of them are to be taken back.
+    counted: AtomicU32,
+    forgiven: AtomicU32,
+}
+
+/// What is left when a run has ended.
+#[derive(Debug, Default)]
+struct Held {
+    /// Attempts made in this run, when it goes on here.
+    made: Option<(History, u32)>,
+    /// The right to run, where the message is not handled where it was received.
+    turn: Option<Turn>,
+}
+
+/// Notes for the message in hand that its idempotency key has counted an attempt.
+pub(crate) fn attempt_counted() {
+    let _ = HAND.try_with(|hand| hand.counted.fetch_add(1, Ordering::Relaxed));
 }
 
 /// By what a message was found to crash too often.
@@ -46,10 +67,17 @@ impl Conviction {
 }
 
 impl Hand {
-    pub(super) fn new(ticket: Ticket, ordered: bool) -> Arc<Self> {
+    pub(super) fn new(ticket: Ticket, ordered: bool, turn: Option<Turn>) -> Arc<Self> {
         let (counts, ticket) = (ticket.counts(), Mutex::new(Some(ticket)));
-        let (held, convicted) = (Mutex::new(None), AtomicU8::new(0));
-        Arc::new(Self { ticket, counts, ordered, held, convicted })
+        let held = Mutex::new(Held { made: None, turn });
+        let (has_run, convicted) = (AtomicBool::new(false), AtomicU8::new(0));
+        let (counted, forgiven) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { ticket, counts, ordered, held, has_run, convicted, counted, forgiven })
+    }
+
+    /// How many attempts that the message's idempotency key has counted were an outage's.
+    pub(super) fn forgiven(&self) -> u32 {
+        self.forgiven.load(Ordering::Relaxed)
     }
 
     /// Whether the message was given up for its crashes in this run, and so not run.
@@ -60,15 +88,26 @@ impl Hand {
 
     /// The same for another message, in the place of one that has ended where nobody knows of it any more.
     pub(super) fn again(ended: Option<Arc<Self>>, ticket: Ticket, ordered: bool) -> Arc<Self> {
-        let Some(mut hand) = ended else { return Self::new(ticket, ordered) };
+        let Some(mut hand) = ended else { return Self::new(ticket, ordered, None) };
         match Arc::get_mut(&mut hand) {
-            None => Self::new(ticket, ordered),
-            Some(Self { ticket: of, counts, ordered: is_ordered, held, convicted }) => {
+            None => Self::new(ticket, ordered, None),
+            Some(Self {
+                ticket: of,
+                counts,
+                ordered: is_ordered,
+                held,
+                has_run,
+                convicted,
+                counted,
+                forgiven,
+            }) => {
                 *counts = ticket.counts();
                 *of.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
-                *held.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+                *held.get_mut().unwrap_or_else(PoisonError::into_inner) = Held::default();
+                *has_run.get_mut() = false;
                 *is_ordered = ordered;
                 *convicted.get_mut() = 0;
+                (*counted.get_mut(), *forgiven.get_mut()) = (0, 0);
                 hand
             }
         }
@@ -92,14 +131,37 @@ impl Hand {
         });
     }
 
-    /// The delivery that goes on where this run of `delivery` stopped.
-    pub(super) fn continued(&self, delivery: Delivery) -> Delivery {
-        match self.held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the right to run until the handler has ended, as it may have already.
+    pub(super) fn keep(self: &mut Arc<Self>, turn: Turn) {
+        // Whoever else has it waits for a ruling.
+        if let Some(Self { held, has_run, .. }) = Arc::get_mut(self)
+            && !*has_run.get_mut()
+        {
+            held.get_mut().unwrap_or_else(PoisonError::into_inner).turn = Some(turn);
+        }
+    }
+
+    /// The handler has ended. A ruling may take as long as other probes, and a letter as long as its sink: whoever waits to
+    /// run does not wait for them (G4).
+    fn ends_run(&self) {
+        self.has_run.store(true, Ordering::Relaxed);
+        self.held().turn = None;
+    }
+
+    /// The delivery that goes on where this run of `delivery` stopped, and the right to run if it is not given back yet.
+    pub(super) fn continued(&self, delivery: Delivery) -> (Delivery, Option<Turn>) {
+        let Held { made, turn } = mem::take(&mut *self.held());
+        let delivery = match made {
             None => delivery,
             Some((history, attempts)) => {
                 delivery.with_history(history).with_attempt(attempts.saturating_add(1))
             }
-        }
+        };
+        (delivery, turn)
     }
 
     /// Whether the verdict can be passed on at once. Judges it if so.
@@ -107,8 +169,14 @@ impl Hand {
         let signal = match verdict {
             Verdict::Done(Done::Succeeded | Done::Duplicate) => Signal::Success,
             Verdict::Defer { .. } => Signal::Neutral,
-            Verdict::Dead(dead) if dead.class == ErrorClass::Permanent => Signal::Neutral,
-            Verdict::Dead(_) | Verdict::Retry(_) => return false,
+            Verdict::Dead(dead) if dead.class == ErrorClass::Permanent => {
+                self.ends_run();
+                Signal::Neutral
+            }
+            Verdict::Dead(_) | Verdict::Retry(_) => {
+                self.ends_run();
+                return false;
+            }
         };
         if let Some(ticket) = self.ticket() {
             ticket.passed(signal);
@@ -121,16 +189,19 @@ impl Hand {
         let ruling = match self.ticket() {
             None => Ruling::Stands,
             Some(ticket) => {
-                // A stop does not wait for other probes.
+                // A stop does not wait for other probes. What is itself at fault comes again, and dies in the next process.
                 tokio::select! {
                     biased;
                     ruling = ticket.failed() => ruling,
-                    () = until_stopped() => Ruling::Stands,
+                    () = until_stopped() => Ruling::Defer(Duration::ZERO),
                 }
             }
         };
         match (ruling, verdict) {
-            (Ruling::Defer(after), _) => Verdict::Defer { after, why: "outage" },
+            (Ruling::Defer(after), _) => {
+                self.forgiven.store(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+                Verdict::Defer { after, why: "outage" }
+            }
             (Ruling::Stands, Verdict::Retry(postponed)) if self.ordered => self.hold(*postponed),
             (Ruling::Stands, verdict) => verdict,
         }
@@ -139,7 +210,7 @@ impl Hand {
     /// Later messages of the key must not overtake: the wait is spent here, however long it is.
     fn hold(&self, postponed: Postponed) -> Verdict {
         let Postponed { after, history, attempts, .. } = postponed;
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some((history, attempts));
+        self.held().made = Some((history, attempts));
         Verdict::Defer { after, why: "later messages of its key wait" }
     }
 }

@@ -1,4 +1,3 @@
-use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::time::Duration;
@@ -12,31 +11,54 @@ use crate::stage::{NEVER, instant_after};
 #[derive(Debug)]
 pub(super) struct Leased {
     settle: SettleOnce,
-    /// A third of the lease, so that two extensions may fail. None when there is no lease, or it was lost.
+    /// A third of the lease, so that two extensions may fail. None when there is no lease.
     every: Option<Duration>,
     next: Instant,
+    is_lost: bool,
 }
+
+/// The message is not ours any more: what waits with it waits in vain.
+pub(super) struct Lost;
 
 impl Leased {
     /// `since` is when the lease began.
     pub(super) fn new(settle: SettleOnce, since: Instant) -> Self {
         let every = settle.lease().map(|lease| (lease / 3).max(Duration::from_millis(1)));
         let next = since + every.unwrap_or_default().min(NEVER);
-        Self { settle, every, next }
+        Self { settle, every, next, is_lost: false }
     }
 
-    /// Runs `future`, and extends the lease when it takes long.
+    /// Runs `future`, and extends the lease when it takes long. A run goes on when the lease is lost.
     pub(super) async fn keep<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);
         // The future first: one that is done at once needs no timer.
         tokio::select! {
             biased;
-            output = &mut future => output,
-            never = self.extend() => match never {},
+            output = &mut future => return output,
+            Lost = self.extend() => {}
+        }
+        future.await
+    }
+
+    /// The same for a future that only waits until the message may run: it ends when the lease is lost, since another one
+    /// has the message then, and its outcome would count for nothing (G6).
+    pub(super) async fn wait<F: Future>(&mut self, future: F) -> Result<F::Output, Lost> {
+        if self.is_lost {
+            return Err(Lost);
+        }
+        let mut future = pin!(future);
+        tokio::select! {
+            biased;
+            output = &mut future => Ok(output),
+            lost = self.extend() => Err(lost),
         }
     }
 
-    async fn extend(&mut self) -> Infallible {
+    /// Ends when the lease is lost.
+    async fn extend(&mut self) -> Lost {
+        if self.is_lost {
+            return Lost;
+        }
         loop {
             let Some(every) = self.every else { return pending().await };
             sleep_until(self.next).await;
@@ -47,7 +69,8 @@ impl Leased {
                         %error,
                         "the lease of a message was lost while it was in hand: it may run elsewhere as well"
                     );
-                    self.every = None;
+                    self.is_lost = true;
+                    return Lost;
                 }
                 Err(error) => tracing::warn!(%error, "a lease could not be extended"),
             }

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::idempotency::Release;
 use dlq_core::{
-    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, Reason, SettleOnce,
-    TransportError,
+    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,7 +18,7 @@ use super::gate::Gate;
 use super::hand::{Conviction, HAND, Hand};
 use super::health::report;
 use super::keys::KeyTurn;
-use super::lease::Leased;
+use super::lease::{Leased, Lost};
 use super::outage::Ticket;
 use super::probation::{Probation, Suspicion, Turn};
 use super::report::{Fate, Outcome};
@@ -29,10 +29,8 @@ use crate::stage::RouteError;
 
 /// How long a message is given back for when its crash mark could not be written.
 const UNMARKED: Duration = Duration::from_secs(5);
-/// How long a dead message is given back for when the counts of its key could not start over.
-const UNCOUNTED: Duration = Duration::from_secs(1);
 /// How long the removal of a mark may take when the run was cut off.
-const UNMARKING: Duration = Duration::from_millis(500);
+pub(super) const UNMARKING: Duration = Duration::from_millis(500);
 
 /// What all messages of one run share.
 pub(super) struct Shared {
@@ -76,7 +74,6 @@ pub(super) struct Place {
 pub(super) struct Running {
     pub(super) stack: Settling,
     pub(super) hand: Arc<Hand>,
-    pub(super) turn: Turn,
 }
 
 /// Counts a message as in hand while it lives.
@@ -96,7 +93,7 @@ impl Drop for Counted {
 }
 
 /// Why something was not done: the consumer stops.
-struct Stopping;
+pub(super) struct Stopping;
 
 /// Why something was not done: the deadline of the stop has passed.
 pub(super) struct CutOff;
@@ -107,12 +104,16 @@ pub(super) struct Ran {
     /// The delivery to go on with, when it goes on here.
     pub(super) delivery: Delivery,
     pub(super) routing_failed: bool,
-    marked: Marked,
+    /// What its idempotency key is still to be told.
+    pub(super) owes: Option<Release>,
+    /// The right to run, until it is settled; none where it was given back before.
+    pub(super) turn: Option<Turn>,
+    pub(super) marked: Marked,
 }
 
 /// The crash mark that stands for a run, if one does.
 #[derive(Clone, Copy, Default)]
-struct Marked {
+pub(super) struct Marked {
     death: Option<Death>,
     /// Whether the message was given up for its crashes, and so not run. Its marks say that it must not be, and stay until
     /// it is settled: else it would be run again whenever its letter cannot be written (G3).
@@ -135,15 +136,17 @@ pub(super) async fn handle(
     {
         // What waits in line probes nothing, and the one before it may be waiting for leave to probe.
         ticket = None;
+        // Kept to the end even when it is lost: those behind it wait for those before it.
         if settle.keep(shared.unless_stopped(key.first())).await.is_err() {
             return shared.give_back(settle, &delivery, route_errors).await;
         }
     }
     loop {
-        if let Some(after) = wait.take()
-            && settle.keep(shared.unless_stopped(sleep(after))).await.is_err()
-        {
-            return shared.give_back(settle, &delivery, route_errors).await;
+        if let Some(after) = wait.take() {
+            match settle.wait(shared.unless_stopped(sleep(after))).await {
+                Ok(Ok(())) => {}
+                ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
+            }
         }
         let begun = async {
             let ticket = match ticket.take() {
@@ -159,24 +162,26 @@ pub(super) async fn handle(
         // Pinned where they are: futures of this size are not worth moving.
         let begun = {
             let begun = pin!(shared.unless_stopped(begun));
-            settle.keep(begun).await
+            settle.wait(begun).await
         };
-        let Ok((admitted, suspicion, turn)) = begun else {
-            return shared.give_back(settle, &delivery, route_errors).await;
+        let (admitted, suspicion, turn) = match begun {
+            Ok(Ok(begun)) => begun,
+            ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
         };
         let ran = {
-            let run = pin!(shared.run(delivery.clone(), admitted, suspicion, key.is_some()));
+            let run =
+                pin!(shared.run(delivery.clone(), admitted, (suspicion, turn), key.is_some()));
             settle.keep(run).await
         };
         let Some(mut ran) = ran else {
             return Fate { outcome: Outcome::Unsettled, route_errors };
         };
         route_errors += u32::from(ran.routing_failed);
-        if shared.leaves_counts(&ran.disposition) {
+        if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.
-            drop(turn);
+            ran.turn = None;
             // Apart, since it is rare, and large in memory.
-            if Box::pin(shared.start_over(&mut settle, &mut ran)).await.is_err() {
+            if Box::pin(shared.change_counts(&mut settle, &mut ran, release)).await.is_err() {
                 return Fate { outcome: Outcome::Unsettled, route_errors };
             }
         }
@@ -196,7 +201,7 @@ pub(super) async fn handle(
 
 impl Shared {
     /// Does `work`, unless the consumer stops first.
-    async fn unless_stopped<F: Future>(&self, work: F) -> Result<F::Output, Stopping> {
+    pub(super) async fn unless_stopped<F: Future>(&self, work: F) -> Result<F::Output, Stopping> {
         // The stop first: what has not started when it comes is not started.
         tokio::select! {
             biased;
@@ -210,7 +215,7 @@ impl Shared {
         &self,
         mut delivery: Delivery,
         ticket: Ticket,
-        suspicion: Suspicion,
+        (suspicion, turn): (Suspicion, Turn),
         ordered: bool,
     ) -> Option<Ran> {
         let mut marked = Marked::default();
@@ -241,11 +246,12 @@ impl Shared {
                         "a crash mark could not be written; the suspect is not run"
                     );
                     let disposition = Disposition::Deferred { after: UNMARKED };
-                    return Some(Ran { disposition, delivery, routing_failed: false, marked });
+                    let (routing_failed, owes, turn) = (false, None, Some(turn));
+                    return Some(Ran { disposition, delivery, routing_failed, owes, turn, marked });
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered);
+        let hand = Hand::new(ticket, ordered, Some(turn));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
@@ -283,77 +289,9 @@ impl Shared {
             }
             Err(error) => Disposition::Deferred { after: self.routing_failed(&delivery, &error) },
         };
-        let (delivery, marked) = (hand.continued(delivery), Marked::default());
-        Ran { disposition, delivery, routing_failed, marked }
-    }
-
-    /// Whether the message has died, and may have left counts with its idempotency key. Those of a permanent failure have
-    /// started over with its release, if the layer saw it and the store has answered; at a first run there is little to
-    /// leave.
-    #[inline]
-    pub(super) fn leaves_counts(&self, disposition: &Disposition) -> bool {
-        self.has_keys
-            && matches!(disposition, Disposition::Dead(letter)
-                if letter.reason != Reason::Permanent || letter.attempts > 1 || letter.crashes > 0)
-    }
-
-    /// Lets the counts of a dead message's idempotency key start over. After its letter is durable, or it might be run
-    /// again; and before the broker is told, or a process that dies in between would leave the counts to the next message
-    /// with the key (G3). The letter of what came from a store is its row, and durable only later. Where it cannot be done the
-    /// message is to come again: what crashed too often dies unrun, any other has one more run. An error when that was cut off.
-    pub(super) async fn start_over(
-        &self,
-        settle: &mut Leased,
-        ran: &mut Ran,
-    ) -> Result<(), CutOff> {
-        let Ran { delivery, disposition, marked, .. } = ran;
-        let delivery = &*delivery;
-        let crashed = matches!(&*disposition, Disposition::Dead(letter) if letter.reason == Reason::MaxCrashes);
-        let over = async {
-            for keys in self.program.upkeep_for(delivery).iter().chain(&self.upkeep) {
-                // A claim of its own that was lost, with a process or with the answer of the store, ends with its lease.
-                let mut waited = false;
-                for is_last in [false, false, true] {
-                    let after = match keys.start_over(delivery).await {
-                        Ok(None) => break,
-                        // Another message is at the key, and goes on with the attempts.
-                        Ok(Some(_)) if waited && !crashed => break,
-                        Ok(Some(remaining)) => {
-                            waited = true;
-                            remaining
-                        }
-                        Err(error) => {
-                            // What is at the key next may be this very claim.
-                            waited = false;
-                            tracing::warn!(
-                                origin = %delivery.origin(),
-                                error = report(&error),
-                                "the counts of a dead message's idempotency key could not start over; it is not settled yet"
-                            );
-                            UNCOUNTED
-                        }
-                    };
-                    if is_last || self.unless_stopped(sleep(after)).await.is_err() {
-                        return Some(after);
-                    }
-                }
-            }
-            None
-        };
-        tokio::select! {
-            biased;
-            after = settle.keep(over) => {
-                if let Some(after) = after {
-                    *disposition = Disposition::Deferred { after };
-                }
-                Ok(())
-            }
-            () = self.abort.cancelled() => {
-                let mark = self.refuted(*marked, delivery, Outcome::Unsettled);
-                let _ = timeout(UNMARKING, self.unmark(mark)).await;
-                Err(CutOff)
-            }
-        }
+        let ((delivery, turn), marked) = (hand.continued(delivery), Marked::default());
+        let owes = self.owes(&disposition, hand);
+        Ran { disposition, delivery, routing_failed, owes, turn, marked }
     }
 
     /// Nothing may be acknowledged. Says so, and slows down.
@@ -426,6 +364,20 @@ impl Shared {
         }
     }
 
+    /// Ends a message that is not run, since its waiting has ended so: what is lost is left to whoever has it now.
+    async fn not_run<T>(
+        &self,
+        ended: Result<Result<T, Stopping>, Lost>,
+        settle: Leased,
+        delivery: &Delivery,
+        route_errors: u32,
+    ) -> Fate {
+        match ended {
+            Ok(_) => self.give_back(settle, delivery, route_errors).await,
+            Err(Lost) => Fate { outcome: Outcome::Unsettled, route_errors },
+        }
+    }
+
     /// Gives a message back uncounted, at once.
     async fn give_back(&self, settle: Leased, delivery: &Delivery, route_errors: u32) -> Fate {
         let now = Disposition::Deferred { after: Duration::ZERO };
@@ -433,14 +385,19 @@ impl Shared {
     }
 
     /// The mark of a run that has ended so, where nothing speaks for it any more.
-    fn refuted(&self, marked: Marked, delivery: &Delivery, outcome: Outcome) -> Option<Death> {
+    pub(super) fn refuted(
+        &self,
+        marked: Marked,
+        delivery: &Delivery,
+        outcome: Outcome,
+    ) -> Option<Death> {
         let death = marked.death?;
         let stays = marked.convicted.filter(|_| outcome != Outcome::Dead);
         self.probation.convicted(death, stays.map(|by| (delivery.crashes(), by)));
         stays.is_none().then_some(death)
     }
 
-    async fn unmark(&self, mark: Option<Death>) {
+    pub(super) async fn unmark(&self, mark: Option<Death>) {
         let (Some(Death { letter, .. }), Some(marks)) = (mark, &self.marks) else { return };
         if let Err(error) = marks.end(letter).await {
             tracing::error!(

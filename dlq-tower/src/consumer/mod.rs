@@ -45,8 +45,8 @@
 //!
 //! At most [`max_in_hand`](ConsumerBuilder::max_in_hand) messages are in hand, and fetching stops there. At most half
 //! of them wait in the process for a retry, whatever their handlers allow, so that the waiting never block the healthy
-//! (G4); further ones wait in the retry lane. Messages with an order key are not in this half: they wait here, and so do
-//! those behind them (see Order).
+//! (G4); further ones wait in the retry lane. Messages with an order key go beyond that half, for they wait here in any
+//! case, and so do those behind them (see Order).
 //!
 //! # Order
 //!
@@ -68,10 +68,12 @@
 //! # Suspects
 //!
 //! A message that is handed out the third time without explanation may have killed the process, and so may a letter
-//! whose claim was lost once. It waits until nothing else runs, and runs alone; where there are
+//! whose claim was lost once. It waits until nothing else runs, and runs alone, until its handler has ended for good: while
+//! its letter is written others run. Where there are
 //! [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before the run and
 //! removed after the settlement, so that a run which never ended is counted, and the retry stage gives the message up
-//! past its `max_crashes`. Only such runs count: whoever waited beside a message that kills is not blamed for it. What
+//! past its `max_crashes`. Only what is marked counts: whoever waited beside a message that kills is not blamed for it,
+//! and a suspect only where its own letter was being written. What
 //! this process gave back itself explains a delivery; what another one gave back does not, which costs a run alone and
 //! nothing more.
 //!
@@ -98,14 +100,17 @@
 //! # Outages
 //!
 //! With an [`OutagePolicy`] fetching pauses when most messages fail of what may pass. Those in hand that fail then are
-//! given back and not buried: no letter is written, no attempt counted (G10). After the pause a few different messages
+//! given back and not buried: no letter is written, no attempt counted (G10), and those that an idempotency key has
+//! counted meanwhile are taken back. After the pause a few different messages
 //! are tried. One success ends the outage, and a probe that failed beside it has failed by itself; when all fail, the
-//! next pause is twice as long. The automatic schedule waits meanwhile.
+//! next pause is twice as long. The automatic schedule waits meanwhile. Probes that say nothing, for they are at fault
+//! themselves, decide nothing: where no other message comes, health shows the outage until one does.
 //!
 //! # Stopping
 //!
 //! On a stop the sources are closed, and what has not started or waits for a retry is given back at once, attempts
-//! kept where there is a retry lane. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
+//! kept where there is a retry lane; those of a message with an order key are forgotten, unless an idempotency store keeps
+//! them. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
 //! then it is cut off and stays unsettled, which the log says. What was cut off did not crash: its crash mark and its
 //! claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if their stores answer in time
 //! (half a second, and one). Stopping twice, or before the run, is fine.
@@ -133,8 +138,8 @@
 //! message is handled: that one may begin only after it.
 
 mod at_once;
-mod backoff;
 mod builder;
+mod counts;
 mod feed;
 mod gate;
 mod gauges;

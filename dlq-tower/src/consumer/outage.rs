@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::Growing;
 use super::health::Reporter;
 use super::window::Window;
 use crate::InvalidConfig;
+use crate::backoff::Growing;
 use crate::stage::instant_after;
 
 /// When a consumer stops fetching because what its handlers depend on is down. See the [module docs](super).

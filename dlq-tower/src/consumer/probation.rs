@@ -1,6 +1,7 @@
 //! Probation: a message that may have killed the process runs alone, with a durable mark (G3).
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dlq_core::{Death, Delivery, Lane, LetterId};
@@ -32,6 +33,8 @@ pub(super) struct Probation {
     explained: Mutex<Explained>,
     /// What was given up for its crashes and is not settled: how many they were, and by what they were found.
     convicted: Mutex<HashMap<Death, (u32, Conviction)>>,
+    /// Whether there is anything of that kind: saves the lock where there is not.
+    convicts: AtomicBool,
 }
 
 /// The right to run. Dropping it ends it.
@@ -56,15 +59,17 @@ impl Probation {
             has_marks,
             explained: Mutex::default(),
             convicted: Mutex::default(),
+            convicts: AtomicBool::new(false),
         }
     }
 
     /// Whether nothing at all speaks for a crash.
     pub(super) fn is_beyond_doubt(&self, delivery: &Delivery) -> bool {
-        match delivery.lane() {
+        let is_known = match delivery.lane() {
             Lane::Store => delivery.crashes() == 0,
             _ => delivery.deliveries() < self.suspect_after,
-        }
+        };
+        is_known && self.conviction(delivery).is_none()
     }
 
     /// The right to run beside others, unless that has to be waited for.
@@ -108,11 +113,13 @@ impl Probation {
         if self.has_marks { Suspicion::Marked(death) } else { Suspicion::Alone }
     }
 
+    /// However often it was delivered: some sources count anew what is given back.
+    #[inline]
     fn conviction(&self, delivery: &Delivery) -> Option<(Death, u32, Conviction)> {
-        let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
-        if convicted.is_empty() {
+        if !self.convicts.load(Ordering::Acquire) {
             return None;
         }
+        let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
         let death = death_of(delivery);
         convicted.get(&death).map(|&(crashes, by)| (death, crashes, by))
     }
@@ -146,6 +153,7 @@ impl Probation {
                 convicted.remove(&death);
             }
         }
+        self.convicts.store(!convicted.is_empty(), Ordering::Release);
     }
 
     fn explained(&self, letter: LetterId) -> u32 {

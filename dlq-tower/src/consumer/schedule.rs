@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Growing;
 use super::gate::Gate;
 use super::health::{Part, Reporter, report};
+use crate::backoff::Growing;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);

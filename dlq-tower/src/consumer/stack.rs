@@ -119,6 +119,7 @@ pub(super) trait Naming: Send + Sync {
     fn name_for(&self, delivery: &Delivery) -> Arc<str>;
     fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
     fn is_ordered(&self) -> bool;
+    fn escalates(&self) -> Vec<Arc<str>>;
     fn upkeep(&self) -> Vec<Upkeep>;
     fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
 }
@@ -168,6 +169,10 @@ impl<H: Handles> Naming for HandlerNames<H> {
         self.0.is_ordered()
     }
 
+    fn escalates(&self) -> Vec<Arc<str>> {
+        self.0.escalates()
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         self.0.upkeep()
     }
@@ -195,6 +200,10 @@ impl Naming for OneName {
 
     fn is_ordered(&self) -> bool {
         false
+    }
+
+    fn escalates(&self) -> Vec<Arc<str>> {
+        Vec::new()
     }
 
     fn upkeep(&self) -> Vec<Upkeep> {

@@ -53,6 +53,11 @@ impl DeadLetterLayer {
         self
     }
 
+    /// Whether what waits for long is kept, with its attempts.
+    pub(crate) fn has_retry_lane(&self) -> bool {
+        self.retry_lane.is_some()
+    }
+
     /// Adds a further sink that gets a copy of each letter. A message is settled only when its feeds have confirmed as
     /// well. `name` is for logs.
     pub fn feed(mut self, name: impl Into<Arc<str>>, sink: impl Sink) -> Self {

@@ -28,6 +28,12 @@ pub trait Handles:
     /// Whether any message has an order key.
     fn is_ordered(&self) -> bool;
 
+    /// The names of its handlers whose messages wait for a retry longer than the process holds them, so that something has
+    /// to keep them. Defaults to none.
+    fn escalates(&self) -> Vec<Arc<str>> {
+        Vec::new()
+    }
+
     /// What is to be done for the idempotency keys of its handlers, which a consumer does. Defaults to nothing.
     fn upkeep(&self) -> Vec<Upkeep> {
         Vec::new()

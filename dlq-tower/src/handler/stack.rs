@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::Delivery;
-use dlq_core::policy::RetryPolicy;
+use dlq_core::policy::{Place, RetryPolicy};
 use tower_service::Service;
 
 use super::place::Run;
@@ -113,6 +113,14 @@ impl Handles for HandlerStack {
 
     fn is_ordered(&self) -> bool {
         self.shared.order_by.is_some()
+    }
+
+    fn escalates(&self) -> Vec<Arc<str>> {
+        // What has an order key waits in the process, however long.
+        let steps = self.shared.policy.schedule().steps;
+        let escalates =
+            !self.is_ordered() && steps.iter().any(|step| step.place == Place::Escalated);
+        escalates.then(|| Arc::clone(&self.shared.name)).into_iter().collect()
     }
 
     fn upkeep(&self) -> Vec<Upkeep> {

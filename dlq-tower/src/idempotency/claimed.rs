@@ -4,15 +4,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{Idempotency, IdempotencyToken, Proof, Release};
-use dlq_core::{Delivery, StoreError};
+use dlq_core::{Delivery, StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 
 use super::layer::Shared;
+use crate::backoff::Growing;
+use crate::consumer::hand;
 use crate::retry;
 use crate::stage::{Done, Setback};
 
 /// The shortest time between two extensions.
 const SHORTEST: Duration = Duration::from_millis(10);
+
+/// Between two tries to tell how a run ended.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What is still to be told to the store.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +38,14 @@ impl Owed {
             Err(setback) => Self::Release(released(setback)),
         }
     }
+
+    /// The store has it. Whoever has the message in hand may find that a failure was an outage's.
+    #[inline]
+    fn recorded(self) {
+        if matches!(self, Self::Release(Release::Failed)) {
+            hand::attempt_counted();
+        }
+    }
 }
 
 /// How the key is released after `setback`. Only a permanent failure is known here to be the end: any other death is, once
@@ -46,7 +60,7 @@ fn released(setback: &Setback) -> Release {
 }
 
 /// A claim in our hands. Dropped before it is settled, it is settled all the same: in place with an
-/// immediate store, else by a task of its own.
+/// immediate store, else by a task of its own, which tells the store again while that is out for a while.
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
     shared: Arc<Shared<I>>,
@@ -127,14 +141,19 @@ impl<I: Idempotency> Claimed<I> {
         }
     }
 
-    /// Tells the store how the run ended; `false` when it is not recorded, which is logged.
+    /// Tells the store how the run ended; `false` when it is not recorded, which is logged. Where that may pass it is told
+    /// again by a task, and nobody waits for it.
     pub(super) async fn settle(mut self, owed: Owed) -> bool {
         // Owed before it is tried: a caller that is dropped here leaves it to the task.
         self.owed = owed;
         let Some(token) = self.token() else { return true };
-        let settled = settle(&self.shared, token, owed).await;
+        let told = tell(&self.shared, token, owed).await;
+        if told.is_none() {
+            // Dropped with what it owes.
+            return false;
+        }
         self.held = None;
-        settled
+        told == Some(true)
     }
 
     /// The same in place, with a store that is [immediate](Idempotency::immediate); `false` where that is to be waited
@@ -152,8 +171,9 @@ impl<I: Idempotency> Claimed<I> {
                     store.release_now(consumer, &held.key, held.proof, release)
                 }
             };
-            if !settled {
-                self.shared.unsettled(owed, Ok(false));
+            match settled {
+                true => owed.recorded(),
+                false => self.shared.unsettled(owed, Ok(false)),
             }
         }
         self.held = None;
@@ -161,16 +181,31 @@ impl<I: Idempotency> Claimed<I> {
     }
 }
 
-async fn settle<I: Idempotency>(shared: &Shared<I>, token: IdempotencyToken, owed: Owed) -> bool {
+/// Whether it is recorded; `None` where it may be if it is told again.
+async fn tell<I: Idempotency>(
+    shared: &Shared<I>,
+    token: IdempotencyToken,
+    owed: Owed,
+) -> Option<bool> {
     let settled = match owed {
         Owed::Completion => shared.store.complete(token, shared.keep).await,
         Owed::Release(release) => shared.store.release(token, release).await,
     };
-    let is_recorded = matches!(settled, Ok(true));
-    if !is_recorded {
-        shared.unsettled(owed, settled);
+    match settled {
+        Ok(true) => {
+            owed.recorded();
+            Some(true)
+        }
+        Err(error) if error.is_transient() => {
+            let consumer = shared.consumer.as_deref();
+            tracing::warn!(consumer, ?owed, %error, "the end of a claim is not recorded yet");
+            None
+        }
+        settled => {
+            shared.unsettled(owed, settled);
+            Some(false)
+        }
     }
-    is_recorded
 }
 
 impl<I> Shared<I> {
@@ -212,8 +247,17 @@ impl<I: Idempotency> Claimed<I> {
         };
         let (shared, owed) = (Arc::clone(&self.shared), self.owed);
         let settling = async move {
+            let mut pause = Growing::new(FIRST_PAUSE, LONGEST_PAUSE);
+            let told = async {
+                while tell(&shared, token.clone(), owed).await.is_none() {
+                    tokio::time::sleep(pause.next()).await;
+                }
+            };
             // Past its lease the claim is over anyway.
-            let _ = tokio::time::timeout(shared.lease, settle(&shared, token, owed)).await;
+            if tokio::time::timeout(shared.lease, told).await.is_err() {
+                let unheard = StoreError::new(StoreErrorKind::Unavailable, "end a claim");
+                shared.unsettled(owed, Err(unheard.with_detail("not within its lease")));
+            }
         };
         self.shared.tasks.spawn_on(settling, &runtime);
     }

@@ -36,7 +36,7 @@
 //! |---|---|
 //! | none (the function gives `None`) | is handled without a claim |
 //! | new | is handled; the claim is extended while the handler runs |
-//! | in flight elsewhere | is deferred for the rest of that lease; nothing is counted |
+//! | in flight elsewhere | is deferred for the rest of that lease, at most for one of its own; nothing is counted |
 //! | done | is a duplicate; the handler does not run |
 //!
 //! # Attempts and crashes
@@ -56,6 +56,9 @@
 //! message that is replayed: its letter counts its attempts and crashes instead. Its runs count at the key all the same, so
 //! its death lets the counts start over as well, and with them those of a newer message of the key.
 //!
+//! Where a consumer finds that a failure was an [outage](crate::consumer::OutagePolicy)'s, the attempts of that run are taken
+//! back before the message is given back (G10); where the store does not answer then, they count.
+//!
 //! The letter of a message that waits in the store is its row, which the settlement writes: there the counts start over
 //! before the death is durable. Should the row not be settled then, the message comes again with the attempts of its row
 //! and with its crash marks, and without what the key had counted.
@@ -67,6 +70,7 @@
 //! | after a run that failed, before the release | held | the same: the attempt is counted as a crash |
 //! | after the release | free, with its counts | comes again, and goes on counting |
 //! | after the release of the last run, before its letter is written | free, with its counts (at 0 after a permanent failure) | comes again, runs once more and dies of it; so it does when the letter could not be written |
+//! | after the release of a run that an outage has failed, before its attempts are taken back | free, with its counts | comes again and goes on with those attempts |
 //! | after it was found to have crashed too often, before its letter is written | free, with its counts | comes again and is given up again, unrun; so it is when the letter could not be written |
 //! | after its letter was written, before the counts start over | free, with its counts | the same: its letter is there already |
 //! | while the counts are made to start over | held or free | comes again; the claim ends with its lease and counts a crash, and then they start over |
@@ -83,14 +87,15 @@
 //! The key becomes done only when the handler has succeeded, and is free again when it failed, so that a retry or a
 //! replay is never taken for a duplicate. A handler that is deferred or dropped midway gives its claim back uncounted;
 //! giving back after a drop runs as a task of its own, unless the store is immediate. A consumer that stops waits for
-//! these tasks, a second at most; past that, the claim ends with its lease and counts a crash. Without a consumer, wait
+//! such tasks, a second at most; past that, the claim ends with its lease and counts a crash. Without a consumer, wait
 //! for [`drained`](IdempotencyLayer::drained).
 //!
 //! A key function that panics fails its message for good: without its key it is not handled.
 //!
 //! A store that does not answer when the key is claimed defers the message. One that does not answer when the key is to
-//! become done changes nothing about the handler's success: it is logged, and the key stays claimed until its lease
-//! ends; the same message delivered again after that would run again.
+//! become done changes nothing about the handler's success. The message is settled, and the store is told again by a task
+//! of its own for as long as a lease. Where that fails, too, it is logged, and the key stays claimed until its lease ends;
+//! the same message delivered again after that would run again.
 //!
 //! The mark is a second write after the handler's own effects. Between the two the process may die, and then the
 //! message runs again: make the effect itself safe to repeat, or write both in one transaction. A handler that was cut

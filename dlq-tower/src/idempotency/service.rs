@@ -213,6 +213,13 @@ impl<I: Store> Shared<I> {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared())
     }
 
+    /// How long to wait for whoever is at a key. By a clock that was set back their lease ends late, while they go on and
+    /// extend it by the new time: asking again costs one call.
+    #[inline]
+    pub(super) fn at_most(&self, remaining: Duration) -> Duration {
+        remaining.min(self.lease)
+    }
+
     /// What is to be run after what the claim found; else its outcome.
     #[inline]
     fn admit(
@@ -226,8 +233,8 @@ impl<I: Store> Shared<I> {
             }
             ImmediateClaim::Done { .. } => Err(Ok(Done::Duplicate)),
             ImmediateClaim::InFlight { remaining } => {
-                let why = "in flight elsewhere";
-                Err(Err(Setback::Deferred { after: remaining, why }))
+                let (after, why) = (self.at_most(remaining), "in flight elsewhere");
+                Err(Err(Setback::Deferred { after, why }))
             }
         }
     }

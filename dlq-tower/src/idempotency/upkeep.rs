@@ -15,8 +15,8 @@ use crate::catch_panic::discard;
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What is to be done for the keys of a layer besides claiming them: their counts start over once a letter is durable,
-/// those that have been kept long enough are forgotten, and claims that were left behind are given back before the process
-/// ends. Cheap to clone.
+/// attempts that an outage has failed are taken back, those that have been kept long enough are forgotten, and claims that
+/// were left behind are given back before the process ends. Cheap to clone.
 ///
 /// Made by [`IdempotencyLayer::upkeep`](super::IdempotencyLayer::upkeep), done by the consumer.
 #[derive(Clone, Debug)]
@@ -26,9 +26,10 @@ trait Keys: fmt::Debug + Send + Sync {
     fn purges_itself(&self) -> bool;
     fn purge(&self, limit: u32) -> BoxFuture<'_, Result<u64, StoreError>>;
     fn drained(&self) -> BoxFuture<'_, ()>;
-    fn start_over<'a>(
+    fn release<'a>(
         &'a self,
         delivery: &'a Delivery,
+        release: Release,
     ) -> BoxFuture<'a, Result<Option<Duration>, StoreError>>;
 }
 
@@ -48,9 +49,10 @@ impl<I: Store> Keys for Kept<I> {
         Box::pin(self.0.tasks.wait())
     }
 
-    fn start_over<'a>(
+    fn release<'a>(
         &'a self,
         delivery: &'a Delivery,
+        release: Release,
     ) -> BoxFuture<'a, Result<Option<Duration>, StoreError>> {
         let Self(shared) = self;
         Box::pin(async move {
@@ -65,13 +67,13 @@ impl<I: Store> Keys for Kept<I> {
             let consumer = Arc::clone(shared.consumer(delivery));
             match shared.store.claim(consumer, key, shared.lease).await? {
                 IdempotencyClaim::Done { .. } => Ok(None),
-                IdempotencyClaim::InFlight { remaining } => Ok(Some(remaining)),
+                IdempotencyClaim::InFlight { remaining } => Ok(Some(shared.at_most(remaining))),
                 IdempotencyClaim::New { token, .. } => {
                     let claimed = Claimed::new(Arc::clone(shared), token);
-                    if claimed.settle(Owed::Release(Release::Dead)).await {
+                    if claimed.settle(Owed::Release(release)).await {
                         return Ok(None);
                     }
-                    let lost = StoreError::new(StoreErrorKind::Unavailable, "start counts over");
+                    let lost = StoreError::new(StoreErrorKind::Unavailable, "change counts");
                     Err(lost.with_detail("the release of the key was not recorded"))
                 }
             }
@@ -118,7 +120,16 @@ impl Upkeep {
     ///
     /// Dropping the future may leave the counts as they were or not.
     pub async fn start_over(&self, delivery: &Delivery) -> Result<Option<Duration>, StoreError> {
-        self.0.start_over(delivery).await
+        self.release(delivery, Release::Dead).await
+    }
+
+    /// Claims the message's key, and releases it so.
+    pub(crate) async fn release(
+        &self,
+        delivery: &Delivery,
+        release: Release,
+    ) -> Result<Option<Duration>, StoreError> {
+        self.0.release(delivery, release).await
     }
 
     /// Waits until the claims of handlers that were dropped midway have been given back.

@@ -2,7 +2,7 @@
 //!
 //! | name | kind | labels | counts |
 //! |---|---|---|---|
-//! | `events_processed_total` | counter | `subject`, `status` | `success` and `dlq` once per message, `duplicate` when the handler did not run, `failed` per failed attempt |
+//! | `events_processed_total` | counter | `subject`, `status` | `success` and `dlq` once per message and run that ended so (see below), `duplicate` when the handler did not run, `failed` per failed attempt |
 //! | `events_processing_duration_seconds` | histogram | `subject` | from when its future is first polled to the settlement, waits in the process included |
 //! | `messages_in_dlq_total` | counter | `topic`, `class` | letters written |
 //! | `dlq_messages_quarantined_total` | counter | `event`, `reason` | letters set aside; counted by the stores |
@@ -28,7 +28,8 @@
 //! # On failure
 //!
 //! A message whose record could not be written is counted neither as success nor as dead: it is not settled, and comes
-//! again.
+//! again. One whose settlement is not confirmed is counted, and once more when it comes again; so is a dead one that is
+//! given back since the counts of its idempotency key could not start over.
 //!
 //! # Cost
 //!

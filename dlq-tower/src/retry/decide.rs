@@ -1,5 +1,6 @@
 //! What comes after an attempt: pure decisions, no waiting.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use dlq_core::{
 };
 
 use super::HoldSlots;
+use crate::catch_panic::failure_of;
 use crate::consumer::hand::Conviction;
 use crate::metrics::Recorder;
 use crate::stage::{GivenUp, Postponed, Setback, Verdict};
@@ -136,7 +138,7 @@ impl Shared {
         let number = attempt.number;
         let next = match failure.class {
             ErrorClass::Permanent => Err(Reason::Permanent),
-            _ => match self.policy.next(number, failure.retry_after, seed(self.death(delivery))) {
+            _ => match self.next(number, failure.retry_after, delivery) {
                 Next::After(delay) => Ok(delay),
                 Next::Exhausted => Err(Reason::Exhausted),
             },
@@ -168,6 +170,22 @@ impl Shared {
                 crashes: delivery.crashes(),
             }))),
         }
+    }
+
+    /// What the policy says. Its delays may be the user's, which stand outside the panic guard: where they panic there is
+    /// no further attempt, for the message would come again without end.
+    fn next(&self, number: u32, retry_after: Option<Duration>, delivery: &Delivery) -> Next {
+        let next = || self.policy.next(number, retry_after, seed(self.death(delivery)));
+        catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|payload| {
+            let panic = failure_of(payload, ErrorClass::Permanent);
+            tracing::error!(
+                consumer = &*self.consumer(delivery),
+                attempt = number,
+                panic = panic.message(),
+                "a custom backoff panicked: its message is given up"
+            );
+            Next::Exhausted
+        })
     }
 
     fn death(&self, delivery: &Delivery) -> Death {

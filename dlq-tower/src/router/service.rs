@@ -147,6 +147,10 @@ impl Handles for Router {
         self.shared.handlers.iter().any(Handles::is_ordered)
     }
 
+    fn escalates(&self) -> Vec<Arc<str>> {
+        self.shared.handlers.iter().flat_map(Handles::escalates).collect()
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         self.shared.handlers.iter().flat_map(Handles::upkeep).collect()
     }

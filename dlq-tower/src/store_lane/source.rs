@@ -18,7 +18,7 @@ use super::finish::Finisher;
 use super::settle::unavailable;
 use crate::metrics::Recorder;
 
-/// Between two questions to a store that says that something is due, and gives nothing.
+/// Between two questions to a store that says that something is due, and gives nothing; at first.
 const SHORTEST_POLL: Duration = Duration::from_millis(20);
 
 type Claiming = Pin<Box<dyn Future<Output = Result<Vec<Claim>, StoreError>> + Send>>;
@@ -34,6 +34,8 @@ pub struct StoreLane<C> {
     owner: String,
     clock: SharedClock,
     waker: Arc<Notify>,
+    // How long is waited at least, whatever is said to be due.
+    doubt: Duration,
     // How far the store has told of what other processes make due.
     heard: u64,
     room: Option<Arc<Semaphore>>,
@@ -58,6 +60,7 @@ impl<C: Claims + Clone> StoreLane<C> {
             owner: String::new(),
             clock: SystemClock::shared(),
             waker: Arc::new(Notify::new()),
+            doubt: SHORTEST_POLL,
             heard: 0,
             room: None,
             claimed: VecDeque::new(),
@@ -130,14 +133,22 @@ impl<C: Claims + Clone> StoreLane<C> {
             }
         }
         let after = Duration::ZERO;
-        let finishes: Vec<_> =
-            self.claimed.drain(..).map(|claim| (claim.token, Finish::Released { after })).collect();
+        let release = |claim: &Claim| (claim.token, Finish::Released { after });
+        let finishes: Vec<_> = self.claimed.iter().map(release).collect();
         if finishes.is_empty() {
             return;
         }
         let count = finishes.len();
-        if let Err(error) = self.finisher.claims().finish(finishes).await {
-            tracing::warn!(count, %error, "claims could not be given back: they last until their lease ends");
+        match self.finisher.claims().finish(finishes).await {
+            Ok(_) => self.claimed.clear(),
+            // They are yielded or given back later; what was given back after all is found out when it is extended.
+            Err(error) if !self.closed => {
+                tracing::warn!(count, %error, "claims could not be given back; they are kept")
+            }
+            Err(error) => {
+                self.claimed.clear();
+                tracing::warn!(count, %error, "claims could not be given back: they last until their lease ends");
+            }
         }
     }
 
@@ -171,16 +182,16 @@ impl<C: Claims + Clone> StoreLane<C> {
     async fn idle(&mut self) -> Result<(), StoreError> {
         let claims = self.finisher.claims();
         let due = claims.next_due(self.names.clone()).await?;
-        let wait = match due {
-            Some(due) => {
-                due.since(self.clock.now()).clamp(SHORTEST_POLL, self.poll.max(SHORTEST_POLL))
-            }
-            None => self.poll.max(SHORTEST_POLL),
-        };
+        let longest = self.poll.max(SHORTEST_POLL);
+        let left = due.map_or(longest, |due| due.since(self.clock.now()).min(longest));
+        let wait = left.max(self.doubt);
+        // Due by our clock and not by the store's, which has given nothing: believed less each time.
+        self.doubt = if wait > left { longest.min(2 * self.doubt) } else { SHORTEST_POLL };
         tokio::select! {
             () = sleep(wait) => {}
-            () = self.waker.notified() => {}
+            () = self.waker.notified() => self.doubt = SHORTEST_POLL,
             heard = claims.due_elsewhere(self.names.clone(), self.heard) => {
+                self.doubt = SHORTEST_POLL;
                 self.heard = heard?;
                 // Where much happens, it is not asked for each.
                 sleep(SHORTEST_POLL).await;
@@ -220,6 +231,8 @@ impl<C: Claims + Clone> Source for StoreLane<C> {
             }
             if self.claimed.is_empty() {
                 self.idle().await.map_err(failed)?;
+            } else {
+                self.doubt = SHORTEST_POLL;
             }
         }
     }

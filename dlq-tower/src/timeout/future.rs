@@ -9,6 +9,7 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
 
+use crate::catch_panic::discard;
 use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback, classified};
 
 pin_project! {
@@ -78,7 +79,8 @@ where
         }
         let timer = this.timer.as_mut().as_pin_mut().expect("the timer was armed above");
         ready!(timer.poll(cx));
-        this.inner.set(None);
+        // What was cut off may panic when it is dropped; one failure is enough.
+        discard(|| this.inner.set(None));
         let message = format!("the handler ran longer than its timeout of {limit:?}");
         let failure = Failure::new(ErrorClass::Transient, Cause::Timeout, "timeout", &message)
             .timed(this.clock.now(), limit);

@@ -36,7 +36,7 @@
 //!
 //! The handler's future is dropped where it last waited, and the attempt fails with cause `timeout`, transient. What
 //! the handler had already asked a remote service to do **may still happen**: a request that was sent is not called
-//! back. Make such an effect idempotent at the remote side, or write effect and idempotency mark in one transaction.
+//! back. A panic while it is dropped changes nothing more. Make such an effect idempotent at the remote side, or write effect and idempotency mark in one transaction.
 //!
 //! A handler that computes without ever waiting cannot be cut off.
 //!

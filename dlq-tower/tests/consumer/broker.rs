@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub(crate) lose_leases: bool,
     /// What is given back comes again as the same delivery, as it does from a log.
     pub(crate) keeps_deliveries: bool,
+    /// What is given back comes again as a first delivery.
+    pub(crate) forgets_deliveries: bool,
     pub(crate) errors: VecDeque<TransportErrorKind>,
     pub(crate) panics: bool,
     pub(crate) ends: bool,
@@ -253,6 +255,9 @@ impl ScriptSettle {
         if world.keeps_deliveries && how == "deferred" {
             let before = entry.delivery.deliveries() - 1;
             entry.delivery = entry.delivery.clone().with_deliveries(before);
+        }
+        if world.forgets_deliveries && how == "deferred" {
+            entry.delivery = entry.delivery.clone().with_deliveries(0);
         }
         entry.at = match disposition {
             // A time that cannot be said is never.

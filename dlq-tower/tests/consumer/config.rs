@@ -26,6 +26,18 @@ async fn a_consumer_needs_a_handler_and_a_place_for_letters() {
     assert!(refused(schedule).contains("the schedule is enabled"));
 }
 
+/// What waits for a retry in the store would die there, and everything else in the sink.
+#[tokio::test]
+async fn letters_in_two_places_are_refused() {
+    let consumer = || Consumer::builder(Broker::new().source()).handler(work());
+    let error = refused(consumer().dead_letters(Store::new()).sink(Store::new()));
+    assert!(error.contains("`dead_letters` and `sink` are both set"), "{error}");
+    assert!(error.contains("routing.feed(name, sink)"), "{error}");
+    let with_copies = consumer().dead_letters(Store::new());
+    let with_copies = with_copies.routing(|routing| routing.feed("copies", Store::new()));
+    assert!(with_copies.build().is_ok());
+}
+
 #[tokio::test]
 async fn numbers_that_make_no_sense_are_refused() {
     let source =

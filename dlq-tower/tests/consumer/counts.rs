@@ -131,6 +131,33 @@ async fn g3_crash_marks_stay_until_the_broker_knows_of_the_death() {
     }
 }
 
+/// Some sources count anew what is given back to them. By its count it would run in place, like any other.
+#[tokio::test(start_paused = true)]
+async fn g3_what_was_convicted_is_not_run_where_its_deliveries_are_forgotten() {
+    // Enough others for those behind a suspect to have begun.
+    let (broker, store, log) = (Broker::with(200), Store::new(), Log::default());
+    marked(&broker, &store, 2).await;
+    store.fail("put", 4, StoreErrorKind::Unavailable);
+    broker.set(|world| world.forgets_deliveries = true);
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        if position(&delivery) == 0 {
+            noted.note(seen(&delivery));
+        }
+        std::future::ready(())
+    });
+    let work = work.policy(RetryPolicy::new().with_max_crashes(2));
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.settled_as("deferred"), [0; 4]);
+    assert_eq!(broker.settled_as("dead"), [0]);
+    assert_eq!(log.lines(), [""; 0], "it was not run");
+}
+
 /// A stop cuts off the write of its letter: the next process must not run it either.
 #[tokio::test(start_paused = true)]
 async fn g3_crash_marks_stay_when_a_stop_cuts_off_the_letter() {

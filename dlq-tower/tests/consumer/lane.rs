@@ -1,11 +1,12 @@
 //! The store lane by itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims, Sink};
 use dlq_core::{
     Delivery, Disposition, Lane, Message, Origin, Position, RetryLane, Settle, Source, Status,
-    StoreErrorKind, TransportErrorKind,
+    StoreErrorKind, TokioClock, TransportErrorKind,
 };
 use dlq_tower::store_lane::StoreLane;
 use futures_util::future::join_all;
@@ -17,6 +18,11 @@ use crate::support::{SECOND, soon};
 
 /// A store in which so many retry records are due.
 pub(crate) async fn due(count: u64) -> Store {
+    due_in(Duration::ZERO, count).await
+}
+
+/// One in which they will be.
+async fn due_in(after: Duration, count: u64) -> Store {
     let store = Store::new();
     for position in 0..count {
         let origin = Origin::new("script", "orders", Position::Offset(position));
@@ -24,7 +30,7 @@ pub(crate) async fn due(count: u64) -> Store {
         let escalation = dlq_core::Escalation {
             delivery,
             consumer: "orders.handle".into(),
-            due: store.clock.now(),
+            due: store.clock.now().after(after),
             history: dlq_core::History::new(),
             attempts: 1,
         };
@@ -118,6 +124,21 @@ async fn it_waits_until_something_is_due_and_can_be_woken() {
     let begun = Instant::now();
     assert!(soon(next).await.unwrap().is_some());
     assert!(begun.elapsed() < SECOND);
+}
+
+/// What is due is due by the store's clock, whatever the machine's says.
+#[tokio::test(start_paused = true)]
+async fn a_lane_whose_clock_is_ahead_does_not_ask_without_end() {
+    let store = due_in(3600 * SECOND, 1).await;
+    let ahead = Arc::new(TokioClock::starting_at(store.clock.now().after(7200 * SECOND)));
+    let mut lane = lane(&store).clock(ahead);
+    let mut next = Box::pin(lane.next());
+    let until = Instant::now() + 3500 * SECOND;
+    assert!(tokio::time::timeout_at(until, &mut next).await.is_err());
+    let asked = store.calls("claim");
+    assert!((3000..4000).contains(&asked), "once per poll: {asked}");
+    assert!(soon(next).await.unwrap().is_some());
+    assert!(until.elapsed() < 102 * SECOND, "no later than a poll");
 }
 
 /// Somebody else claimed it meanwhile: their outcome counts, ours changes nothing and is no error.

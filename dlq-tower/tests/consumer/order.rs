@@ -136,3 +136,36 @@ async fn g5_a_stop_gives_a_key_back_in_order() {
     running.finish().await;
     assert_eq!(log.lines(), ["0", "1", "2"]);
 }
+
+/// G6: another one has it, or will have it. Its outcome here would count for nothing, and its run come beside theirs.
+#[tokio::test(start_paused = true)]
+async fn g6_what_is_lost_while_it_waits_is_not_run() {
+    // In the line of its key, and for its turn behind a suspect.
+    for (keys, deliveries, runs) in
+        [(["a", "a"], 0, ["0", "0", "1"]), (["a", "b"], 2, ["0", "1", "0"])]
+    {
+        let (broker, store, log) = (keyed(&keys), Store::new(), Log::default());
+        broker.set(|world| world.lease = Some(9 * SECOND)).handed_out(0, deliveries);
+        let seen = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            seen.note(position(&delivery));
+            sleep(60 * SECOND)
+        });
+        let work = work.order_by(|delivery: &Delivery| delivery.message().key().cloned());
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone());
+        let running = Running::start(consumer.build().unwrap());
+        broker.until(|world| world.fetched == 2).await;
+        log.until(|lines| lines.len() == 1).await;
+        broker.set(|world| world.lose_leases = true);
+        // Two of its leases end meanwhile.
+        sleep(25 * SECOND).await;
+        broker.set(|world| world.lose_leases = false);
+        broker.until_empty().await;
+        running.finish().await;
+        assert_eq!(log.lines(), runs, "what runs goes on, what waits is run where it is");
+        assert_eq!(broker.settled_as("succeeded").len(), 2);
+    }
+}

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use dlq_core::idempotency::Idempotency;
+use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::store::Schedule;
-use dlq_core::{Delivery, Reason, RetryPolicy, Status};
+use dlq_core::{Delivery, Reason, RetryPolicy, Status, StoreErrorKind};
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::{Instant, sleep};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::support::{Running, SECOND, policy, position};
+use crate::keys::Durable;
+use crate::support::{Log, Running, SECOND, policy, position};
 
 fn protection() -> OutagePolicy {
     OutagePolicy::new().with_minimum(10).with_ratio(0.5).with_pause(5 * SECOND, 40 * SECOND)
@@ -93,6 +96,57 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     assert!(letters.iter().all(|letter| letter.crashes == 0));
 }
 
+/// The layer counts each attempt at once, and knows nothing of outages: what it has counted is taken back.
+#[tokio::test(start_paused = true)]
+async fn g10_an_outage_counts_no_attempt_at_a_key() {
+    attempts_at(MemoryIdempotency::new()).await;
+    attempts_at(Durable::new(Duration::ZERO)).await;
+}
+
+async fn attempts_at(keys: impl Idempotency + Clone) {
+    let (broker, store, log) = (Broker::with(40), Store::new(), Log::default());
+    let dependency = Dependency::default();
+    let (works, seen) = (Arc::clone(&dependency.works), log.clone());
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let (works, seen) = (works.load(Ordering::Relaxed), seen.clone());
+        async move {
+            if works {
+                seen.note(format!("{}: {}", position(&delivery), delivery.attempt()));
+                // One failure of its own each.
+                if delivery.attempt() > 1 {
+                    return Ok(());
+                }
+            }
+            Err(HandlerError::msg("connection refused"))
+        }
+    });
+    let key = |delivery: &Delivery| position(delivery).to_string();
+    let work = work.policy(policy(2, SECOND)).idempotency(keys).idempotency_key(key);
+    let work = work.clock(store.clock.clone()).build().unwrap();
+    let outage = protection().with_ratio(1.0).with_probes(2);
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let consumer = consumer.clock(store.clock.clone()).outage(outage);
+    let consumer = consumer.build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    let written = store.letters().await.len();
+    sleep(300 * SECOND).await;
+    let deferred = broker.settled_as("deferred");
+    assert!(deferred.len() > 31, "in hand when it began, and probes: {deferred:?}");
+    dependency.repair();
+    broker.until_empty().await;
+    let report = running.stop().await;
+    assert_eq!((report.dead as usize, store.letters().await.len()), (written, written), "{report}");
+    for position in deferred {
+        let runs = [format!("{position}: 1"), format!("{position}: 2")];
+        let of_it = format!("{position}: ");
+        let seen: Vec<_> =
+            log.lines().into_iter().filter(|line| line.starts_with(&of_it)).collect();
+        assert_eq!(seen, runs);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_fetched_during_a_pause() {
     let (broker, store, dependency) = (Broker::with(100), Store::new(), Dependency::default());
@@ -112,6 +166,44 @@ async fn nothing_is_fetched_during_a_pause() {
     assert_eq!(opened.elapsed().as_secs(), 5);
     running.finish().await;
     assert_eq!(broker.held(), 0, "all were given back");
+}
+
+/// A deploy in the middle of an outage: the probes that have failed are no more at fault than those before.
+#[tokio::test(start_paused = true)]
+async fn g10_a_stop_while_probes_are_out_buries_nothing() {
+    let (broker, store, dependency) = (Broker::with(1), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let consumer = consumer(&broker, &store, work).outage(protection().with_minimum(1));
+    let consumer = consumer.build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    sleep(6 * SECOND).await;
+    assert_eq!(dependency.calls(), 2, "a probe has failed, and waits for others");
+    let report = running.stop().await;
+    assert_eq!((report.dead, report.deferred), (0, 2), "{report}");
+    assert!(store.letters().await.is_empty());
+}
+
+/// A suspect runs alone, and its failure is judged beside others: else it would hold up the very probe that it waits for.
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_among_the_probes_does_not_hold_up_the_others() {
+    let (broker, store, dependency) = (Broker::with(1), Store::new(), Dependency::default());
+    broker.handed_out(0, 9);
+    dependency.repair();
+    let work = dependency.handler(RetryPolicy::never(), &store, Some(0));
+    let outage = protection().with_minimum(1).with_probes(2);
+    let consumer = consumer(&broker, &store, work).outage(outage).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    broker.publish("");
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.settled_as("succeeded"), [1]);
+    assert_eq!(broker.settled_as("dead"), [0], "it is itself at fault");
+    let last = broker.world().settled.last().unwrap().at;
+    assert_eq!(last.as_secs(), 5, "after the first pause there was no other");
 }
 
 /// A probe that fails while another succeeds has failed by itself: it counts, and it does not keep the circuit open.
@@ -186,6 +278,13 @@ async fn the_automatic_schedule_waits_for_the_end_of_an_outage() {
 /// A claim whose lease ended in our hands would count as a crash of its message.
 #[tokio::test(start_paused = true)]
 async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
+    // Those that wait in the lane are given back; also where the store does not answer the first time.
+    for refusals in [0, 1] {
+        letters_wait_out_an_outage(refusals).await;
+    }
+}
+
+async fn letters_wait_out_an_outage(refusals: u32) {
     let (broker, store, dependency) = (Broker::with(40), Store::new(), Dependency::default());
     // Letters of an earlier outage, all sent back at once.
     let work = dependency.handler(RetryPolicy::never(), &store, None);
@@ -201,10 +300,13 @@ async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
     running.finish().await;
     let _ = store.replay().await;
 
-    let consumer = consumer(&broker, &store, work).claim_lease(6 * SECOND).build().unwrap();
+    let consumer =
+        consumer(&broker, &store, work).claim_lease(6 * SECOND).max_in_hand(64).build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);
     health.wait_for(|health| health.outage).await.unwrap();
+    sleep(SECOND).await;
+    store.fail("finish", refusals, StoreErrorKind::Unavailable);
     sleep(600 * SECOND).await;
     dependency.repair();
     while store.statuses().await.contains(&Status::Replaying)
@@ -216,6 +318,7 @@ async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
     let letters = store.letters().await;
     assert_eq!(letters.len(), 40);
     assert!(letters.iter().all(|letter| letter.crashes == 0), "no process died");
+    assert_eq!(store.calls("begin"), 0, "and nobody is suspected of it");
     let again = letters.iter().filter(|letter| letter.generation > 0).count();
     assert!(again < 10, "no more died again than it took to notice: {again}");
 }

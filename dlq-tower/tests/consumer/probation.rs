@@ -114,6 +114,27 @@ async fn g3_a_message_that_kills_the_process_dies_and_its_neighbours_do_not() {
     assert_eq!(broker.settled_as("dead"), [1]);
 }
 
+/// Its run has ended, and a letter may take as long as its store.
+#[tokio::test(start_paused = true)]
+async fn g4_nobody_waits_for_the_letter_of_a_suspect() {
+    for permanent in [true, false] {
+        let (broker, store) = (Broker::with(2), Store::new());
+        broker.handed_out(0, 2);
+        store.slow(60 * SECOND);
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let error = HandlerError::msg("refused");
+            let error = if permanent { error.permanent() } else { error };
+            std::future::ready(if position(&delivery) == 0 { Err(error) } else { Ok(()) })
+        });
+        let work = work.derived().policy(RetryPolicy::never()).build().unwrap();
+        let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+        let running = Running::start(consumer.build().unwrap());
+        broker.until_empty().await;
+        running.finish().await;
+        assert_eq!(broker.settled(), [(1, "succeeded"), (0, "dead")]);
+    }
+}
+
 /// What we gave back ourselves explains a delivery: an outage must not put a backlog on probation.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_was_given_back_is_no_suspect() {

@@ -1,6 +1,9 @@
 //! Attacks on single layers.
 
-use dlq_core::{Classification, Delivery, Message, StoreErrorKind};
+use std::time::Duration;
+
+use dlq_core::policy::{Backoff, Delays, RetryPolicy};
+use dlq_core::{Classification, Delivery, Message, Reason, StoreErrorKind};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::dead_letter::DeadLetterLayer;
 use dlq_tower::idempotency::IdempotencyLayer;
@@ -32,6 +35,29 @@ async fn g1_what_confirmed_one_message_does_not_confirm_another_of_its_identity(
     assert_eq!(sink.calls(), [1, 1], "the second message is written before it is settled");
     let _ = call(&service, first).await.unwrap();
     assert_eq!(sink.calls(), [1, 1], "what confirmed the first is still known");
+}
+
+/// A table of delays that is too short, say.
+#[derive(Debug)]
+struct Table;
+
+impl Delays for Table {
+    fn delay(&self, attempt: u32, _: u64) -> Option<Duration> {
+        Some([secs(1)][attempt as usize - 1])
+    }
+}
+
+/// The delays are the user's, and stand outside the panic guard, too.
+#[tokio::test(start_paused = true)]
+async fn g3_a_message_whose_delay_panics_has_no_attempt_left() {
+    let handler = Handler::always(down());
+    let judge: fn(&Fail) -> Classification = judge;
+    let inner = ClassifyLayer::new(judge).layer(handler.clone());
+    let policy = RetryPolicy::new().with_max_attempts(5).with_backoff(Backoff::custom(Table));
+    let service = RetryLayer::new(policy).layer(inner);
+    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it lives") };
+    assert_eq!((dead.reason, dead.attempts, handler.runs()), (Reason::Exhausted, 2, 2));
+    assert_eq!(dead.history.last().unwrap().message(), "the provider is down");
 }
 
 /// G9: the function that reads the key is the user's, and stands outside the panic guard.

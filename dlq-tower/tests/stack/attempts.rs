@@ -8,7 +8,8 @@ use dlq_core::{Cause, Delivery, ErrorClass};
 use dlq_tower::catch_panic::CatchPanicLayer;
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
-use dlq_tower::stage::Done;
+use dlq_tower::retry::RetryLayer;
+use dlq_tower::stage::{Done, Verdict};
 use dlq_tower::timeout::TimeoutLayer;
 use tokio::time::Instant;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -148,6 +149,22 @@ async fn what_is_cut_off_is_dropped_before_the_failure_is_reported() {
     let outcome = (&mut running).await;
     assert!(outcome.is_err());
     assert_eq!(Arc::strong_count(&alive), 2, "the handler keeps one, its future none");
+}
+
+/// It would be no failure at all: no attempt would be counted, and the message come again without end.
+#[tokio::test(start_paused = true)]
+async fn g3_what_panics_while_it_is_cut_off_has_failed_of_its_timeout() {
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new(policy(2, secs(1))))
+        .layer(TimeoutLayer::new(secs(1)))
+        .layer(CatchPanicLayer::new())
+        .layer(ClassifyLayer::new(judge))
+        .service(service_fn(|_: Delivery| async {
+            let _held = Grenade;
+            std::future::pending::<Result<(), Fail>>().await
+        }));
+    let Verdict::Dead(dead) = verdict(&service, delivery(1)).await else { panic!("it lives") };
+    assert_eq!((dead.cause, dead.attempts), (Some(Cause::Timeout), 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::idempotency::{
     BoxIdempotency, Idempotency, IdempotencyClaim, IdempotencyToken, Release,
 };
-use dlq_core::{Reason, StoreError, StoreErrorKind};
+use dlq_core::{Clock, Reason, StoreError, StoreErrorKind, Timestamp};
 use dlq_tower::classify::{Classify, ClassifyLayer};
 use dlq_tower::idempotency::IdempotencyLayer;
 use dlq_tower::retry::RetryLayer;
@@ -263,6 +263,31 @@ async fn claims_that_ended_without_a_word_are_crashes() {
     }
 }
 
+/// A clock that somebody sets.
+#[derive(Debug)]
+struct Set(Mutex<Timestamp>);
+
+impl Clock for Set {
+    fn now(&self) -> Timestamp {
+        *self.0.lock().unwrap()
+    }
+}
+
+/// Whoever is at the key extends it by the new time; what waits for them would not know of it for as long as it was.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_makes_nobody_wait_longer_than_a_lease() {
+    let clock = Arc::new(Set(Mutex::new(start())));
+    let store = MemoryIdempotency::new().with_clock(clock.clone());
+    let (layer, handler) = (keyed(&store), Handler::default());
+    let service = once(&layer, &handler);
+    let _held = claim(&store).await;
+    *clock.0.lock().unwrap() = start().before(secs(7200));
+    let outcome = call(&service, delivery(1)).await.unwrap_err();
+    assert!(matches!(outcome, Setback::Deferred { after, .. } if after <= secs(30)), "{outcome:?}");
+    let left = layer.upkeep().start_over(&delivery(1)).await.unwrap();
+    assert!(left.is_some_and(|left| left <= secs(30)), "{left:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_sees_how_often_it_crashed() {
     for (store, layer) in both() {
@@ -357,6 +382,68 @@ async fn a_success_stays_a_success_when_its_mark_cannot_be_written() {
     assert_eq!(store.extended.load(SeqCst), 2, "tried again after a failed extension");
     assert_eq!(store.completed.load(SeqCst), 1);
     failed(call(&service, delivery(2)).await.unwrap_err());
+}
+
+/// Does not answer for a while when a claim ends.
+#[derive(Clone, Debug)]
+struct Passing {
+    memory: MemoryIdempotency,
+    left: Arc<AtomicU32>,
+}
+
+impl Passing {
+    fn answers(&self) -> bool {
+        self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err()
+    }
+}
+
+impl Idempotency for Passing {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        self.memory.claim(consumer, key, lease).await
+    }
+    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
+        self.memory.extend(token, lease).await
+    }
+    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
+        if self.answers() { self.memory.complete(token, keep).await } else { no_answer() }
+    }
+    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
+        if self.answers() { self.memory.release(token, release).await } else { no_answer() }
+    }
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        self.memory.purge(limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_out_for_a_while_hears_of_it_later() {
+    let store = Passing { memory: memory(), left: Arc::new(AtomicU32::new(3)) };
+    let layer = keyed(&store);
+    let handler = Handler::new([Act::Succeed]);
+    let service = once(&layer, &handler);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(call(&service, delivery(1)).await.unwrap(), Done::Succeeded);
+    assert_eq!(begun.elapsed(), Duration::ZERO, "nobody waits for it");
+    layer.drained().await;
+    tokio::time::sleep(secs(60)).await;
+    let again = call(&service, delivery(1)).await.unwrap();
+    assert_eq!((again, handler.runs()), (Done::Duplicate, 1), "past the lease");
+
+    let store = Passing { memory: memory(), left: Arc::new(AtomicU32::new(3)) };
+    let layer = keyed(&store);
+    let service = once(&layer, &Handler::new([Act::Fail(down())]));
+    failed(call(&service, delivery(1)).await.unwrap_err());
+    layer.drained().await;
+    let free = claim(&store.memory).await;
+    assert!(
+        matches!(free, IdempotencyClaim::New { attempts: 1, crashes: 0, .. }),
+        "an attempt, and no crash: {free:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ const WALKED: u32 = 64;
 /// Delays of the user's own making.
 pub trait Delays: fmt::Debug + Send + Sync {
     /// The delay after attempt `attempt` (counted from 1) failed; `None` to give up. The same arguments must always
-    /// give the same answer: the delay that is slept is the delay that is logged.
+    /// give the same answer: the delay that is slept is the delay that is logged. A panic gives up, too.
     fn delay(&self, attempt: u32, seed: u64) -> Option<Duration>;
 }
 

@@ -9,8 +9,8 @@ impl Sink for MemoryStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
         let now = self.now();
         let mut world = self.world();
-        let born = |letter| DeadLetter { state: rules::born(now), ..letter };
-        Ok(letters.into_iter().map(|letter| world.bury(born(letter), now)).collect())
+        let put = |letter| world.bury(rules::put(letter, now), now);
+        Ok(letters.into_iter().map(put).collect())
     }
 }
 

@@ -67,6 +67,17 @@ pub struct Sent {
     pub times: u32,
 }
 
+impl Sent {
+    /// Says so of a letter of which nothing is said yet.
+    pub fn mark(&self, state: &mut LetterState) {
+        state.status = Status::Sent;
+        state.replays = state.replays.saturating_add(self.times);
+        state.retry_count = state.retry_count.saturating_add(self.times);
+        state.updated_at = self.at;
+        state.last_retry_at = Some(self.at);
+    }
+}
+
 /// The letters of a broker as they stood when they were read: several copies are one letter, the latest death counts,
 /// and no bytes are lost.
 #[derive(Clone, Debug)]
@@ -124,12 +135,8 @@ impl<P> Collapsed<P> {
             let death = row.letter.death();
             let state = &mut row.letter.state;
             *state = row.base.clone();
-            if let Some(Sent { at, times }) = sent(&death) {
-                state.status = Status::Sent;
-                state.replays = state.replays.saturating_add(times);
-                state.retry_count = state.retry_count.saturating_add(times);
-                state.updated_at = at;
-                state.last_retry_at = Some(at);
+            if let Some(sent) = sent(&death) {
+                sent.mark(state);
             }
         }
     }

@@ -136,6 +136,24 @@ fn a_letter_that_we_sent_back_and_that_died_there_again_is_the_same_letter() {
 }
 
 #[test]
+fn a_letter_of_the_protocol_that_we_sent_back_and_that_died_there_again_is_the_same_letter() {
+    let first = read(&told());
+    let again = replayed(&first)
+        .with("error.class", "permanent")
+        .with("error.message", "no such account")
+        .with("retry.count", "1");
+    assert_eq!(of(&again), Some(Dialect::Protocol));
+    let letter = read(&again);
+    assert_eq!((letter.id, letter.generation, letter.state.replays), (first.id, 1, 1));
+    assert_eq!((&letter.origin, &*letter.error()), (&first.origin, "no such account"));
+    assert_eq!((letter.class, letter.attempts), (ErrorClass::Permanent, 2));
+    assert_producers(&letter, &told(), &[]);
+    let mut copied = again;
+    copied.value = Some(Bytes::from_static(b"another message"));
+    assert_eq!(of(&copied), None, "headers that were copied onto another message");
+}
+
+#[test]
 fn a_replay_tells_the_birth_where_the_dialect_does_not() {
     let poisoned = |record: Record| {
         record

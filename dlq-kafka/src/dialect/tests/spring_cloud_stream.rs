@@ -140,3 +140,13 @@ fn a_payload_that_only_begins_like_embedded_headers_is_kept_as_it_is() {
         assert_eq!(read(&record).message.payload(), record.value.as_ref());
     }
 }
+
+#[test]
+fn g8_a_payload_that_begins_so_is_kept_where_the_headers_are_real_ones() {
+    let producers = embedded(&[("contentType", "1")], b"x");
+    for payload in [&b"\xff\0abc"[..], b"\xff\0", &producers] {
+        let record = Record { value: Some(payload.to_vec().into()), ..dead("x") };
+        assert_eq!(of(&record), Some(Dialect::SpringCloudStream));
+        assert_eq!(read(&record).message.payload(), record.value.as_ref());
+    }
+}

@@ -15,6 +15,7 @@ use super::super::send::REPLAYING;
 use super::{ASKING, some};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::groups::Groups;
 use crate::reach::{self, Heard};
 
 /// Topics, and a group that has read them.
@@ -33,12 +34,15 @@ pub(super) async fn find(
     let found = aside(ASKING * 4, move || Readers::find(&brokers, &topics)).await;
     let unknown = "which groups read these topics is not known";
     match found {
-        Some(Ok(Readers { readers, unasked, why })) => {
+        Some(Ok(Readers { readers, silent, unasked, why })) => {
             let others = |(topic, group): &Reader| {
                 owners.get(topic).is_some_and(|owners| owners.iter().any(|owner| owner != group))
             };
             let others = readers.into_iter().filter(others);
             plan.hearers = others.map(|(stream, consumer)| Hearer { stream, consumer }).collect();
+            plan.notes.extend(
+                silent.map(|why| format!("whether more groups hear them is not known: {why}")),
+            );
             if !unasked.is_empty() {
                 let groups = some(&unasked);
                 plan.notes.push(format!(
@@ -60,6 +64,8 @@ pub(super) async fn find(
 #[derive(Default)]
 struct Readers {
     readers: BTreeSet<Reader>,
+    /// Why there may be more groups than were asked, if so.
+    silent: Option<String>,
     /// Groups that could not be asked, and why one of them could not.
     unasked: BTreeSet<String>,
     why: Option<String>,
@@ -67,11 +73,11 @@ struct Readers {
 
 impl Readers {
     fn find(brokers: &Brokers, topics: &[String]) -> Result<Self, SetupError> {
-        let answered = |error: KafkaError| SetupError::answered("ask for consumer groups", error);
-        let begun = Instant::now();
+        let answered =
+            |error: KafkaError| SetupError::answered("ask for the topics that groups read", error);
+        let groups = Groups::all(brokers)?;
+        let (begun, silent) = (Instant::now(), groups.unknown());
         let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
-        let groups =
-            reach::patiently(|| client.fetch_group_list(None, ASKING)).map_err(answered)?;
         let mut asked = TopicPartitionList::new();
         for topic in topics {
             let metadata = client.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
@@ -79,8 +85,8 @@ impl Readers {
                 asked.add_partition(topic, partition.id());
             }
         }
-        let mut found = Self::default();
-        for group in groups.groups().iter().map(|group| group.name()) {
+        let mut found = Self { silent, ..Self::default() };
+        for group in groups.iter().map(|group| group.name()) {
             if begun.elapsed() > ASKING {
                 found.unasked.insert(group.to_owned());
                 continue;

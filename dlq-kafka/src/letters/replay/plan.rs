@@ -1,13 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use dlq_core::StoreError;
 use dlq_core::replay::{ReplayPlan, Skipped};
+use dlq_core::{Filter, StoreError};
 use futures_util::{StreamExt as _, stream};
 
 use super::super::send::{KafkaTarget, REPLAYING, Shipment, refused};
 use super::super::snapshot::{Place, Row, Snapshot};
 use super::{Agreed, KafkaReplay, hearers, readers};
+use crate::dialect::{Gap, UNREADABLE_HEADERS};
 use crate::error::SetupError;
 use crate::ladder::is_topic;
 
@@ -51,6 +52,15 @@ impl KafkaReplay {
             *plan.skipped.entry(*why).or_default() += 1;
         }
         self.note_strangers(&selected, &mut plan.notes);
+        self.note_undated(&snapshot, &mut plan.notes);
+        let headless = |row: &&&Row| row.letter.attributes.contains_key(UNREADABLE_HEADERS);
+        let headless = selected.send.iter().filter(headless).count();
+        if headless > 0 {
+            plan.notes.push(format!(
+                "{headless} letters have headers whose names are not UTF-8, which the client does not give out (see the \
+                 attribute `{UNREADABLE_HEADERS}`); their messages are sent without them"
+            ));
+        }
         // By topic, whose letters go there.
         let mut owners: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for row in &selected.send {
@@ -60,8 +70,8 @@ impl KafkaReplay {
         }
         let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
         plan.notes.extend(closed.map(|why| format!("{why}; the letters that go there will fail")));
-        let unclear = |row: &&Row| snapshot.unclear.get(&row.letter.death());
-        let unclear = selected.send.iter().filter_map(unclear);
+        let unclear =
+            selected.send.iter().filter_map(|row| snapshot.sent.unclear(&row.letter.death()));
         plan.notes.extend(unclear.take(SAMPLE).map(|why| format!("{why}; the letter will fail")));
         if matches!(self.target, KafkaTarget::Handler(_)) {
             owners.retain(|topic, _| shipment.topics.get(topic).is_some_and(Result::is_ok));
@@ -156,7 +166,7 @@ impl KafkaReplay {
         rows.sort_unstable_by_key(|row| row.place);
         let mut selected = Selected::default();
         for row in rows {
-            let mark = snapshot.marks.get(&row.letter.death());
+            let mark = snapshot.sent.marks().get(&row.letter.death());
             let why = self.rules.skipped(&row.letter, mark.map(|mark| mark.operation));
             if let Some(why) = why.or_else(|| shipment.topic_for(&row.letter).err()) {
                 selected.skip.push((row, why));
@@ -167,6 +177,21 @@ impl KafkaReplay {
             }
         }
         selected
+    }
+
+    /// Says which letters the bounds of time have left out though nobody knows when they died.
+    fn note_undated(&self, snapshot: &Snapshot, notes: &mut Vec<String>) {
+        let mut whenever: Filter = self.filter.clone();
+        (whenever.since, whenever.until) = (None, None);
+        let is_left_out =
+            |row: &&Row| Gap::DiedAt.is_in(&row.letter) && !self.filter.matches(&row.letter);
+        let undated = snapshot.letters.matching(&whenever).filter(is_left_out).count();
+        if undated > 0 {
+            notes.push(format!(
+                "{undated} more letters do not say when they died, and their messages are older or younger than the bounds of \
+                 time; choose them by `--offsets` instead (`KafkaLetters::with_range`)"
+            ));
+        }
     }
 
     /// Says of letters of other clusters how they can be sent.

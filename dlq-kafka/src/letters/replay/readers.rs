@@ -13,7 +13,7 @@ use super::hearers::committed;
 use super::{ASKING, some};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::reach;
+use crate::groups::Groups;
 
 /// What is to be said of these topics and the groups whose letters go there: a ladder that a consumer had once may still be
 /// there, and nobody reads it.
@@ -55,9 +55,8 @@ fn note(brokers: &Brokers, topic: &str, group: &str) -> Result<Option<String>, S
     let what = format!("ask for group `{group}`");
     let answered = |error: KafkaError| SetupError::answered(&what, error);
     let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
-    let found = reach::patiently(|| client.fetch_group_list(Some(group), ASKING));
-    let found = found.map_err(answered)?;
-    let found = found.groups().iter().find(|found| found.name() == group);
+    let groups = Groups::named(brokers, group)?;
+    let found = groups.iter().find(|found| found.name() == group);
     // While it is shared out nobody has anything yet, and members of another kind do not say what they have.
     let members = found.filter(|found| found.state() == "Stable").map(|found| found.members());
     let given: Option<Vec<_>> = members
@@ -78,10 +77,13 @@ fn note(brokers: &Brokers, topic: &str, group: &str) -> Result<Option<String>, S
     let committed = committed(brokers, group, &asked)?;
     let has_read =
         committed.elements().iter().any(|of| of.offset().to_raw().is_some_and(|at| at >= 0));
-    Ok((!has_read).then(|| {
-        format!(
+    // One that is there may have read nothing yet.
+    let silent = groups.unknown().filter(|_| found.is_none());
+    Ok((!has_read).then(|| match silent {
+        Some(why) => format!("whether group `{group}` reads `{topic}` is not known: {why}"),
+        None => format!(
             "group `{group}` is not there, and has never read `{topic}`: is it called so, and is that a stage of its ladder?"
-        )
+        ),
     }))
 }
 

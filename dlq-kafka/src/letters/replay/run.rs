@@ -90,7 +90,7 @@ impl KafkaReplay {
             shipment,
             report: ReplayReport::default(),
             tell,
-            marks: &snapshot.marks,
+            marks: snapshot.sent.marks(),
             rows: selected.send.into(),
             parts: VecDeque::new(),
             unsure: HashSet::new(),

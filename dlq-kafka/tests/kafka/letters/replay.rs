@@ -4,9 +4,10 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dlq_core::store::Letters;
-use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
+use dlq_core::{Filter, OperationId, PageRequest, Status, StoreErrorKind, Timestamp};
+use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaTarget, Ladder, ReplayOutcome, ScanRange, Skipped};
+use dlq_kafka::{KafkaReplay, KafkaTarget, Ladder, ReplayOutcome, ScanRange, Skipped};
 use dlq_testkit::fixtures::died_again;
 use tokio::sync::Notify;
 
@@ -282,6 +283,34 @@ async fn a_plan_says_what_would_be_done_and_changes_nothing() {
     assert_eq!(report.unwrap().sent, plan.letters);
     assert!(meanwhile.letters < plan.letters, "{meanwhile:?}");
     assert_eq!(to_origin(&letters, 2).plan().await.unwrap().letters, 0);
+}
+
+/// Connect keeps the time of the message, and says none of the death.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_says_which_letters_bounds_of_time_have_left_out_though_nobody_knows_when_they_died()
+{
+    let Some(shop) = Shop::open("undated").await else { return };
+    let producer: FutureProducer = shop.config().create().unwrap();
+    for (offset, at) in [(1, 1_790_000_000_000), (2, 1_790_009_000_000)] {
+        let header = |key, value| Header { key, value: Some(value) };
+        let headers = OwnedHeaders::new()
+            .insert(header("__connect.errors.topic", shop.topic.as_str()))
+            .insert(header("__connect.errors.partition", "0"))
+            .insert(header("__connect.errors.offset", &offset.to_string()));
+        let record = FutureRecord::<[u8], _>::to(&shop.dlq).timestamp(at).headers(headers);
+        producer.send(record.payload("message"), PATIENCE).await.unwrap();
+    }
+    let planned = async |filter| {
+        let id = OperationId::of("ana", Timestamp::EPOCH, 1);
+        let to = KafkaTarget::Origin { keep_partition: false };
+        KafkaReplay::new(&shop.letters(), filter, to, id).plan().await.unwrap()
+    };
+    let since = |at| Filter::new().with_since(Timestamp::from_millis(at));
+    let plan = planned(since(1_790_005_000_000)).await;
+    assert_eq!(plan.letters, 1);
+    assert!(plan.notes.iter().any(|note| note.starts_with("1 more letters")), "{:?}", plan.notes);
+    let plan = planned(since(1_780_000_000_000)).await;
+    assert_eq!((plan.letters, plan.notes), (2, Vec::new()), "nothing was left out");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -44,7 +44,7 @@ fn coordinator(shop: &Shop) -> i32 {
     let hash =
         id.bytes().fold(0_i32, |hash, byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte)));
     // Of that topic there are five partitions here.
-    leader(shop, STATES, (hash & i32::MAX) % 5)
+    leader(shop, STATES, (hash.unsigned_abs() % 5).cast_signed())
 }
 
 /// The index of a broker among the nodes.

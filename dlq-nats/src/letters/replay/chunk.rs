@@ -13,6 +13,7 @@ use super::super::ledger::{Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
 use super::super::snapshot::Row;
 use super::run::Run;
+use super::term::Term;
 
 /// How many letters of a chunk are on their way at once.
 const IN_FLIGHT: usize = 256;
@@ -97,17 +98,17 @@ impl<'a> Run<'a> {
                 break;
             }
             record.claim = mine(self.stands(rows).await?);
-            let mut since = Instant::now();
+            let mut term = Term::begin(lease);
             let written = self.ledger.write(*index, &record, entry.revision).await?;
             let Some(mut revision) = written else { continue };
             let mut stuck = None;
             loop {
-                let (sent, ended) = self.bite(rows, since).await;
+                let (sent, ended) = self.bite(rows, term).await;
                 let broken = match ended {
                     Ended::Well => None,
                     Ended::Broken(error) => Some(error),
                     Ended::Later(error) => {
-                        let stuck = stuck.get_or_insert(since);
+                        let stuck = stuck.get_or_insert(term);
                         let is_over = sent.is_empty() && stuck.elapsed() >= PATIENCE;
                         (is_over && !self.cancel.is_cancelled()).then_some(error)
                     }
@@ -129,7 +130,7 @@ impl<'a> Run<'a> {
                     // Everything that was sent is marked, so that from here on another look begins.
                     record.claim = if goes_on { mine(self.stands(rows).await?) } else { None };
                 }
-                since = Instant::now();
+                term = Term::begin(lease);
                 let written = self.ledger.write(*index, &record, revision).await;
                 if let Some(error) = broken {
                     return Err(error);
@@ -147,16 +148,15 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Sends what can be sent in half of a lease that began at `since`; `rows` keeps what it did not come to. Returns
-    /// what was sent and confirmed, and how it ended; where it is broken something else may have been sent too.
-    async fn bite(&self, rows: &mut Vec<&'a Row>, since: Instant) -> (Vec<Death>, Ended) {
-        let until = since + self.replay.lease / 2;
+    /// Sends what can be sent in this term; `rows` keeps what it did not come to. Returns what was sent and confirmed,
+    /// and how it ended; where it is broken something else may have been sent too.
+    async fn bite(&self, rows: &mut Vec<&'a Row>, term: Term) -> (Vec<Death>, Ended) {
         let broken = self.cancel.child_token();
         let stopped = broken.clone();
         let stopped = async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
-                () = sleep_until(until) => {}
+                () = sleep_until(term.until()) => {}
             }
         };
         let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.place, *row)).collect();
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         let sending = letters
             .then(|read| self.admit(read))
             .take_until(stopped)
-            .map(|admitted| self.send_one(admitted, until))
+            .map(|admitted| self.send_one(admitted, term))
             .buffer_unordered(IN_FLIGHT);
         let mut sending = pin!(sending);
         let (mut sent, mut ended) = (Vec::new(), Ended::Well);
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
         }
         rows.retain(|row| open.contains_key(&row.place));
         let is_well = matches!(ended, Ended::Well) && !self.cancel.is_cancelled();
-        if is_well && Instant::now() < until {
+        if is_well && !term.is_over() {
             for row in rows.drain(..) {
                 self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
             }
@@ -218,21 +218,17 @@ impl<'a> Run<'a> {
     async fn send_one(
         &self,
         admitted: Result<Admitted<'a, '_>, StoreError>,
-        until: Instant,
+        term: Term,
     ) -> (u64, Step) {
         let Admitted { sequence, letter, room: _room } = match admitted {
             Ok(admitted) => admitted,
             Err(error) => return (0, Step::Broken(error)),
         };
-        if Instant::now() >= until || self.cancel.is_cancelled() {
+        if term.is_over() || self.cancel.is_cancelled() {
             return (sequence, Step::Late(None));
         }
-        let consumer = &letter.consumer;
-        if self.deaf.contains(consumer) {
-            let text = format!(
-                "consumer `{consumer}` does not read the retry stream, so that nobody would hear it; start it first"
-            );
-            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text);
+        if let Some(why) = self.hearing.lacks(&self.shipment, &letter) {
+            let error = StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(why);
             return (sequence, Step::Done(ReplayOutcome::Failed(error)));
         }
         let mut pause = FIRST_PAUSE;
@@ -243,9 +239,9 @@ impl<'a> Run<'a> {
                 Err(Unsent::Server(error)) => break Step::Broken(error),
                 Err(Unsent::Later(error)) if pause > LAST_PAUSE => break Step::Broken(error),
                 Err(Unsent::Later(error)) => {
-                    let again = until.min(Instant::now() + pause);
+                    let again = term.until().min(Instant::now() + pause);
                     let paused = self.cancel.run_until_cancelled(sleep_until(again)).await;
-                    if paused.is_none() || Instant::now() >= until {
+                    if paused.is_none() || term.is_over() {
                         break Step::Late(Some(error));
                     }
                     pause *= 2;

@@ -19,8 +19,8 @@
 //!   names are read from where they stood until the lease had ended: what has arrived is marked, in the same write that
 //!   claims the chunk anew, and only the rest is sent. That does not depend on how long ago it was. Messages that were
 //!   on their way all the same are refused by the server, within its duplicate window.
-//! - A process that is stopped and goes on later finds that its lease has ended, and sends nothing; its marks are
-//!   refused.
+//! - A process that is stopped and goes on later, alone or with its machine, finds that its lease has ended, and sends
+//!   nothing; its marks are refused.
 //!
 //! # What is not promised
 //!
@@ -34,9 +34,11 @@
 //! lease by more than a minute by its own clock, not at all.
 
 mod chunk;
+mod hearing;
 mod plan;
 mod reconcile;
 mod run;
+mod term;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

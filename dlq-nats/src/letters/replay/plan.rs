@@ -1,26 +1,29 @@
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer;
+use async_nats::jetstream::stream::Info;
 use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
-use dlq_core::{StoreError, StoreErrorKind, SubjectPattern};
-use futures_util::TryStreamExt;
+use dlq_core::{StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
+use super::hearing::{self, Hears, addressed};
+use super::reconcile::looks;
 use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
 use crate::home::Home;
 use crate::names::{is_subject, token};
 use crate::permissions;
-use crate::publish::unwritable;
 use crate::streams::find;
+use crate::subjects::covers;
 
 /// How many letters a plan shows.
 const SAMPLE: usize = 10;
+/// How large the headers of a message can be.
+const HEADERS: u64 = 64 * 1024;
 
 /// What is to be done with the letters that match, in the order of their stream.
 #[derive(Debug, Default)]
@@ -58,6 +61,7 @@ impl NatsReplay {
         plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
         self.permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
+        plan.notes.extend(self.forbidden_parts(&snapshot, &selected.send).await);
         let agreed = Agreed { created: snapshot.seen.created.clone(), last: selected.last() };
         *lock(&self.agreed) = Some(agreed);
         Ok(plan)
@@ -85,16 +89,21 @@ impl NatsReplay {
         rows: &[&Row],
         plan: &mut ReplayPlan,
     ) -> Result<(), StoreError> {
-        // By stream, whose letters go to which subject.
-        let mut streams: BTreeMap<&str, BTreeSet<(Cow<'_, str>, &str)>> = BTreeMap::new();
-        for Row { letter, .. } in rows {
-            if let Some(stream) = shipment.stream_for(letter) {
-                let subject = shipment.subject_for(letter);
-                streams.entry(stream).or_default().insert((subject, &letter.consumer));
-            }
+        let context = &shipment.context;
+        let to_handler = matches!(self.target, NatsTarget::Handler(_));
+        let streams = addressed(shipment, rows);
+        let mut all = Vec::new();
+        if !to_handler && !streams.is_empty() {
+            all = hearing::streams(context).await.unwrap_or_else(|error| {
+                plan.notes.push(format!(
+                    "which streams copy those that letters go to is not known: streams could not be listed ({error})"
+                ));
+                Vec::new()
+            });
         }
+        let mut looked = Vec::new();
         for (name, letters) in streams {
-            let info = find(&shipment.context, name).await;
+            let info = find(context, name).await;
             let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? else {
                 plan.notes.push(format!("there is no stream `{name}`; its letters will fail"));
                 continue;
@@ -103,28 +112,53 @@ impl NatsReplay {
             if window < self.lease * 2 {
                 plan.notes.push(thin(name, window, self.lease));
             }
-            if matches!(self.target, NatsTarget::Handler(_)) {
+            looked.extend(self.letters.api.iter().flat_map(|api| looks(api, &info)));
+            if to_handler {
                 continue;
             }
-            let stream = shipment.context.get_stream_no_info(name).await;
-            let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
-            let mut consumers = stream.consumers();
-            while let Some(found) =
-                consumers.try_next().await.map_err(|error| unwritable(REPLAYING, error))?
-            {
-                let filters = filters(&found.config);
+            let consumers = hearing::consumers(context, name).await?;
+            for one in &consumers {
                 let hears = |(subject, owner): &(Cow<'_, str>, &str)| {
-                    token(owner) != found.name
-                        && filters.iter().any(|filter| filter.matches(subject))
+                    token(owner) != one.name && one.hears(subject)
                 };
                 if letters.iter().any(hears) {
-                    let (stream, consumer) = (name.to_owned(), found.name);
+                    let (stream, consumer) = (name.to_owned(), one.name.clone());
                     plan.hearers.push(Hearer { stream, consumer });
                 }
             }
+            let subjects: BTreeSet<&str> = letters.iter().map(|(subject, _)| &**subject).collect();
+            let copies: Vec<Hears> = hearing::copies(&all, name).collect();
+            plan.notes.extend(notes(&info, &subjects, &consumers, &copies));
+        }
+        if let Err(error) = permissions::require(&context.client(), &looked).await {
+            plan.notes
+                .push(format!("if it dies, the next one cannot look what it has sent: {error}"));
         }
         plan.hearers.sort_unstable();
         Ok(())
+    }
+
+    /// That the user may not write what does not fit in one message with a letter, where there may be such letters.
+    async fn forbidden_parts(&self, snapshot: &Snapshot, rows: &[&Row]) -> Option<String> {
+        let NatsTarget::Handler(retries) = &self.target else { return None };
+        let client = self.letters.context.client();
+        let room = (client.max_payload() as u64).saturating_sub(HEADERS);
+        let is_large = |row: &&&Row| {
+            row.whole().is_none() && {
+                let mut summary = row.letter.summary();
+                snapshot.letters.measure(&mut summary);
+                summary.payload_size.is_some_and(|size| size > room)
+            }
+        };
+        let consumers: BTreeSet<&str> =
+            rows.iter().filter(is_large).map(|row| row.letter.consumer.as_str()).collect();
+        let aside = |consumer: &str| {
+            let [_, _, aside] = retries.lane(consumer);
+            aside
+        };
+        let subjects: Vec<String> = consumers.into_iter().map(aside).collect();
+        let error = permissions::require(&client, &subjects).await.err()?;
+        Some(format!("letters that do not fit in one message will end it: {error}"))
     }
 
     /// Which letters up to this sequence are sent and which are not.
@@ -218,13 +252,44 @@ impl NatsReplay {
     }
 }
 
-fn filters(config: &consumer::Config) -> Vec<SubjectPattern> {
-    let mut filters: Vec<&str> = config.filter_subjects.iter().map(String::as_str).collect();
-    filters.extend(Some(config.filter_subject.as_str()).filter(|filter| !filter.is_empty()));
-    if filters.is_empty() {
-        filters.push(">");
+/// What is to be known of a stream to which letters go with these subjects.
+fn notes(
+    info: &Info,
+    subjects: &BTreeSet<&str>,
+    consumers: &[Hears],
+    copies: &[Hears],
+) -> Vec<String> {
+    let (config, name) = (&info.config, &info.config.name);
+    let mut notes = Vec::new();
+    let kept = |subject: &str| config.subjects.iter().any(|kept| covers(kept, subject));
+    if let Some(subject) = subjects.iter().find(|subject| !kept(subject)) {
+        notes.push(format!(
+            "stream `{name}` takes no messages on `{subject}` itself, since it mirrors or sources another stream, transforms \
+             its subjects, or has other subjects now; its letters will fail: name a subject, or send them to their handler"
+        ));
     }
-    filters.into_iter().filter_map(|filter| filter.parse().ok()).collect()
+    let heard = |subject: &str| consumers.iter().chain(copies).any(|one| one.hears(subject));
+    if hearing::is_choosy(info)
+        && let Some(subject) = subjects.iter().find(|subject| kept(subject) && !heard(subject))
+    {
+        notes.push(format!("{}; its letters will fail", hearing::unwanted(name, subject)));
+    }
+    for copy in copies.iter().filter(|copy| subjects.iter().any(|subject| copy.hears(subject))) {
+        let copy = &copy.name;
+        notes.push(format!(
+            "stream `{copy}` copies what comes to `{name}`: its consumers will hear the letters, too"
+        ));
+    }
+    let republished = config.republish.as_ref();
+    if let Some(to) = republished.filter(|to| {
+        to.source.is_empty() || subjects.iter().any(|subject| covers(&to.source, subject))
+    }) {
+        let to = &to.destination;
+        notes.push(format!(
+            "stream `{name}` publishes what comes to it again, to `{to}`: whoever listens there will hear the letters, too"
+        ));
+    }
+    notes
 }
 
 fn thin(stream: &str, window: Duration, lease: Duration) -> String {

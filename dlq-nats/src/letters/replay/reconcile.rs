@@ -2,18 +2,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::stream::{Info, RetentionPolicy};
-use dlq_core::protocol::names::REPLAY_ID;
 use dlq_core::{Death, StoreError, Timestamp};
 use futures_util::TryStreamExt;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Mark};
 use super::super::scan::{Scan, batch_of};
-use super::super::send::{REPLAYING, sent_back};
+use super::super::send::{REPLAYING, SentBack};
 use super::run::Run;
 use crate::leader::{self, Which};
+use crate::permissions::read_from;
 use crate::streams::find;
 
 /// By how much the clocks of two servers may differ.
@@ -25,6 +24,17 @@ pub(super) struct Found {
     pub(super) marks: BTreeMap<Death, Mark>,
     /// Whether there may be more that cannot be found.
     pub(super) doubtful: bool,
+}
+
+/// What has to be permitted to look what has arrived at a stream.
+pub(super) fn looks(api: &str, info: &Info) -> Vec<String> {
+    let name = &info.config.name;
+    let mut needed = vec![read_from(api, name)];
+    if info.config.retention == RetentionPolicy::Limits {
+        needed.push(format!("{api}.CONSUMER.CREATE.{name}.>"));
+        needed.push(format!("{api}.CONSUMER.MSG.NEXT.{name}.*"));
+    }
+    needed
 }
 
 impl Run<'_> {
@@ -70,15 +80,12 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// The mark that a message is worth which was sent back, unless it belongs to another chunk.
+    /// The mark that a message is worth which was sent back, if the record of this chunk is where it belongs. The
+    /// letter itself may have gone since, or have died again, and there may be any number of others.
     fn mark_of(&self, chunk: u64, headers: &HeaderMap, at: Timestamp) -> Option<(Death, Mark)> {
-        let death = sent_back(headers.get(NATS_MESSAGE_ID)?.as_str())?;
-        let operation = headers.get(REPLAY_ID)?.as_str().parse().ok()?;
-        let row = self.snapshot.letters.get(&death.letter);
-        let is_elsewhere = row
-            .filter(|row| row.letter.death() == death)
-            .is_some_and(|row| row.place / CHUNK != chunk);
-        (!is_elsewhere).then_some((death, Mark { operation, at, times: 1 }))
+        let SentBack { death, operation, from: (stream, place) } = SentBack::read(headers)?;
+        let is_here = stream == self.shipment.from && place / CHUNK == chunk;
+        is_here.then_some((death, Mark { operation, at, times: 1 }))
     }
 
     async fn scan(

@@ -1,10 +1,9 @@
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
 use dlq_core::{Clock, StoreError, SystemClock};
 use futures_util::{StreamExt, stream};
@@ -13,12 +12,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
-use super::super::send::{NatsTarget, REPLAYING, Shipment};
+use super::super::send::{REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::chunk::Chunk;
+use super::hearing::Hearing;
 use super::{NatsReplay, Replayed};
-use crate::names::token;
-use crate::publish::unwritable;
 use crate::streams::find;
 
 /// How many chunks are sent at once.
@@ -47,8 +45,7 @@ pub(super) struct Run<'a> {
     pub(super) room: Semaphore,
     /// When the next letter may be sent.
     turn: tokio::sync::Mutex<Instant>,
-    /// Consumers that do not read the retry stream.
-    pub(super) deaf: HashSet<String>,
+    pub(super) hearing: Hearing,
     /// Where streams stood, and when.
     stands: Mutex<HashMap<String, (Instant, u64)>>,
     /// Since when a claim of others has been seen, by chunk: its revision and the time.
@@ -88,7 +85,7 @@ impl NatsReplay {
         let ledger = Ledger::open(&self.letters.context, &self.letters.ledger, &info.config);
         let run = Run {
             replay: self,
-            deaf: deaf(&shipment, &selected.send).await?,
+            hearing: Hearing::of(&shipment, &selected.send).await?,
             owner: self.letters.context.client().new_inbox(),
             ledger: ledger.await?,
             shipment,
@@ -175,7 +172,8 @@ impl<'a> Run<'a> {
         *turn = at + Duration::from_secs(1) / rate;
     }
 
-    /// Where the streams stand, or stood a moment ago, that these letters go to.
+    /// Where the streams stand, or stood a moment ago, that these letters go to; who hears what comes to them is asked
+    /// for again.
     pub(super) async fn stands(&self, rows: &[&Row]) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut stands = BTreeMap::new();
         for row in rows {
@@ -191,6 +189,7 @@ impl<'a> Run<'a> {
             }
             let info = find(&self.shipment.context, stream).await;
             if let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? {
+                self.hearing.look(&self.shipment.context, &info).await?;
                 let last = info.state.last_sequence;
                 lock(&self.stands).insert(stream.to_owned(), (Instant::now(), last));
                 stands.insert(stream.to_owned(), last);
@@ -224,25 +223,6 @@ impl<'a> Run<'a> {
         }
         is_done
     }
-}
-
-/// Consumers whose letters nobody would hear in the retry stream.
-async fn deaf(shipment: &Shipment, rows: &[&Row]) -> Result<HashSet<String>, StoreError> {
-    let mut deaf = HashSet::new();
-    let NatsTarget::Handler(retries) = &shipment.target else { return Ok(deaf) };
-    let stream = shipment.context.get_stream_no_info(&retries.name).await;
-    let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
-    let consumers: HashSet<&str> = rows.iter().map(|row| row.letter.consumer.as_str()).collect();
-    for consumer in consumers {
-        match stream.consumer_info(token(consumer)).await {
-            Ok(_) => {}
-            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
-                deaf.insert(consumer.to_owned());
-            }
-            Err(error) => return Err(unwritable(REPLAYING, error)),
-        }
-    }
-    Ok(deaf)
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -157,11 +157,12 @@ async fn g6_stopped_at_any_step_until_its_lease_has_ended_it_sends_nothing_twice
     assert_once(&server, 0..round_of(ROUNDS)).await;
 }
 
-/// A claim that was left by somebody, by whom this letter was sent as far as the stream shows.
-async fn left_claim(server: &Server, stream: &str, arrived: &DeadLetter) {
+/// A claim that was left by somebody, by whom this letter, the second, was sent as far as the stream shows.
+pub(super) async fn left_claim(server: &Server, stream: &str, arrived: &DeadLetter) {
     let mut headers = async_nats::HeaderMap::new();
     headers.insert("Nats-Msg-Id", format!("replay.{}", arrived.death()).as_str());
     headers.insert("replay.id", OperationId::of("bob", Timestamp::EPOCH, 1).to_string().as_str());
+    headers.insert("replay.from-dlq", "DLQ@2");
     let subject = arrived.message.subject().to_owned();
     let payload = arrived.message.payload().unwrap().clone();
     let sent = server.context.publish_with_headers(subject, headers, payload).await.unwrap();

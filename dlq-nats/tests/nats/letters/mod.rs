@@ -1,6 +1,9 @@
 //! Letters are read from their stream and sent back.
 
 mod behind;
+mod crowded;
+mod growing;
+mod hearing;
 mod killed;
 mod reading;
 mod refused;

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
 use super::once::{settled, terminate};
-use super::{Letter, Routing, SECOND, answer, jobs};
+use super::{Letter, Routing, SECOND, answer, jobs, theirs};
 use crate::fixture::{PATIENCE, STREAM, Server, available};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -61,9 +61,9 @@ async fn g9_what_was_lost_in_each_of_two_streams_of_one_name_has_a_letter_of_its
     let server = Server::start().await;
     let router = Routing::start(&server).await;
     for deaths in 1..=2 {
-        let theirs = jobs(&server, 3).await;
+        let consumer = jobs(&server, theirs(3)).await;
         server.context.publish("jobs.a", "gone".into()).await.unwrap().await.unwrap();
-        answer(&theirs, 1, |_| AckKind::Term).await;
+        answer(&consumer, 1, |_| AckKind::Term).await;
         settled(&server, deaths).await;
         server.context.delete_stream("JOBS").await.unwrap();
     }
@@ -79,7 +79,7 @@ async fn g2_what_a_router_gave_back_young_is_waited_for() {
         return;
     }
     let server = Server::start().await;
-    jobs(&server, 1).await;
+    jobs(&server, theirs(1)).await;
     Routing::start(&server).await.stop().await;
     // By the clock of this machine, which is the server's, too.
     let told = SystemClock.now().after(SECOND * 5);

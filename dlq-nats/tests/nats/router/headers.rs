@@ -2,10 +2,11 @@
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::AckKind;
+use async_nats::jetstream::consumer::pull;
 use dlq_core::{DeadLetter, Filter};
 use dlq_nats::{DlqStream, NatsLetters};
 
-use super::{Letter, Routing, answer, answer_nothing, consumer};
+use super::{Letter, Routing, SECOND, answer, answer_nothing, consumer, theirs};
 use crate::fixture::{STREAM, Server, available};
 use crate::raw::Raw;
 
@@ -47,7 +48,8 @@ async fn g8_headers_that_no_client_would_write_keep_no_message_from_its_letter()
     }
     let server = Server::start().await;
     let router = Routing::start(&server).await;
-    consumer(&server, STREAM, 1).await;
+    let config = pull::Config { ack_wait: SECOND, ..theirs(1) };
+    let _ = server.context.create_consumer_on_stream(config, STREAM).await.unwrap();
     let mut raw = Raw::connect(&server);
     let all: [(&[u8], &str, &[u8]); 4] = [
         (b"text: caf\xe9\r\n", "text", b"caf\xe9"),

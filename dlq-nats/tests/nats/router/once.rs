@@ -10,7 +10,7 @@ use dlq_testkit::fixtures::letter_of;
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
-use super::{Letter, Routing, SECOND, jobs};
+use super::{Letter, Routing, SECOND, given_up, jobs, theirs};
 use crate::fixture::{PATIENCE, STREAM, Server, available, next};
 
 /// Says of a message that is nowhere that it was terminated.
@@ -42,7 +42,7 @@ async fn g2_what_is_heard_again_when_the_message_is_gone_has_its_letter() {
         return;
     }
     let server = Server::start().await;
-    let theirs = jobs(&server, 1).await;
+    let theirs = given_up(&server).await;
     let router = Routing::start(&server).await;
     server.context.publish("jobs.a", "slow".into()).await.unwrap().await.unwrap();
     let mut batch = theirs.fetch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
@@ -68,7 +68,7 @@ async fn g2_a_letter_that_another_router_is_writing_is_waited_for() {
         return;
     }
     let server = Server::start().await;
-    jobs(&server, 1).await;
+    jobs(&server, theirs(1)).await;
     let router = Routing::start(&server).await;
     let mut read = server.client.subscribe("$JS.API.STREAM.MSG.GET.JOBS").await.unwrap();
     server.client.flush().await.unwrap();
@@ -131,7 +131,7 @@ async fn g1_a_router_that_ends_forgets_nothing_that_it_waits_with() {
         return;
     }
     let server = Server::start().await;
-    jobs(&server, 1).await;
+    jobs(&server, theirs(1)).await;
     let router = Routing::start(&server).await;
     let mut read = server.client.subscribe("$JS.API.STREAM.MSG.GET.JOBS").await.unwrap();
     server.client.flush().await.unwrap();

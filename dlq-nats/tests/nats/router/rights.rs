@@ -19,6 +19,43 @@ fn denied(subjects: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_is_missing_is_named_at_the_start() {
+    if !available() {
+        return;
+    }
+    let denied = [
+        ("get", "$JS.API.STREAM.MSG.GET.>"),
+        ("next", "$JS.API.CONSUMER.MSG.NEXT.DLQ_ADVISORY.>"),
+        ("ack", "$JS.ACK.>"),
+        ("users", "$JS.API.STREAM.MSG.GET.USERS"),
+    ];
+    let user = |(name, subject)| {
+        let permissions = format!("{{ publish: {{ deny: [\"{subject}\"] }} }}");
+        format!("{{ user: {name}, password: p, permissions: {permissions} }}")
+    };
+    let users = format!("{{ user: root, password: root }}, {}", denied.map(user).join(", "));
+    let users = format!("{{ users: [ {users} ] }}");
+    let server = Server::bare(&[("authorization", &users)], "root", "root").await;
+    let refused = async |user: &str| {
+        let error = EventRouter::builder(server.connect(user, "p").await).open().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
+        error.to_string()
+    };
+    for (user, named) in [
+        ("get", "`$JS.API.STREAM.MSG.GET.*`"),
+        ("next", "`$JS.API.CONSUMER.MSG.NEXT.DLQ_ADVISORY.dlq-router`"),
+        ("ack", "`$JS.ACK.DLQ_ADVISORY.dlq-router.>`"),
+        ("users", "`$JS.API.STREAM.MSG.GET.*`"),
+    ] {
+        let text = refused(user).await;
+        assert!(text.contains(named) && text.contains(user), "{text}");
+    }
+    // What it does not watch it need not read.
+    let orders = EventRouter::builder(server.connect("users", "p").await).stream(STREAM);
+    drop(orders.open().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_whose_consumers_cannot_be_listed_keeps_nobody_from_the_others() {
     if !available() {
         return;

@@ -2,24 +2,24 @@ use std::time::Duration;
 
 /// A delay that doubles with each failure in a row, up to a cap.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Growing {
+pub(crate) struct Growing {
     first: Duration,
     most: Duration,
     next: Duration,
 }
 
 impl Growing {
-    pub(super) const fn new(first: Duration, most: Duration) -> Self {
+    pub(crate) const fn new(first: Duration, most: Duration) -> Self {
         Self { first, most, next: first }
     }
 
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let delay = self.next;
         self.next = delay.saturating_mul(2).min(self.most);
         delay
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 }

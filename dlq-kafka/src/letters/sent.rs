@@ -1,0 +1,99 @@
+//! What is known of the letters that were sent back.
+
+use std::sync::Arc;
+
+use dlq_core::store::reading::Sent;
+use dlq_core::{DeadLetter, Death, StoreError};
+
+use super::KafkaLetters;
+use super::ledger::{self, Marks, Unclear};
+use super::lookup::{Bounds, Lookup};
+use super::reading::unread;
+use crate::error::SetupError;
+
+/// The attribute of a letter of which it is not known whether it was sent back, with the reason.
+const UNCLEAR: &str = "kafka.replays.unclear";
+
+/// What the ledger says, as it stood when it was looked at last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SentBack {
+    seen: Option<Bounds>,
+    marks: Marks,
+    unclear: Unclear,
+    /// Why it cannot be read by this user, if so.
+    hidden: Option<String>,
+}
+
+impl SentBack {
+    /// What the ledger says now, if anything was written to it since.
+    ///
+    /// What may not be read is no error: of a topic that is not there brokers say so too, where the user may not see it.
+    pub(super) async fn news(
+        &self,
+        lookup: &Lookup,
+        topic: &Arc<str>,
+    ) -> Result<Option<Self>, SetupError> {
+        let (seen, hidden) = match ledger::bounds(lookup, topic).await {
+            Ok(seen) => (seen, None),
+            Err(SetupError::Forbidden(why)) => (None, Some(unreadable(topic, &why))),
+            Err(error) => return Err(error),
+        };
+        if (seen, &hidden) == (self.seen, &self.hidden) {
+            return Ok(None);
+        }
+        let mut next = Self { seen, hidden, ..Self::default() };
+        if seen.is_some() {
+            match ledger::marks(&lookup.brokers, topic).await {
+                Ok((marks, unclear)) => (next.marks, next.unclear) = (marks, unclear),
+                Err(SetupError::Forbidden(why)) => next.hidden = Some(unreadable(topic, &why)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(next))
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// How this death was sent back, if it was.
+    pub(super) fn sent(&self, death: &Death) -> Option<Sent> {
+        self.marks.get(death).map(|mark| Sent { at: mark.at, times: mark.times })
+    }
+
+    /// Why it is not known whether this death was sent back, if it is not.
+    pub(super) fn unclear(&self, death: &Death) -> Option<&str> {
+        self.hidden.as_ref().or_else(|| self.unclear.get(death)).map(String::as_str)
+    }
+
+    /// Has a letter of which it is not known say so.
+    pub(super) fn says_unclear(&self, letter: &mut DeadLetter) {
+        if let Some(why) = self.unclear(&letter.death()) {
+            letter.attributes.insert(UNCLEAR.to_owned(), why.to_owned());
+        }
+    }
+}
+
+impl KafkaLetters {
+    /// Has letters say that they were sent back, as far as the ledger says so, which is looked at again.
+    pub(crate) async fn mark(
+        &self,
+        letters: &mut [DeadLetter],
+        sent: &mut SentBack,
+    ) -> Result<(), StoreError> {
+        if let Some(news) = sent.news(&self.lookup, &self.ledger).await.map_err(unread)? {
+            *sent = news;
+        }
+        for letter in letters {
+            if let Some(sent) = sent.sent(&letter.death()) {
+                sent.mark(&mut letter.state);
+            }
+            sent.says_unclear(letter);
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(topic: &str, why: &str) -> String {
+    format!("topic `{topic}`, which says what was sent back, may not be read: {why}")
+}
