@@ -70,7 +70,9 @@ impl<I: Store> Keys for Kept<I> {
                 IdempotencyClaim::InFlight { remaining } => Ok(Some(shared.at_most(remaining))),
                 IdempotencyClaim::New { token, .. } => {
                     let claimed = Claimed::new(Arc::clone(shared), token);
-                    if claimed.settle(Owed::Release(release)).await {
+                    let is_told = claimed.settle(Owed::Release(release)).await;
+                    // What was not heard is told again by a task; attempts must not be taken back twice.
+                    if is_told || matches!(release, Release::Forgiven(_)) {
                         return Ok(None);
                     }
                     let lost = StoreError::new(StoreErrorKind::Unavailable, "change counts");
