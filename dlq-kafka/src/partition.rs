@@ -172,9 +172,12 @@ impl Partition {
         self.measure(&state);
     }
 
-    /// There is no commit, and the group begins here, at the end.
+    /// There is no commit, and the group begins here, at the end; unless it has begun before that was answered.
     pub(crate) fn begins_at(&self, end: u64) {
         let mut state = self.state();
+        if state.opening != Opening::Unknown || state.start.is_some() {
+            return;
+        }
         (state.start, state.end) = (Some(end), Some((end, false)));
     }
 

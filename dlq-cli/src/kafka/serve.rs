@@ -57,7 +57,11 @@ impl Measure for Measured {
         let failed = |error| self.broker.failed(error);
         let found = self.extent.read().await.map_err(failed)?;
         if self.known.is_none_or(|at| at.elapsed() >= GROUPS) {
-            let marks = match ingest_marks(brokers, topic).await {
+            let marks = ingest_marks(brokers, topic).await;
+            if marks.is_ok() || self.known.is_some() {
+                self.known = Some(Instant::now());
+            }
+            let marks = match marks {
                 // Those that are known are asked all the same, and the first has a name that is known.
                 Err(error) if error.is_transient() || self.known.is_some() => {
                     tracing::warn!(%error, "it is looked for new groups later");
@@ -70,7 +74,6 @@ impl Measure for Measured {
                 let lag = || KafkaLag::new(brokers.clone(), &*mark.group, [&**topic]);
                 self.lags.entry(mark.group.clone()).or_insert_with(lag);
             }
-            self.known = Some(Instant::now());
         }
         let mut ends = BTreeMap::from([(topic.clone(), found.end_offset)]);
         let mut lag = Vec::new();

@@ -179,6 +179,11 @@ pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
 pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let said = death.state.clone();
     take(letter, death);
+    wait_again(letter, &said, now);
+}
+
+/// `letter` waits again, unless it is `said` that it was sent back already.
+fn wait_again(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
     let state = &mut letter.state;
     state.replays = state.replays.max(said.replays);
@@ -199,14 +204,18 @@ pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) 
 }
 
 /// Another letter of the same original message died: `letter` takes over everything of `death` except id and state,
-/// is seen once more, and waits again; one that was set aside stays so.
+/// is seen once more, and waits again as one that is [reopened](reopen); one that was set aside stays so.
 pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let generation = letter.generation.max(death.generation);
+    let said = death.state.clone();
     take(letter, death);
     letter.generation = generation;
     letter.state.seen = letter.state.seen.saturating_add(1);
     let quarantined = letter.state.status == Status::Quarantined;
-    put_back(letter, if quarantined { Status::Quarantined } else { Status::Pending }, now);
+    wait_again(letter, &said, now);
+    if quarantined {
+        letter.state.status = Status::Quarantined;
+    }
 }
 
 /// A claim of `letter` ended well.

@@ -41,6 +41,10 @@ pub(super) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
             ("enable.auto.commit", "false"),
             ("enable.auto.offset.store", "false"),
             ("enable.partition.eof", "true"),
+            // No group is joined: what the user says of a consumer's, of which one may not go with the other's default, is
+            // not for this client.
+            ("session.timeout.ms", "45000"),
+            ("max.poll.interval.ms", "300000"),
         ],
     )
 }

@@ -38,7 +38,8 @@ impl SentBack {
             Err(SetupError::Forbidden(why)) => (None, Some(unreadable(topic, &why))),
             Err(error) => return Err(error),
         };
-        if (seen, &hidden) == (self.seen, &self.hidden) {
+        // Of one that is there and may not be read that is found out below.
+        if seen == self.seen && (seen.is_some() || hidden == self.hidden) {
             return Ok(None);
         }
         let mut next = Self { seen, hidden, ..Self::default() };
@@ -81,7 +82,12 @@ impl KafkaLetters {
         letters: &mut [DeadLetter],
         sent: &mut SentBack,
     ) -> Result<(), StoreError> {
-        if let Some(news) = sent.news(&self.lookup, &self.ledger).await.map_err(unread)? {
+        if letters.is_empty() {
+            return Ok(());
+        }
+        let news = sent.news(&self.lookup, &self.ledger).await.map_err(unread)?;
+        // What was sent back stays sent, should the ledger not be found for a while.
+        if let Some(news) = news.filter(|news| news.seen.is_some() || sent.seen.is_none()) {
             *sent = news;
         }
         for letter in letters {

@@ -118,8 +118,9 @@ impl Handles for HandlerStack {
     fn escalates(&self) -> Vec<Arc<str>> {
         // What has an order key waits in the process, however long.
         let steps = self.shared.policy.schedule().steps;
-        let escalates =
-            !self.is_ordered() && steps.iter().any(|step| step.place == Place::Escalated);
+        // Nor are attempts forgotten that an idempotency key counts.
+        let forgets = !self.is_ordered() && self.shared.upkeep.is_none();
+        let escalates = forgets && steps.iter().any(|step| step.place == Place::Escalated);
         escalates.then(|| Arc::clone(&self.shared.name)).into_iter().collect()
     }
 
