@@ -66,11 +66,11 @@ impl Home {
         Self { context, stream: stream.into(), known: Arc::default() }
     }
 
-    /// Sees that the domain is known, before there is so much on its way that an answer would be late.
-    pub(crate) async fn find(&self) {
-        if self.known().ours.is_none() {
-            self.ask().await;
-        }
+    /// The same, asked for its domain before there is so much on its way that an answer would be late.
+    pub(crate) async fn find(context: Context, stream: &str) -> Self {
+        let home = Self::new(context, stream);
+        home.ask().await;
+        home
     }
 
     /// Whether what is confirmed in this domain is kept here. Where nobody says it is not.
@@ -105,7 +105,6 @@ impl Home {
         headers: HeaderMap,
         payload: Bytes,
     ) -> Result<PublishAck, PublishError> {
-        self.find().await;
         let message = PublishMessage::build().headers(headers.clone()).payload(payload.clone());
         let ack = self.context.send_publish(subject.to_owned(), message).await?.await?;
         if self.is(&ack.domain).await {

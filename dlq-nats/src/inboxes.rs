@@ -72,7 +72,6 @@ impl Inboxes {
     pub(crate) async fn publish(&self, all: Vec<Publication>) -> Vec<Heard> {
         let mut heard = vec![Heard::Nothing; all.len()];
         let Ok(Some(mut inbox)) = timeout(self.patience, self.inbox()).await else { return heard };
-        self.home.find().await;
         let first = inbox.next;
         inbox.next += all.len() as u64;
         let mut unheard = 0;

@@ -61,7 +61,7 @@ impl NatsSink {
             permissions::require_some(&context.client(), &config.subjects).await
         };
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
-        let home = Home::new(context, &config.name);
+        let home = Home::find(context, &config.name).await;
         let inboxes = Arc::new(Inboxes::new(home.clone()));
         Ok(Self { home, stream, config: Arc::new(config), inboxes })
     }

@@ -220,7 +220,7 @@ impl NatsReplay {
             }
         }
         Ok(Shipment {
-            home: Home::new(context.clone(), &self.letters.stream.name),
+            home: Home::find(context.clone(), &self.letters.stream.name).await,
             context,
             from: self.letters.stream.name.clone(),
             key_header: self.letters.key_header.clone(),
