@@ -127,7 +127,13 @@ impl NatsFeed {
             let mut needed = durable.needs(jetstream.api());
             let read = |api| {
                 let (letters, sent) = (&stream.name, sent.stream());
-                [format!("{api}.STREAM.MSG.GET.{letters}"), format!("{api}.STREAM.INFO.{sent}")]
+                [
+                    format!("{api}.STREAM.MSG.GET.{letters}"),
+                    format!("{api}.STREAM.INFO.{sent}"),
+                    format!("{api}.STREAM.MSG.GET.{sent}"),
+                    format!("{api}.CONSUMER.CREATE.{sent}.>"),
+                    format!("{api}.CONSUMER.MSG.NEXT.{sent}.*"),
+                ]
             };
             needed.extend(jetstream.api().into_iter().flat_map(read).map(|right| vec![right]));
             permissions::require_each(&context.client(), needed).await
@@ -166,7 +172,7 @@ impl NatsFeed {
     }
 
     /// Sets the bucket that says which letters were sent back, where it is
-    /// [another](crate::NatsLetters::with_ledger) than the stream's with `_REPLAYS`.
+    /// [another](crate::NatsLetters::with_ledger) than the stream's with `_REPLAYS`. Rights to it are not asked for.
     #[must_use]
     pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
         self.sent = SentBack::in_bucket(bucket);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::Context;
-use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{Config, LastRawMessageErrorKind};
+use async_nats::jetstream::stream::Config;
 use dlq_core::{SharedClock, StoreError, Timestamp, TransportError, TransportErrorKind};
 
+use crate::home::Home;
+use crate::leader::{self, Kept, Which};
 use crate::looks::Looks;
-use crate::patience::asked;
-use crate::publish::{rewrite, unwritable};
+use crate::publish::rewrite;
 
 const OPERATION: &str = "write an overdue retry record anew";
 
@@ -18,8 +18,9 @@ const OPERATION: &str = "write an overdue retry record anew";
 /// and clocks differ by less.
 pub(crate) const LATE: Duration = Duration::from_secs(60);
 
-/// How many that are not late are looked at in one turn. Each comes with its payload.
-const STEPS: usize = 16;
+/// How many that are not late are looked at in one turn, and how many bytes of them: each comes with its payload.
+const STEPS: usize = 256;
+const BYTES: usize = 1024 * 1024;
 
 /// When the server was told to hand it out.
 pub(crate) fn due(headers: &HeaderMap) -> Option<Timestamp> {
@@ -81,30 +82,27 @@ impl Waiting {
     /// Looks at them from there on, and says where to go on.
     async fn turn(&self, context: &Context, mut from: u64) -> Result<u64, StoreError> {
         let name = &self.stream.name;
-        let stream = context.get_stream_no_info(name).await;
-        let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
-        let mut steps = 0;
+        let home = Home::new(context.clone(), name);
+        let (mut steps, mut bytes) = (0, 0);
         // What is written in this turn is looked at in another one.
         let mut end = u64::MAX;
-        while steps < STEPS {
-            let first = || stream.get_first_raw_message_by_subject(&self.filter, from);
-            let found = match asked(first).await {
-                Ok(found) if found.sequence < end => found,
+        while steps < STEPS && bytes < BYTES {
+            let which = Which::From(&self.filter, from);
+            let found = match leader::get(context, OPERATION, name, which).await {
+                Ok(Some(found)) if found.sequence < end => found,
                 Ok(_) => return Ok(1),
-                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                    return Ok(1);
-                }
                 // What is not answered is asked again later.
                 Err(_) => return Ok(from),
             };
             from = found.sequence + 1;
-            match due(&found.headers) {
-                Some(due) if self.clock.now().since(due) >= LATE => {
-                    if let Some(sequence) = self.anew(context, &found, due).await? {
+            match due(&found.map()) {
+                // One that was written only now, by whomever, has yet to show whether it fires.
+                Some(due) if self.clock.now().since(due.max(found.time)) >= LATE => {
+                    if let Some(sequence) = self.anew(&home, &found, due).await? {
                         end = end.min(sequence);
                     }
                 }
-                _ => steps += 1,
+                _ => (steps, bytes) = (steps + 1, bytes + found.payload.len()),
             }
         }
         Ok(from)
@@ -112,11 +110,11 @@ impl Waiting {
 
     async fn anew(
         &self,
-        context: &Context,
-        found: &StreamMessage,
+        home: &Home,
+        found: &Kept,
         due: Timestamp,
     ) -> Result<Option<u64>, StoreError> {
-        let sequence = rewrite(context, &self.stream, OPERATION, found).await?;
+        let sequence = rewrite(home, &self.stream, OPERATION, found).await?;
         if sequence.is_some() {
             tracing::warn!(
                 subject = %found.subject,

@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
 use bytes::{Bytes, BytesMut};
@@ -19,6 +18,7 @@ use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
 use crate::error::answer;
 use crate::home::Home;
+use crate::leader::Kept;
 use crate::permissions::{ENDED, has_ended, read_from, unanswered};
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
@@ -106,17 +106,17 @@ pub(crate) fn unheard(
 
 /// Writes anew, as it is, what stands alone under its subject: its new sequence, or `None` when it stands there no more.
 pub(crate) async fn rewrite(
-    context: &Context,
+    home: &Home,
     stream: &stream::Config,
     operation: &'static str,
-    found: &StreamMessage,
+    found: &Kept,
 ) -> Result<Option<u64>, StoreError> {
     /// By its id it would be the same message, and be refused; the server itself says what a schedule replaces.
     const LEFT: [&str; 3] = ["Nats-Msg-Id", "Nats-Rollup", "Nats-Expected-Last-Subject-Sequence"];
     const MOVED: [ErrorCode; 2] =
         [ErrorCode::STREAM_WRONG_LAST_SEQUENCE, ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT];
     let mut headers = HeaderMap::new();
-    for (name, values) in found.headers.iter() {
+    for (name, values) in found.map().iter() {
         let name: &str = name.as_ref();
         for value in values.iter().filter(|_| !LEFT.contains(&name)) {
             headers.append(name, value.clone());
@@ -124,7 +124,6 @@ pub(crate) async fn rewrite(
     }
     let last = found.sequence.to_string();
     headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last);
-    let home = &Home::new(context.clone(), &stream.name);
     let to = To { home, stream, operation };
     match home.publish(&found.subject, headers, found.payload.clone()).await {
         Ok(ack) => Ok(Some(ack.sequence)),

@@ -253,7 +253,7 @@ impl Puller {
     }
 
     fn take(&mut self, message: Message, received: Instant) {
-        if self.ready.heard(&message) {
+        if self.ready.heard(&message, self.lease()) {
             return;
         }
         self.heard = Instant::now();

@@ -94,19 +94,22 @@ impl Ready {
     }
 
     /// Whether this answers a renewal, which is noted.
-    pub(crate) fn heard(&mut self, message: &Message) -> bool {
+    pub(crate) fn heard(&mut self, message: &Message, lease: Duration) -> bool {
         let number = message.subject.strip_prefix(&*self.inbox).and_then(|rest| {
             rest.strip_prefix('.')?.parse::<u64>().ok().filter(|number| *number > 0)
         });
         let Some(number) = number else { return false };
         // With a status it says that nobody listens.
         if message.status.is_none() {
-            let of = |fetched: &&mut Fetched| fetched.renewal.is_some_and(|r| r.number == number);
-            if let Some(fetched) = self.fetched.iter_mut().find(of)
-                && let Some(renewal) = fetched.renewal.take()
-            {
-                fetched.received = renewal.begun;
-            }
+            // Servers say so of what somebody else has by now, too: what is heard too late is no renewal.
+            self.fetched.retain_mut(|fetched| {
+                let Some(renewal) = fetched.renewal.filter(|one| one.number == number) else {
+                    return true;
+                };
+                let is_ours = fetched.received.elapsed() < lease;
+                (fetched.renewal, fetched.received) = (None, renewal.begun);
+                is_ours
+            });
         }
         true
     }

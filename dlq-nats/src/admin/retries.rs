@@ -76,7 +76,7 @@ fn overdue(stream: &str, consumer: &str, late: &Late) -> Finding {
     let name = names::text(consumer).unwrap_or_else(|| consumer.to_owned());
     let advice = format!(
         "a server that has no room when a record is due does not try it again; a process that reads as `{name}` writes it \
-         anew once in a lease: see that one runs, and that there is room; or the server does when it is started again"
+         anew: it looks at some hundred records in each lease; see that one runs, and that there is room; or the server does when it is started again"
     );
     let setting = "Nats-Schedule";
     let want = "handed out within a minute of their time";

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::stream;
-use dlq_core::{Disposition, Lane, RetryLane, Settle, Source, TransportErrorKind};
+use dlq_core::{
+    Clock as _, Disposition, Lane, RetryLane, Settle, Source, SystemClock, TransportErrorKind,
+};
 use dlq_nats::NatsConsumer;
 use dlq_nats::admin::{Deployment, Finding, Severity};
 use dlq_testkit::fixtures::ManualClock;
@@ -19,6 +21,15 @@ const ROOM: usize = 1024 * 1024;
 const PIECE: usize = 16 * 1024;
 /// Of a record, for which there is not the room of two of them.
 const SIZE: usize = 4 * PIECE;
+
+/// Headers of one name.
+const VIA: [&str; 2] = ["a", "b"];
+
+/// A process that has waited long enough for the server.
+fn later() -> NatsConsumer {
+    let now = SystemClock.now().after(Duration::from_secs(120));
+    billing().with_clock(ManualClock::starting_at(now).shared())
+}
 
 /// One whose account may keep so much.
 async fn small() -> Server {
@@ -74,7 +85,10 @@ async fn stuck(server: &Server, consumer: &NatsConsumer, records: usize) {
     let mut source = server.source(consumer).await;
     let mut failed = Vec::new();
     for _ in 0..records {
-        let sent = server.context.publish("orders.created", vec![b'1'; SIZE].into()).await;
+        let mut headers = HeaderMap::new();
+        VIA.map(|via| headers.append("via", via));
+        let payload = vec![b'1'; SIZE].into();
+        let sent = server.context.publish_with_headers("orders.created", headers, payload).await;
         sent.unwrap().await.unwrap();
         failed.push(next(&mut source).await);
     }
@@ -116,7 +130,7 @@ async fn g1_records_that_fell_due_while_there_was_no_room_come_once() {
         return;
     }
     let server = small().await;
-    // More that wait for their time than are looked at in one turn.
+    // Before them there are others, which wait for their time.
     let lane = billing().retry_lane(&server.client).await.unwrap();
     let mut source = server.source(&billing()).await;
     for number in 0..FAR as u32 {
@@ -133,7 +147,7 @@ async fn g1_records_that_fell_due_while_there_was_no_room_come_once() {
     let found = overdue(&server).await.expect("it is found");
     assert!(found.found.starts_with("3 records overdue, the first `retry-at.billing."), "{found}");
     // Two processes look after them.
-    let mut sources = [server.source(&billing()).await, server.source(&billing()).await];
+    let mut sources = [server.source(&later()).await, server.source(&later()).await];
     let mut seen = Vec::new();
     while seen.len() < 3 {
         let [one, other] = &mut sources;
@@ -143,6 +157,10 @@ async fn g1_records_that_fell_due_while_there_was_no_room_come_once() {
         };
         assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Retry, 2));
         assert_eq!(delivery.message().payload().unwrap().len(), SIZE);
+        let headers = delivery.message().headers().iter();
+        let via = headers.filter(|header| header.name == b"via"[..]);
+        let via: Vec<_> = via.map(|header| header.value.clone().unwrap()).collect();
+        assert_eq!(via, VIA, "all headers of one name");
         settle.settle(Disposition::Succeeded).await.unwrap();
         seen.push(delivery.origin().clone());
     }
@@ -168,7 +186,7 @@ async fn g9_what_cannot_be_handed_out_for_want_of_room_is_told() {
     }
     let server = small().await;
     stuck(&server, &billing(), 1).await;
-    let mut source = server.source(&billing()).await;
+    let mut source = server.source(&later()).await;
     let told = timeout(PATIENCE, source.next()).await.expect("there is no room to write it");
     let told = told.map(drop).unwrap_err();
     assert_eq!(told.kind(), TransportErrorKind::Unavailable);

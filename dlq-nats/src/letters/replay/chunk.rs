@@ -126,9 +126,14 @@ impl<'a> Run<'a> {
                     record.marks.insert(death, mark);
                 }
                 let goes_on = !rows.is_empty() && !self.cancel.is_cancelled();
+                let mut broken = broken;
                 if broken.is_none() {
                     // Everything that was sent is marked, so that from here on another look begins.
-                    record.claim = if goes_on { mine(self.stands(rows).await?) } else { None };
+                    match if goes_on { self.stands(rows).await.map(&mine) } else { Ok(None) } {
+                        Ok(claim) => record.claim = claim,
+                        // What was sent is marked all the same.
+                        Err(error) => broken = Some(error),
+                    }
                 }
                 term = Term::begin(lease);
                 let written = self.ledger.write(*index, &record, revision).await;

@@ -88,7 +88,8 @@ pub(super) fn addressed<'a>(shipment: &'a Shipment, rows: &[&'a Row]) -> Address
 
 /// Whether a stream keeps what is sent to it only where somebody wants it: what nobody wants it confirms and forgets.
 pub(super) fn is_choosy(info: &Info) -> bool {
-    info.config.retention == RetentionPolicy::Interest
+    // Under which subjects it looks for them is not known where it changes them.
+    info.config.retention == RetentionPolicy::Interest && info.config.subject_transform.is_none()
 }
 
 pub(super) fn unwanted(stream: &str, subject: &str) -> String {
@@ -103,6 +104,9 @@ pub(super) fn unwanted(stream: &str, subject: &str) -> String {
 pub(super) struct Hearing {
     /// Consumers that do not read the retry stream.
     deaf: HashSet<String>,
+    /// Streams that are not there, as far as this context leads: another domain would take a letter and handle it, and
+    /// whoever looks for it later would not find it here.
+    absent: HashSet<String>,
     /// Streams that copy those that are choosy.
     copies: HashMap<String, Vec<Hears>>,
     /// The consumers of those that are choosy, as they were when they were last asked for.
@@ -115,6 +119,9 @@ impl Hearing {
         let mut hearing = Self { deaf: deaf(shipment, rows).await?, ..Self::default() };
         for (name, letters) in addressed(shipment, rows) {
             let info = find(context, name).await.map_err(|error| error.for_store(REPLAYING))?;
+            if info.is_none() {
+                hearing.absent.insert(name.to_owned());
+            }
             let Some(info) = info.filter(is_choosy) else { continue };
             hearing.look(context, &info).await?;
             if letters.iter().any(|(subject, _)| !hearing.is_heard(name, subject)) {
@@ -151,6 +158,11 @@ impl Hearing {
             ));
         }
         let (stream, subject) = (shipment.stream_for(letter)?, shipment.subject_for(letter));
+        if self.absent.contains(stream) {
+            return Some(format!(
+                "there is no stream `{stream}`; create it, name another target, or say in which JetStream domain it is"
+            ));
+        }
         (!self.is_heard(stream, &subject)).then(|| unwanted(stream, &subject))
     }
 }

@@ -70,7 +70,8 @@ async fn g6_two_at_once_send_each_letter_once() {
     let two = dlq_nats::NatsLetters::new(&server.client, DlqStream::new());
     // Both have read before either begins.
     assert_eq!(one.count(Filter::new()).await.unwrap(), two.count(Filter::new()).await.unwrap());
-    let (first, second) = (to_origin(&one, 1), to_origin(&two, 2));
+    // Slowly, so that neither is done before the other has begun.
+    let (first, second) = (to_origin(&one, 1).with_rate(600), to_origin(&two, 2).with_rate(600));
     let (first, second) = tokio::join!(first.run(pending(), |_| {}), second.run(pending(), |_| {}));
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(first.is_complete() && second.is_complete(), "{first}; {second}");
