@@ -86,7 +86,7 @@ async fn stuck(server: &Server, consumer: &NatsConsumer, records: usize) {
     let mut failed = Vec::new();
     for _ in 0..records {
         let mut headers = HeaderMap::new();
-        VIA.map(|via| headers.append("via", via));
+        VIA.iter().for_each(|via| headers.append("via", *via));
         let payload = vec![b'1'; SIZE].into();
         let sent = server.context.publish_with_headers("orders.created", headers, payload).await;
         sent.unwrap().await.unwrap();
