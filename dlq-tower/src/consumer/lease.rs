@@ -41,12 +41,19 @@ impl Leased {
     }
 
     /// The same for a future that only waits until the message may run: it ends when the lease is lost, since another one
-    /// has the message then, and its outcome would count for nothing (G6).
-    pub(super) async fn wait<F: Future>(&mut self, future: F) -> Result<F::Output, Lost> {
+    /// has the message then, and its outcome would count for nothing (G6); unless it `goes_on`.
+    pub(super) async fn wait_unless<F: Future>(
+        &mut self,
+        goes_on: bool,
+        future: F,
+    ) -> Result<F::Output, Lost> {
+        let mut future = pin!(future);
+        if goes_on {
+            return Ok(self.keep(future).await);
+        }
         if self.is_lost {
             return Err(Lost);
         }
-        let mut future = pin!(future);
         tokio::select! {
             biased;
             output = &mut future => Ok(output),

@@ -142,8 +142,10 @@ pub(super) async fn handle(
         }
     }
     loop {
+        // What has run and goes on here keeps its place also when it is lost: what comes again is behind those behind it (G5).
+        let has_run = key.is_some() && wait.is_some();
         if let Some(after) = wait.take() {
-            match settle.wait(shared.unless_stopped(sleep(after))).await {
+            match settle.wait_unless(has_run, shared.unless_stopped(sleep(after))).await {
                 Ok(Ok(())) => {}
                 ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
             }
@@ -162,7 +164,7 @@ pub(super) async fn handle(
         // Pinned where they are: futures of this size are not worth moving.
         let begun = {
             let begun = pin!(shared.unless_stopped(begun));
-            settle.wait(begun).await
+            settle.wait_unless(has_run, begun).await
         };
         let (admitted, suspicion, turn) = match begun {
             Ok(Ok(begun)) => begun,
