@@ -166,11 +166,7 @@ pub fn born(now: Timestamp) -> LetterState {
 /// often. So says a broker of whose letters some were sent back before there was a store.
 pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     let said = std::mem::replace(&mut letter.state, born(now));
-    let state = &mut letter.state;
-    (state.replays, state.retry_count) = (said.replays, said.retry_count.max(said.replays));
-    if said.status == Status::Sent {
-        (state.status, state.last_retry_at) = (Status::Sent, said.last_retry_at);
-    }
+    waits(&mut letter, &said, now);
     letter
 }
 
@@ -179,15 +175,15 @@ pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
 pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let said = death.state.clone();
     take(letter, death);
-    wait_again(letter, &said, now);
+    waits(letter, &said, now);
 }
 
-/// `letter` waits again, unless it is `said` that it was sent back already.
-fn wait_again(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
+/// `letter` waits, unless it is `said` that it was sent back already.
+fn waits(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
     let state = &mut letter.state;
     state.replays = state.replays.max(said.replays);
-    state.retry_count = state.retry_count.max(said.retry_count);
+    state.retry_count = state.retry_count.max(said.retry_count).max(said.replays);
     if said.status == Status::Sent {
         (state.status, state.last_retry_at) = (Status::Sent, said.last_retry_at);
     }
@@ -212,7 +208,7 @@ pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     letter.generation = generation;
     letter.state.seen = letter.state.seen.saturating_add(1);
     let quarantined = letter.state.status == Status::Quarantined;
-    wait_again(letter, &said, now);
+    waits(letter, &said, now);
     if quarantined {
         letter.state.status = Status::Quarantined;
     }

@@ -49,6 +49,19 @@ pub async fn a_merged_death_is_counted_once<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.get(id).await, before);
 }
 
+/// A copy that was sent back before it came to the store is not sent again from there; the next one is.
+pub async fn g6_a_copy_that_was_sent_back_before_is_not_pending<F: StoreFixture>(check: Check<F>) {
+    let check = check.with_dedup().await;
+    let mut sent = copy("a", 2);
+    (sent.state.status, sent.state.replays) = (Status::Sent, 1);
+    check.put(vec![copy("a", 1), sent]).await;
+    let state = check.state(copy("a", 1).id).await;
+    assert_eq!((state.status, state.replays, state.seen), (Status::Sent, 1, 2));
+    check.put_one(&copy("a", 3)).await;
+    let state = check.state(copy("a", 1).id).await;
+    assert_eq!((state.status, state.replays), (Status::Pending, 1));
+}
+
 /// A resolved letter of which another copy dies is pending again; a quarantined one stays set aside.
 pub async fn a_copy_makes_a_letter_pending_again<F: StoreFixture>(check: Check<F>) {
     let check = check.with_dedup().await;

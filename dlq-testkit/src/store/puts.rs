@@ -58,7 +58,7 @@ pub async fn the_writers_state_is_ignored<F: StoreFixture>(check: Check<F>) {
 }
 
 /// A letter that was sent back before it came to the store does not wait to be sent again. Its next death does.
-pub async fn what_was_sent_back_before_is_not_pending<F: StoreFixture>(check: Check<F>) {
+pub async fn g6_what_was_sent_back_before_is_not_pending<F: StoreFixture>(check: Check<F>) {
     let sent = |mut letter: DeadLetter, times| {
         letter.state.status = Status::Sent;
         letter.state.replays = times;
