@@ -1,30 +1,31 @@
 //! Writes records, and returns once every replica in sync has them.
 
+mod batches;
+mod reports;
+
 use std::error::Error as _;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::{StoreError, StoreErrorKind};
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::OwnedHeaders;
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
-};
-use tokio::sync::{Notify, oneshot};
+use rdkafka::producer::{Producer as _, ThreadedProducer};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use self::batches::{Batches, Entry, give, is_full};
+use self::reports::{Context, Reports, Told};
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::letters::leave;
-use crate::rebalance::log;
-use crate::shared::lock;
 
 /// How long a record may take until it is confirmed; then the write has failed, and nothing is acknowledged.
 const DELIVERY: &str = "30000";
+/// How long the first record of a batch waits for others, in milliseconds.
+const LINGER: &str = "1";
 /// For how long a queue that is full is waited for, and how often it is looked at.
 const FULL: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
@@ -32,85 +33,6 @@ const LOOK: Duration = Duration::from_millis(5);
 const CLOSING: Duration = Duration::from_secs(40);
 /// How long the cluster may be asked for the partitions of a topic.
 const ASKING: Duration = Duration::from_secs(10);
-
-/// What became of a record, for whoever waits for it.
-type Waiting = oneshot::Sender<Result<(), KafkaError>>;
-type Told = oneshot::Receiver<Result<(), KafkaError>>;
-
-/// What the client's own thread has to say. It is told on a task: to wake each of those who wait from another thread would
-/// cost more than to write their records.
-struct Reports {
-    /// `None` where there is no task any more.
-    queue: Mutex<Option<Vec<Report>>>,
-    arrived: Notify,
-}
-
-type Report = (Waiting, Result<(), KafkaError>);
-
-impl Reports {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { queue: Mutex::new(Some(Vec::new())), arrived: Notify::new() })
-    }
-
-    fn add(&self, report: Report) {
-        match &mut *lock(&self.queue) {
-            Some(queue) => queue.push(report),
-            None => return tell([report]),
-        }
-        self.arrived.notify_one();
-    }
-
-    fn tell(self: Arc<Self>) -> impl Future<Output = ()> + Send {
-        // Also where the task is never begun.
-        let telling = Telling(self);
-        async move {
-            let Telling(reports) = &telling;
-            loop {
-                reports.arrived.notified().await;
-                let news = lock(&reports.queue).as_mut().map(std::mem::take);
-                tell(news.into_iter().flatten());
-            }
-        }
-    }
-}
-
-/// The task. It ends with its runtime, which may be before those who send from another one.
-struct Telling(Arc<Reports>);
-
-impl Drop for Telling {
-    fn drop(&mut self) {
-        let left = lock(&self.0.queue).take();
-        tell(left.into_iter().flatten());
-    }
-}
-
-fn tell(reports: impl IntoIterator<Item = Report>) {
-    for (waiting, outcome) in reports {
-        // Who does not wait any more does not want to know.
-        let _ = waiting.send(outcome);
-    }
-}
-
-struct Context(Arc<Reports>);
-
-impl ProducerContext for Context {
-    type DeliveryOpaque = Box<Waiting>;
-
-    fn delivery(&self, outcome: &DeliveryResult<'_>, waiting: Box<Waiting>) {
-        let outcome = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        self.0.add((*waiting, outcome));
-    }
-}
-
-impl ClientContext for Context {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(%error, reason, "the client of Kafka reports an error");
-    }
-}
 
 /// A record to write.
 pub(crate) struct Outgoing<'a> {
@@ -143,19 +65,16 @@ pub(crate) struct Producer {
     brokers: Brokers,
 }
 
-type Settings = &'static [(&'static str, &'static str)];
-
 /// The place of a client, which is made when it is needed.
 struct Slot {
     brokers: Brokers,
-    defaults: Settings,
-    fixed: Settings,
+    has_batches: bool,
     client: RwLock<Option<Arc<Client>>>,
 }
 
 impl Slot {
-    fn new(brokers: &Brokers, defaults: Settings, fixed: Settings) -> Arc<Self> {
-        Arc::new(Self { brokers: brokers.clone(), defaults, fixed, client: RwLock::default() })
+    fn new(brokers: &Brokers, has_batches: bool) -> Arc<Self> {
+        Arc::new(Self { brokers: brokers.clone(), has_batches, client: RwLock::default() })
     }
 
     fn client(&self) -> Result<Arc<Client>, SetupError> {
@@ -166,7 +85,7 @@ impl Slot {
         if let Some(client) = &*slot {
             return Ok(Arc::clone(client));
         }
-        let made = client(&self.brokers, self.defaults, self.fixed)?;
+        let made = client(&self.brokers, self.has_batches)?;
         Ok(Arc::clone(slot.insert(Arc::new(made))))
     }
 
@@ -188,26 +107,34 @@ impl Slot {
     }
 }
 
+type Native = ThreadedProducer<Context>;
+
 struct Client {
-    producer: ThreadedProducer<Context>,
+    producer: Arc<Native>,
+    /// `None` where every record is a batch of its own.
+    batches: Option<Arc<Batches>>,
     _telling: JoinSet<()>,
 }
 
 impl Client {
     /// Gives the client a record, and says where its outcome will be told. `None` while its queue is full.
     fn take(&self, outgoing: &Outgoing<'_>) -> Result<Option<Told>, Unwritten> {
-        let Outgoing { operation, topic, .. } = *outgoing;
+        let Outgoing { operation, topic, partition, .. } = *outgoing;
         let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
         let (waiting, told) = oneshot::channel();
-        let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, Box::new(waiting));
-        record.headers = Some(headers);
-        record.partition = outgoing.partition;
-        record.key = outgoing.key.map(|key| &key[..]);
-        record.payload = outgoing.value.map(|value| &value[..]);
-        match self.producer.send(record) {
+        let (key, value) = (outgoing.key.cloned(), outgoing.value.cloned());
+        let entry = Entry { key, value, headers, waiting };
+        let batch = self.batches.as_ref().and_then(|batches| batches.of(topic, partition));
+        let given = match &batch {
+            Some(batch) => batch.add(&self.producer, entry),
+            None => {
+                give(&self.producer, topic, partition, None, entry).map_err(|refused| refused.error)
+            }
+        };
+        match given {
             Ok(()) => Ok(Some(told)),
-            Err((error, _)) if error.rdkafka_error_code() == Some(Code::QueueFull) => Ok(None),
-            Err((error, _)) => Err(self.unwritten(operation, topic, error)),
+            Err(error) if is_full(&error) => Ok(None),
+            Err(error) => Err(self.unwritten(operation, topic, error)),
         }
     }
 
@@ -247,11 +174,10 @@ impl Client {
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = Slot::new(brokers, &[("linger.ms", "2")], &[]);
+        let inner = Slot::new(brokers, true);
         // What is wrong with the settings shows here.
         inner.client()?;
-        let single = Slot::new(brokers, &[], &[("linger.ms", "0"), ("batch.num.messages", "1")]);
-        Ok(Self { inner, single, brokers: brokers.clone() })
+        Ok(Self { inner, single: Slot::new(brokers, false), brokers: brokers.clone() })
     }
 
     /// Writes a record, and returns once it is confirmed. Of one that is too large nothing is written.
@@ -333,11 +259,7 @@ impl Producer {
     }
 }
 
-fn client(
-    brokers: &Brokers,
-    defaults: &[(&str, &str)],
-    fixed: &[(&str, &str)],
-) -> Result<Client, SetupError> {
+fn client(brokers: &Brokers, has_batches: bool) -> Result<Client, SetupError> {
     let ours = [
         ("enable.idempotence", "true"),
         ("acks", "all"),
@@ -345,14 +267,17 @@ fn client(
         ("message.max.bytes", "1000000000"),
         ("allow.auto.create.topics", "false"),
     ];
-    let defaults = [&[("delivery.timeout.ms", DELIVERY)], defaults].concat();
-    let config = brokers.client(&defaults, &[&ours, fixed].concat())?;
+    let single = [("linger.ms", "0"), ("batch.num.messages", "1")];
+    let fixed = if has_batches { ours.to_vec() } else { [&ours[..], &single].concat() };
+    let defaults = [("delivery.timeout.ms", DELIVERY), ("linger.ms", LINGER)];
+    let config = brokers.client(&defaults, &fixed)?;
     let reports = Reports::new();
     let made = config.create_with_context(Context(Arc::clone(&reports)));
-    let producer = made.map_err(|error| SetupError::answered("make a producer", error))?;
+    let made: Native = made.map_err(|error| SetupError::answered("make a producer", error))?;
+    let (producer, batches) = (Arc::new(made), has_batches.then(|| Arc::new(Batches::new())));
     let mut telling = JoinSet::new();
-    telling.spawn(reports.tell());
-    Ok(Client { producer, _telling: telling })
+    telling.spawn(reports.tell(batches.clone(), Arc::downgrade(&producer)));
+    Ok(Client { producer, batches, _telling: telling })
 }
 
 /// Whether the record has no place, as far as the client knows.
@@ -392,26 +317,5 @@ fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritt
 impl std::fmt::Debug for Producer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Producer").field("brokers", &self.brokers).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn who_waits_is_told_also_when_the_runtime_has_ended_that_told_it() {
-        let reports = Reports::new();
-        let ended = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let mut telling = JoinSet::new();
-        telling.spawn_on(Arc::clone(&reports).tell(), ended.handle());
-        let (before, told_before) = oneshot::channel();
-        reports.add((before, Ok(())));
-        ended.shutdown_background();
-        let (after, told_after) = oneshot::channel();
-        reports.add((after, Ok(())));
-        for told in [told_before, told_after] {
-            tokio::time::timeout(FULL, told).await.expect("it is told").unwrap().unwrap();
-        }
     }
 }

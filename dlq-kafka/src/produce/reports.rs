@@ -1,0 +1,150 @@
+//! What became of records, and who is told.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Native;
+use super::batches::{Batch, Batches, KEPT};
+use crate::rebalance::log;
+use crate::shared::lock;
+
+/// What became of a record, for whoever waits for it.
+pub(super) type Waiting = oneshot::Sender<Result<(), KafkaError>>;
+pub(super) type Told = oneshot::Receiver<Result<(), KafkaError>>;
+
+/// What goes with a record through the client.
+pub(super) struct Opaque {
+    pub(super) waiting: Waiting,
+    /// What it is under way with.
+    pub(super) batch: Option<Arc<Batch>>,
+}
+
+type Report = (Opaque, Result<(), KafkaError>);
+
+/// What the client's own thread has to say. It is told on a task: to wake each of those who wait from another thread would
+/// cost more than to write their records.
+pub(super) struct Reports {
+    /// `None` where there is no task any more.
+    queue: Mutex<Option<Vec<Report>>>,
+    arrived: Notify,
+}
+
+impl Reports {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { queue: Mutex::new(Some(Vec::new())), arrived: Notify::new() })
+    }
+
+    fn add(&self, report: Report) {
+        match &mut *lock(&self.queue) {
+            Some(queue) => queue.push(report),
+            None => return tell([report], None),
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Tells of them, and has the next batches go.
+    pub(super) fn tell(
+        self: Arc<Self>,
+        batches: Option<Arc<Batches>>,
+        client: Weak<Native>,
+    ) -> impl Future<Output = ()> + Send {
+        // Also where the task is never begun.
+        let telling = Telling { reports: self, batches, client };
+        async move {
+            let Telling { reports, batches, client } = &telling;
+            let mut looks = interval(KEPT);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    () = reports.arrived.notified() => {
+                        let news = lock(&reports.queue).as_mut().map(std::mem::take);
+                        tell(news.into_iter().flatten(), client.upgrade().as_deref());
+                    }
+                    _ = looks.tick() => if let (Some(batches), Some(client)) = (batches, client.upgrade()) {
+                        batches.look(&client);
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// The task. It ends with its runtime, which may be before those who send from another one.
+struct Telling {
+    reports: Arc<Reports>,
+    batches: Option<Arc<Batches>>,
+    client: Weak<Native>,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let (left, client) = (lock(&self.reports.queue).take(), self.client.upgrade());
+        tell(left.into_iter().flatten(), None);
+        if let Some(batches) = &self.batches {
+            batches.close(client.as_deref());
+        }
+    }
+}
+
+fn tell(reports: impl IntoIterator<Item = Report>, client: Option<&Native>) {
+    for (Opaque { waiting, batch }, outcome) in reports {
+        // Who does not wait any more does not want to know.
+        let _ = waiting.send(outcome);
+        if let Some(batch) = batch {
+            batch.ended(client);
+        }
+    }
+}
+
+pub(super) struct Context(pub(super) Arc<Reports>);
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = Box<Opaque>;
+
+    fn delivery(&self, outcome: &DeliveryResult<'_>, opaque: Box<Opaque>) {
+        let outcome = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
+        self.0.add((*opaque, outcome));
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::warn!(%error, reason, "the client of Kafka reports an error");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_is_told_also_when_the_runtime_has_ended_that_told_it() {
+        let reports = Reports::new();
+        let ended = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let mut telling = JoinSet::new();
+        telling.spawn_on(Arc::clone(&reports).tell(None, Weak::new()), ended.handle());
+        let (before, told_before) = oneshot::channel();
+        reports.add((Opaque { waiting: before, batch: None }, Ok(())));
+        ended.shutdown_background();
+        let (after, told_after) = oneshot::channel();
+        reports.add((Opaque { waiting: after, batch: None }, Ok(())));
+        for told in [told_before, told_after] {
+            let told = tokio::time::timeout(Duration::from_secs(60), told);
+            told.await.expect("it is told").unwrap().unwrap();
+        }
+    }
+}
