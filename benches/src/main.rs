@@ -7,6 +7,7 @@
 mod bury;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod cpu;
+mod failing;
 mod healthy;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -33,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("stack", stack::run),
         ("bury", bury::run),
         ("read", read::run),
+        ("failing", failing::run),
         ("healthy", healthy::run),
         #[cfg(feature = "nats")]
         ("nats-consume", nats::consume::run),

@@ -29,7 +29,7 @@ use crate::error::{SetupError, is_refusal};
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The key of the record that is written by whoever begins to send. Who has read it has read everything that was sent
-/// before.
+/// before. It names the alias of the cluster, by which letters of others are known.
 pub(super) const BEGUN: &[u8] = b"begun";
 
 /// How a death was sent back last.
@@ -58,6 +58,9 @@ pub(super) struct Written {
     pub(super) who: String,
     #[serde(default = "once")]
     pub(super) times: u32,
+    /// Only where somebody begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cluster: Option<Arc<str>>,
 }
 
 const fn once() -> u32 {
@@ -104,9 +107,8 @@ impl Ledger {
         while beyond.is_none_or(|offset| self.next <= offset) {
             match self.consumer.poll(Duration::from_millis(100)) {
                 Some(Ok(message)) => {
-                    let read = mark_of(&message);
                     self.next = message.offset() + 1;
-                    self.read.take(read);
+                    self.read.hear(&message);
                     until = Instant::now() + PATIENCE;
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) if beyond.is_none() => break,
@@ -145,9 +147,8 @@ impl Ledger {
         let until = Instant::now() + time;
         while Instant::now() < until && !stop.is_set() {
             if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(50)) {
-                let read = mark_of(&message);
                 self.next = message.offset() + 1;
-                self.read.take(read);
+                self.read.hear(&message);
                 return Ok(true);
             }
         }
@@ -161,9 +162,11 @@ impl Ledger {
 
 /// What the ledger says, as far as it was read.
 #[derive(Debug, Default)]
-struct Read {
-    marks: Marks,
-    unclear: Unclear,
+pub(super) struct Read {
+    pub(super) marks: Marks,
+    pub(super) unclear: Unclear,
+    /// The alias of the cluster by which letters were sent, if whoever began last has said it.
+    pub(super) cluster: Option<Arc<str>>,
     /// Who has sent a death back before others did.
     earlier: HashSet<(Death, OperationId)>,
 }
@@ -174,8 +177,18 @@ impl Read {
             || self.earlier.contains(&(*death, operation))
     }
 
-    fn take(&mut self, read: Option<(Death, Result<Option<Mark>, String>)>) {
-        let Some((death, mark)) = read else { return };
+    fn hear(&mut self, message: &BorrowedMessage<'_>) {
+        if message.key() == Some(BEGUN) {
+            let begun = message.payload().and_then(|json| serde_json::from_slice(json).ok());
+            self.cluster = begun.and_then(|Written { cluster, .. }| cluster);
+            return;
+        }
+        if let Some((death, mark)) = mark_of(message) {
+            self.take(death, mark);
+        }
+    }
+
+    fn take(&mut self, death: Death, mark: Result<Option<Mark>, String>) {
         let before = self.marks.remove(&death);
         self.unclear.remove(&death);
         match mark {
@@ -191,7 +204,7 @@ impl Read {
 
 /// What a record says: which death, and how it was sent back last. A death without a value was not, on somebody's word.
 fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>, String>)> {
-    let key = message.key().filter(|key| *key != BEGUN)?;
+    let key = message.key()?;
     let (topic, offset) = (message.topic(), message.offset());
     let Some(death) = death_of(key) else {
         tracing::warn!(topic, offset, "a record of the ledger is of no death; it is passed over");
@@ -226,16 +239,13 @@ pub(super) async fn bounds(
     Ok(partitions.get(&0).copied())
 }
 
-/// Everything that was sent back, and what may have been.
-pub(super) async fn marks(
-    brokers: &Brokers,
-    topic: &Arc<str>,
-) -> Result<(Marks, Unclear), SetupError> {
+/// All that a ledger says.
+pub(super) async fn read(brokers: &Brokers, topic: &Arc<str>) -> Result<Read, SetupError> {
     let (brokers, name) = (brokers.clone(), Arc::clone(topic));
     let read = aside(PATIENCE * 20, move || {
         let mut ledger = Ledger::open(&brokers, &name)?;
         ledger.read(None)?;
-        Ok((ledger.read.marks, ledger.read.unclear))
+        Ok(ledger.read)
     });
     read.await.unwrap_or_else(|| Err(silent(&format!("read topic `{topic}`"))))
 }
@@ -305,14 +315,14 @@ mod tests {
         let mark =
             |operation, times| Ok(Some(Mark { operation, at: Timestamp::from_millis(1), times }));
         let mut read = Read::default();
-        read.take(Some((death, mark(ours, 1))));
+        read.take(death, mark(ours, 1));
         assert!(read.is_sent_by(&death, ours));
-        read.take(Some((death, mark(others, 2))));
+        read.take(death, mark(others, 2));
         assert_eq!(read.marks[&death].operation, others, "who has sent it last");
         assert!(read.is_sent_by(&death, ours) && read.is_sent_by(&death, others));
         assert!(!read.is_sent_by(&beside, ours));
-        read.take(Some((beside, mark(ours, 1))));
-        read.take(Some((beside, Ok(None))));
+        read.take(beside, mark(ours, 1));
+        read.take(beside, Ok(None));
         assert!(!read.is_sent_by(&beside, ours), "somebody says that it was not");
     }
 }

@@ -9,7 +9,7 @@ use dlq_core::{
 };
 use rdkafka::message::{Headers as _, OwnedHeaders};
 
-use super::ledger::Written;
+use super::ledger::{BEGUN, Written};
 use crate::ladder::{Ladder, is_topic};
 use crate::wire::{Rest, pack};
 
@@ -163,19 +163,22 @@ impl Shipment {
         now: Timestamp,
     ) -> Result<Outgoing, StoreError> {
         let key = letter.death().to_string();
-        self.entry(key.into(), to, times, now)
+        let who = self.who.clone();
+        let operation = self.operation;
+        let written = Written { operation, to: to.to_owned(), at: now, who, times, cluster: None };
+        self.entry(key.into(), &written)
     }
 
-    pub(super) fn entry(
-        &self,
-        key: Bytes,
-        to: &str,
-        times: u32,
-        at: Timestamp,
-    ) -> Result<Outgoing, StoreError> {
-        let (to, who) = (to.to_owned(), self.who.clone());
-        let written = Written { operation: self.operation, to, at, who, times };
-        let json = serde_json::to_vec(&written).map_err(|error| refused(error.to_string()))?;
+    /// The record that says that somebody begins.
+    pub(super) fn begun(&self, at: Timestamp) -> Result<Outgoing, StoreError> {
+        let (who, cluster) = (self.who.clone(), Some(Arc::clone(&self.cluster)));
+        let (operation, to, times) = (self.operation, String::new(), 0);
+        let written = Written { operation, to, at, who, times, cluster };
+        self.entry(Bytes::from_static(BEGUN), &written)
+    }
+
+    fn entry(&self, key: Bytes, written: &Written) -> Result<Outgoing, StoreError> {
+        let json = serde_json::to_vec(written).map_err(|error| refused(error.to_string()))?;
         Ok(Outgoing {
             topic: Arc::clone(&self.ledger),
             partition: Some(0),

@@ -6,7 +6,7 @@ use dlq_core::store::reading::Sent;
 use dlq_core::{DeadLetter, Death, StoreError};
 
 use super::KafkaLetters;
-use super::ledger::{self, Marks, Unclear};
+use super::ledger::{self, Marks, Read, Unclear};
 use super::lookup::{Bounds, Lookup};
 use super::reading::unread;
 use crate::error::SetupError;
@@ -22,6 +22,8 @@ pub(crate) struct SentBack {
     unclear: Unclear,
     /// Why it cannot be read by this user, if so.
     hidden: Option<String>,
+    /// Why letters may not be found in it, if so: it knows them by another alias of the cluster.
+    by_another: Option<String>,
 }
 
 impl SentBack {
@@ -44,8 +46,13 @@ impl SentBack {
         }
         let mut next = Self { seen, hidden, ..Self::default() };
         if seen.is_some() {
-            match ledger::marks(&lookup.brokers, topic).await {
-                Ok((marks, unclear)) => (next.marks, next.unclear) = (marks, unclear),
+            match ledger::read(&lookup.brokers, topic).await {
+                Ok(Read { marks, unclear, cluster, .. }) => {
+                    (next.marks, next.unclear) = (marks, unclear);
+                    let own = lookup.brokers.cluster();
+                    let other = cluster.filter(|cluster| **cluster != *own);
+                    next.by_another = other.map(|other| by_another(topic, &other, own));
+                }
                 Err(SetupError::Forbidden(why)) => next.hidden = Some(unreadable(topic, &why)),
                 Err(error) => return Err(error),
             }
@@ -57,6 +64,11 @@ impl SentBack {
         &self.marks
     }
 
+    /// Why nothing may be sent, if so.
+    pub(super) fn refuses(&self) -> Option<&str> {
+        self.by_another.as_deref()
+    }
+
     /// How this death was sent back, if it was.
     pub(super) fn sent(&self, death: &Death) -> Option<Sent> {
         self.marks.get(death).map(|mark| Sent { at: mark.at, times: mark.times })
@@ -64,7 +76,9 @@ impl SentBack {
 
     /// Why it is not known whether this death was sent back, if it is not.
     pub(super) fn unclear(&self, death: &Death) -> Option<&str> {
-        self.hidden.as_ref().or_else(|| self.unclear.get(death)).map(String::as_str)
+        let lost = || self.by_another.as_ref().filter(|_| !self.marks.contains_key(death));
+        let why = self.hidden.as_ref().or_else(|| self.unclear.get(death)).or_else(lost);
+        why.map(String::as_str)
     }
 
     /// Has a letter of which it is not known say so.
@@ -98,6 +112,15 @@ impl KafkaLetters {
         }
         Ok(())
     }
+}
+
+/// Letters of others have another identity by each alias: what was sent by one would be sent again by the other.
+fn by_another(topic: &str, other: &str, own: &str) -> String {
+    format!(
+        "topic `{topic}` says what was sent back where `{other}` is the alias of the cluster, and not `{own}`: letters that \
+         others wrote cannot be found in it; say `{other}` (`Brokers::with_cluster`, `--kafka-cluster`), or write a record \
+         without a value under the key `begun` to go on as `{own}`"
+    )
 }
 
 fn unreadable(topic: &str, why: &str) -> String {

@@ -99,6 +99,9 @@ impl KafkaReplay {
         snapshot: &'a Snapshot,
         agreed: Option<Agreed>,
     ) -> Result<(Shipment, Selected<'a>), StoreError> {
+        if let Some(why) = snapshot.sent.refuses() {
+            return Err(refused(why.to_owned()));
+        }
         let mut shipment = self.shipment();
         let selected = self.select(&shipment, snapshot, agreed);
         let letters = selected.send.iter().map(|row| &row.letter);

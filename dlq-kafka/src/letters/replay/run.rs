@@ -10,7 +10,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
 use super::super::aside::{aside, leave};
-use super::super::ledger::{self, BEGUN, Ledger, Marks, PATIENCE, random};
+use super::super::ledger::{self, Ledger, Marks, PATIENCE, random};
 use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
 use super::super::snapshot::{Place, Row};
 use super::parcels::{Parcel, next_time};
@@ -205,7 +205,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         session: &Arc<Session>,
         ledger: &mut Option<Ledger>,
     ) -> Result<(), Broken> {
-        let begun = self.shipment.entry(BEGUN.into(), "", 0, now());
+        let begun = self.shipment.begun(now());
         let begun =
             begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
         let offset = self.transact(session, vec![begun]).await?[0];

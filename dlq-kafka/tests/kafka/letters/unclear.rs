@@ -1,11 +1,12 @@
-//! A record in the ledger that this version cannot read.
+//! A ledger that does not say of all letters whether they were sent back.
 
 use std::future::pending;
 
 use dlq_core::Filter;
 use dlq_core::store::Letters as _;
-use dlq_kafka::ReplayOutcome;
+use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use dlq_kafka::{KafkaLetters, ReplayOutcome};
 
 use crate::fixture_replay::{PATIENCE, Shop, run, to_origin};
 
@@ -55,4 +56,62 @@ async fn g6_a_mark_of_another_version_keeps_its_letter_back_and_no_other() {
     write(None).await;
     assert_eq!(run(to_origin(&letters, 2)).await.sent, 1);
     shop.assert_once(0..3).await;
+}
+
+/// A letter as Spring Kafka writes it, whose identity depends on how the cluster is called.
+async fn of_spring(shop: &Shop, number: i64) {
+    let producer: FutureProducer = shop.config().create().unwrap();
+    let (partition, offset) = (0_i32.to_be_bytes(), number.to_be_bytes());
+    let named = [
+        ("kafka_dlt-original-topic", shop.topic.as_bytes()),
+        ("kafka_dlt-original-partition", &partition),
+        ("kafka_dlt-original-offset", &offset),
+        ("kafka_dlt-exception-message", b"refused"),
+    ];
+    let insert = |headers: OwnedHeaders, (key, value): (&str, &[u8])| {
+        headers.insert(Header { key, value: Some(value) })
+    };
+    let headers = named.into_iter().fold(OwnedHeaders::new(), insert);
+    let (key, payload) = (format!("customer-{number}"), number.to_string());
+    let record = FutureRecord::to(&shop.dlq).headers(headers).key(&key).payload(&payload);
+    producer.send(record, PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_nothing_is_sent_again_by_another_alias_of_the_cluster() {
+    let Some(shop) = Shop::open("aliases").await else { return };
+    of_spring(&shop, 0).await;
+    let own = shop.bury(&shop.dead(1..2)).await;
+    assert_eq!(run(to_origin(&own, 1)).await.sent, 2);
+    shop.assert_once(0..2).await;
+
+    // Somebody else calls the cluster by another name, and one more has died.
+    let others = KafkaLetters::new(&shop.brokers().with_cluster("eu"), shop.dlq.as_str());
+    of_spring(&shop, 2).await;
+    let ledger = format!("{}.replays", shop.dlq);
+    for refused in [
+        to_origin(&others, 2).plan().await.unwrap_err(),
+        to_origin(&others, 2).run(pending(), |_| {}).await.unwrap_err(),
+    ] {
+        let refused = refused.to_string();
+        println!("{refused}");
+        let says = [&*ledger, "`default`", "`eu`", "with_cluster", "`begun`"];
+        assert!(says.iter().all(|said| refused.contains(said)), "{refused}");
+    }
+    shop.assert_once(0..2).await;
+    // What is found in the ledger all the same was sent; of the others it is not known.
+    let all = others.read(&Filter::new()).await.unwrap();
+    let shown = others.get_all(all.iter().map(|one| one.letter.id).collect()).await.unwrap();
+    let unclear = shown.iter().filter(|letter| letter.attributes.contains_key(UNCLEAR));
+    assert_eq!((shown.len(), unclear.count()), (3, 2));
+
+    // By its name it goes on, and nobody is in the way of who began.
+    assert_eq!(run(to_origin(&shop.letters(), 3)).await.sent, 1);
+    shop.assert_once(0..3).await;
+
+    // On somebody's word that the other name is right from now on.
+    let producer: FutureProducer = shop.config().create().unwrap();
+    let forgotten = FutureRecord::<str, str>::to(&ledger).key("begun");
+    producer.send(forgotten, PATIENCE).await.unwrap();
+    assert!(to_origin(&others, 4).plan().await.is_ok());
 }
