@@ -17,6 +17,7 @@ use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::State;
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
 
 use crate::measure::{Size, fastest, nanos_each};
 
@@ -144,7 +145,8 @@ fn fill(count: usize) -> MemoryBroker {
 async fn once(count: usize, lane: Later) -> Result<Duration, Box<dyn std::error::Error>> {
     let broker = fill(count);
     let counting = Arc::new(Counting { left: AtomicUsize::new(count), done: Notify::new() });
-    let confirming = tokio::spawn(lane.clone().confirm());
+    let mut confirming = JoinSet::new();
+    confirming.spawn(lane.clone().confirm());
     let consumer = Consumer::builder(broker.source("bench").with_prefetch(256))
         .handler(work::handler().with_state(Arc::clone(&counting)).build()?)
         .retry_lane(lane)
@@ -154,7 +156,6 @@ async fn once(count: usize, lane: Later) -> Result<Duration, Box<dyn std::error:
     let start = Instant::now();
     let report = consumer.run(counting.done.notified()).await;
     let time = start.elapsed();
-    confirming.abort();
     if usize::try_from(report.retried)? < count {
         return Err(format!("not every message was postponed: {report}").into());
     }

@@ -14,6 +14,7 @@ const OURS: &[(&str, &str)] = &[
     ("enable.idempotence", "a copy may be written twice otherwise"),
     ("metadata.broker.list", "brokers are named where the cluster is"),
     ("acks", "a letter has to be confirmed by every replica in sync"),
+    ("delivery.report.only.error", "nothing would be known to be written"),
     ("group.id", "it is the consumer's name; see `KafkaConsumer::with_group`"),
     ("transactional.id", "transactions are the replay's"),
 ];

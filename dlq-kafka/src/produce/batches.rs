@@ -2,7 +2,7 @@
 //!
 //! An idempotent client of librdkafka (2.12) has five messages of a partition under way, or one batch. While more are ready,
 //! its thread asks without a pause whether they may go, and takes a processor for that. So what comes while a batch is under
-//! way is kept here, and given to the client once all of the batch is confirmed. Batches grow with the load then, and
+//! way is kept here, and given to the client, in its order, once the client may send it. Batches grow with the load then, and
 //! nothing waits where there is none, as with Nagle's algorithm for TCP (RFC 896).
 
 use std::collections::{HashMap, VecDeque};
@@ -14,15 +14,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::BaseRecord;
 
-use super::Native;
 use super::reports::{Opaque, Waiting};
+use super::{FULL, Native};
 use crate::shared::lock;
 
 /// How many of a partition the client has under way in several batches.
 const APART: usize = 5;
-/// What comes so soon after the first of a batch still goes with it: the client waits for as long (`linger.ms`).
-const JOINS: Duration = Duration::from_millis(1);
-/// How long anything is kept. What takes longer is for the client to wait for, and to give up.
+/// How long anything is kept, give or take a look. What takes longer is for the client to wait for, and to give up.
 pub(super) const KEPT: Duration = Duration::from_secs(1);
 
 /// A record with all that is its own.
@@ -31,6 +29,8 @@ pub(super) struct Entry {
     pub(super) value: Option<Bytes>,
     pub(super) headers: OwnedHeaders,
     pub(super) waiting: Waiting,
+    /// When it came: a queue that is full is not waited for without end.
+    pub(super) since: Instant,
 }
 
 /// What the client did not take, and why.
@@ -47,7 +47,7 @@ pub(super) fn give(
     batch: Option<Arc<Batch>>,
     entry: Entry,
 ) -> Result<(), Box<Refused>> {
-    let Entry { key, value, headers, waiting } = entry;
+    let Entry { key, value, headers, waiting, since } = entry;
     let opaque = Box::new(Opaque { waiting, batch });
     let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, opaque);
     (record.key, record.payload) = (key.as_deref(), value.as_deref());
@@ -57,7 +57,7 @@ pub(super) fn give(
         Err((error, record)) => {
             let headers = record.headers.unwrap_or_default();
             let waiting = record.delivery_opaque.waiting;
-            Err(Box::new(Refused { error, entry: Entry { key, value, headers, waiting } }))
+            Err(Box::new(Refused { error, entry: Entry { key, value, headers, waiting, since } }))
         }
     }
 }
@@ -66,47 +66,54 @@ pub(super) fn is_full(error: &KafkaError) -> bool {
     error.rdkafka_error_code() == Some(Code::QueueFull)
 }
 
-/// Those of a client: of each topic by the number of the partition. `None` once nobody hears any more that one is confirmed.
-pub(super) struct Batches(RwLock<Option<HashMap<String, Vec<Arc<Batch>>>>>);
+/// Those of a client: of each topic by the number of the partition.
+pub(super) struct Batches {
+    /// What comes so soon after the first of a batch still goes with it: the client waits for as long (`linger.ms`).
+    joins: Duration,
+    /// `None` once nobody hears any more that one is confirmed.
+    topics: RwLock<Option<HashMap<String, Vec<Arc<Batch>>>>>,
+}
 
 impl Batches {
-    pub(super) fn new() -> Self {
-        Self(RwLock::new(Some(HashMap::new())))
+    pub(super) fn new(joins: Duration) -> Self {
+        Self { joins, topics: RwLock::new(Some(HashMap::new())) }
     }
 
     pub(super) fn of(&self, topic: &str, partition: Option<i32>) -> Option<Arc<Batch>> {
         let at = usize::try_from(partition?).ok()?;
         {
-            let topics = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(batch) = topics.as_ref()?.get(topic).and_then(|of| of.get(at)) {
                 return Some(Arc::clone(batch));
             }
         }
-        let mut topics = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         let of = topics.as_mut()?.entry(topic.to_owned()).or_default();
         for partition in i32::try_from(of.len()).ok()?..=partition? {
-            of.push(Arc::new(Batch::new(topic, partition)));
+            of.push(Arc::new(Batch::new(topic, partition, self.joins)));
         }
         of.get(at).cloned()
     }
 
-    /// Gives the client what has been kept for too long, and what it had no room for.
-    pub(super) fn look(&self, client: &Native) {
-        let topics = self.0.read().unwrap_or_else(PoisonError::into_inner);
+    /// Gives the client what has been kept for too long, and what it had no room for. Whether it has none still.
+    pub(super) fn look(&self, client: &Native) -> bool {
+        let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
+        let mut is_full = false;
         for batch in topics.iter().flat_map(HashMap::values).flatten() {
             if lock(&batch.state).is_overdue() {
-                batch.go_on(client);
+                is_full |= batch.go_on(client);
             }
         }
+        is_full
     }
 
     /// From now on nothing is kept.
     pub(super) fn close(&self, client: Option<&Native>) {
-        let topics = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
+        let topics = self.topics.write().unwrap_or_else(PoisonError::into_inner).take();
         for batch in topics.iter().flat_map(HashMap::values).flatten() {
             lock(&batch.state).is_closed = true;
             match client {
-                Some(client) => batch.go_on(client),
+                Some(client) => drop(batch.go_on(client)),
                 None => lock(&batch.state).kept.clear(),
             }
         }
@@ -117,37 +124,42 @@ impl Batches {
 pub(super) struct Batch {
     topic: String,
     partition: i32,
+    joins: Duration,
     state: Mutex<State>,
 }
 
 struct State {
     under_way: usize,
+    /// When the batch began that others join.
     begun: Instant,
     kept: VecDeque<Entry>,
+    /// Somebody gives what was kept: what comes meanwhile goes behind it.
+    gives: bool,
     is_closed: bool,
 }
 
 impl State {
-    fn keeps(&self) -> bool {
-        !self.is_closed && self.under_way >= APART && self.begun.elapsed() >= JOINS
+    fn is_free(&self) -> bool {
+        self.under_way < APART && !self.kept.is_empty()
     }
 
     fn is_overdue(&self) -> bool {
-        !self.kept.is_empty() && (self.under_way == 0 || self.begun.elapsed() >= KEPT)
+        self.is_free() || !self.kept.is_empty() && self.begun.elapsed() >= KEPT
     }
 }
 
 impl Batch {
-    fn new(topic: &str, partition: i32) -> Self {
+    fn new(topic: &str, partition: i32, joins: Duration) -> Self {
         let (kept, begun) = (VecDeque::new(), Instant::now());
-        let state = State { under_way: 0, begun, kept, is_closed: false };
-        Self { topic: topic.to_owned(), partition, state: Mutex::new(state) }
+        let state = State { under_way: 0, begun, kept, gives: false, is_closed: false };
+        Self { topic: topic.to_owned(), partition, joins, state: Mutex::new(state) }
     }
 
-    /// Gives the client a record, now or with the next batch.
+    /// Gives the client a record, now or, behind others, with the next batch.
     pub(super) fn add(self: &Arc<Self>, client: &Native, entry: Entry) -> Result<(), KafkaError> {
         let mut state = lock(&self.state);
-        if state.keeps() {
+        let is_busy = state.under_way >= APART && state.begun.elapsed() >= self.joins;
+        if state.gives || !state.is_closed && (is_busy || !state.kept.is_empty()) {
             state.kept.push_back(entry);
             return Ok(());
         }
@@ -156,49 +168,57 @@ impl Batch {
         }
         state.under_way += 1;
         drop(state);
-        self.give(client, entry).map_err(|refused| refused.error)
+        let given = self.give(client, entry);
+        if given.is_err() && self.ended() {
+            self.go_on(client);
+        }
+        given.map_err(|refused| refused.error)
     }
 
     fn give(self: &Arc<Self>, client: &Native, entry: Entry) -> Result<(), Box<Refused>> {
-        let batch = Some(Arc::clone(self));
-        let given = give(client, &self.topic, Some(self.partition), batch, entry);
-        if given.is_err() {
-            lock(&self.state).under_way -= 1;
-        }
-        given
+        give(client, &self.topic, Some(self.partition), Some(Arc::clone(self)), entry)
     }
 
-    /// What became of one is known. After the last of a batch the next one goes.
-    pub(super) fn ended(self: &Arc<Self>, client: Option<&Native>) {
+    /// What became of one is known. Whether the next batch may go.
+    pub(super) fn ended(&self) -> bool {
         let mut state = lock(&self.state);
         state.under_way = state.under_way.saturating_sub(1);
-        let goes_on = state.under_way == 0 && !state.kept.is_empty();
-        drop(state);
-        if let Some(client) = client
-            && goes_on
-        {
-            self.go_on(client);
-        }
+        state.is_free()
     }
 
-    fn go_on(self: &Arc<Self>, client: &Native) {
-        let mut state = lock(&self.state);
-        let mut next = std::mem::take(&mut state.kept).into_iter();
-        (state.begun, state.under_way) = (Instant::now(), state.under_way + next.len());
-        drop(state);
-        while let Some(entry) = next.next() {
-            match self.give(client, entry) {
-                Ok(()) => {}
-                Err(refused) if is_full(&refused.error) => {
-                    let mut state = lock(&self.state);
-                    state.under_way -= next.len();
-                    let newer = std::mem::take(&mut state.kept);
-                    state.kept = std::iter::once(refused.entry).chain(next).chain(newer).collect();
-                    return;
-                }
-                // Who does not wait any more does not want to know.
-                Err(refused) => drop(refused.entry.waiting.send(Err(refused.error))),
+    /// Gives the client what was kept. Whether it has no room for it.
+    pub(super) fn go_on(self: &Arc<Self>, client: &Native) -> bool {
+        {
+            let mut state = lock(&self.state);
+            if state.gives || state.kept.is_empty() {
+                return false;
             }
+            (state.gives, state.begun) = (true, Instant::now());
+        }
+        loop {
+            let mut state = lock(&self.state);
+            let Some(entry) = state.kept.pop_front() else {
+                state.gives = false;
+                return false;
+            };
+            if entry.waiting.is_closed() {
+                // Nobody waits for it any more, and so nothing is settled by it.
+                continue;
+            }
+            state.under_way += 1;
+            drop(state);
+            let Err(refused) = self.give(client, entry) else { continue };
+            let Refused { error, entry } = *refused;
+            let mut state = lock(&self.state);
+            state.under_way = state.under_way.saturating_sub(1);
+            if is_full(&error) && entry.since.elapsed() < FULL && !state.is_closed {
+                state.kept.push_front(entry);
+                state.gives = false;
+                return true;
+            }
+            drop(state);
+            // Who does not wait any more does not want to know.
+            let _ = entry.waiting.send(Err(error));
         }
     }
 }
@@ -209,23 +229,30 @@ mod tests {
 
     use super::*;
     use crate::brokers::Brokers;
+    use crate::produce::reports::Told;
     use crate::produce::{Client, client};
 
     /// A client that reaches nobody, so that what it is given stays under way.
-    fn offline() -> (Client, Arc<Batch>) {
-        let client = client(&Brokers::at("127.0.0.1:1"), true).unwrap();
+    fn offline(brokers: &Brokers) -> (Client, Arc<Batch>) {
+        let client = client(brokers, true).unwrap();
         let batch = client.batches.as_ref().unwrap().of("orders", Some(2)).unwrap();
         (client, batch)
     }
 
-    fn add(client: &Client, batch: &Arc<Batch>, count: usize) {
-        for _ in 0..count {
-            let (waiting, _) = oneshot::channel();
-            let headers = OwnedHeaders::new();
-            batch
-                .add(&client.producer, Entry { key: None, value: None, headers, waiting })
-                .unwrap();
-        }
+    fn nowhere() -> Brokers {
+        Brokers::at("127.0.0.1:1")
+    }
+
+    #[must_use]
+    fn add(client: &Client, batch: &Arc<Batch>, count: usize) -> Vec<Told> {
+        let one = |_| {
+            let ((waiting, told), headers) = (oneshot::channel(), OwnedHeaders::new());
+            let since = Instant::now();
+            let entry = Entry { key: None, value: None, headers, waiting, since };
+            batch.add(&client.producer, entry).unwrap();
+            told
+        };
+        (0..count).map(one).collect()
     }
 
     /// How many are under way, and how many are kept.
@@ -235,25 +262,32 @@ mod tests {
     }
 
     /// As many as the client has under way, a while ago.
-    fn sent(client: &Client, batch: &Arc<Batch>) {
-        add(client, batch, APART);
-        lock(&batch.state).begun -= JOINS;
+    fn sent(client: &Client, batch: &Arc<Batch>) -> Vec<Told> {
+        let told = add(client, batch, APART);
+        lock(&batch.state).begun -= batch.joins;
+        told
     }
 
     #[tokio::test]
     async fn what_comes_while_a_batch_is_under_way_goes_with_the_next_one() {
-        let (client, batch) = offline();
-        sent(&client, &batch);
-        add(&client, &batch, 3);
-        assert_eq!(counted(&batch), (APART, 3));
-        for left in (1..APART).rev() {
-            batch.ended(Some(&client.producer));
-            assert_eq!(counted(&batch), (left, 3));
+        let (client, batch) = offline(&nowhere());
+        let _sent = sent(&client, &batch);
+        let _kept = add(&client, &batch, 2);
+        lock(&batch.state).under_way += 3;
+        for left in (APART..APART + 3).rev() {
+            assert!(!batch.ended());
+            assert_eq!(counted(&batch), (left, 2));
         }
-        batch.ended(Some(&client.producer));
-        assert_eq!(counted(&batch), (3, 0));
+        // Now the client may send another one. Nothing goes before what was kept.
+        assert!(batch.ended());
+        let _behind = add(&client, &batch, 1);
+        assert_eq!(counted(&batch), (APART - 1, 3));
+        assert!(!batch.go_on(&client.producer));
+        assert_eq!(counted(&batch), (APART + 2, 0));
+        let _joined = add(&client, &batch, 1);
+        assert_eq!(counted(&batch), (APART + 3, 0), "what comes at once joins it");
         let other = client.batches.as_ref().unwrap().of("orders", Some(1)).unwrap();
-        add(&client, &other, 1);
+        let _apart = add(&client, &other, 1);
         assert_eq!(
             (other.partition, counted(&other)),
             (1, (1, 0)),
@@ -262,10 +296,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_comes_while_others_are_given_goes_behind_them() {
+        let (client, batch) = offline(&nowhere());
+        lock(&batch.state).gives = true;
+        let _kept = add(&client, &batch, 1);
+        assert_eq!(counted(&batch), (0, 1));
+        assert!(!batch.go_on(&client.producer), "one gives at a time");
+        assert_eq!(counted(&batch), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_written() {
+        let (client, batch) = offline(&nowhere());
+        let _sent = sent(&client, &batch);
+        let mut told = add(&client, &batch, 3);
+        told.remove(1);
+        assert!(!batch.go_on(&client.producer));
+        assert_eq!(counted(&batch), (APART + 2, 0));
+    }
+
+    #[tokio::test]
     async fn few_records_never_wait_for_each_other() {
-        let (client, batch) = offline();
+        let (client, batch) = offline(&nowhere());
         for under_way in 1..=APART {
-            add(&client, &batch, 1);
+            let _sent = add(&client, &batch, 1);
             lock(&batch.state).begun -= KEPT;
             assert_eq!(counted(&batch), (under_way, 0));
         }
@@ -273,25 +327,54 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_kept_for_long() {
-        let (client, batch) = offline();
+        let (client, batch) = offline(&nowhere());
         let batches = client.batches.as_ref().unwrap();
-        sent(&client, &batch);
-        add(&client, &batch, 3);
-        batches.look(&client.producer);
+        let _sent = sent(&client, &batch);
+        let _kept = add(&client, &batch, 3);
+        assert!(!batches.look(&client.producer));
         assert_eq!(counted(&batch), (APART, 3));
         lock(&batch.state).begun -= KEPT;
-        batches.look(&client.producer);
+        assert!(!batches.look(&client.producer));
         assert_eq!(counted(&batch), (APART + 3, 0));
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_once_nobody_hears_of_confirmations() {
-        let (client, batch) = offline();
+    async fn a_batch_is_joined_for_as_long_as_the_client_waits() {
+        let (_client, batch) = offline(&nowhere());
+        assert_eq!(batch.joins, Duration::from_millis(1));
+        for name in ["linger.ms", "queue.buffering.max.ms"] {
+            let (_client, batch) = offline(&nowhere().with(name, "12.5"));
+            assert_eq!(batch.joins, Duration::from_micros(12_500));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_full_is_waited_for_and_not_for_ever() {
+        let (client, batch) = offline(&nowhere().with("queue.buffering.max.messages", "5"));
         let batches = client.batches.as_ref().unwrap();
-        sent(&client, &batch);
-        add(&client, &batch, 3);
+        let _sent = sent(&client, &batch);
+        let mut told = add(&client, &batch, 2);
+        lock(&batch.state).begun -= KEPT;
+        assert!(batches.look(&client.producer), "there is no room");
+        assert_eq!(counted(&batch), (APART, 2));
+        lock(&batch.state).begun -= KEPT;
+        lock(&batch.state).kept[0].since -= FULL;
+        assert!(batches.look(&client.producer));
+        assert_eq!(counted(&batch), (APART, 1));
+        assert!(is_full(&told.remove(0).await.unwrap().unwrap_err()));
         batches.close(Some(&client.producer));
-        add(&client, &batch, 1);
+        assert!(is_full(&told.remove(0).await.unwrap().unwrap_err()));
+        assert_eq!(counted(&batch), (APART, 0));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_once_nobody_hears_of_confirmations() {
+        let (client, batch) = offline(&nowhere());
+        let batches = client.batches.as_ref().unwrap();
+        let _sent = sent(&client, &batch);
+        let _kept = add(&client, &batch, 3);
+        batches.close(Some(&client.producer));
+        let _given = add(&client, &batch, 1);
         assert_eq!(counted(&batch), (APART + 4, 0));
         assert!(batches.of("orders", Some(2)).is_none());
     }

@@ -123,7 +123,8 @@ impl Client {
         let headers = (outgoing.headers)().map_err(Unwritten::Failed)?;
         let (waiting, told) = oneshot::channel();
         let (key, value) = (outgoing.key.cloned(), outgoing.value.cloned());
-        let entry = Entry { key, value, headers, waiting };
+        let since = std::time::Instant::now();
+        let entry = Entry { key, value, headers, waiting, since };
         let batch = self.batches.as_ref().and_then(|batches| batches.of(topic, partition));
         let given = match &batch {
             Some(batch) => batch.add(&self.producer, entry),
@@ -271,10 +272,13 @@ fn client(brokers: &Brokers, has_batches: bool) -> Result<Client, SetupError> {
     let fixed = if has_batches { ours.to_vec() } else { [&ours[..], &single].concat() };
     let defaults = [("delivery.timeout.ms", DELIVERY), ("linger.ms", LINGER)];
     let config = brokers.client(&defaults, &fixed)?;
+    let joins = config.get("linger.ms").and_then(|millis| millis.parse::<f64>().ok());
+    let joins = joins.and_then(|millis| Duration::try_from_secs_f64(millis / 1000.0).ok());
+    let joins = joins.unwrap_or_default();
     let reports = Reports::new();
     let made = config.create_with_context(Context(Arc::clone(&reports)));
     let made: Native = made.map_err(|error| SetupError::answered("make a producer", error))?;
-    let (producer, batches) = (Arc::new(made), has_batches.then(|| Arc::new(Batches::new())));
+    let (producer, batches) = (Arc::new(made), has_batches.then(|| Arc::new(Batches::new(joins))));
     let mut telling = JoinSet::new();
     telling.spawn(reports.tell(batches.clone(), Arc::downgrade(&producer)));
     Ok(Client { producer, batches, _telling: telling })

@@ -7,10 +7,10 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
-use super::Native;
 use super::batches::{Batch, Batches, KEPT};
+use super::{LOOK, Native};
 use crate::rebalance::log;
 use crate::shared::lock;
 
@@ -41,11 +41,17 @@ impl Reports {
     }
 
     fn add(&self, report: Report) {
-        match &mut *lock(&self.queue) {
-            Some(queue) => queue.push(report),
-            None => return tell([report], None),
+        let untold = match &mut *lock(&self.queue) {
+            Some(queue) => {
+                queue.push(report);
+                None
+            }
+            None => Some(report),
+        };
+        if untold.is_none() {
+            self.arrived.notify_one();
         }
-        self.arrived.notify_one();
+        tell(untold, None);
     }
 
     /// Tells of them, and has the next batches go.
@@ -58,17 +64,19 @@ impl Reports {
         let telling = Telling { reports: self, batches, client };
         async move {
             let Telling { reports, batches, client } = &telling;
-            let mut looks = interval(KEPT);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut is_full = false;
             loop {
+                let looks = sleep(if is_full { LOOK } else { KEPT / 2 });
                 tokio::select! {
                     () = reports.arrived.notified() => {
                         let news = lock(&reports.queue).as_mut().map(std::mem::take);
-                        tell(news.into_iter().flatten(), client.upgrade().as_deref());
+                        is_full |= tell(news.into_iter().flatten(), client.upgrade().as_deref());
                     }
-                    _ = looks.tick() => if let (Some(batches), Some(client)) = (batches, client.upgrade()) {
-                        batches.look(&client);
-                    },
+                    () = looks, if batches.is_some() => {
+                        if let (Some(batches), Some(client)) = (batches, client.upgrade()) {
+                            is_full = batches.look(&client);
+                        }
+                    }
                 }
             }
         }
@@ -92,14 +100,16 @@ impl Drop for Telling {
     }
 }
 
-fn tell(reports: impl IntoIterator<Item = Report>, client: Option<&Native>) {
+/// Tells of them all, and then gives the client the next batches. Whether it has no room for them.
+fn tell(reports: impl IntoIterator<Item = Report>, client: Option<&Native>) -> bool {
+    let mut next: Vec<Arc<Batch>> = Vec::new();
     for (Opaque { waiting, batch }, outcome) in reports {
         // Who does not wait any more does not want to know.
         let _ = waiting.send(outcome);
-        if let Some(batch) = batch {
-            batch.ended(client);
-        }
+        next.extend(batch.filter(|batch| batch.ended()));
     }
+    let Some(client) = client else { return false };
+    next.iter().fold(false, |is_full, batch| batch.go_on(client) | is_full)
 }
 
 pub(super) struct Context(pub(super) Arc<Reports>);
