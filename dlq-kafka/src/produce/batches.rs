@@ -224,7 +224,7 @@ impl Batch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[must_use]
-    fn add(client: &Client, batch: &Arc<Batch>, count: usize) -> Vec<Told> {
+    pub(in super::super) fn add(client: &Client, batch: &Arc<Batch>, count: usize) -> Vec<Told> {
         let one = |_| {
             let ((waiting, told), headers) = (oneshot::channel(), OwnedHeaders::new());
             let since = Instant::now();
@@ -256,13 +256,13 @@ mod tests {
     }
 
     /// How many are under way, and how many are kept.
-    fn counted(batch: &Batch) -> (usize, usize) {
+    pub(in super::super) fn counted(batch: &Batch) -> (usize, usize) {
         let state = lock(&batch.state);
         (state.under_way, state.kept.len())
     }
 
     /// As many as the client has under way, a while ago.
-    fn sent(client: &Client, batch: &Arc<Batch>) -> Vec<Told> {
+    pub(in super::super) fn sent(client: &Client, batch: &Arc<Batch>) -> Vec<Told> {
         let told = add(client, batch, APART);
         lock(&batch.state).begun -= batch.joins;
         told

@@ -7,7 +7,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::batches::{Batch, Batches, KEPT};
 use super::{LOOK, Native};
@@ -64,18 +64,22 @@ impl Reports {
         let telling = Telling { reports: self, batches, client };
         async move {
             let Telling { reports, batches, client } = &telling;
-            let mut is_full = false;
+            let after = |is_full| Instant::now() + if is_full { LOOK } else { KEPT / 2 };
+            let mut look = after(false);
             loop {
-                let looks = sleep(if is_full { LOOK } else { KEPT / 2 });
                 tokio::select! {
                     () = reports.arrived.notified() => {
                         let news = lock(&reports.queue).as_mut().map(std::mem::take);
-                        is_full |= tell(news.into_iter().flatten(), client.upgrade().as_deref());
-                    }
-                    () = looks, if batches.is_some() => {
-                        if let (Some(batches), Some(client)) = (batches, client.upgrade()) {
-                            is_full = batches.look(&client);
+                        let client = client.upgrade();
+                        // However often there is news: it says nothing of a partition that is silent.
+                        if tell(news.into_iter().flatten(), client.as_deref()) {
+                            look = look.min(after(true));
                         }
+                    }
+                    () = sleep_until(look), if batches.is_some() => {
+                        let client = client.upgrade();
+                        let looked = batches.as_ref().zip(client);
+                        look = after(looked.is_some_and(|(batches, client)| batches.look(&client)));
                     }
                 }
             }
@@ -140,6 +144,29 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
+    use crate::brokers::Brokers;
+    use crate::produce::batches::tests::{add, counted, sent};
+    use crate::produce::client;
+
+    #[tokio::test]
+    async fn nothing_is_kept_for_long_however_much_there_is_to_tell() {
+        let client = client(&Brokers::at("127.0.0.1:1"), true).unwrap();
+        // Not of its own, so that only this task looks after them.
+        let batches = Arc::new(Batches::new(Duration::from_millis(1)));
+        let batch = batches.of("orders", Some(0)).unwrap();
+        let _sent = sent(&client, &batch);
+        let _kept = add(&client, &batch, 3);
+        let (reports, mut telling) = (Reports::new(), JoinSet::new());
+        let native = Arc::downgrade(&client.producer);
+        telling.spawn(Arc::clone(&reports).tell(Some(Arc::clone(&batches)), native));
+        let until = Instant::now() + Duration::from_secs(60);
+        while counted(&batch).1 > 0 {
+            assert!(Instant::now() < until, "it goes on");
+            let (waiting, _) = oneshot::channel();
+            reports.add((Opaque { waiting, batch: None }, Ok(())));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 
     #[tokio::test]
     async fn who_waits_is_told_also_when_the_runtime_has_ended_that_told_it() {
