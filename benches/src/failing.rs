@@ -1,7 +1,6 @@
 //! What it costs that a message fails and goes to a retry lane, without a broker: each step alone, and the whole consumer
 //! with a lane that answers later.
 
-use std::fmt;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use dlq_core::memory::{MemoryBroker, MemorySink};
 use dlq_core::protocol::of_escalation;
-use dlq_core::{
-    Classification, Classify, Delivery, Escalation, Fingerprint, Message, Reason, RetryLane,
-    StoreError,
-};
+use dlq_core::{Delivery, Escalation, Fingerprint, Message, Reason, RetryLane, StoreError};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::State;
@@ -20,23 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use crate::measure::{Size, fastest, nanos_each};
-
-#[derive(Debug)]
-struct Refused;
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("refused")
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl Classify for Refused {
-    fn classify(&self) -> Classification {
-        Classification::transient()
-    }
-}
+use crate::stack::Refused;
 
 struct Counting {
     left: AtomicUsize,

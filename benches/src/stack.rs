@@ -37,7 +37,7 @@ use crate::measure::{Size, fastest, nanos_each};
 const NAME: &str = "payments.charge";
 
 #[derive(Debug)]
-struct Refused;
+pub(crate) struct Refused;
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
