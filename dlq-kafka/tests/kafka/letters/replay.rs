@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 
 use dlq_core::store::Letters;
 use dlq_core::{Filter, OperationId, PageRequest, Status, StoreErrorKind, Timestamp};
@@ -10,6 +11,7 @@ use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{KafkaReplay, KafkaTarget, Ladder, ReplayOutcome, ScanRange, Skipped};
 use dlq_testkit::fixtures::died_again;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::fixture_replay::{PATIENCE, Shop, commit, replay, run, to_origin};
 
@@ -78,15 +80,27 @@ async fn g6_two_at_once_send_each_letter_once() {
 async fn g6_who_was_taken_over_goes_on_with_the_rest() {
     let Some(shop) = Shop::open("taken-over").await else { return };
     let letters = shop.bury(&shop.dead(0..100)).await;
-    let others = shop.letters();
-    let begun = Notify::new();
-    let slow = to_origin(&letters, 1).with_rate(15);
-    let slowly = slow.run(pending(), |_| begun.notify_one());
-    let quickly = async {
-        begun.notified().await;
-        to_origin(&others, 2).with_limit(50).run(pending(), |_| {}).await
-    };
-    let (slowly, quickly) = tokio::join!(slowly, quickly);
+    let begun = Arc::new(Notify::new());
+    let (sends, sent) = mpsc::channel();
+    let mut others = JoinSet::new();
+    others.spawn({
+        let (begun, quick) = (Arc::clone(&begun), to_origin(&shop.letters(), 2).with_limit(50));
+        async move {
+            begun.notified().await;
+            quick.run(pending(), move |_| _ = sends.send(())).await
+        }
+    });
+    // It goes on once the other has sent something, however long that takes.
+    let (slow, mut told) = (to_origin(&letters, 1).with_rate(30), 0);
+    let slowly = slow.run(pending(), move |_| {
+        told += 1;
+        if told == 1 {
+            begun.notify_one();
+            sent.recv_timeout(PATIENCE).unwrap();
+        }
+    });
+    let slowly = slowly.await;
+    let quickly = others.join_next().await.unwrap().unwrap();
     let (slowly, quickly) = (slowly.unwrap(), quickly.unwrap());
     assert!(slowly.is_complete() && quickly.is_complete(), "{slowly}; {quickly}");
     assert!(slowly.sent > 0 && quickly.sent > 0, "{slowly}; {quickly}");
