@@ -2,6 +2,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::store::Receipt;
+use crate::store::reading::unclear;
 use crate::{
     Cause, Clock as _, DeadLetter, ErrorClass, LetterId, Origin, Position, Reason, SystemClock,
     Timestamp,
@@ -75,7 +76,7 @@ pub struct Incident {
     pub at: Timestamp,
     /// What became of the letter.
     pub outcome: Outcome,
-    /// Why it was set aside.
+    /// Why it was set aside, or is quarantined in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Whether it may have been told before.
@@ -139,7 +140,7 @@ impl Incident {
         Self {
             at: SystemClock.now(),
             outcome,
-            detail,
+            detail: detail.or_else(|| letter.and_then(unclear).map(str::to_owned)),
             again,
             topic: place.stream().to_owned(),
             partition: place.partition(),

@@ -89,8 +89,9 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// in nobody's hands: a claim of it is void. When it was first seen and how often it was sent back stay. That goes
     /// for quarantined and resolved letters too: the new death is news.
     ///
-    /// A store decides the [`LetterState`](crate::LetterState) itself and ignores what the writer put there. No letter
-    /// is refused for its content (G8).
+    /// A store decides the [`LetterState`](crate::LetterState) itself and ignores what the writer put there, except that
+    /// it was sent back before, or may have been and is quarantined ([`rules::put`]). No letter is refused for its content
+    /// (G8).
     ///
     /// # Deduplication
     ///

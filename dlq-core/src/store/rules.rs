@@ -163,7 +163,8 @@ pub fn born(now: Timestamp) -> LetterState {
 }
 
 /// A letter as it is put into a store: what was said of it before is not believed, except that it was sent back, and how
-/// often. So says a broker of whose letters some were sent back before there was a store.
+/// often, and that it is set aside. So says a broker of whose letters some were sent back before there was a store, and of
+/// whose letters some may have been.
 pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     let said = std::mem::replace(&mut letter.state, born(now));
     waits(&mut letter, &said, now);
@@ -171,21 +172,23 @@ pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
 }
 
 /// `letter` died anew: it takes over everything of `death` except id and state, and waits again, unless that death was sent
-/// back before it came here. When it was first seen and how often it was sent back stay.
+/// back, or set aside, before it came here. When it was first seen and how often it was sent back stay.
 pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let said = death.state.clone();
     take(letter, death);
     waits(letter, &said, now);
 }
 
-/// `letter` waits, unless it is `said` that it was sent back already.
+/// `letter` waits, unless it is `said` that it was sent back already, or may have been and is set aside.
 fn waits(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
     let state = &mut letter.state;
     state.replays = state.replays.max(said.replays);
     state.retry_count = state.retry_count.max(said.retry_count).max(said.replays);
-    if said.status == Status::Sent {
-        (state.status, state.last_retry_at) = (Status::Sent, said.last_retry_at);
+    match said.status {
+        Status::Sent => (state.status, state.last_retry_at) = (Status::Sent, said.last_retry_at),
+        Status::Quarantined => state.status = Status::Quarantined,
+        _ => {}
     }
 }
 

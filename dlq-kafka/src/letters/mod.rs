@@ -67,7 +67,7 @@ use snapshot::Snapshot;
 ///
 /// That is in the ledger, which needs the same permissions where it is there. A letter of which it cannot be known, because
 /// its record there is none of this version, the ledger may not be read, or it is of another alias of the cluster, by which
-/// letters of others have other identities, has the attribute `kafka.replays.unclear`, which says what to do. By another alias
+/// letters of others have other identities, has the attribute `replays.unclear`, which says what to do. By another alias
 /// nothing is [sent back](crate::KafkaReplay).
 ///
 /// # When the process dies

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dlq_core::store::reading::Sent;
+use dlq_core::store::reading::{self, Sent};
 use dlq_core::{DeadLetter, Death, StoreError};
 
 use super::KafkaLetters;
@@ -10,9 +10,6 @@ use super::ledger::{self, Marks, Read, Unclear};
 use super::lookup::{Bounds, Lookup};
 use super::reading::unread;
 use crate::error::SetupError;
-
-/// The attribute of a letter of which it is not known whether it was sent back, with the reason.
-const UNCLEAR: &str = "kafka.replays.unclear";
 
 /// What the ledger says, as it stood when it was looked at last.
 #[derive(Clone, Debug, Default)]
@@ -84,13 +81,14 @@ impl SentBack {
     /// Has a letter of which it is not known say so.
     pub(super) fn says_unclear(&self, letter: &mut DeadLetter) {
         if let Some(why) = self.unclear(&letter.death()) {
-            letter.attributes.insert(UNCLEAR.to_owned(), why.to_owned());
+            reading::say_unclear(letter, why);
         }
     }
 }
 
 impl KafkaLetters {
-    /// Has letters say that they were sent back, as far as the ledger says so, which is looked at again.
+    /// Has letters on their way to a store say that they were sent back, or may have been, as the ledger says, which is
+    /// looked at again.
     pub(crate) async fn mark(
         &self,
         letters: &mut [DeadLetter],
@@ -108,7 +106,9 @@ impl KafkaLetters {
             if let Some(sent) = sent.sent(&letter.death()) {
                 sent.mark(&mut letter.state);
             }
-            sent.says_unclear(letter);
+            if let Some(why) = sent.unclear(&letter.death()) {
+                reading::quarantine_unclear(letter, why);
+            }
         }
         Ok(())
     }

@@ -228,7 +228,7 @@ async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
             let letters = KafkaLetters::new(&operator.brokers, "orders.dlq");
             let page = letters.list(Filter::new(), PageRequest::new()).await.unwrap();
             let letter = letters.get(page.letters[0].id).await.unwrap().unwrap();
-            if let Some(why) = letter.attributes.get("kafka.replays.unclear") {
+            if let Some(why) = letter.attributes.get("replays.unclear") {
                 break (letters, why.clone());
             }
         }

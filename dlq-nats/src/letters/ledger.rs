@@ -4,7 +4,7 @@
 //! want a chunk one has it. Deaths are marked by name and not by sequence: copies of a death are one, and a stream that
 //! was created anew under its old name has no marks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -171,12 +171,21 @@ impl Ledger {
     }
 }
 
-/// Every mark in the bucket.
-pub(super) async fn marks(
+/// What the bucket says.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// Every mark.
+    pub(super) marks: Marks,
+    /// Which chunks somebody has claimed.
+    pub(super) claimed: HashSet<u64>,
+}
+
+/// Reads the whole bucket.
+pub(super) async fn read(
     context: &Context,
     bucket: &str,
     batch: usize,
-) -> Result<Marks, StoreError> {
+) -> Result<Said, StoreError> {
     let prefix = format!("$KV.{bucket}.");
     let scan = Scan {
         operation: OPERATION,
@@ -188,13 +197,16 @@ pub(super) async fn marks(
         follow: false,
     };
     let mut records = scan.run(context.clone());
-    let mut marks = Marks::new();
+    let mut said = Said::default();
     while let Some((message, _)) = records.try_next().await? {
-        let record = Record::from_json(&message.payload);
         let key = message.subject.as_str().trim_start_matches(&prefix);
-        marks.extend(record.ok_or_else(|| unreadable(key))?.marks);
+        let record = Record::from_json(&message.payload).ok_or_else(|| unreadable(key))?;
+        said.marks.extend(record.marks);
+        if record.claim.is_some() {
+            said.claimed.extend(key.parse::<u64>());
+        }
     }
-    Ok(marks)
+    Ok(said)
 }
 
 fn unreadable(key: &str) -> StoreError {

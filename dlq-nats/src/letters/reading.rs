@@ -227,7 +227,7 @@ impl NatsLetters {
         if snapshot.marked != marked {
             let marks = match &ledger {
                 Some(info) => {
-                    ledger::marks(&self.context, &self.ledger, batch_of(&info.state)).await?
+                    ledger::read(&self.context, &self.ledger, batch_of(&info.state)).await?.marks
                 }
                 None => Marks::new(),
             };

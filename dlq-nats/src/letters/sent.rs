@@ -1,10 +1,10 @@
 //! What is known of the letters that were sent back.
 
 use async_nats::jetstream::Context;
-use dlq_core::store::reading::Sent;
-use dlq_core::{DeadLetter, StoreError};
+use dlq_core::store::reading::{Sent, quarantine_unclear};
+use dlq_core::{DeadLetter, Position, StoreError};
 
-use super::ledger::{self, Marks};
+use super::ledger::{self, CHUNK, Said};
 use super::reading::READING;
 use super::scan::batch_of;
 use super::snapshot::Seen;
@@ -16,12 +16,12 @@ use crate::streams::find;
 pub(crate) struct SentBack {
     bucket: String,
     seen: Option<Seen>,
-    marks: Marks,
+    said: Said,
 }
 
 impl SentBack {
     pub(crate) fn in_bucket(bucket: impl Into<String>) -> Self {
-        Self { bucket: bucket.into(), seen: None, marks: Marks::new() }
+        Self { bucket: bucket.into(), seen: None, said: Said::default() }
     }
 
     /// The stream of the ledger.
@@ -29,27 +29,39 @@ impl SentBack {
         stream_of(&self.bucket)
     }
 
-    /// Has letters say that they were sent back, as far as the ledger says so, which is looked at again.
+    /// Has letters on their way to a store, each with its place, say that they were sent back, or may have been, as the
+    /// ledger says, which is looked at again.
     pub(crate) async fn mark(
         &mut self,
         context: &Context,
-        letters: impl Iterator<Item = &mut DeadLetter>,
+        letters: impl Iterator<Item = (Position, &mut DeadLetter)>,
     ) -> Result<(), StoreError> {
         let ledger = find(context, &self.stream()).await;
         let ledger = ledger.map_err(|error| error.for_store(READING))?;
         let seen = ledger.as_ref().map(Seen::of);
         if seen != self.seen {
-            self.marks = match &ledger {
-                Some(info) => ledger::marks(context, &self.bucket, batch_of(&info.state)).await?,
-                None => Marks::new(),
+            self.said = match &ledger {
+                Some(info) => ledger::read(context, &self.bucket, batch_of(&info.state)).await?,
+                None => Said::default(),
             };
             self.seen = seen;
         }
-        for letter in letters {
-            if let Some(mark) = self.marks.get(&letter.death()) {
+        for (place, letter) in letters {
+            let (Position::Offset(sequence) | Position::Pair(sequence, _)) = place;
+            let chunk = sequence / CHUNK;
+            if let Some(mark) = self.said.marks.get(&letter.death()) {
                 Sent { at: mark.at, times: mark.times }.mark(&mut letter.state);
+            } else if self.said.claimed.contains(&chunk) {
+                quarantine_unclear(letter, unfinished(&self.bucket, chunk));
             }
         }
         Ok(())
     }
+}
+
+fn unfinished(bucket: &str, chunk: u64) -> String {
+    format!(
+        "a replay has begun to send letters of this part of the stream, and has not said which (record `{chunk}` of bucket \
+         `{bucket}`): look whether this one has arrived, and mark it as pending if it has not"
+    )
 }

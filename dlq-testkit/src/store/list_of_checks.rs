@@ -12,6 +12,7 @@ macro_rules! store_conformance {
                 a_letter_is_dated_by_the_store,
                 the_writers_state_is_ignored,
                 g6_what_was_sent_back_before_is_not_pending,
+                g6_what_may_have_been_sent_back_before_is_quarantined,
                 receipts_come_in_order,
                 an_empty_batch_is_nothing,
                 a_large_batch_is_written_whole,

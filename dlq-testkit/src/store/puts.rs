@@ -88,6 +88,25 @@ pub async fn g6_what_was_sent_back_before_is_not_pending<F: StoreFixture>(check:
     assert_eq!((kept.generation, kept.state.status), (1, Status::Sent));
 }
 
+/// A letter that may have been sent back before there was a store is set aside, and no operation sends it.
+pub async fn g6_what_may_have_been_sent_back_before_is_quarantined<F: StoreFixture>(
+    check: Check<F>,
+) {
+    let unclear = |mut letter: DeadLetter| {
+        letter.state.status = Status::Quarantined;
+        letter
+    };
+    let first = unclear(letter(1));
+    check.put(vec![first.clone(), letter(2)]).await;
+    assert_eq!(check.status(first.id).await, Status::Quarantined);
+    assert_eq!(check.status(letter(2).id).await, Status::Pending);
+    check.tick().await;
+    assert_eq!(check.put_one(&died_again(&letter(1))).await, Receipt::Reopened);
+    assert_eq!(check.status(first.id).await, Status::Pending, "of a new death it is known");
+    assert_eq!(check.put_one(&unclear(died_again(&letter(2)))).await, Receipt::Reopened);
+    assert_eq!(check.status(letter(2).id).await, Status::Quarantined);
+}
+
 /// Receipts come in the order of the letters.
 pub async fn receipts_come_in_order<F: StoreFixture>(check: Check<F>) {
     check.put_one(&letter(1)).await;

@@ -2,11 +2,13 @@
 //! for whoever has them at hand, the store in memory as well as a reader of a broker's dead letters.
 
 mod collapsed;
+mod unclear;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 pub use collapsed::{Collapsed, Row, Sent};
+pub use unclear::{REPLAYS_UNCLEAR, quarantine_unclear, say_unclear, unclear};
 
 use super::{Group, Stats};
 use crate::{

@@ -1,16 +1,19 @@
 //! A ledger that does not say of all letters whether they were sent back.
 
 use std::future::pending;
+use std::time::Duration;
 
-use dlq_core::Filter;
+use dlq_core::ingest::{Incident, Ingest};
 use dlq_core::store::Letters as _;
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::{Filter, PageRequest, Status};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaLetters, ReplayOutcome};
+use dlq_kafka::{KafkaFeed, KafkaLetters, ReplayOutcome};
 
 use crate::fixture_replay::{PATIENCE, Shop, run, to_origin};
 
-const UNCLEAR: &str = "kafka.replays.unclear";
+const UNCLEAR: &str = "replays.unclear";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_mark_of_another_version_keeps_its_letter_back_and_no_other() {
@@ -56,6 +59,37 @@ async fn g6_a_mark_of_another_version_keeps_its_letter_back_and_no_other() {
     write(None).await;
     assert_eq!(run(to_origin(&letters, 2)).await.sent, 1);
     shop.assert_once(0..3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later() {
+    let Some(shop) = Shop::open("unclear-store").await else { return };
+    let dead = shop.dead(0..3);
+    let letters = shop.bury(&dead).await;
+    assert_eq!(run(to_origin(&letters, 1).with_limit(1)).await.sent, 1);
+    let ledger = format!("{}.replays", shop.dlq);
+    let waiting = Filter::new().with_status(Status::Pending);
+    let page = letters.list(waiting, PageRequest::new()).await.unwrap();
+    let unclear = letters.get(page.letters[0].id).await.unwrap().unwrap().death();
+    let producer: FutureProducer = shop.config().create().unwrap();
+    let (key, value) = (unclear.to_string(), r#"{"version":9}"#);
+    producer.send(FutureRecord::to(&ledger).key(&key).payload(value), PATIENCE).await.unwrap();
+
+    let (brokers, group) = (shop.brokers(), KafkaFeed::group_of(&shop.dlq));
+    let feed = KafkaFeed::open(&brokers, &shop.dlq, &group, "memory", Duration::from_secs(10));
+    let (store, mut told) = (MemoryStore::new(), Vec::new());
+    let mut ingest = Ingest::new(feed.await.unwrap().until_end(), store.clone());
+    let tell = |incidents: &[Incident]| {
+        told.extend(incidents.iter().filter_map(|incident| incident.detail.clone()));
+        Ok(())
+    };
+    ingest.run(pending(), tell).await.unwrap();
+    assert!(told.len() == 1 && told[0].contains(&ledger), "{told:?}");
+    let quarantined = store.get(unclear.letter).await.unwrap().unwrap();
+    assert_eq!(quarantined.state.status, Status::Quarantined);
+    assert_eq!(quarantined.attributes[UNCLEAR], told[0]);
+    let stats = store.stats(Filter::new()).await.unwrap();
+    assert_eq!((stats.with_status(Status::Sent), stats.with_status(Status::Pending)), (1, 1));
 }
 
 /// A letter as Spring Kafka writes it, whose identity depends on how the cluster is called.

@@ -7,9 +7,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{kv, stream};
+use dlq_core::ingest::{Incident, Ingest};
 use dlq_core::store::Letters;
-use dlq_core::{DeadLetter, Message, OperationId, Origin, Status, Timestamp};
-use dlq_nats::{DlqStream, NatsLetters, Skipped};
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::{DeadLetter, Filter, Message, OperationId, Origin, Status, Timestamp};
+use dlq_nats::{DlqStream, NatsFeed, NatsLetters, Skipped};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
@@ -200,6 +202,38 @@ async fn g6_what_cannot_be_found_out_is_said() {
     assert_eq!((report.sent, report.doubtful, report.skipped[&Skipped::Sent]), (2, 2, 1));
     assert!(report.to_string().contains("2 of them perhaps twice"), "{report}");
     assert_eq!(server.count("WORK").await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let dead = dead(0..3);
+    left_claim(&server, STREAM, &dead[1]).await;
+    let letters = bury(&server, DlqStream::new(), dead.clone()).await;
+    let ingested = async |consumer: &str| {
+        let (client, stream) = (&server.client, DlqStream::new());
+        let feed = NatsFeed::open(client, &stream, consumer, consumer, Duration::from_secs(5));
+        let (store, feed) = (MemoryStore::new(), feed.await.unwrap().until_end());
+        let mut told = Vec::new();
+        let mut ingest = Ingest::new(feed, store.clone());
+        let tell = |incidents: &[Incident]| {
+            told.extend(incidents.iter().filter_map(|incident| incident.detail.clone()));
+            Ok(())
+        };
+        ingest.run(pending(), tell).await.unwrap();
+        let stats = store.stats(Filter::new()).await.unwrap();
+        let count = |status| stats.with_status(status);
+        ([Status::Quarantined, Status::Pending, Status::Sent].map(count), told)
+    };
+    let (counts, told) = ingested("before").await;
+    assert_eq!((counts, told.len()), ([3, 0, 0], 3));
+    assert!(told.iter().all(|why| why.contains("`DLQ_REPLAYS`")), "{told:?}");
+    // One of them had arrived. Once that is found out, a store hears it.
+    assert_eq!(to_origin(&letters, 1).with_limit(1).run(pending(), |_| {}).await.unwrap().sent, 1);
+    assert_eq!(ingested("after").await, ([0, 1, 2], Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

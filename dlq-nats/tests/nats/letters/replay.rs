@@ -100,7 +100,7 @@ async fn g6_cancelling_stops_at_once() {
     });
     let report = report.await.unwrap();
     assert_eq!(report.sent, told.load(Ordering::SeqCst));
-    assert!((50..100).contains(&report.sent), "what was on its way still arrives: {report}");
+    assert!((50..300).contains(&report.sent), "what was on its way still arrives: {report}");
     assert_eq!(report.sent + report.left, u64::from(MANY));
     assert!(!report.is_complete() && report.stopped.is_none());
     assert_eq!(sent_back(&server).await.len() as u64, report.sent);
