@@ -127,6 +127,11 @@ impl Ledger {
         Ok(())
     }
 
+    /// The alias of the cluster by which letters were sent, if whoever began last has said it.
+    pub(super) fn alias(&self) -> Option<&str> {
+        self.read.cluster.as_deref()
+    }
+
     /// What was sent back.
     pub(super) fn marks(&self) -> &Marks {
         &self.read.marks

@@ -9,6 +9,7 @@ use super::KafkaLetters;
 use super::ledger::{self, Marks, Read, Unclear};
 use super::lookup::{Bounds, Lookup};
 use super::reading::unread;
+use crate::brokers::Brokers;
 use crate::error::SetupError;
 
 /// What the ledger says, as it stood when it was looked at last.
@@ -46,9 +47,7 @@ impl SentBack {
             match ledger::read(&lookup.brokers, topic).await {
                 Ok(Read { marks, unclear, cluster, .. }) => {
                     (next.marks, next.unclear) = (marks, unclear);
-                    let own = lookup.brokers.cluster();
-                    let other = cluster.filter(|cluster| **cluster != *own);
-                    next.by_another = other.map(|other| by_another(topic, &other, own));
+                    next.by_another = by_another(topic, cluster.as_deref(), &lookup.brokers);
                 }
                 Err(SetupError::Forbidden(why)) => next.hidden = Some(unreadable(topic, &why)),
                 Err(error) => return Err(error),
@@ -114,13 +113,16 @@ impl KafkaLetters {
     }
 }
 
-/// Letters of others have another identity by each alias: what was sent by one would be sent again by the other.
-fn by_another(topic: &str, other: &str, own: &str) -> String {
-    format!(
+/// Why nothing may be sent where a ledger is of this alias of the cluster, if so. Letters of others have another identity
+/// by each alias: what was sent by one would be sent again by the other.
+pub(super) fn by_another(topic: &str, alias: Option<&str>, brokers: &Brokers) -> Option<String> {
+    let own = brokers.cluster();
+    let other = alias.filter(|alias| *alias != own)?;
+    Some(format!(
         "topic `{topic}` says what was sent back where `{other}` is the alias of the cluster, and not `{own}`: letters that \
          others wrote cannot be found in it; say `{other}` (`Brokers::with_cluster`, `--kafka-cluster`), or write a record \
          without a value under the key `begun` to go on as `{own}`"
-    )
+    ))
 }
 
 fn unreadable(topic: &str, why: &str) -> String {

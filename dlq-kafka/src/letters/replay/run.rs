@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::super::aside::{aside, leave};
 use super::super::ledger::{self, Ledger, Marks, PATIENCE, random};
 use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
+use super::super::sent::by_another;
 use super::super::snapshot::{Place, Row};
 use super::parcels::{Parcel, next_time};
 use super::session::{Broken, Session};
@@ -205,6 +206,13 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         session: &Arc<Session>,
         ledger: &mut Option<Ledger>,
     ) -> Result<(), Broken> {
+        if ledger.is_none() {
+            // Whoever began a moment ago has said by which alias, and is fenced off by now.
+            let open = ledger.insert(self.read_on(None, None).await?);
+            if let Some(why) = by_another(&self.shipment.ledger, open.alias(), &self.brokers) {
+                return Err(Broken::Refused(SetupError::Config(why)));
+            }
+        }
         let begun = self.shipment.begun(now());
         let begun =
             begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
@@ -254,23 +262,25 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         within(PATIENCE * 6, move || session.transact(&records, &stop)).await
     }
 
+    /// The ledger, read beyond this offset or, without one, to its end.
+    async fn read_on(&self, open: Option<Ledger>, beyond: Option<i64>) -> Result<Ledger, Broken> {
+        let (brokers, topic) = (self.brokers.clone(), Arc::clone(&self.shipment.ledger));
+        let read = move || {
+            let mut open = open.map_or_else(|| Ledger::open(&brokers, &topic), Ok)?;
+            open.read(beyond)?;
+            Ok(open)
+        };
+        within(PATIENCE * 20, move || read().map_err(of_setup)).await
+    }
+
     /// Reads the ledger beyond this offset, and leaves out what it says was sent.
     async fn read_ledger(
         &mut self,
         ledger: &mut Option<Ledger>,
         offset: i64,
     ) -> Result<(), Broken> {
-        let (brokers, topic) = (self.brokers.clone(), Arc::clone(&self.shipment.ledger));
-        let open = ledger.take();
-        let read = within(PATIENCE * 20, move || {
-            let mut open = match open {
-                Some(open) => open,
-                None => Ledger::open(&brokers, &topic).map_err(of_setup)?,
-            };
-            open.read(Some(offset)).map_err(of_setup)?;
-            Ok(open)
-        });
-        let open = ledger.insert(read.await?);
+        let open = self.read_on(ledger.take(), Some(offset)).await?;
+        let open = ledger.insert(open);
         tracing::trace!("the ledger is read");
         let mut rows = std::mem::take(&mut self.rows);
         rows.retain(|row| self.is_wanted(row, open));

@@ -149,3 +149,32 @@ async fn g6_nothing_is_sent_again_by_another_alias_of_the_cluster() {
     producer.send(forgotten, PATIENCE).await.unwrap();
     assert!(to_origin(&others, 4).plan().await.is_ok());
 }
+
+/// The one has looked at the ledger before the other says its name in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_of_two_aliases_that_begin_at_once_one_is_refused() {
+    let Some(shop) = Shop::open("aliases-at-once").await else { return };
+    of_spring(&shop, 0).await;
+    let mut worn = shop.dead(1..2);
+    worn[0].state.replays = 10;
+    let own = shop.bury(&worn).await;
+    let others = KafkaLetters::new(&shop.brokers().with_cluster("eu"), shop.dlq.as_str());
+    let mut first = Some(run(to_origin(&own, 1)));
+    let second = to_origin(&others, 2);
+    let report = second.run(pending(), |replayed| {
+        // Of this one is told before anything is sent.
+        if let (ReplayOutcome::Skipped(_), Some(first)) = (&replayed.outcome, first.take()) {
+            let runtime = tokio::runtime::Handle::current();
+            let first = tokio::task::block_in_place(|| runtime.block_on(first));
+            assert_eq!(first.sent, 1);
+        }
+    });
+    let report = report.await.unwrap();
+    assert!(first.is_none() && report.sent == 0, "{report}");
+    let refused = report.stopped.unwrap().to_string();
+    assert!(["`default`", "`eu`"].iter().all(|alias| refused.contains(alias)), "{refused}");
+    shop.assert_once([0]).await;
+    // It has said nothing of itself.
+    of_spring(&shop, 2).await;
+    assert_eq!(run(to_origin(&shop.letters(), 3)).await.sent, 1);
+}
