@@ -40,6 +40,11 @@ impl Lines {
         self.text.push_str(value);
     }
 
+    /// How many bytes they have on the wire, about.
+    pub(crate) fn len(&self) -> usize {
+        self.first.len() + BETWEEN.len() + self.text.len()
+    }
+
     pub(crate) fn into_map(self) -> HeaderMap {
         if self.first.is_empty() {
             return HeaderMap::new();

@@ -4,6 +4,9 @@
 //! bounds when it was published need not be so with our headers on it. What does not fit is written aside first, to
 //! subjects that nobody consumes: the payload as it is, and what the producer's headers and [`REST`](wire::REST) would
 //! say as JSON. The message itself then has our headers only, and says where the rest stands.
+//!
+//! No message of ours has more than three quarters of `max_payload`. Whoever asks for one gets it as Base64, and a
+//! connection between a leaf node and its hub ends at what is larger than `max_payload`.
 
 use std::collections::HashSet;
 
@@ -31,8 +34,11 @@ const STORE_FAILED: ErrorCode = ErrorCode(10077);
 /// An account, and a server.
 const NO_ROOM: [ErrorCode; 2] = [ErrorCode(10002), ErrorCode(10023)];
 
-/// What is left of `max_payload` for the headers of a part.
+/// What is left of `max_payload` for the headers of a part, and for what an answer says besides.
 const SPARE: usize = 1024;
+
+/// The most that a server takes of headers.
+const HEADERS: usize = 64 * 1024;
 
 /// In how many parts something may stand aside.
 const PARTS: usize = 1024;
@@ -68,14 +74,18 @@ pub(crate) async fn send(
         headers
     };
     let to = To { home, stream, operation };
-    let whole = || {
+    let packed = || {
         let packed = wire::pack(message.headers(), &ours, &rest);
-        packed.map(|lines| order(lines.into_map())).map_err(|error| unwritable(operation, error))
+        packed.map_err(|error| unwritable(operation, error))
     };
-    match to.publish(&subject, &id, whole, payload.clone()).await {
-        Ok((_, duplicate)) => return Ok(duplicate),
-        Err(Failed::Other(error)) => return Err(error),
-        Err(Failed::TooLarge(_)) => {}
+    let most = most(home);
+    if payload.len() + HEADERS <= most || payload.len() + packed()?.len() <= most {
+        let whole = || Ok(order(packed()?.into_map()));
+        match to.publish(&subject, &id, whole, payload.clone()).await {
+            Ok((_, duplicate)) => return Ok(duplicate),
+            Err(Failed::Other(error)) => return Err(error),
+            Err(Failed::TooLarge(_)) => {}
+        }
     }
     let failed = |failed: Failed| failed.told(operation, message);
     let aside = aside();
@@ -132,6 +142,12 @@ pub(crate) async fn rewrite(
         }
         Err(error) => Err(to.told(&found.subject, error)),
     }
+}
+
+/// How large a message of ours may be, with its headers. As Base64 it is a third larger.
+pub(crate) fn most(home: &Home) -> usize {
+    let most = home.context.client().max_payload().saturating_sub(SPARE) / 4 * 3;
+    most.max(SPARE)
 }
 
 struct To<'a> {
@@ -202,7 +218,7 @@ impl To<'_> {
 
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
     async fn aside(&self, subject: &str, id: &str, mut bytes: Bytes) -> Result<Vec<u64>, Failed> {
-        let most = self.home.context.client().max_payload().saturating_sub(SPARE).max(SPARE);
+        let most = most(self.home);
         if bytes.len().div_ceil(most) > PARTS {
             return Err(Failed::TooLarge(PublishErrorKind::MaxPayloadExceeded.into()));
         }

@@ -11,7 +11,7 @@ use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
 use crate::names::tail;
 use crate::permissions;
-use crate::publish::{Outgoing, send, unheard, unwritable};
+use crate::publish::{Outgoing, most, send, unheard, unwritable};
 use crate::streams::{self, DlqStream};
 use crate::wire::{self, Rest};
 
@@ -82,15 +82,16 @@ impl NatsSink {
         }
     }
 
-    /// As one message.
-    fn whole(&self, letter: &DeadLetter) -> Result<Publication, StoreError> {
+    /// As one message, if it is not too large for that.
+    fn whole(&self, letter: &DeadLetter) -> Result<Option<Publication>, StoreError> {
         let Described { subject, id, ours, rest } = self.describe(letter);
         let lines = wire::pack(letter.message.headers(), &ours, &rest);
         let mut lines = lines.map_err(|error| unwritable(WRITE, error))?;
         lines.push(header::NATS_MESSAGE_ID.as_ref(), &id);
         lines.push(header::NATS_EXPECTED_STREAM.as_ref(), &self.config.name);
         let payload = letter.message.payload().cloned().unwrap_or_default();
-        Ok(Publication { subject, headers: lines.into_map(), payload })
+        let fits = lines.len() + payload.len() <= most(&self.home);
+        Ok(fits.then(|| Publication { subject, headers: lines.into_map(), payload }))
     }
 
     /// By itself: in parts where it has to be, to a stream that is made again where it has gone.
@@ -124,18 +125,23 @@ impl Sink for NatsSink {
         self.put_each(letters).await?.into_iter().collect()
     }
 
-    /// All at once first; by itself, then, what the server has refused, as long as it takes anything.
+    /// All at once first; by itself, then, what is too large or the server has refused, as long as it takes anything.
     async fn put_each(
         &self,
         letters: Vec<DeadLetter>,
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
-        let whole = letters.iter().map(|letter| self.whole(letter)).collect::<Result<_, _>>()?;
-        let heard = self.inboxes.publish(whole).await;
+        let whole = letters.iter().map(|letter| self.whole(letter));
+        let whole = whole.collect::<Result<Vec<_>, _>>()?;
+        let fits: Vec<bool> = whole.iter().map(Option::is_some).collect();
+        let mut heard =
+            self.inboxes.publish(whole.into_iter().flatten().collect()).await.into_iter();
+        let mut of =
+            |fits| if fits { heard.next().unwrap_or(Heard::Nothing) } else { Heard::Refused };
         let mut written = Vec::with_capacity(letters.len());
         // Why it takes nothing now.
         let mut why: Option<String> = None;
-        for (letter, heard) in letters.iter().zip(heard) {
-            let duplicate = match (heard, &why) {
+        for (letter, fits) in letters.iter().zip(fits) {
+            let duplicate = match (of(fits), &why) {
                 (Heard::Kept { duplicate }, _) => Ok(duplicate),
                 (Heard::Refused, None) => self.bury(letter).await,
                 (Heard::Refused, Some(why)) => {

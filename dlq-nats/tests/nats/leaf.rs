@@ -47,13 +47,15 @@ async fn g1_a_letter_is_confirmed_by_its_own_domain_only() {
         }
     };
     timeout(PATIENCE, heard).await.expect("both hear of it");
-    let message = Message::new("orders.created", "x").with_header("long", "y".repeat(64_000));
-    let large = letter_of(message, 3);
-    sink.put(vec![large.clone()]).await.unwrap();
     let letters = NatsLetters::new(&at_hub, DlqStream::new());
-    let filter = Filter::new().with_id(large.id);
-    let read = letters.read(&filter).await.unwrap();
-    assert_eq!(read[0].letter.message, large.message);
+    let most = leaf.client.max_payload();
+    for (payload, header) in [(1, 64_000), (most - 64_000, 60_000)] {
+        let message = Message::new("orders.created", "x".repeat(payload));
+        let large = letter_of(message.with_header("long", "y".repeat(header)), 3 + header as u64);
+        sink.put(vec![large.clone()]).await.unwrap();
+        let read = letters.read(&Filter::new().with_id(large.id)).await.unwrap();
+        assert_eq!(read[0].letter.message, large.message);
+    }
 
     hub.running().kill().unwrap();
     let error = sink.put(vec![letter(4)]).await.unwrap_err();
