@@ -81,8 +81,9 @@ const FIXED: [(&str, &str); 5] = [
 /// stay in the topic for as long as that keeps them.
 ///
 /// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
-/// somebody asks for just that. Where the ledger does not say, or may not be read, the letter is
-/// quarantined in the store, and its attribute `replays.unclear` says why.
+/// somebody asks for just that. Where the ledger does not say, or may not be read any more, the letter is quarantined in the
+/// store, and its attribute `replays.unclear` says why; where it may not be read from the beginning, `next` fails with
+/// `InvalidConfig`.
 ///
 /// A letter that only points to its message, which share groups and our own sink write of what is too large, comes with
 /// it. Where that cannot be had the letter is [damaged](Content::Damaged), so that it is set aside, and never in the store

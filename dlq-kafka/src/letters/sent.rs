@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use dlq_core::store::reading::{self, Sent};
-use dlq_core::{DeadLetter, Death, StoreError};
+use dlq_core::{DeadLetter, Death, StoreError, StoreErrorKind};
 
 use super::KafkaLetters;
 use super::ledger::{self, Marks, Read, Unclear};
 use super::lookup::{Bounds, Lookup};
-use super::reading::unread;
+use super::reading::{READING, unread};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 
 /// What the ledger says, as it stood when it was looked at last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SentBack {
+    /// Whether it could be looked at.
+    is_known: bool,
     seen: Option<Bounds>,
     marks: Marks,
     unclear: Unclear,
@@ -87,7 +89,7 @@ impl SentBack {
 
 impl KafkaLetters {
     /// Has letters on their way to a store say that they were sent back, or may have been, as the ledger says, which is
-    /// looked at again.
+    /// looked at again. It is an error if it may not be read the first time.
     pub(crate) async fn mark(
         &self,
         letters: &mut [DeadLetter],
@@ -97,10 +99,18 @@ impl KafkaLetters {
             return Ok(());
         }
         let news = sent.news(&self.lookup, &self.ledger).await.map_err(unread)?;
+        // Later on it keeps nobody waiting.
+        if !sent.is_known
+            && let Some(why) = news.as_ref().and_then(|news| news.hidden.as_ref())
+        {
+            let forbidden = StoreError::new(StoreErrorKind::InvalidConfig, READING);
+            return Err(forbidden.with_detail(why.as_str()));
+        }
         // What was sent back stays sent, should the ledger not be found for a while.
         if let Some(news) = news.filter(|news| news.seen.is_some() || sent.seen.is_none()) {
             *sent = news;
         }
+        sent.is_known = true;
         for letter in letters {
             if let Some(sent) = sent.sent(&letter.death()) {
                 sent.mark(&mut letter.state);

@@ -2,7 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::Duration;
 
+use dlq_core::ingest::Feed as _;
 use dlq_core::store::Letters as _;
 use dlq_core::{
     Filter, OperationId, PageRequest, Sink as _, StoreErrorKind, Timestamp, TransportErrorKind,
@@ -10,7 +12,7 @@ use dlq_core::{
 use dlq_kafka::admin::Severity::{Error, Note};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{DlqTopic, KafkaLag, KafkaLetters, KafkaReplay, KafkaSink, KafkaTarget};
+use dlq_kafka::{DlqTopic, KafkaFeed, KafkaLag, KafkaLetters, KafkaReplay, KafkaSink, KafkaTarget};
 use dlq_services::Running;
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
@@ -240,4 +242,23 @@ async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
     let to = KafkaTarget::Topic("orders".to_owned());
     let plan = KafkaReplay::new(&letters, Filter::new(), to, id).plan().await.unwrap();
     assert!(plan.notes.iter().any(|note| note.contains(&why)), "{:?}", plan.notes);
+    // What goes into a store from the beginning without it would all be quarantined there.
+    let (brokers, group) = (&operator.brokers, KafkaFeed::group_of("orders.dlq"));
+    let lease = Duration::from_secs(10);
+    let mut feed = KafkaFeed::open(brokers, "orders.dlq", &group, "store", lease).await.unwrap();
+    for _ in 0..2 {
+        let refused = timeout(PATIENCE, feed.next(10)).await.unwrap().unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);
+        assert!(refused.to_string().contains(&why), "{refused}");
+    }
+    allow_these(&broker, TOPIC, "orders.dlq.replays", &[DESCRIBE, READ]);
+    let fed = async {
+        loop {
+            if let Ok(fed) = feed.next(10).await {
+                break fed;
+            }
+        }
+    };
+    let fed = timeout(PATIENCE, fed).await.expect("it goes on once it may");
+    assert_eq!(fed.len(), 1);
 }
