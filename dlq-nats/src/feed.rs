@@ -43,9 +43,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// [confirmed](Feed::confirm); those of a process that died come again when their lease has ended.
 ///
 /// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
-/// somebody asks for just that. Letters of a part of the stream that a replay has claimed and not marked, since it sends
-/// them now or was killed, are quarantined in the store, and their attribute `replays.unclear` says why; a replay out of the
-/// stream that is run before the ingest finds out which have arrived.
+/// somebody asks for just that. Letters of a part of the stream that a replay has claimed and not marked since, because it
+/// sends them now or was killed, are quarantined in the store, and their attribute `replays.unclear` says why; a replay out
+/// of the stream that is run before the ingest finds out which have arrived.
 ///
 /// Letters stay in the stream for as long as that keeps them.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! want a chunk one has it. Deaths are marked by name and not by sequence: copies of a death are one, and a stream that
 //! was created anew under its old name has no marks.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -21,6 +21,9 @@ use crate::buckets::{self, stream_of};
 use crate::publish::unwritable;
 
 const OPERATION: &str = "read or write what was sent back";
+
+/// By how much the clocks of two servers may differ.
+pub(super) const SKEW: Duration = Duration::from_secs(10);
 
 /// How many sequences have one record.
 pub(super) const CHUNK: u64 = 256;
@@ -176,8 +179,8 @@ impl Ledger {
 pub(super) struct Said {
     /// Every mark.
     pub(super) marks: Marks,
-    /// Which chunks somebody has claimed.
-    pub(super) claimed: HashSet<u64>,
+    /// Which chunks somebody has claimed, and when it was last said so, by the server's clock.
+    pub(super) claimed: HashMap<u64, Timestamp>,
 }
 
 /// Reads the whole bucket.
@@ -198,12 +201,12 @@ pub(super) async fn read(
     };
     let mut records = scan.run(context.clone());
     let mut said = Said::default();
-    while let Some((message, _)) = records.try_next().await? {
+    while let Some((message, place)) = records.try_next().await? {
         let key = message.subject.as_str().trim_start_matches(&prefix);
         let record = Record::from_json(&message.payload).ok_or_else(|| unreadable(key))?;
         said.marks.extend(record.marks);
         if record.claim.is_some() {
-            said.claimed.extend(key.parse::<u64>());
+            said.claimed.extend(key.parse().map(|chunk: u64| (chunk, place.published)));
         }
     }
     Ok(said)

@@ -2,9 +2,9 @@
 
 use async_nats::jetstream::Context;
 use dlq_core::store::reading::{Sent, quarantine_unclear};
-use dlq_core::{DeadLetter, Position, StoreError};
+use dlq_core::{DeadLetter, Position, StoreError, Timestamp};
 
-use super::ledger::{self, CHUNK, Said};
+use super::ledger::{self, CHUNK, SKEW, Said};
 use super::reading::READING;
 use super::scan::batch_of;
 use super::snapshot::Seen;
@@ -47,15 +47,21 @@ impl SentBack {
             self.seen = seen;
         }
         for (place, letter) in letters {
-            let (Position::Offset(sequence) | Position::Pair(sequence, _)) = place;
-            let chunk = sequence / CHUNK;
-            if let Some(mark) = self.said.marks.get(&letter.death()) {
-                Sent { at: mark.at, times: mark.times }.mark(&mut letter.state);
-            } else if self.said.claimed.contains(&chunk) {
-                quarantine_unclear(letter, unfinished(&self.bucket, chunk));
-            }
+            self.say(place, letter);
         }
         Ok(())
+    }
+
+    fn say(&self, place: Position, letter: &mut DeadLetter) {
+        let (Position::Offset(sequence) | Position::Pair(sequence, _)) = place;
+        let chunk = sequence / CHUNK;
+        // What came after the claim is none that whoever made it had read.
+        let may_be_sent = |claimed: &Timestamp| letter.state.created_at <= claimed.after(SKEW);
+        if let Some(mark) = self.said.marks.get(&letter.death()) {
+            Sent { at: mark.at, times: mark.times }.mark(&mut letter.state);
+        } else if self.said.claimed.get(&chunk).is_some_and(may_be_sent) {
+            quarantine_unclear(letter, unfinished(&self.bucket, chunk));
+        }
     }
 }
 
@@ -64,4 +70,30 @@ fn unfinished(bucket: &str, chunk: u64) -> String {
         "a replay has begun to send letters of this part of the stream, and has not said which (record `{chunk}` of bucket \
          `{bucket}`): look whether this one has arrived, and mark it as pending if it has not"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::Status;
+    use dlq_testkit::fixtures::letter;
+
+    use super::*;
+
+    #[test]
+    fn g6_what_came_before_a_claim_of_its_chunk_may_have_been_sent() {
+        let claimed = Timestamp::from_millis(1_790_000_000_000);
+        let mut sent = SentBack::in_bucket("DLQ_REPLAYS");
+        sent.said.claimed.insert(1, claimed);
+        let status = |sequence, at| {
+            let mut letter = letter(1);
+            letter.state.created_at = at;
+            sent.say(Position::Offset(sequence), &mut letter);
+            letter.state.status
+        };
+        assert_eq!(status(CHUNK, claimed), Status::Quarantined);
+        assert_eq!(status(CHUNK, claimed.after(SKEW)), Status::Quarantined, "by another clock");
+        assert_eq!(status(CHUNK, claimed.after(SKEW * 2)), Status::Pending, "it was not there");
+        assert_eq!(status(CHUNK - 1, claimed), Status::Pending);
+        assert_eq!(status(CHUNK * 2, claimed), Status::Pending);
+    }
 }

@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::DeliverPolicy;
@@ -7,16 +6,13 @@ use async_nats::jetstream::stream::{Info, RetentionPolicy};
 use dlq_core::{Death, StoreError, Timestamp};
 use futures_util::TryStreamExt;
 
-use super::super::ledger::{CHUNK, Claim, Entry, Mark};
+use super::super::ledger::{CHUNK, Claim, Entry, Mark, SKEW};
 use super::super::scan::{Scan, batch_of};
 use super::super::send::{REPLAYING, SentBack};
 use super::run::Run;
 use crate::leader::{self, Which};
 use crate::permissions::read_from;
 use crate::streams::find;
-
-/// By how much the clocks of two servers may differ.
-const SKEW: Duration = Duration::from_secs(10);
 
 /// What somebody who left a claim has sent.
 #[derive(Debug, Default)]
