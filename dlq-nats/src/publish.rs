@@ -10,6 +10,7 @@
 
 use std::collections::HashSet;
 
+use async_nats::Client;
 use async_nats::header;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
@@ -35,10 +36,10 @@ const STORE_FAILED: ErrorCode = ErrorCode(10077);
 const NO_ROOM: [ErrorCode; 2] = [ErrorCode(10002), ErrorCode(10023)];
 
 /// What is left of `max_payload` for the headers of a part, and for what an answer says besides.
-const SPARE: usize = 1024;
+const SPARE: usize = 4096;
 
 /// The most that a server takes of headers.
-const HEADERS: usize = 64 * 1024;
+pub(crate) const HEADERS: usize = 64 * 1024;
 
 /// In how many parts something may stand aside.
 const PARTS: usize = 1024;
@@ -78,7 +79,7 @@ pub(crate) async fn send(
         let packed = wire::pack(message.headers(), &ours, &rest);
         packed.map_err(|error| unwritable(operation, error))
     };
-    let most = most(home);
+    let most = most(&home.context.client());
     if payload.len() + HEADERS <= most || payload.len() + packed()?.len() <= most {
         let whole = || Ok(order(packed()?.into_map()));
         match to.publish(&subject, &id, whole, payload.clone()).await {
@@ -145,8 +146,8 @@ pub(crate) async fn rewrite(
 }
 
 /// How large a message of ours may be, with its headers. As Base64 it is a third larger.
-pub(crate) fn most(home: &Home) -> usize {
-    let most = home.context.client().max_payload().saturating_sub(SPARE) / 4 * 3;
+pub(crate) fn most(client: &Client) -> usize {
+    let most = client.max_payload().saturating_sub(SPARE) / 4 * 3;
     most.max(SPARE)
 }
 
@@ -218,7 +219,7 @@ impl To<'_> {
 
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
     async fn aside(&self, subject: &str, id: &str, mut bytes: Bytes) -> Result<Vec<u64>, Failed> {
-        let most = most(self.home);
+        let most = most(&self.home.context.client());
         if bytes.len().div_ceil(most) > PARTS {
             return Err(Failed::TooLarge(PublishErrorKind::MaxPayloadExceeded.into()));
         }

@@ -90,7 +90,7 @@ impl NatsSink {
         lines.push(header::NATS_MESSAGE_ID.as_ref(), &id);
         lines.push(header::NATS_EXPECTED_STREAM.as_ref(), &self.config.name);
         let payload = letter.message.payload().cloned().unwrap_or_default();
-        let fits = lines.len() + payload.len() <= most(&self.home);
+        let fits = lines.len() + payload.len() <= most(&self.home.context.client());
         Ok(fits.then(|| Publication { subject, headers: lines.into_map(), payload }))
     }
 

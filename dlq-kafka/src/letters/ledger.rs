@@ -94,6 +94,8 @@ impl Ledger {
         let mut config = config(brokers)?;
         // An assignment by hand wants a name of a group, which never comes to be.
         config.set("group.id", "dlq.replays");
+        // Another than the leader may not have its end yet.
+        config.set("client.rack", "");
         let consumer: BaseConsumer = config.create().map_err(answered)?;
         let mut all = TopicPartitionList::new();
         all.add_partition_offset(topic, 0, Offset::Beginning).map_err(answered)?;

@@ -40,8 +40,8 @@ impl SentBack {
             Err(SetupError::Forbidden(why)) => (None, Some(unreadable(topic, &why))),
             Err(error) => return Err(error),
         };
-        // Of one that is there and may not be read that is found out below.
-        if seen == self.seen && (seen.is_some() || hidden == self.hidden) {
+        // Of one that is there and may not be read that is found out below, each time.
+        if seen == self.seen && hidden == self.hidden {
             return Ok(None);
         }
         let mut next = Self { seen, hidden, ..Self::default() };
@@ -89,7 +89,7 @@ impl SentBack {
 
 impl KafkaLetters {
     /// Has letters on their way to a store say that they were sent back, or may have been, as the ledger says, which is
-    /// looked at again. It is an error if it may not be read the first time.
+    /// looked at again. It is an error if it may not be read the first time, or is of another alias of the cluster then.
     pub(crate) async fn mark(
         &self,
         letters: &mut [DeadLetter],
@@ -101,13 +101,16 @@ impl KafkaLetters {
         let news = sent.news(&self.lookup, &self.ledger).await.map_err(unread)?;
         // Later on it keeps nobody waiting.
         if !sent.is_known
-            && let Some(why) = news.as_ref().and_then(|news| news.hidden.as_ref())
+            && let Some(why) =
+                news.as_ref().and_then(|news| news.hidden.as_ref().or(news.by_another.as_ref()))
         {
             let forbidden = StoreError::new(StoreErrorKind::InvalidConfig, READING);
             return Err(forbidden.with_detail(why.as_str()));
         }
         // What was sent back stays sent, should the ledger not be found for a while.
-        if let Some(news) = news.filter(|news| news.seen.is_some() || sent.seen.is_none()) {
+        let is_better =
+            |news: &SentBack| news.seen.is_some() || news.hidden.is_some() || sent.seen.is_none();
+        if let Some(news) = news.filter(is_better) {
             *sent = news;
         }
         sent.is_known = true;

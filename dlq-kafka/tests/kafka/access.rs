@@ -4,10 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use dlq_core::ingest::Feed as _;
+use dlq_core::ingest::{Content, Fed, Feed as _};
 use dlq_core::store::Letters as _;
 use dlq_core::{
-    Filter, OperationId, PageRequest, Sink as _, StoreErrorKind, Timestamp, TransportErrorKind,
+    Filter, OperationId, PageRequest, Sink as _, Status, StoreErrorKind, Timestamp,
+    TransportErrorKind,
 };
 use dlq_kafka::admin::Severity::{Error, Note};
 use dlq_kafka::rdkafka::ClientConfig;
@@ -47,8 +48,18 @@ pub(crate) fn allow_only(broker: &Running, kind: i8, name: &str, operation: i8) 
     allow_these(broker, kind, name, &[operation]);
 }
 
-/// The same of several: the client has no request for it.
+/// The same of several.
 fn allow_these(broker: &Running, kind: i8, name: &str, operations: &[i8]) {
+    rule(broker, kind, name, operations, 3);
+}
+
+/// Forbids us these operations on a topic, whatever else allows them.
+fn forbid(broker: &Running, topic: &str, operations: &[i8]) {
+    rule(broker, TOPIC, topic, operations, 2);
+}
+
+/// The client has no request for it.
+fn rule(broker: &Running, kind: i8, name: &str, operations: &[i8], permission: i8) {
     let mut body = Vec::new();
     // `CreateAcls`, version 1, with a number and without a name of the client; a rule for each.
     body.extend_from_slice(&30_i16.to_be_bytes());
@@ -62,7 +73,7 @@ fn allow_these(broker: &Running, kind: i8, name: &str, operations: &[i8]) {
         body.push(3); // the name is literal
         text(&mut body, "User:ANONYMOUS");
         text(&mut body, "*");
-        body.extend_from_slice(&[operation.cast_unsigned(), 3]);
+        body.extend_from_slice(&[*operation, permission].map(i8::cast_unsigned));
     }
     let mut stream = TcpStream::connect(broker.url()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -252,6 +263,7 @@ async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
         assert!(refused.to_string().contains(&why), "{refused}");
     }
     allow_these(&broker, TOPIC, "orders.dlq.replays", &[DESCRIBE, READ]);
+    operator.create("orders.dlq.replays", 1, &[]).await;
     let fed = async {
         loop {
             if let Ok(fed) = feed.next(10).await {
@@ -259,6 +271,22 @@ async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
             }
         }
     };
+    let status = |fed: &[Fed]| match &fed[0].content {
+        Content::Letter(letter) => letter.state.status,
+        other => panic!("{other:?}"),
+    };
     let fed = timeout(PATIENCE, fed).await.expect("it goes on once it may");
-    assert_eq!(fed.len(), 1);
+    assert_eq!((fed.len(), status(&fed)), (1, Status::Pending));
+    // Later on it waits for nobody.
+    forbid(&broker, "orders.dlq.replays", &[DESCRIBE, READ]);
+    let quarantined = async {
+        loop {
+            let record = FutureRecord::<[u8], [u8]>::to("orders.dlq").payload(b"letter");
+            producer.send(record, PATIENCE).await.unwrap();
+            if status(&feed.next(1).await.unwrap()) == Status::Quarantined {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, quarantined).await.expect("what is not known is not pending");
 }

@@ -206,7 +206,8 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         session: &Arc<Session>,
         ledger: &mut Option<Ledger>,
     ) -> Result<(), Broken> {
-        if ledger.is_none() {
+        let is_first = ledger.is_none();
+        if is_first {
             // Whoever began a moment ago has said by which alias, and is fenced off by now.
             let open = ledger.insert(self.read_on(None, None).await?);
             if let Some(why) = by_another(&self.shipment.ledger, open.alias(), &self.brokers) {
@@ -216,7 +217,12 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let begun = self.shipment.begun(now());
         let begun =
             begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
-        let offset = self.transact(session, vec![begun]).await?[0];
+        let begun = self.transact(session, vec![begun]).await;
+        if is_first && begun.is_err() {
+            // Others may begin before it is tried again: it is to be looked at anew.
+            *ledger = None;
+        }
+        let offset = begun?[0];
         self.read_ledger(ledger, offset).await?;
         loop {
             let parcels = match self.parts.pop_front() {

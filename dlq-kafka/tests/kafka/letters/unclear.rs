@@ -3,10 +3,10 @@
 use std::future::pending;
 use std::time::Duration;
 
-use dlq_core::ingest::{Incident, Ingest};
+use dlq_core::ingest::{Feed as _, Incident, Ingest};
 use dlq_core::store::Letters as _;
 use dlq_core::store::memory::MemoryStore;
-use dlq_core::{Filter, PageRequest, Status};
+use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{KafkaFeed, KafkaLetters, ReplayOutcome};
@@ -139,6 +139,12 @@ async fn g6_nothing_is_sent_again_by_another_alias_of_the_cluster() {
     let unclear = shown.iter().filter(|letter| letter.attributes.contains_key(UNCLEAR));
     assert_eq!((shown.len(), unclear.count()), (3, 2));
 
+    let (brokers, group) = (shop.brokers().with_cluster("eu"), KafkaFeed::group_of(&shop.dlq));
+    let feed = KafkaFeed::open(&brokers, &shop.dlq, &group, "memory", Duration::from_secs(10));
+    let refused = feed.await.unwrap().next(10).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);
+    assert!(refused.to_string().contains("`--kafka-cluster`"), "{refused}");
+
     // By its name it goes on, and nobody is in the way of who began.
     assert_eq!(run(to_origin(&shop.letters(), 3)).await.sent, 1);
     shop.assert_once(0..3).await;
@@ -177,4 +183,23 @@ async fn g6_of_two_aliases_that_begin_at_once_one_is_refused() {
     // It has said nothing of itself.
     of_spring(&shop, 2).await;
     assert_eq!(run(to_origin(&shop.letters(), 3)).await.sent, 1);
+}
+
+/// Whoever takes the right to send takes it from the other, who has looked at the ledger by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_of_two_aliases_at_the_same_moment_one_sends() {
+    let Some(shop) = Shop::open("aliases-meet").await else { return };
+    for number in 0..5 {
+        of_spring(&shop, number).await;
+    }
+    let others = KafkaLetters::new(&shop.brokers().with_cluster("eu"), shop.dlq.as_str());
+    let (one, two) = (to_origin(&shop.letters(), 1), to_origin(&others, 2));
+    let (one, two) = tokio::join!(one.run(pending(), |_| {}), two.run(pending(), |_| {}));
+    let refused = [one, two].into_iter().filter_map(|ended| match ended {
+        Ok(report) => report.stopped,
+        Err(error) => Some(error),
+    });
+    let refused: Vec<_> = refused.map(|error| error.to_string()).collect();
+    assert!(refused.len() == 1 && refused[0].contains("with_cluster"), "{refused:?}");
+    shop.assert_once(0..5).await;
 }

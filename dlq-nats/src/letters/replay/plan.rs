@@ -17,13 +17,12 @@ use crate::buckets;
 use crate::home::Home;
 use crate::names::{is_subject, token};
 use crate::permissions;
+use crate::publish;
 use crate::streams::find;
 use crate::subjects::covers;
 
 /// How many letters a plan shows.
 const SAMPLE: usize = 10;
-/// How large the headers of a message can be.
-const HEADERS: u64 = 64 * 1024;
 
 /// What is to be done with the letters that match, in the order of their stream.
 #[derive(Debug, Default)]
@@ -142,7 +141,7 @@ impl NatsReplay {
     async fn forbidden_parts(&self, snapshot: &Snapshot, rows: &[&Row]) -> Option<String> {
         let NatsTarget::Handler(retries) = &self.target else { return None };
         let client = self.letters.context.client();
-        let room = (client.max_payload() as u64).saturating_sub(HEADERS);
+        let room = publish::most(&client).saturating_sub(publish::HEADERS) as u64;
         let is_large = |row: &&&Row| {
             row.whole().is_none() && {
                 let mut summary = row.letter.summary();
