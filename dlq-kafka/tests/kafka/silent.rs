@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use dlq_core::{Disposition, Settle as _, Source as _, StoreError, StoreErrorKind};
+use dlq_core::{Disposition, Settle as _, Source as _, StoreErrorKind, TransportError};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -61,10 +61,10 @@ fn others(cluster: &Cluster, silent: usize) -> String {
 }
 
 /// What a question comes to, which is asked again while its error says nothing: a broker may be slow to come back.
-async fn answered<T>(
-    ask: impl AsyncFn() -> Result<T, StoreError>,
-    is_passing: impl Fn(&StoreError) -> bool,
-) -> Result<T, StoreError> {
+async fn answered<T, E>(
+    ask: impl AsyncFn() -> Result<T, E>,
+    is_passing: impl Fn(&E) -> bool,
+) -> Result<T, E> {
     let until = Instant::now() + PATIENCE * 2;
     loop {
         match ask().await {
@@ -171,7 +171,9 @@ async fn g4_a_new_partition_whose_broker_is_silent_holds_up_no_other() {
     block_in_place(|| cluster.pause(silent)).unwrap();
     let consumer = KafkaConsumer::new(&Brokers::at(&*url), "late", "late");
     let consumer = consumer.without_retries().with_start(Start::Latest);
-    let mut source = consumer.source().await.unwrap();
+    // Who opens it may ask the silent one time and again.
+    let opened = answered(|| consumer.source(), TransportError::is_transient);
+    let mut source = opened.await.unwrap();
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &url).set("linger.ms", "0");
     let producer: FutureProducer = config.create().unwrap();
