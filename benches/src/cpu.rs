@@ -34,6 +34,7 @@ impl Run {
         Self { name: name.into(), time: Duration::MAX, computed: [Duration::ZERO; 2], messages: 0 }
     }
 
+    #[cfg(feature = "nats")]
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -66,6 +67,7 @@ impl Run {
 
     /// How fast this could be where the server is the bound, with `other` as 1: whatever the client costs, if it has
     /// processors of its own.
+    #[cfg(feature = "nats")]
     pub(crate) fn of_where_the_server_bounds(&self, other: &Self) -> Option<f64> {
         let [this, other] = [self, other].map(|run| run.computed[0].as_secs_f64());
         (this > 0.0).then(|| other / this)

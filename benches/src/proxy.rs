@@ -28,6 +28,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// A way to `target` that takes `delay` there and `delay` back.
+    #[cfg(feature = "nats")]
     pub(crate) fn start(target: SocketAddr, delay: Duration) -> io::Result<Self> {
         let proxy = Self::waiting(delay)?;
         proxy.leads_to(target);
@@ -61,10 +62,12 @@ impl Proxy {
         let _ = self.target.set(target);
     }
 
+    #[cfg(feature = "kafka")]
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
+    #[cfg(feature = "nats")]
     pub(crate) fn url(&self) -> String {
         format!("nats://{}", self.address)
     }
