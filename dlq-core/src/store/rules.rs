@@ -163,7 +163,7 @@ pub fn born(now: Timestamp) -> LetterState {
 }
 
 /// A letter as it is put into a store: what was said of it before is not believed, except that it was sent back, and how
-/// often, and that it is set aside. So says a broker of whose letters some were sent back before there was a store, and of
+/// often, and that it is quarantined. So says a broker of whose letters some were sent back before there was a store, and of
 /// whose letters some may have been.
 pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     let said = std::mem::replace(&mut letter.state, born(now));
@@ -172,14 +172,14 @@ pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
 }
 
 /// `letter` died anew: it takes over everything of `death` except id and state, and waits again, unless that death was sent
-/// back, or set aside, before it came here. When it was first seen and how often it was sent back stay.
+/// back, or quarantined, before it came here. When it was first seen and how often it was sent back stay.
 pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let said = death.state.clone();
     take(letter, death);
     waits(letter, &said, now);
 }
 
-/// `letter` waits, unless it is `said` that it was sent back already, or may have been and is set aside.
+/// `letter` waits, unless it is `said` that it was sent back already, or may have been and is quarantined.
 fn waits(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
     let state = &mut letter.state;
