@@ -50,6 +50,21 @@ impl History {
         self.lives.iter().filter(cut).count() as u64
     }
 
+    /// Checks that a message is given as many runs as when nothing interrupts it, `most`. A run that a death cut off, or whose
+    /// end it kept from being recorded, is made again; so are all of them where the last had begun, since its letter may
+    /// be written, its key have started over, and the broker not know of it.
+    pub(crate) fn runs_at_most(&self, message: u64, most: u64) {
+        let mut known = 0;
+        for (n, life) in self.lives.iter().enumerate() {
+            let runs = count(life, "run", message);
+            assert!(
+                known + runs <= most,
+                "message {message}: {known} runs, and {runs} in life {n}"
+            );
+            known = if known + runs == most { 0 } else { known + runs.saturating_sub(1) };
+        }
+    }
+
     /// Checks what idempotency promises: no process runs a message again that it has handled, nor does any process run
     /// one that was acknowledged. What is left are claims in flight when a process died; returns how many such runs
     /// succeeded twice.
