@@ -52,6 +52,9 @@ async fn work(
     world.journal.note("ok", n).map_err(|_| WorkError::Down)
 }
 
+/// Longer than a busy machine lets a process wait; what lives longer is not forgotten, and counts no crash.
+const LEASE: Duration = Duration::from_secs(2);
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -68,12 +71,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let handler = work::handler()
         .with_state(world)
         .idempotency(store.idempotency())
-        .idempotency_lease(Duration::from_millis(300))
+        .idempotency_lease(LEASE)
         .build()?;
     let consumer = Consumer::builder(broker.clone())
         .handler(handler)
         .dead_letters(store.clone())
-        .claim_lease(Duration::from_millis(300))
+        .claim_lease(LEASE)
         .poll(Duration::from_millis(20))
         .max_in_hand(32)
         .shutdown_deadline(Duration::from_secs(60))
