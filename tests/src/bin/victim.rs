@@ -52,7 +52,7 @@ async fn work(
     world.journal.note("ok", n).map_err(|_| WorkError::Down)
 }
 
-/// Longer than a busy machine lets a process wait; what lives longer is not forgotten, and counts no crash.
+/// Longer than a busy machine keeps a process waiting: one that ends while its process lives would count a crash.
 const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
