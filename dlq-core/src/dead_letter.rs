@@ -34,7 +34,7 @@ words! {
 }
 
 impl Status {
-    /// Whether the letter still needs somebody's attention: it is neither resolved nor merely waiting for a retry.
+    /// Whether it is not over; retry records count.
     #[must_use]
     pub const fn is_unresolved(self) -> bool {
         !matches!(self, Self::Resolved)
@@ -68,7 +68,7 @@ pub struct LetterState {
     pub replays: u32,
     /// The operation that holds it, while one does.
     pub operation: Option<OperationId>,
-    /// When the store first saw it.
+    /// When it came to be a letter in the store, by its first death there; of a retry record, when that came.
     pub created_at: Timestamp,
     /// When the store last changed it.
     pub updated_at: Timestamp,

@@ -17,20 +17,30 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the mark is not known to be durable; the message is then not run.
+    /// When the mark is not known to be durable; the message is then not run now. `Conflict` when it is known that
+    /// another process has the message: then it is not run here at all.
     fn begin(&self, letter: LetterId) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
-    /// Forgets every mark of this message: its run has ended, whatever its outcome. Not told while it is given up for its
-    /// crashes and the broker does not know of it, so nothing else may take its marks away: not that it is given back, nor
-    /// that its delivery is dropped.
-    fn end(&self, letter: LetterId) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// The run has ended, and leaves at most so many marks of this message: none when it is over, and when it is to run
+    /// again those that were there [before](Self::begin), which are of other runs. Never adds one, and may be told twice.
+    /// Not told while the message is given up for its crashes and the broker does not know of it, so nothing else may
+    /// take its marks away: not that it is given back, nor that its delivery is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known whether the marks are gone: other processes count what is left as a crash.
+    fn end(
+        &self,
+        letter: LetterId,
+        left: u32,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 trait DynCrashMarks: fmt::Debug + Send + Sync {
     fn begin(&self, letter: LetterId) -> Answer<'_, u32>;
-    fn end(&self, letter: LetterId) -> Answer<'_, ()>;
+    fn end(&self, letter: LetterId, left: u32) -> Answer<'_, ()>;
 }
 
 impl<M: CrashMarks> DynCrashMarks for M {
@@ -38,8 +48,8 @@ impl<M: CrashMarks> DynCrashMarks for M {
         Box::pin(CrashMarks::begin(self, letter))
     }
 
-    fn end(&self, letter: LetterId) -> Answer<'_, ()> {
-        Box::pin(CrashMarks::end(self, letter))
+    fn end(&self, letter: LetterId, left: u32) -> Answer<'_, ()> {
+        Box::pin(CrashMarks::end(self, letter, left))
     }
 }
 
@@ -60,7 +70,7 @@ impl CrashMarks for BoxCrashMarks {
         DynCrashMarks::begin(&*self.0, letter).await
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
-        DynCrashMarks::end(&*self.0, letter).await
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
+        DynCrashMarks::end(&*self.0, letter, left).await
     }
 }

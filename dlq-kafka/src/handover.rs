@@ -129,10 +129,15 @@ impl Handover {
         }
     }
 
-    /// The run of this record has ended, whatever its outcome. What did not run keeps its mark.
-    pub(crate) fn end(&mut self, offset: u64) {
-        if self.running.remove(&offset) {
+    /// The run of this record has ended, and leaves at most so many marks. What did not run keeps its own.
+    pub(crate) fn end(&mut self, offset: u64, left: u32) {
+        if !self.running.remove(&offset) {
+            return;
+        }
+        if left == 0 {
             self.marks.remove(&offset);
+        } else if let Some(times) = self.marks.get_mut(&offset) {
+            *times = left.min(*times);
         }
     }
 
@@ -232,7 +237,7 @@ mod tests {
         let mut owner = next_owner(&Handover::of(7), false, 10);
         owner.begin(12);
         let again = Handover::take_over(owner.owner, &owner.write(false), 10);
-        owner.end(12);
+        owner.end(12, 0);
         assert_eq!(again, owner, "it knows what it knew, and the run goes on");
         assert_eq!(next_owner(&again, false, 10).deaths_of(10), 2);
     }
@@ -252,10 +257,10 @@ mod tests {
         let mut owner = next_owner(&Handover::default(), false, 10);
         owner.begin(12);
         let mut owner = next_owner(&owner, false, 10);
-        owner.end(12);
+        owner.end(12, 0);
         assert_eq!(owner.begin(12), 1);
         owner.retract(12);
-        owner.end(12);
+        owner.end(12, 0);
         assert_eq!(owner.begin(12), 1, "the mark could not be written");
     }
 
@@ -263,11 +268,11 @@ mod tests {
     fn g3_a_run_that_never_ended_is_counted() {
         let mut owner = next_owner(&Handover::default(), false, 10);
         assert_eq!(owner.begin(12), 0);
-        owner.end(12);
+        owner.end(12, 0);
         assert_eq!(owner.begin(13), 0);
         let mut owner = next_owner(&owner, false, 12);
         assert_eq!((owner.begin(12), owner.begin(13)), (0, 1));
-        owner.end(12);
+        owner.end(12, 0);
         let mut owner = next_owner(&owner, false, 12);
         assert_eq!(owner.begin(13), 2);
         owner.reached(14);

@@ -69,9 +69,9 @@ impl CrashMarks for KafkaCrashMarks {
         Err(failed.with_detail(error.to_string()).with_source(error))
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         if let Some(Place { partition, offset, .. }) = self.shared.suspected(letter) {
-            partition.end(offset);
+            partition.end(offset, left);
         }
         Ok(())
     }

@@ -31,6 +31,8 @@ pub(crate) struct Partition {
     held: AtomicUsize,
     held_bytes: AtomicUsize,
     has_unreadable: AtomicBool,
+    /// Whether the client fetches none of it, since enough is in memory or in flight.
+    pub(crate) is_paused: AtomicBool,
 }
 
 /// Written for each record, and so apart in memory from what is only read, and from each other.
@@ -108,6 +110,7 @@ impl Partition {
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
             has_unreadable: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
         }
     }
 
@@ -118,6 +121,8 @@ impl Partition {
         let owner = gone.handover.owner();
         drop(gone);
         let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
+        // The client pauses a partition, whatever topic it is of.
+        new.is_paused.store(self.is_paused.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut state = new.state();
         state.opening = Opening::Anew;
         state.handover.is_of(id);
@@ -292,10 +297,10 @@ impl Partition {
         state.is_dirty = true;
     }
 
-    /// The run has ended. Told with the next commit, which is that of its outcome.
-    pub(crate) fn end(&self, offset: u64) {
+    /// The run has ended, and leaves so many marks. Told with the next commit, which is that of its outcome.
+    pub(crate) fn end(&self, offset: u64, left: u32) {
         let mut state = self.state();
-        state.handover.end(offset);
+        state.handover.end(offset, left);
         state.is_dirty = true;
     }
 
@@ -561,7 +566,12 @@ mod tests {
         let gone = open();
         assert!(gone.is_of("one") && !gone.is_of("two"));
         let received = gone.receive_one(5);
+        gone.is_paused.store(true, Ordering::Relaxed);
         let new = gone.anew("two");
+        assert!(
+            new.is_paused.load(Ordering::Relaxed),
+            "by the client, which knows of no other topic"
+        );
         assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
         assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
         assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);

@@ -5,7 +5,7 @@
 
 mod opening;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -63,8 +63,6 @@ pub(crate) struct Poller {
     piece: Option<Piece>,
     /// How large the one before became.
     like: (usize, usize),
-    /// Also of those that are not ours now: a pause outlives the assignment that it was made in.
-    paused: HashSet<(Arc<str>, i32)>,
     /// Since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
@@ -105,7 +103,6 @@ impl Poller {
             last: None,
             piece: None,
             like: (0, 0),
-            paused: HashSet::new(),
             full: None,
             committed: Instant::now(),
             seeks: Vec::new(),
@@ -136,7 +133,7 @@ impl Poller {
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
-            self.tail.watch(&self.consumer, &self.shared, &self.paused);
+            self.tail.watch(&self.consumer, &self.shared);
         }
         self.leave();
     }
@@ -326,29 +323,23 @@ impl Poller {
         let is_crowded = self.early() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
+        let mut paused = 0;
         for partition in &all {
             let alike = if partition.stage.is_some() { stages } else { all.len() - stages };
             let (held, bytes) = (self.bounds.waiting / alike, self.bounds.waiting_bytes / alike);
             let fullness = partition.fullness(self.bounds.span, held, bytes);
-            let place = (Arc::clone(&partition.topic), partition.number);
-            let was_paused = self.paused.contains(&place);
+            let was_paused = partition.is_paused.load(Ordering::Relaxed);
             let is_paused = is_stuck
                 || (is_crowded && partition.opening() != Opening::Open)
                 || fullness >= if was_paused { 0.75 } else { 1.0 };
-            match (was_paused, is_paused) {
-                (false, true) => {
-                    pause.add_partition(&place.0, place.1);
-                    self.paused.insert(place);
-                }
-                (true, false) => {
-                    resume.add_partition(&place.0, place.1);
-                    self.paused.remove(&place);
-                }
-                _ => {}
+            if is_paused != was_paused {
+                let list = if is_paused { &mut pause } else { &mut resume };
+                list.add_partition(&partition.topic, partition.number);
+                partition.is_paused.store(is_paused, Ordering::Relaxed);
             }
+            paused += usize::from(is_paused);
         }
-        let ours = |place: &&(Arc<str>, i32)| self.shared.find(&place.0, place.1).is_some();
-        self.gauges.show(waiting, self.paused.iter().filter(ours).count());
+        self.gauges.show(waiting, paused);
         for (list, result) in
             [(&pause, self.consumer.pause(&pause)), (&resume, self.consumer.resume(&resume))]
         {

@@ -116,6 +116,7 @@ impl Hooks {
         // Who is gone without a word leaves as one that died.
         let is_clean = self.shared.phase() != Phase::Abandoned;
         give_up(consumer, &going, is_clean, is_lost);
+        end_pauses(consumer, partitions);
         let mut all = lock(&self.shared.partitions);
         for partition in &going {
             if let Some(topic) = all.get_mut(&partition.topic) {
@@ -165,6 +166,17 @@ pub(crate) fn give_up(
     }
     if let Err(error) = consumer.commit(&last, CommitMode::Sync) {
         tracing::warn!(%error, "the last offsets were not committed; records run again");
+    }
+}
+
+/// The client keeps the pause of a partition that it gives up. It is ended here, and not when the partition comes again: where
+/// one is resumed while the client begins to fetch it, either may be lost, and nothing ever comes.
+pub(crate) fn end_pauses<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    going: &TopicPartitionList,
+) {
+    if let Err(error) = consumer.resume(going) {
+        tracing::debug!(%error, "partitions cannot be resumed");
     }
 }
 

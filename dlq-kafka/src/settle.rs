@@ -86,7 +86,7 @@ impl KafkaSettle {
         self.give_back(DROPPED);
         if !self.suspect.is_empty() {
             if self.is_noted && !self.kills {
-                self.place.partition.end(self.place.offset);
+                self.place.partition.end(self.place.offset, 0);
             }
             if self.is_noted || self.place.partition.is_leaving() {
                 self.shared.cleared(&self.suspect, &self.place);
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(partition.begin(5).ok(), Some(1), "it was given back");
         drop(suspect(&shared));
         assert_eq!(partition.begin(5).ok(), Some(2), "it was dropped");
-        marks.end(letter).await.unwrap();
+        marks.end(letter, 0).await.unwrap();
         assert_eq!(partition.begin(5).ok(), Some(0), "its run has ended");
         let (settle, _) = suspect(&shared);
         settle.settle(DONE).await.unwrap();

@@ -9,8 +9,9 @@
 //! the same, the commit goes back to it. Where a record is found, ours has to come too, see [`Standstill`]. A process that
 //! dies before that commit has done everything, and the next one looks again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,6 @@ impl Tail {
         &mut self,
         consumer: &Arc<BaseConsumer<C>>,
         shared: &Shared,
-        paused: &HashSet<(Arc<str>, i32)>,
     ) {
         if let Some(look) = self.look.take_if(|look| look.is_finished()) {
             match look.join() {
@@ -108,8 +108,10 @@ impl Tail {
         }
         self.due = Instant::now() + EVERY;
         let rests = |(topic, number): &(Arc<str>, i32)| shared.find(topic, *number)?.rests_at();
-        if let Some(error) = self.still.told(Instant::now(), rests, |place| paused.contains(place))
-        {
+        let is_paused = |(topic, number): &(Arc<str>, i32)| {
+            shared.find(topic, *number).is_some_and(|it| it.is_paused.load(Ordering::Relaxed))
+        };
+        if let Some(error) = self.still.told(Instant::now(), rests, is_paused) {
             shared.queue().blocked = Some(error);
             shared.arrived.notify_one();
         }
@@ -293,7 +295,7 @@ mod tests {
         let mut tail = Tail::new(Brokers::at(mock.bootstrap_servers()));
         let mut watch = || {
             tail.due = Instant::now();
-            tail.watch(&consumer, &shared, &HashSet::new());
+            tail.watch(&consumer, &shared);
             tail.look.is_some()
         };
         assert_eq!([watch(), watch()], [false, true], "once it has rested, it is asked elsewhere");

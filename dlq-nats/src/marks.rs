@@ -14,6 +14,7 @@ use crate::jetstream::JetStream;
 
 const OPENING: &str = "open the bucket of crash marks";
 const MARKING: &str = "write a crash mark";
+const REMOVING: &str = "remove a crash mark";
 
 /// For how long a bucket that is made here keeps a mark, and for how long one that is there has to.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -22,7 +23,7 @@ const LEAST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Crash marks in a key-value bucket: one key per suspect, whose value counts runs that began.
 ///
 /// A mark of which it is not known whether it was written counts no run, since the message is not run. It is taken back
-/// when the bucket answers again and somebody begins or ends a run here.
+/// when the bucket answers again and somebody begins or ends a run here, unless another process has counted on by then.
 #[derive(Clone, Debug)]
 pub struct NatsCrashMarks {
     client: Client,
@@ -114,6 +115,18 @@ impl NatsCrashMarks {
         buckets::replace(client, bucket, key, mark.to_bytes(), revision, MARKING).await
     }
 
+    /// Takes away all but so many.
+    async fn leave(&self, key: &str, left: u32) -> Result<(), StoreError> {
+        loop {
+            let (revision, found) = self.read(key).await?;
+            let Some(mark) = found.filter(|mark| mark.begun > left) else { return Ok(()) };
+            let mark = Mark { begun: left, ..mark };
+            if self.write(key, &mark, revision).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Takes back what is not known to be written, so that it cannot be written later either.
     async fn settle_doubts(&self) -> Result<(), StoreError> {
         let mut doubtful = self.doubtful.lock().await;
@@ -155,9 +168,13 @@ impl CrashMarks for NatsCrashMarks {
         }
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         let key = letter.to_string();
-        buckets::remove(&self.client, &self.bucket, &key, "remove a crash mark").await?;
+        if left == 0 {
+            buckets::remove(&self.client, &self.bucket, &key, REMOVING).await?;
+        } else {
+            self.leave(&key, left).await?;
+        }
         // What is left of them is for the next one.
         let _ = self.settle_doubts().await;
         Ok(())

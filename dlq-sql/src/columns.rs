@@ -14,7 +14,10 @@ use crate::row::{Held, Row};
 use crate::values::{Put, Take, json, signed};
 
 /// Written once.
-pub(crate) const KEPT: &[&str] = &["letter_id", "created_at"];
+pub(crate) const KEPT: &[&str] = &["letter_id"];
+
+/// When it came to be a letter: written once, and again when a retry record dies.
+pub(crate) const SINCE: &[&str] = &["created_at"];
 
 /// What happens to a letter while it rests.
 pub(crate) const STATE: &[&str] = &[
@@ -125,7 +128,11 @@ pub(crate) const HEAD: &[&str] = &[
 
 /// [`KEPT`].
 pub(crate) fn put_kept<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
-    to.bytes(Some(row.letter.id.as_bytes()))?;
+    to.bytes(Some(row.letter.id.as_bytes()))
+}
+
+/// [`SINCE`].
+pub(crate) fn put_since<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
     to.time(Some(row.letter.state.created_at))
 }
 

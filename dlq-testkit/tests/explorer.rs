@@ -104,6 +104,7 @@ explored!(
     ordered,
     ordered_with_long_delay,
     killer,
+    ordered_killer_at_a_later_attempt,
     idempotent_killer,
     idempotent_killer_to_stream,
 );

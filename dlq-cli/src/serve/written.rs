@@ -2,18 +2,24 @@
 //!
 //! Counted are the letters whose time of storing lies between two marks, both times of the store. The upper mark is the
 //! newest letter of the look before, so that writers which were stamped and not yet committed then have had a pause to
-//! do so. Letters that were resolved or deleted in that pause, and those that died again, are not counted.
+//! do so. Letters that were resolved, deleted or claimed in that pause, and those that died again, are not counted; nor are
+//! retry records, of which most never become letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dlq_core::store::Stats;
-use dlq_core::{Clock as _, DeadLetters, ErrorClass, Filter, StoreError, SystemClock, Timestamp};
+use dlq_core::{
+    Clock as _, DeadLetters, ErrorClass, Filter, Status, StoreError, SystemClock, Timestamp,
+};
 
 use super::label::{MOST, OTHER, label, largest};
 
 /// The finest time that every store keeps.
 const STEP: Duration = Duration::from_micros(1);
+
+/// What a letter may be right after its death, and a retry record is not.
+const DEAD: [Status; 4] = [Status::Pending, Status::Held, Status::Quarantined, Status::Sent];
 
 /// Letters that came since the first look, by topic and class.
 #[derive(Debug, Default)]
@@ -40,9 +46,11 @@ impl Written {
         };
         let mut found = Vec::new();
         if upto > counted {
+            let mut came =
+                Filter::new().with_since(counted.after(STEP)).with_until(upto.after(STEP));
+            came.statuses = DEAD.to_vec();
             for class in ErrorClass::ALL {
-                let came =
-                    Filter::new().with_since(counted.after(STEP)).with_until(upto.after(STEP));
+                let came = came.clone();
                 found.push((class, store.stats(came.with_class(*class)).await?.by_subject));
             }
         }
@@ -76,9 +84,10 @@ impl Written {
 #[cfg(test)]
 mod tests {
     use dlq_core::Message;
+    use dlq_core::RetryLane as _;
     use dlq_core::store::memory::MemoryStore;
-    use dlq_core::store::{Actor, Upkeep as _};
-    use dlq_testkit::fixtures::{letter, letter_of};
+    use dlq_core::store::{Actor, ClaimRequest, Claims as _, Upkeep as _};
+    use dlq_testkit::fixtures::{escalation, letter, letter_of};
 
     use super::*;
 
@@ -118,6 +127,26 @@ mod tests {
         store.put((1..4).map(letter).collect()).await.unwrap();
         look(&mut written, &store).await;
         assert_eq!(look(&mut written, &store).await, 3);
+    }
+
+    /// What waits for its next attempt is not dead, and is counted if it dies.
+    #[tokio::test]
+    async fn a_retry_record_is_no_letter() {
+        let store = DeadLetters::new(MemoryStore::new());
+        let mut written = Written::default();
+        look(&mut written, &store).await;
+        for n in 0..3 {
+            let due = SystemClock.now().after(Duration::from_secs(u64::from(n > 0) * 3600));
+            store.store().escalate(escalation(&letter(n), 1, due)).await.unwrap();
+        }
+        let request = ClaimRequest::due(["orders.handle"], 9, Duration::from_secs(60));
+        assert_eq!(store.store().claim(request).await.unwrap().len(), 1);
+        for _ in 0..2 {
+            assert_eq!(look(&mut written, &store).await, 0);
+        }
+        store.put(vec![letter(0), letter(1)]).await.unwrap();
+        look(&mut written, &store).await;
+        assert_eq!(look(&mut written, &store).await, 2);
     }
 
     #[tokio::test]

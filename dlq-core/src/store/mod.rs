@@ -86,7 +86,7 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// record's generation and reopens it. Letters are taken in order, so that a batch may hold several deaths of one.
     ///
     /// A letter that is reopened takes over everything of the new death, is `pending`, belongs to no operation, and is
-    /// in nobody's hands: a claim of it is void. When it was first seen and how often it was sent back stay. That goes
+    /// in nobody's hands: a claim of it is void. When it died first and how often it was sent back stay. That goes
     /// for quarantined and resolved letters too: the new death is news.
     ///
     /// A store decides the [`LetterState`](crate::LetterState) itself and ignores what the writer put there, except that

@@ -172,8 +172,13 @@ pub fn put(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
 }
 
 /// `letter` died anew: it takes over everything of `death` except id and state, and waits again, unless that death was sent
-/// back, or quarantined, before it came here. When it was first seen and how often it was sent back stay.
+/// back, or quarantined, before it came here. When it died first and how often it was sent back stay; a retry
+/// record of the first generation has not died before.
 pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
+    if (letter.generation, death.generation) == (0, 0) {
+        // It was a retry record until now: whoever looks for what died of late finds it.
+        letter.state.created_at = now;
+    }
     let said = death.state.clone();
     take(letter, death);
     waits(letter, &said, now);

@@ -10,6 +10,7 @@ use rdkafka::error::KafkaError;
 
 use crate::identity::TopicIds;
 use crate::reach::Heard;
+use crate::rebalance::end_pauses;
 
 /// The context of the consumer of a feed: hears of assignments, on the thread that polls.
 #[derive(Debug)]
@@ -108,7 +109,10 @@ impl ClientContext for Assigned {
 }
 
 impl ConsumerContext for Assigned {
-    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Revoke(list) = rebalance {
+            end_pauses(consumer, list);
+        }
         let mut inner = self.lock();
         match rebalance {
             Rebalance::Assign(list) => {

@@ -79,11 +79,6 @@ impl Member {
         if begun.count() > 0 {
             self.consumer.commit(&begun, CommitMode::Sync).map_err(asked)?;
         }
-        // One that was paused in an earlier assignment would stay so.
-        let list = mark::all(&self.topic, &fresh);
-        if let Err(error) = self.consumer.resume(&list) {
-            tracing::debug!(%error, "partitions cannot be resumed");
-        }
         let mut ours = self.consumer.context().lock();
         for (partition, place, topic) in places {
             if let Some(partition) = ours.ours.get_mut(&partition) {

@@ -142,9 +142,10 @@ impl<'a> Reader<'a> {
             let partition = i32::try_from(span.partition).unwrap_or(i32::MAX);
             assigned.add_partition_offset(&self.scan.topic, partition, from).map_err(failed)?;
         }
-        self.consumer.assign(&assigned).map_err(failed)?;
-        // The client keeps the pause of a partition that was done in the round before.
+        // The client keeps the pause of a partition that was done in a round before. Ended before it is assigned: where one is
+        // resumed while the client begins to fetch it, either may be lost, and nothing ever comes.
         self.consumer.resume(&assigned).map_err(failed)?;
+        self.consumer.assign(&assigned).map_err(failed)?;
         self.heard = Instant::now();
         self.ends.clear();
         while !self.open.is_empty() {
@@ -341,6 +342,32 @@ mod tests {
         for wanted in [Some(0), Some(4), Some(8), None] {
             assert_eq!(records.next().await.unwrap().map(|record| record.offset), wanted);
         }
+    }
+
+    /// A pause that was made in one round has ended in the next, however the client's threads come to run.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn g8_round_after_round_is_read_whatever_the_client_does_meanwhile() {
+        const ROUNDS: u64 = 200;
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders.dlq", 2, 1).unwrap();
+        let at = mock.bootstrap_servers();
+        let mut config = ClientConfig::new();
+        let producer: FutureProducer = config.set("bootstrap.servers", &at).create().unwrap();
+        let record = |n: i32| {
+            FutureRecord::<[u8], [u8]>::to("orders.dlq").payload(b"letter").partition(n % 2)
+        };
+        let written = (0..2 * ROUNDS as i32).map(|n| producer.send(record(n), PATIENCE));
+        futures_util::future::try_join_all(written).await.unwrap();
+        let span = |partition, from| Span { partition, from, to: from + 1 };
+        let rounds = (0..ROUNDS).map(|from| vec![span(0, from), span(1, from)]).collect();
+        let topic = "orders.dlq".into();
+        let scan = Scan { brokers: Brokers::at(&at), topic, rounds, follow: false };
+        let mut records = scan.run(2 * ROUNDS).unwrap();
+        let mut read = 0;
+        while records.next().await.unwrap().is_some() {
+            read += 1;
+        }
+        assert_eq!(read, 2 * ROUNDS);
     }
 
     /// As one that follows the leader which has said where the partition ends.

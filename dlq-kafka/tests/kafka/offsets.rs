@@ -152,7 +152,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     let marks = source.crash_marks();
     let (one, settle) = next(&mut source).await;
     assert_eq!(marks.begin(letter).await.unwrap(), 1, "it never ended");
-    marks.end(letter).await.unwrap();
+    marks.end(letter, 0).await.unwrap();
     assert_eq!(marks.begin(letter).await.unwrap(), 0, "it has ended");
     std::mem::forget(settle);
     drop(source);

@@ -26,9 +26,17 @@ async fn g3_marks_count_runs_that_did_not_end() {
     let marks = open().await.unwrap();
     assert_eq!(marks.begin(letter(1)).await.unwrap(), 2, "the mark outlasts process and server");
     assert_eq!(marks.begin(letter(2)).await.unwrap(), 0, "another message has its own");
-    marks.end(letter(1)).await.unwrap();
+    marks.end(letter(1), 2).await.unwrap();
+    assert_eq!(marks.begin(letter(1)).await.unwrap(), 2, "those of other runs are left");
+    marks.end(letter(1), 9).await.unwrap();
+    assert_eq!(marks.begin(letter(1)).await.unwrap(), 3, "none is added");
+    marks.end(letter(1), 0).await.unwrap();
+    for left in [0, 1] {
+        marks.end(letter(1), left).await.unwrap();
+        marks.end(letter(3), left).await.unwrap();
+    }
     assert_eq!(marks.begin(letter(1)).await.unwrap(), 0);
-    marks.end(letter(3)).await.unwrap();
+    assert_eq!(marks.begin(letter(3)).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -57,7 +65,7 @@ async fn g3_a_mark_that_nobody_confirmed_counts_no_run() {
     assert_eq!(processes[0].begin(letters[0]).await.unwrap(), 1, "the run that did begin");
     assert_eq!(processes[1].begin(letters[1]).await.unwrap(), 0);
     assert_eq!(processes[1].begin(letters[1]).await.unwrap(), 1);
-    processes[2].end(letter(9)).await.unwrap();
+    processes[2].end(letter(9), 0).await.unwrap();
     assert_eq!(processes[0].begin(letters[2]).await.unwrap(), 0, "nor does it count elsewhere");
 }
 
@@ -134,7 +142,7 @@ async fn told(denied: &str) {
                 let origin = Origin::new("nats", "ORDERS", Position::Offset(1));
                 let letter = LetterId::of(&origin, None, "c");
                 if denied.starts_with("$KV.") {
-                    let text = marks.end(letter).await.unwrap_err().to_string();
+                    let text = marks.end(letter, 0).await.unwrap_err().to_string();
                     assert!(text.contains(denied) && text.contains("`permissions"), "{text}");
                 }
                 marks.begin(letter).await.unwrap_err().to_string()

@@ -91,7 +91,7 @@ async fn g3_marks_that_are_written_at_once_are_all_counted() {
         let mut begun = begun.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
         begun.sort_unstable();
         assert_eq!(begun, (0..AT_ONCE).collect::<Vec<_>>());
-        marks.end(letter).await.unwrap();
+        marks.end(letter, 0).await.unwrap();
         assert_eq!(marks.begin(letter).await.unwrap(), 0, "it is forgotten");
     }
 }

@@ -20,10 +20,17 @@ impl CrashMarks for PostgresStore {
         .during("mark the beginning of a run")
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         attempt!(self, conn => async {
-            let sql = format!("DELETE FROM {} WHERE {DURABLE} AND letter_id = ", self.names().marks);
-            Query::new(sql).bind(letter).run(conn).await.map(|_| ())
+            let marks = &self.names().marks;
+            let end = match left {
+                0 => Query::new(format!("DELETE FROM {marks}")),
+                _ => Query::new(format!("UPDATE {marks} SET begun = least(begun, "))
+                    .bind(i64::from(left))
+                    .push(")"),
+            };
+            let end = end.push(&format!(" WHERE {DURABLE} AND letter_id = ")).bind(letter);
+            end.run(conn).await.map(|_| ())
         })
         .during("mark the end of a run")
     }

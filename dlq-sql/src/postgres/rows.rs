@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::names::Names;
 use super::query::Query;
-use crate::columns::{self, BODY, KEPT, RUN, STATE};
+use crate::columns::{self, BODY, KEPT, RUN, SINCE, STATE};
 use crate::error::Result;
 use crate::row::{Changed, Row};
 use crate::values::Put as _;
@@ -17,8 +17,9 @@ pub(super) fn insert<'r>(names: &Names, rows: impl Iterator<Item = &'r Row>) -> 
         columns::put_state(row, to)?;
         columns::put_run(row, to)?;
         columns::put_body(&row.letter, to)?;
+        columns::put_since(row, to)?;
     }
-    let columns = [KEPT, STATE, RUN, BODY].concat().join(", ");
+    let columns = [KEPT, STATE, RUN, BODY, SINCE].concat().join(", ");
     Query::new(format!("INSERT INTO {} ({columns}) SELECT u.* FROM ", names.letters))
         .batch(batch)
         .map(|query| query.push(" AS u"))
@@ -35,12 +36,13 @@ pub(super) fn update(names: &Names, rows: &[&Row], changed: Changed) -> Result<Q
         }
         if changed == Changed::All {
             columns::put_body(&row.letter, to)?;
+            columns::put_since(row, to)?;
         }
     }
     let columns = match changed {
         Changed::State => STATE.to_vec(),
         Changed::Run => [STATE, RUN].concat(),
-        Changed::All => [STATE, RUN, BODY].concat(),
+        Changed::All => [STATE, RUN, BODY, SINCE].concat(),
     };
     let set: Vec<_> = columns.iter().map(|column| format!("{column} = u.{column}")).collect();
     let sql = format!("UPDATE {} t SET {} FROM ", names.letters, set.join(", "));

@@ -19,10 +19,16 @@ impl CrashMarks for SqliteStore {
         self.write(begin).await.during("mark the beginning of a run")
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         let end = move |unit: &mut Unit<'_>| {
-            let sql = format!("DELETE FROM {} WHERE letter_id = ", unit.names().marks);
-            Query::new(sql).bind(letter).run(unit.conn()).map(|_| ())
+            let marks = &unit.names().marks;
+            let end = match left {
+                0 => Query::new(format!("DELETE FROM {marks}")),
+                _ => Query::new(format!("UPDATE {marks} SET begun = min(begun, "))
+                    .bind(left)
+                    .push(")"),
+            };
+            end.push(" WHERE letter_id = ").bind(letter).run(unit.conn()).map(|_| ())
         };
         self.write(end).await.during("mark the end of a run")
     }

@@ -1,6 +1,6 @@
 //! [`Names`]: what the tables of one store are called, and the statements that run once per letter.
 
-use crate::columns::{BODY, HEAD, KEPT, RUN, STATE};
+use crate::columns::{BODY, HEAD, KEPT, RUN, SINCE, STATE};
 
 /// The tables of one store. Built once; everything in it is a validated identifier or text made of them.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Names {
         };
         let processed = if is_default { "audit_log".to_owned() } else { companion("audit_log") };
         let counts = companion("counts");
-        let inserted: Vec<_> = [KEPT, STATE, RUN, BODY].concat();
+        let inserted: Vec<_> = [KEPT, STATE, RUN, BODY, SINCE].concat();
         let head = list("t.", HEAD);
         Some(Self {
             aliases: companion("aliases"),
@@ -72,7 +72,7 @@ impl Names {
             ),
             update_state: update(table, &[STATE]),
             update_run: update(table, &[STATE, RUN]),
-            update_all: update(table, &[STATE, RUN, BODY]),
+            update_all: update(table, &[STATE, RUN, BODY, SINCE]),
             select_head: format!("SELECT {head}, t.seq FROM {table} t"),
             select_whole: format!(
                 "SELECT {head}, t.published_at, t.headers, t.key, t.data, t.history, t.seq FROM {table} t"

@@ -62,6 +62,7 @@ impl<'c> Unit<'c> {
         columns::put_state(row, &mut binder)?;
         columns::put_run(row, &mut binder)?;
         columns::put_body(&row.letter, &mut binder)?;
+        columns::put_since(row, &mut binder)?;
         let is_new = statement.raw_execute()? == 1;
         if is_new {
             self.count(row.count_key(), 1);
@@ -84,6 +85,7 @@ impl<'c> Unit<'c> {
         }
         if changed == Changed::All {
             columns::put_body(&row.letter, &mut binder)?;
+            columns::put_since(row, &mut binder)?;
         }
         binder.put(row.seq)?;
         statement.raw_execute()?;

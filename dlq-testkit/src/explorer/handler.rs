@@ -68,7 +68,7 @@ async fn tell(process: Process, story: usize, delivery: Delivery) -> Result<(), 
                 process.world.succeed(story);
             }
             Act::Kill => process.die::<()>().await,
-            Act::Transient | Act::Permanent | Act::Panic => {}
+            Act::Transient | Act::Permanent | Act::Panic | Act::KillLater => {}
         }
         Ok::<_, Infallible>(act)
     };
@@ -79,6 +79,6 @@ async fn tell(process: Process, story: usize, delivery: Delivery) -> Result<(), 
         Act::Permanent => Err(Refusal(ErrorClass::Permanent)),
         // Unwinds without the panic hook, which would print thousands of times.
         Act::Panic => std::panic::resume_unwind(Box::new("the story wants a panic")),
-        Act::Succeed | Act::SucceedLate | Act::Kill => Ok(()),
+        Act::Succeed | Act::SucceedLate | Act::Kill | Act::KillLater => Ok(()),
     }
 }

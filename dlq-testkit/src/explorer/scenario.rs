@@ -20,6 +20,8 @@ pub enum Act {
     Panic,
     /// It takes the process with it.
     Kill,
+    /// It fails at the first attempt that a delivery makes, and takes the process with it at any other.
+    KillLater,
 }
 
 /// How a message ends, whatever goes wrong on the way.

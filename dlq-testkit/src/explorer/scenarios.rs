@@ -161,6 +161,13 @@ pub fn scenarios() -> Vec<Scenario> {
             "killer",
             [healthy(1), Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)), healthy(3)],
         ),
+        // Between its attempts it waits outside of any run.
+        Scenario::new(
+            "ordered_killer_at_a_later_attempt",
+            [Story::new(1, &[Act::KillLater], Ending::Dead(Reason::MaxCrashes)), healthy(2)],
+        )
+        .delay(long)
+        .ordered(),
         Scenario::new(
             "idempotent_killer",
             [

@@ -148,8 +148,8 @@ impl CrashMarks for SteppedStore {
         self.process.call("mark", || self.inner.begin(letter), store_down).await
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
-        self.process.call("unmark", || self.inner.end(letter), store_down).await
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
+        self.process.call("unmark", || self.inner.end(letter, left), store_down).await
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Run {
     pub(super) generation: u32,
     pub(super) lane: Lane,
     pub(super) succeeded: bool,
+    /// It took the process with it.
+    pub(super) kills: bool,
 }
 
 #[derive(Debug)]
@@ -203,7 +205,6 @@ impl World {
             *self.tally().ran_again.entry(key).or_default() += 1;
         }
         let generation = delivery.generation();
-        let run = Run { generation, lane: delivery.lane(), succeeded: false };
         let made = self.made(story, generation);
         if delivery.attempt() as usize > made + 1 {
             let attempt = delivery.attempt();
@@ -213,16 +214,22 @@ impl World {
                 times => format!("G10: {what}, and was given back {times} times"),
             });
         }
-        let before = {
+        let (act, kills) = {
             let runs = &mut self.tally().runs[story];
-            let before = runs.iter().filter(|run| run.generation == generation).count();
-            runs.push(run);
-            before
+            let of_this = || runs.iter().filter(|run| run.generation == generation);
+            let act = match self.scenario.stories[story].act(generation, of_this().count()) {
+                Act::KillLater if delivery.attempt() == 1 => Act::Transient,
+                Act::KillLater => Act::Kill,
+                act => act,
+            };
+            let kills = act == Act::Kill;
+            let earlier = of_this().filter(|run| run.kills).count();
+            runs.push(Run { generation, lane: delivery.lane(), succeeded: false, kills });
+            (act, earlier + usize::from(kills))
         };
-        let act = self.scenario.stories[story].act(generation, before);
         if act == Act::Kill {
             self.tally().kills += 1;
-            self.bounded(story, before + 1);
+            self.bounded(story, kills);
         }
         act
     }

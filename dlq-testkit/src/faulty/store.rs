@@ -304,7 +304,7 @@ impl<S: CrashMarks> CrashMarks for FaultyStore<S> {
         self.inner.begin(letter).await
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
-        self.inner.end(letter).await
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
+        self.inner.end(letter, left).await
     }
 }

@@ -93,6 +93,36 @@ pub async fn a_death_ends_a_waiting_record<F: StoreFixture>(check: Check<F>) {
     assert!(check.claim(1).await.is_empty());
 }
 
+/// What died of late is found by when it died, however long it was retried before.
+pub async fn a_record_that_dies_is_as_old_as_its_death<F: StoreFixture>(check: Check<F>) {
+    for n in [1, 2] {
+        check.escalate(escalation(&letter(n), 2, check.now())).await;
+    }
+    check.pass(std::time::Duration::from_millis(50)).await;
+    let claims = check.claim(1).await;
+    let claimed = claims[0].letter.id;
+    let before = check.state(claimed).await.created_at;
+    let middle = check.now();
+    check.tick().await;
+    for n in [1, 2] {
+        let letter = letter(n);
+        if letter.id == claimed {
+            let finish = Finish::Dead(Box::new(letter));
+            assert_eq!(check.finish(claims[0].token, finish).await, Finished::Applied);
+        } else {
+            assert_eq!(check.put_one(&letter).await, Receipt::Reopened);
+        }
+    }
+    assert_eq!(check.count(Filter::new().with_since(middle)).await, 2);
+    assert_eq!(check.count(Filter::new().with_until(middle)).await, 0);
+    let state = check.state(claimed).await;
+    assert!(state.created_at > before);
+    check.tick().await;
+    check.put_one(&died_again(&letter(1))).await;
+    check.put_one(&died_again(&letter(2))).await;
+    assert_eq!(check.state(claimed).await.created_at, state.created_at, "it died before");
+}
+
 /// A first death that is put turns a claimed record into a letter, and its owner's token is worthless.
 pub async fn a_death_ends_a_claimed_record<F: StoreFixture>(check: Check<F>) {
     check.escalate(escalation(&letter(1), 2, check.now())).await;

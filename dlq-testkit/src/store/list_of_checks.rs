@@ -124,6 +124,7 @@ macro_rules! store_conformance {
                 a_record_may_die_in_its_owners_hands,
                 a_death_ends_a_waiting_record,
                 a_death_ends_a_claimed_record,
+                a_record_that_dies_is_as_old_as_its_death,
                 a_record_never_takes_a_death_back,
                 a_later_record_takes_the_letter_over,
                 an_earlier_record_is_ignored,

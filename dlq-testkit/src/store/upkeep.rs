@@ -305,9 +305,18 @@ pub async fn crash_marks_count_unended_runs<F: StoreFixture>(check: Check<F>) {
     assert_eq!(begin(one).await, 1);
     assert_eq!(begin(other).await, 0);
     assert_eq!(begin(one).await, 2);
-    CrashMarks::end(&check.store, one).await.expect("end answers");
-    CrashMarks::end(&check.store, one).await.expect("ending twice is fine");
-    assert_eq!(begin(one).await, 0);
+    let end = async |id, left| CrashMarks::end(&check.store, id, left).await.expect("end answers");
+    for _ in 0..2 {
+        end(one, 2).await;
+    }
+    assert_eq!(begin(one).await, 2, "those of other runs are left");
+    end(one, 9).await;
+    assert_eq!(begin(one).await, 3, "none is added");
+    for _ in 0..2 {
+        end(one, 0).await;
+        end(one, 1).await;
+    }
+    assert_eq!(begin(one).await, 0, "none is left");
     assert_eq!(begin(other).await, 1);
 }
 

@@ -93,8 +93,9 @@ impl Shared {
                 Ok(())
             }
             () = self.abort.cancelled() => {
-                let mark = self.refuted(*marked, delivery, Outcome::Unsettled);
-                let _ = timeout(UNMARKING, self.unmark(mark)).await;
+                if let Some(unmark) = self.refuted(*marked, delivery, Outcome::Unsettled, false) {
+                    let _ = timeout(UNMARKING, self.unmark(unmark)).await;
+                }
                 Err(CutOff)
             }
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use dlq_core::idempotency::Release;
 use dlq_core::{
-    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, TransportError,
+    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, StoreError,
+    StoreErrorKind, TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,7 +21,7 @@ use super::health::report;
 use super::keys::KeyTurn;
 use super::lease::{Leased, Lost};
 use super::outage::Ticket;
-use super::probation::{Probation, Suspicion, Turn};
+use super::probation::{Owed, Probation, Suspicion, Turn, death_of};
 use super::report::{Fate, Outcome};
 use super::stack::{Ended, Program, Settling};
 use crate::idempotency::Upkeep;
@@ -103,6 +104,8 @@ pub(super) struct Ran {
     pub(super) disposition: Disposition,
     /// The delivery to go on with, when it goes on here.
     pub(super) delivery: Delivery,
+    /// Whether it began: no for a suspect whose mark could not be written.
+    pub(super) has_begun: bool,
     pub(super) routing_failed: bool,
     /// What its idempotency key is still to be told.
     pub(super) owes: Option<Release>,
@@ -115,9 +118,20 @@ pub(super) struct Ran {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Marked {
     death: Option<Death>,
+    /// Marks of earlier runs. They stay where the message is not over with this one: else what fails first and kills the
+    /// process at a later attempt would be found to have crashed once, for ever (G3).
+    earlier: u32,
     /// Whether the message was given up for its crashes, and so not run. Its marks say that it must not be, and stay until
     /// it is settled: else it would be run again whenever its letter cannot be written (G3).
     convicted: Option<Conviction>,
+}
+
+/// A run that has ended, whose mark is to be removed.
+#[derive(Clone, Copy)]
+pub(super) struct Unmark {
+    death: Death,
+    /// How many marks it leaves.
+    left: u32,
 }
 
 /// Handles a message, after a wait that it has begun to spend here, and settles it.
@@ -130,6 +144,10 @@ pub(super) async fn handle(
     let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
     let shared = &*shared;
     let mut settle = Leased::new(settle, since);
+    // What came with the message; a run may find out more, for itself.
+    let known = delivery.crashes();
+    // What has run and goes on here keeps its place also when it is lost: what comes again is behind those behind it (G5).
+    let mut has_run = wait.is_some();
 
     if let Some(key) = &mut key
         && !key.is_first()
@@ -142,8 +160,6 @@ pub(super) async fn handle(
         }
     }
     loop {
-        // What has run and goes on here keeps its place also when it is lost: what comes again is behind those behind it (G5).
-        let has_run = key.is_some() && wait.is_some();
         if let Some(after) = wait.take() {
             match settle.wait_unless(has_run, shared.unless_stopped(sleep(after))).await {
                 Ok(Ok(())) => {}
@@ -171,13 +187,14 @@ pub(super) async fn handle(
             ended => return shared.not_run(ended, settle, &delivery, route_errors).await,
         };
         let ran = {
-            let run =
-                pin!(shared.run(delivery.clone(), admitted, (suspicion, turn), key.is_some()));
+            let begun = (admitted, suspicion, turn);
+            let run = pin!(shared.run(delivery.clone(), begun, key.is_some()));
             settle.keep(run).await
         };
         let Some(mut ran) = ran else {
             return Fate { outcome: Outcome::Unsettled, route_errors };
         };
+        has_run |= ran.has_begun;
         route_errors += u32::from(ran.routing_failed);
         if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.
@@ -190,13 +207,20 @@ pub(super) async fn handle(
         if let (Some(_), Disposition::Deferred { after }) = (&key, &ran.disposition) {
             // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
             wait = Some(*after);
-            shared.unmark(shared.refuted(ran.marked, &ran.delivery, Outcome::Deferred)).await;
-            delivery = ran.delivery;
+            let unmark = shared.refuted(ran.marked, &ran.delivery, Outcome::Deferred, false);
+            if let Some(unmark) = unmark {
+                settle.keep(Box::pin(shared.unmark(unmark))).await;
+            }
+            delivery = ran.delivery.with_crashes(known);
             continue;
         }
+        let wanted = Outcome::of(&ran.disposition);
         let outcome = shared.settle(settle, &delivery, ran.disposition).await;
         // After the settlement: a process that dies in between has not handled the message.
-        shared.unmark(shared.refuted(ran.marked, &ran.delivery, outcome)).await;
+        let unmark = shared.refuted(ran.marked, &ran.delivery, wanted, outcome == wanted);
+        if let Some(unmark) = unmark {
+            shared.unmark(unmark).await;
+        }
         return Fate { outcome, route_errors };
     }
 }
@@ -212,12 +236,11 @@ impl Shared {
         }
     }
 
-    /// Runs the stack; `None` when it was cut off.
+    /// Runs the stack; `None` when it was cut off, or the message is somebody else's by now.
     async fn run(
         &self,
         mut delivery: Delivery,
-        ticket: Ticket,
-        (suspicion, turn): (Suspicion, Turn),
+        (ticket, suspicion, turn): (Ticket, Suspicion, Turn),
         ordered: bool,
     ) -> Option<Ran> {
         let mut marked = Marked::default();
@@ -228,18 +251,26 @@ impl Shared {
             delivery = delivery.with_crashes(crashes);
         }
         if let (Suspicion::Marked(death), Some(marks)) = (suspicion, &self.marks) {
-            match marks.begin(death.letter).await {
+            match self.mark(marks, death).await {
                 Ok(begun) => {
-                    let crashes = self.probation.crashes(death, begun);
-                    marked.death = Some(death);
                     let known = delivery.crashes();
-                    let crashes = match delivery.lane() {
-                        // What a store counts are claims that were lost, while the letter ran or waited to run. Marks
-                        // beyond them are of a death before this one, whose settlement was not heard.
-                        Lane::Store => crashes.min(known),
-                        _ => crashes.max(known),
-                    };
-                    delivery = delivery.with_crashes(crashes);
+                    // What a store counts are claims that were lost, while the letter ran or waited to run. Marks
+                    // beyond them are of a death before this one, whose settlement was not heard.
+                    let is_stored = delivery.lane() == Lane::Store;
+                    let begun = if is_stored { begun.min(known) } else { begun };
+                    marked.death = Some(death);
+                    marked.earlier = self.probation.earlier(death, begun);
+                    let crashes = self.probation.crashes(death, begun);
+                    delivery =
+                        delivery.with_crashes(if is_stored { crashes } else { crashes.max(known) });
+                }
+                Err(error) if error.kind() == StoreErrorKind::Conflict => {
+                    tracing::warn!(
+                        origin = %delivery.origin(),
+                        error = report(&error),
+                        "a suspect is not run here: it belongs to another process"
+                    );
+                    return None;
                 }
                 Err(error) => {
                     tracing::error!(
@@ -248,8 +279,16 @@ impl Shared {
                         "a crash mark could not be written; the suspect is not run"
                     );
                     let disposition = Disposition::Deferred { after: UNMARKED };
-                    let (routing_failed, owes, turn) = (false, None, Some(turn));
-                    return Some(Ran { disposition, delivery, routing_failed, owes, turn, marked });
+                    let (has_begun, routing_failed, owes) = (false, false, None);
+                    return Some(Ran {
+                        disposition,
+                        delivery,
+                        has_begun,
+                        routing_failed,
+                        owes,
+                        turn: Some(turn),
+                        marked,
+                    });
                 }
             }
         }
@@ -261,14 +300,21 @@ impl Shared {
             () = self.abort.cancelled() => {
                 // It was cut off, and did not crash; but what was given up for its crashes is not acquitted by that.
                 marked.convicted = hand.convicted().or(marked.convicted);
-                let mark = self.refuted(marked, &delivery, Outcome::Unsettled);
-                // Apart, since it is rare, and large in memory.
-                let _ = Box::pin(timeout(UNMARKING, self.unmark(mark))).await;
+                if let Some(unmark) = self.refuted(marked, &delivery, Outcome::Unsettled, false) {
+                    // Apart, since it is rare, and large in memory.
+                    let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
+                }
                 return None;
             }
         };
         marked.convicted = hand.convicted().or(marked.convicted);
         Some(Ran { marked, ..self.ran(result, delivery, &hand) })
+    }
+
+    /// Marks that a run begins. How many marks there are of earlier ones that did not end.
+    async fn mark(&self, marks: &BoxCrashMarks, death: Death) -> Result<u32, StoreError> {
+        let begun = marks.begin(death.letter).await?;
+        Ok(self.probation.unended(death.letter, begun))
     }
 
     /// A stack where it knows of what it runs for.
@@ -293,7 +339,7 @@ impl Shared {
         };
         let ((delivery, turn), marked) = (hand.continued(delivery), Marked::default());
         let owes = self.owes(&disposition, hand);
-        Ran { disposition, delivery, routing_failed, owes, turn, marked }
+        Ran { disposition, delivery, has_begun: true, routing_failed, owes, turn, marked }
     }
 
     /// Nothing may be acknowledged. Says so, and slows down.
@@ -375,7 +421,15 @@ impl Shared {
         route_errors: u32,
     ) -> Fate {
         match ended {
-            Ok(_) => self.give_back(settle, delivery, route_errors).await,
+            Ok(_) => {
+                let death = death_of(delivery);
+                if let Some(Owed { left, .. }) = self.probation.owed(death.letter) {
+                    // Who has the message next does not know of it. Apart, since it is rare, and large in memory.
+                    let unmark = Unmark { death, left };
+                    let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
+                }
+                self.give_back(settle, delivery, route_errors).await
+            }
             Err(Lost) => Fate { outcome: Outcome::Unsettled, route_errors },
         }
     }
@@ -386,27 +440,40 @@ impl Shared {
         Fate { outcome: self.settle(settle, delivery, now).await, route_errors }
     }
 
-    /// The mark of a run that has ended so, where nothing speaks for it any more.
+    /// What is to be removed of the mark of a run that has ended so, where nothing speaks for it any more. Whether the
+    /// broker has confirmed that matters to what is given up for its crashes.
     pub(super) fn refuted(
         &self,
         marked: Marked,
         delivery: &Delivery,
         outcome: Outcome,
-    ) -> Option<Death> {
+        is_confirmed: bool,
+    ) -> Option<Unmark> {
         let death = marked.death?;
-        let stays = marked.convicted.filter(|_| outcome != Outcome::Dead);
+        let is_over = outcome == Outcome::Dead && is_confirmed;
+        let stays = marked.convicted.filter(|_| !is_over);
+        if stays.is_some() {
+            self.probation.paid(death.letter);
+        }
         self.probation.convicted(death, stays.map(|by| (delivery.crashes(), by)));
-        stays.is_none().then_some(death)
+        let left = match outcome {
+            Outcome::Handled | Outcome::Dead | Outcome::Retried => 0,
+            Outcome::Deferred | Outcome::Unsettled => marked.earlier,
+        };
+        stays.is_none().then_some(Unmark { death, left })
     }
 
-    pub(super) async fn unmark(&self, mark: Option<Death>) {
-        let (Some(Death { letter, .. }), Some(marks)) = (mark, &self.marks) else { return };
-        if let Err(error) = marks.end(letter).await {
-            tracing::error!(
-                %letter,
+    /// Removes the mark of a run that has ended. Where that cannot be done, or is cut off, the next one does.
+    pub(super) async fn unmark(&self, Unmark { death, left }: Unmark) {
+        let Some(marks) = &self.marks else { return };
+        self.probation.owes(death.letter, left);
+        match marks.end(death.letter, left).await {
+            Ok(()) => self.probation.paid(death.letter),
+            Err(error) => tracing::error!(
+                letter = %death.letter,
                 error = report(&error),
-                "a crash mark could not be removed: it will count as a crash"
-            );
+                "a crash mark could not be removed: another process counts it as a crash"
+            ),
         }
     }
 }

@@ -27,6 +27,7 @@
 //! | is received | nothing | the broker hands it out again when its lease ends |
 //! | waits for those of its key, or for its turn to run | its lease is extended | the same; no attempt is lost, for none was made |
 //! | is marked (a suspect only) | the mark is durable | it comes again, and the mark counts as a crash (G3) |
+//! | waits for its next attempt because of its order, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
 //! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again: the same death writes the same letter (G2), and a retry record that is there already is kept |
@@ -73,9 +74,14 @@
 //! [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before the run and
 //! removed after the settlement, so that a run which never ended is counted, and the retry stage gives the message up
 //! past its `max_crashes`. Only what is marked counts: whoever waited beside a message that kills is not blamed for it,
-//! and a suspect only where its own letter was being written. What
+//! and a suspect only between the end of its handler and the removal of its mark, while its letter is written. What
 //! this process gave back itself explains a delivery; what another one gave back does not, which costs a run alone and
 //! nothing more.
+//!
+//! A run that ends takes its own mark away, and those of earlier runs only when the message is over: handled, dead or
+//! postponed, whether or not the broker has confirmed that. One that is given back, or waits here for its next attempt, has crashed as often as before; else a message
+//! that fails at first and kills at a later attempt would have crashed once, for ever. A mark that cannot be removed goes
+//! with that of the next run in this process, for which it is none; what this one leaves behind counts as a crash.
 //!
 //! What was given up so is not run again while its letter cannot be written, however long that takes (G3): its marks stay
 //! until the broker has confirmed its death, and until then this process remembers it with its crashes. When it comes again

@@ -35,6 +35,17 @@ pub(super) struct Probation {
     convicted: Mutex<HashMap<Death, (u32, Conviction)>>,
     /// Whether there is anything of that kind: saves the lock where there is not.
     convicts: AtomicBool,
+    /// Marks of runs that have ended, and could not be removed.
+    owed: Mutex<HashMap<LetterId, Owed>>,
+}
+
+/// Marks that are not known to be removed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    /// How many there were to be without them.
+    pub(super) left: u32,
+    /// How many they are.
+    marks: u32,
 }
 
 /// The right to run. Dropping it ends it.
@@ -60,6 +71,7 @@ impl Probation {
             explained: Mutex::default(),
             convicted: Mutex::default(),
             convicts: AtomicBool::new(false),
+            owed: Mutex::default(),
         }
     }
 
@@ -141,6 +153,13 @@ impl Probation {
         convicted.get(&death).map_or(marks, |(crashes, _)| marks.min(*crashes))
     }
 
+    /// How many marks of earlier runs stay when a run ends with which the message is not over. None where its key had
+    /// convicted it: the key counts crashes itself, and these marks may be of rounds in which it was not run.
+    pub(super) fn earlier(&self, death: Death, marks: u32) -> u32 {
+        let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
+        if convicted.contains_key(&death) { 0 } else { marks }
+    }
+
     /// The message was given up for so many crashes, and comes again; or for none, and does not.
     pub(super) fn convicted(&self, death: Death, crashes: Option<(u32, Conviction)>) {
         let mut convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,6 +173,33 @@ impl Probation {
             }
         }
         self.convicts.store(!convicted.is_empty(), Ordering::Release);
+    }
+
+    /// The mark of a run that has ended is not removed yet: so many are to be left.
+    pub(super) fn owes(&self, letter: LetterId, left: u32) {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        let marks = owed.get(&letter).map_or(0, |owed| owed.marks).saturating_add(1);
+        if owed.len() < REMEMBERED || marks > 1 {
+            owed.insert(letter, Owed { left, marks });
+        }
+    }
+
+    pub(super) fn owed(&self, letter: LetterId) -> Option<Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).get(&letter).copied()
+    }
+
+    /// It is removed, or its marks are to stay.
+    pub(super) fn paid(&self, letter: LetterId) {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).remove(&letter);
+    }
+
+    /// How many of so many marks are of runs that did not end: those of other processes, too.
+    pub(super) fn unended(&self, letter: LetterId, marks: u32) -> u32 {
+        match self.owed(letter) {
+            // Whether what is owed was removed all the same is not known.
+            Some(owed) => marks.saturating_sub(owed.marks).max(marks.min(owed.left)),
+            None => marks,
+        }
     }
 
     fn explained(&self, letter: LetterId) -> u32 {
@@ -182,7 +228,7 @@ impl Probation {
     }
 }
 
-fn death_of(delivery: &Delivery) -> Death {
+pub(super) fn death_of(delivery: &Delivery) -> Death {
     delivery.death(delivery.consumer())
 }
 
@@ -215,6 +261,30 @@ mod tests {
         let stored = |crashes| delivery(9).with_lane(Lane::Store).with_crashes(crashes);
         assert_eq!(probation.suspect(&stored(0)), Suspicion::None);
         assert!(matches!(probation.suspect(&stored(1)), Suspicion::Marked(_)));
+    }
+
+    #[test]
+    fn marks_of_what_a_key_has_convicted_do_not_stay() {
+        let (probation, death) = (Probation::new(3, true), death_of(&delivery(1)));
+        assert_eq!(probation.earlier(death, 4), 4);
+        probation.convicted(death, Some((3, Conviction::Key)));
+        assert_eq!(probation.earlier(death, 4), 0);
+        probation.convicted(death, None);
+        assert_eq!(probation.earlier(death, 4), 4);
+    }
+
+    #[test]
+    fn what_is_owed_hides_no_crash_of_another_process() {
+        let (probation, letter) = (Probation::new(3, true), death_of(&delivery(1)).letter);
+        assert_eq!(probation.unended(letter, 3), 3);
+        probation.owes(letter, 3);
+        assert_eq!(probation.unended(letter, 4), 3);
+        assert_eq!(probation.unended(letter, 3), 3, "it was removed, and that was not heard");
+        assert_eq!(probation.unended(letter, 5), 4, "another one has crashed");
+        probation.owes(letter, 3);
+        assert_eq!(probation.unended(letter, 5), 3);
+        probation.paid(letter);
+        assert_eq!(probation.unended(letter, 5), 5);
     }
 
     #[test]

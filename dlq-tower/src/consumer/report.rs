@@ -37,7 +37,8 @@ pub struct Report {
     pub retried: u64,
     /// Given back uncounted.
     pub deferred: u64,
-    /// Not ended: the settlement failed, the deadline of the stop passed, or the task panicked. They come again.
+    /// Not ended: the settlement failed, the deadline of the stop passed, the task panicked, or another process has them. They
+    /// come again, there or here.
     pub unsettled: u64,
     /// Times that dead-letter routing could not write.
     pub route_errors: u64,

@@ -33,7 +33,7 @@ async fn crashed(keys: &Durable, times: u32) {
 }
 
 /// Message 0 has been handed out twice, and its marks say that so many more runs of it ended with the process.
-async fn marked(broker: &Broker, store: &Store, times: u32) -> LetterId {
+pub(crate) async fn marked(broker: &Broker, store: &Store, times: u32) -> LetterId {
     broker.handed_out(0, 2);
     let origin = Origin::new("script", "orders", Position::Offset(0));
     let letter = Delivery::to("orders.handle", Message::new("orders", "0"), origin)
@@ -56,7 +56,7 @@ impl Sink for Hanging {
 }
 
 /// What a handler sees of a message.
-fn seen(delivery: &Delivery) -> String {
+pub(crate) fn seen(delivery: &Delivery) -> String {
     let (attempt, crashes) = (delivery.attempt(), delivery.crashes());
     format!("{}: attempt {attempt}, {crashes} crashes", position(delivery))
 }

@@ -149,6 +149,6 @@ delegate! {
     RetryLane { fn escalate(escalation: Escalation) -> (); }
     CrashMarks {
         fn begin(letter: LetterId) -> u32;
-        fn end(letter: LetterId) -> ();
+        fn end(letter: LetterId, left: u32) -> ();
     }
 }

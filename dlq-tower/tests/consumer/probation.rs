@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use dlq_core::{Delivery, Reason, RetryPolicy, StoreErrorKind};
+use dlq_core::store::{ClaimRequest, Claims as _};
+use dlq_core::{CrashMarks as _, Delivery, Reason, RetryPolicy, StoreErrorKind};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::sleep;
 
 use crate::broker::Broker;
+use crate::counts::{marked, seen};
 use crate::faulty::Store;
 use crate::support::{Log, Running, SECOND, policy, position};
 
@@ -112,6 +115,165 @@ async fn g3_a_message_that_kills_the_process_dies_and_its_neighbours_do_not() {
     assert_eq!((letters[0].crashes, letters[0].attempts), (3, 0), "never of attempts not made");
     assert_eq!(broker.settled_as("succeeded"), [0, 2, 3]);
     assert_eq!(broker.settled_as("dead"), [1]);
+}
+
+/// Between its attempts an ordered message waits outside of any run, here for ten minutes.
+#[tokio::test(start_paused = true)]
+async fn g3_what_fails_first_and_kills_at_a_later_attempt_is_found() {
+    let (broker, store) = (ordered(2), Store::new());
+    broker.handed_out(0, 2);
+    for life in 1..=20 {
+        let log = Log::default();
+        let seen = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let seen = seen.clone();
+            async move {
+                match (position(&delivery), delivery.attempt()) {
+                    (0, 1) => Err(HandlerError::msg("down")),
+                    (0, _) => {
+                        seen.note("fatal");
+                        std::future::pending().await
+                    }
+                    _ => Ok(()),
+                }
+            }
+        });
+        let work = work.derived().policy(policy(5, 600 * SECOND).with_max_crashes(3));
+        let work = work.clock(store.clock.clone()).order_by(key_of);
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone());
+        let running = Running::start(consumer.build().unwrap());
+        let died = tokio::select! {
+            () = log.until(|lines| !lines.is_empty()) => true,
+            () = broker.until_empty() => false,
+        };
+        if !died {
+            running.finish().await;
+            break;
+        }
+        running.kill().await;
+        broker.crash();
+        assert!(life < 4, "it is given up some day");
+    }
+    let letters = store.letters().await;
+    assert_eq!((letters[0].reason, letters[0].crashes), (Reason::MaxCrashes, 3));
+    assert_eq!(broker.settled(), [(1, "succeeded"), (0, "dead")]);
+}
+
+/// A process that ends while it waits has not died of it, and what is removed late is no crash.
+#[tokio::test(start_paused = true)]
+async fn g3_a_mark_that_is_removed_late_is_no_crash() {
+    for refused in [0, 1, 2] {
+        let (broker, store, log) = (ordered(1), Store::new(), Log::default());
+        let letter = marked(&broker, &store, 1).await;
+        store.fail("end", refused, StoreErrorKind::Unavailable);
+        let running = Running::start(failing(&broker, &store, &log, 600 * SECOND));
+        broker.until_empty().await;
+        running.finish().await;
+        let seen = [1, 2, 3].map(|attempt| format!("0: attempt {attempt}, 1 crashes"));
+        assert_eq!(log.lines(), seen, "{refused}");
+        assert_eq!(store.inner.begin(letter).await.unwrap(), 0, "it is over");
+    }
+    for refused in [0, 1] {
+        let (broker, store, log) = (ordered(1), Store::new(), Log::default());
+        let letter = marked(&broker, &store, 1).await;
+        store.fail("end", refused, StoreErrorKind::Unavailable);
+        let running = Running::start(failing(&broker, &store, &log, 600 * SECOND));
+        log.until(|lines| lines.len() == 1).await;
+        sleep(SECOND).await;
+        if refused == 0 {
+            running.kill().await;
+        } else {
+            running.finish().await;
+        }
+        assert_eq!(store.inner.begin(letter).await.unwrap(), 1, "it waited: the first one stays");
+    }
+}
+
+/// Its source knows that another process has it; that one runs it.
+#[tokio::test(start_paused = true)]
+async fn a_suspect_that_is_somebody_elses_is_let_go() {
+    let (broker, store, log) = (ordered(1), Store::new(), Log::default());
+    broker.handed_out(0, 2);
+    store.fail("begin", 1, StoreErrorKind::Conflict);
+    let running = Running::start(failing(&broker, &store, &log, SECOND));
+    sleep(60 * SECOND).await;
+    let report = running.stop().await;
+    assert_eq!((report.unsettled, report.deferred), (1, 0));
+    assert_eq!((store.calls("begin"), log.lines().len()), (1, 0));
+}
+
+/// An ordered consumer of which every message fails three times.
+fn failing(broker: &Broker, store: &Store, log: &Log, delay: Duration) -> Consumer {
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        noted.note(seen(&delivery));
+        std::future::ready(Err::<(), _>(HandlerError::msg("down")))
+    });
+    let work = work.derived().policy(policy(3, delay)).clock(store.clock.clone());
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.order_by(key_of).build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
+    consumer.build().unwrap()
+}
+
+/// What it was found to be a suspect by came with the letter, and holds for all its attempts.
+#[tokio::test(start_paused = true)]
+async fn g3_a_letter_whose_claim_was_lost_is_marked_at_each_attempt() {
+    let (broker, store, log) = (ordered(1), Store::new(), Log::default());
+    let running = Running::start(failing(&broker, &store, &log, SECOND));
+    broker.until_empty().await;
+    running.finish().await;
+    store.replay().await;
+    let request = ClaimRequest::due(["orders.handle"], 1, SECOND);
+    assert_eq!(store.inner.claim(request).await.unwrap().len(), 1, "a process that dies");
+    sleep(2 * SECOND).await;
+    assert_eq!(store.calls("begin"), 0);
+    let running = Running::start(failing(&broker, &store, &log, 600 * SECOND));
+    for attempts in 1..=3 {
+        log.until(|lines| lines.len() == 3 + attempts as usize).await;
+        assert_eq!(store.calls("begin"), attempts, "it runs alone");
+    }
+    running.finish().await;
+}
+
+/// It failed of something else than what kills it, and is not over.
+#[tokio::test(start_paused = true)]
+async fn g3_crashes_of_what_is_given_back_are_not_forgotten() {
+    for refused in [0, 1, 2] {
+        let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+        let letter = marked(&broker, &store, 2).await;
+        store.fail("put", 2, StoreErrorKind::Unavailable);
+        store.fail("end", refused, StoreErrorKind::Unavailable);
+        let noted = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            noted.note(seen(&delivery));
+            std::future::ready(Err::<(), _>(HandlerError::msg("refused").permanent()))
+        });
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.derived().build().unwrap())
+            .dead_letters(store.clone());
+        let running = Running::start(consumer.build().unwrap());
+        broker.until_empty().await;
+        running.finish().await;
+        assert_eq!(broker.settled_as("deferred").len(), 2);
+        assert_eq!(log.lines(), ["0: attempt 1, 2 crashes"; 3], "{refused}");
+        assert_eq!(store.inner.begin(letter).await.unwrap(), 0, "it is over");
+    }
+}
+
+/// A broker with so many messages, each with a key of its own.
+fn ordered(count: u32) -> Broker {
+    let broker = Broker::new();
+    (0..count).for_each(|n| broker.publish(&format!("key-{n}")));
+    broker
+}
+
+fn key_of(delivery: &Delivery) -> Option<bytes::Bytes> {
+    delivery.message().key().cloned()
 }
 
 /// Its run has ended, and a letter may take as long as its store.

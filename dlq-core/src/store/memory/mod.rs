@@ -91,8 +91,13 @@ impl CrashMarks for MemoryStore {
         Ok(earlier)
     }
 
-    async fn end(&self, letter: LetterId) -> Result<(), StoreError> {
-        lock(&self.marks).remove(&letter);
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
+        let mut marks = lock(&self.marks);
+        if left == 0 {
+            marks.remove(&letter);
+        } else if let Some(mark) = marks.get_mut(&letter) {
+            *mark = left.min(*mark);
+        }
         Ok(())
     }
 }
