@@ -78,7 +78,7 @@ pub(crate) async fn no_transaction_is_open(schema: &Schema, application: &str, w
     );
     let began = Instant::now();
     while conn.fetch_optional(AssertSqlSafe(sql.as_str())).await.unwrap().is_some() {
-        assert!(began.elapsed() < Duration::from_secs(5), "{what} leaves a transaction open");
+        assert!(began.elapsed() < PATIENCE, "{what} leaves a transaction open");
         sleep(Duration::from_millis(2)).await;
     }
 }

@@ -11,8 +11,9 @@ use dlq_services::{Running, Service};
 use dlq_sql::postgres::PostgresStore;
 use dlq_tower::consumer::{Consumer, Report};
 use dlq_tower::handler::{HandlerError, handler};
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Executor as _};
+use sqlx::{AssertSqlSafe, Executor as _, Postgres};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -31,6 +32,7 @@ fn server() -> Running {
 /// A consumer at work.
 pub(crate) struct World {
     broker: MemoryBroker,
+    messages: u64,
     succeeded: Arc<Mutex<BTreeMap<String, u64>>>,
     consumer: JoinSet<Report>,
     stop: Box<dyn Fn() + Send + Sync>,
@@ -39,9 +41,6 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn start(store: PostgresStore) -> Self {
         let broker = MemoryBroker::new();
-        for n in 0..MESSAGES {
-            broker.publish(Message::new("orders", n.to_string()).with_id(n.to_string()));
-        }
         let succeeded: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
         let runs = Arc::clone(&succeeded);
         let work = handler("orders.handle", move |delivery: Delivery| {
@@ -66,7 +65,18 @@ impl World {
         let handle = consumer.handle();
         let mut tasks = JoinSet::new();
         tasks.spawn(consumer.run(pending()));
-        Self { broker, succeeded, consumer: tasks, stop: Box::new(move || handle.stop()) }
+        let stop = Box::new(move || handle.stop());
+        let mut world = Self { broker, messages: 0, succeeded, consumer: tasks, stop };
+        world.publish(MESSAGES);
+        world
+    }
+
+    /// So many messages more.
+    pub(crate) fn publish(&mut self, count: u64) {
+        for n in self.messages..self.messages + count {
+            self.broker.publish(Message::new("orders", n.to_string()).with_id(n.to_string()));
+        }
+        self.messages += count;
     }
 
     /// Waits until so many messages are not settled.
@@ -96,16 +106,18 @@ impl World {
                 .await
                 .unwrap();
         println!(
-            "{fault}: {MESSAGES} messages: {} succeeded, {} letters, none lost; {} writes failed, recovered in {:.1?}",
+            "{fault}: {} messages: {} succeeded, {} letters, none lost; {} writes failed, recovered in {:.1?}",
+            self.messages,
             succeeded.len(),
             letters.len(),
             report.route_errors,
             began.elapsed()
         );
-        assert_eq!(letters.len() as u64, MESSAGES / DIES);
-        assert_eq!(succeeded.len() as u64, MESSAGES - MESSAGES / DIES);
+        let dead = self.messages / DIES;
+        assert_eq!(letters.len() as u64, dead);
+        assert_eq!(succeeded.len() as u64, self.messages - dead);
         assert!(letters.iter().all(|(id, count)| *count == 1 && !succeeded.contains_key(id)));
-        assert_eq!((report.dead, report.lost_tasks), (MESSAGES / DIES, 0), "{report}");
+        assert_eq!((report.dead, report.lost_tasks), (dead, 0), "{report}");
         crate::racing::counts_are_right(schema).await;
         report.route_errors
     }
@@ -120,8 +132,17 @@ pub(crate) async fn cut(schema: &Schema) {
 }
 
 pub(crate) async fn impatient(schema: &Schema) -> PostgresStore {
+    // Its tables take as long as they take.
+    drop(schema.store().await);
     let builder = schema.builder().acquire_timeout(Duration::from_millis(300));
-    builder.statement_timeout(Duration::from_millis(300)).open().await.unwrap()
+    let builder = builder.statement_timeout(Duration::from_millis(300));
+    let began = Instant::now();
+    loop {
+        match builder.clone().open().await {
+            Ok(store) => return store,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "it is never opened: {error}"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -179,13 +200,14 @@ async fn g1_the_database_refuses_for_a_while() {
             PgPoolOptions::new().max_connections(1).acquire_timeout(Duration::from_millis(300));
         let pool = pool.connect_with(options).await.unwrap();
         let store = if fault == "the pool is exhausted" {
+            drop(schema.store().await);
             PostgresStore::with_pool(pool.clone()).schema(&schema.name).open().await.unwrap()
         } else {
             impatient(&schema).await
         };
-        let world = World::start(store);
+        let mut world = World::start(store);
         world.until(900).await;
-        strike(&schema, fault, &pool).await;
+        strike(&schema, fault, &pool, || world.publish(MESSAGES)).await;
         let began = Instant::now();
         let errors = world.ends_well(&schema, fault).await;
         assert!(errors > 0, "{fault} struck nobody");
@@ -193,8 +215,8 @@ async fn g1_the_database_refuses_for_a_while() {
     }
 }
 
-/// Lets the database refuse for a while.
-async fn strike(schema: &Schema, fault: &str, pool: &PgPool) {
+/// Lets the database refuse for a while. What it takes to begin may take until nothing is left to do, so there is `more`.
+async fn strike(schema: &Schema, fault: &str, pool: &PgPool, more: impl FnOnce()) {
     let mut conn = schema.connect().await;
     match fault {
         "disk full" => {
@@ -202,6 +224,7 @@ async fn strike(schema: &Schema, fault: &str, pool: &PgPool) {
                       $$BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END$$; \
                       CREATE TRIGGER full_disk BEFORE INSERT ON dlq_events FOR EACH ROW EXECUTE FUNCTION full_disk()";
             conn.execute(on).await.unwrap();
+            more();
             sleep(WHILE).await;
             conn.execute("DROP FUNCTION full_disk CASCADE").await.unwrap();
         }
@@ -210,6 +233,7 @@ async fn strike(schema: &Schema, fault: &str, pool: &PgPool) {
                 .await
                 .unwrap();
             cut(&Schema { url: schema.url.clone(), name: "none".to_owned() }).await;
+            more();
             sleep(WHILE).await;
             let mut conn = schema.connect().await;
             // Not in one transaction: that would begin as one that only reads.
@@ -219,13 +243,26 @@ async fn strike(schema: &Schema, fault: &str, pool: &PgPool) {
         }
         "a lock is held" => {
             conn.execute("BEGIN; LOCK TABLE dlq_events IN ACCESS EXCLUSIVE MODE").await.unwrap();
+            more();
             sleep(WHILE).await;
             conn.execute("ROLLBACK").await.unwrap();
         }
         _ => {
-            let held = pool.acquire().await.unwrap();
+            let held = acquired(pool).await;
+            more();
             sleep(WHILE).await;
             drop(held);
+        }
+    }
+}
+
+/// Its only connection, for which the consumer's calls wait as well.
+async fn acquired(pool: &PgPool) -> PoolConnection<Postgres> {
+    let began = Instant::now();
+    loop {
+        match pool.acquire().await {
+            Ok(held) => return held,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "it is never to be had: {error}"),
         }
     }
 }

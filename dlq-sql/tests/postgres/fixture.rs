@@ -50,8 +50,10 @@ impl Schema {
         Self { url: url.to_owned(), name }
     }
 
+    /// With the patience of a test: a disk may stand still for longer than a user would wait.
     pub(crate) fn builder(&self) -> PostgresBuilder {
-        PostgresStore::builder(&self.url).schema(&self.name).max_connections(4)
+        let builder = PostgresStore::builder(&self.url).schema(&self.name).max_connections(4);
+        builder.statement_timeout(PATIENCE).acquire_timeout(PATIENCE)
     }
 
     pub(crate) async fn store(&self) -> PostgresStore {

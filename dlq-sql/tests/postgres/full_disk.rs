@@ -60,7 +60,7 @@ async fn g1_the_disk_of_the_tables_is_full() {
     let server = disk.server();
     let schema = Schema::at(server.url());
     let store = impatient(&schema).await;
-    let world = World::start(store.clone());
+    let mut world = World::start(store.clone());
     world.until(900).await;
     disk.fill("data");
     // Large enough to need room of its own, and not to be compressed into what there is.
@@ -74,11 +74,12 @@ async fn g1_the_disk_of_the_tables_is_full() {
     };
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("the disk of the database is full; make room"), "{error}");
+    world.publish(1_000);
     sleep(WHILE).await;
     disk.make_room("data");
     let errors = world.ends_well(&schema, "the disk of the tables is full").await;
     assert!(errors > 0, "nobody was struck");
-    store.put(vec![large]).await.unwrap();
+    schema.store().await.put(vec![large]).await.unwrap();
 }
 
 /// A database that cannot write its log stops. It may have to be started again by hand.
@@ -90,7 +91,7 @@ async fn g1_the_disk_of_the_log_is_full() {
     let disk = Disk::new();
     let mut server = disk.server();
     let schema = Schema::at(server.url());
-    let world = World::start(impatient(&schema).await);
+    let mut world = World::start(impatient(&schema).await);
     world.until(900).await;
     disk.fill("wal");
     let stopped = async {
@@ -98,6 +99,7 @@ async fn g1_the_disk_of_the_log_is_full() {
         while use_up_a_file(server.url()).await.is_ok() {}
     };
     timeout(PATIENCE, stopped).await.expect("the database stops");
+    world.publish(1_000);
     sleep(WHILE).await;
     disk.make_room("wal");
     block_in_place(|| server.restart().unwrap());

@@ -109,7 +109,7 @@ async fn consumers_work_while_indexes_are_built() {
             assert_eq!(store.claim(request).await.unwrap().len(), 1);
         }
     };
-    timeout(Duration::from_secs(20), consume).await.expect("nobody waits for the migration");
+    timeout(PATIENCE, consume).await.expect("nobody waits for the migration");
     assert_eq!(version(&schema).await, 1, "it is still under way");
     user.execute("COMMIT").await.unwrap();
     let done = timeout(PATIENCE, work.join_next()).await.unwrap().unwrap().unwrap().unwrap();

@@ -1,12 +1,14 @@
 //! What is opened, what is refused, and what an error says.
 
+use std::time::Instant;
+
 use dlq_core::store::{Letters as _, Sink as _};
 use dlq_core::{Filter, StoreError, StoreErrorKind};
 use dlq_sql::postgres::PostgresStore;
 use dlq_testkit::fixtures::letter;
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use crate::fixture::{Schema, available, url};
+use crate::fixture::{PATIENCE, Schema, available, url};
 
 async fn refused(url: &str) -> StoreError {
     PostgresStore::builder(url)
@@ -44,8 +46,15 @@ async fn what_is_wrong_with_the_url_is_said() {
         assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
     }
     let (place, _) = url().rsplit_once('/').unwrap();
-    let error = refused(&format!("{place}/nowhere")).await;
-    assert_eq!(error.kind(), StoreErrorKind::NotFound);
+    let began = Instant::now();
+    let error = loop {
+        let error = refused(&format!("{place}/nowhere")).await;
+        // A busy server says nothing for a while.
+        if error.kind() != StoreErrorKind::Unavailable || began.elapsed() > PATIENCE {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), StoreErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("no such database"), "{error}");
     for builder in [
         PostgresStore::builder(url()).table("dlq; drop table x"),
