@@ -280,8 +280,8 @@ async fn g1_transactions_cannot_be_serialized() {
     let store = PostgresStore::with_pool(pool).schema(&schema.name).open().await.unwrap();
     let mut conn = schema.connect().await;
     let sql = "CREATE FUNCTION SCHEMA.lose() RETURNS trigger LANGUAGE plpgsql AS \
-               $$BEGIN IF random() < 0.5 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF; RETURN NEW; END$$; \
-               CREATE TRIGGER lose BEFORE INSERT ON dlq_events FOR EACH ROW EXECUTE FUNCTION SCHEMA.lose()";
+               $$BEGIN IF random() < 0.5 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF; RETURN NULL; END$$; \
+               CREATE TRIGGER lose BEFORE INSERT ON dlq_events FOR EACH STATEMENT EXECUTE FUNCTION SCHEMA.lose()";
     conn.execute(AssertSqlSafe(sql.replace("SCHEMA", &schema.name))).await.unwrap();
     let errors = World::start(store).ends_well(&schema, "every second write loses").await;
     assert_eq!(errors, 0);

@@ -53,7 +53,7 @@ fn goes_on_with_two(cluster: &mut Cluster, check: impl Fn(&Cluster, usize)) {
     let all = BTreeSet::from([0, 1, 2]);
     assert_eq!(cluster.url().split(',').count(), 3);
     for (index, node) in cluster.nodes().iter().enumerate() {
-        node.ping().unwrap();
+        until(|| node.ping());
         assert_eq!(cluster.view(index).unwrap().members, all, "they know one another");
     }
     let leader = cluster.leader().unwrap().expect("a formed cluster has a leader");
@@ -64,7 +64,7 @@ fn goes_on_with_two(cluster: &mut Cluster, check: impl Fn(&Cluster, usize)) {
     cluster.await_formed().unwrap();
     let others: BTreeSet<_> = all.iter().copied().filter(|&index| index != leader).collect();
     for &index in &others {
-        cluster.nodes()[index].ping().unwrap();
+        until(|| cluster.nodes()[index].ping());
         assert_eq!(cluster.view(index).unwrap().members, others, "they know who is gone");
         check(cluster, index);
     }

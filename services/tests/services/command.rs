@@ -136,7 +136,7 @@ fn a_given_server_is_used_and_an_absent_one_is_an_error() {
     let (code, out, err) = text(&output);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out, format!("export {variable}='{}'\n", redis.url()));
-    redis.ping().unwrap();
+    until(|| redis.ping());
 
     let url = redis.url().to_owned();
     drop(redis);
@@ -161,7 +161,7 @@ fn up(args: &[&str]) -> Option<(Child, Running)> {
         panic!("`services up` ended with {status}: {line:?}");
     };
     let running = Running::at(Service::Redis, url.trim_end().trim_end_matches('\''));
-    running.ping().unwrap();
+    until(|| running.ping());
     Some((child, running))
 }
 

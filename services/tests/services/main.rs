@@ -9,13 +9,13 @@ mod single;
 
 use std::time::{Duration, Instant};
 
-/// For one question to a server on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For one question to a server, on a machine that is busy or whose disk stands still.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks until the answer is there; fails with the last one when it does not come.
 #[track_caller]
 fn until<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match ask() {
             Ok(answer) => return answer,

@@ -13,7 +13,7 @@ fn ours(builder: Builder, service: Service) -> Option<Running> {
     let running = or_skip(service, builder.ours().start()).ok()?;
     assert!(running.is_ours());
     assert_eq!(running.service(), service);
-    running.ping().unwrap();
+    until(|| running.ping());
     Some(running)
 }
 
