@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use dlq_services::{Cluster, ErrorKind, KafkaCluster, NatsCluster, Redis, Service, or_skip, wire};
 
-use crate::{PATIENCE, until};
+use crate::{A_TRY, PATIENCE, until};
 
 #[test]
 fn three_nats_servers_go_on_with_two() {
     let started = NatsCluster::builder().ours().start_cluster();
     let Ok(mut cluster) = or_skip(Service::Nats, started) else { return };
-    let ask = |cluster: &Cluster, index: usize, subject: &str, payload: &str| {
+    let ask = |cluster: &Cluster, index: usize, subject: &str, payload: &str, patience| {
         let node = &cluster.nodes()[index];
-        wire::nats::request(node.url(), subject, payload, PATIENCE)
+        wire::nats::request(node.url(), subject, payload, patience)
     };
     let stream = r#"{"name":"KEPT","subjects":["kept.*"],"storage":"file","num_replicas":3}"#;
-    let reply = ask(&cluster, 0, "$JS.API.STREAM.CREATE.KEPT", stream).unwrap();
+    let reply = ask(&cluster, 0, "$JS.API.STREAM.CREATE.KEPT", stream, PATIENCE).unwrap();
     assert!(reply.contains("\"did_create\":true"), "{reply}");
-    assert!(ask(&cluster, 1, "kept.one", "a message").unwrap().contains("\"seq\":1"));
+    assert!(ask(&cluster, 1, "kept.one", "a message", PATIENCE).unwrap().contains("\"seq\":1"));
 
     goes_on_with_two(&mut cluster, |cluster, present| {
         // Elections in the stream's own group may take a moment longer.
         until(|| {
-            let reply = ask(cluster, present, "$JS.API.STREAM.MSG.GET.KEPT", r#"{"seq":1}"#)
+            let reply = ask(cluster, present, "$JS.API.STREAM.MSG.GET.KEPT", r#"{"seq":1}"#, A_TRY)
                 .map_err(|error| error.to_string())?;
             if reply.contains("\"subject\":\"kept.one\"") { Ok(()) } else { Err(reply) }
         });
@@ -37,8 +37,8 @@ fn three_kafka_brokers_go_on_with_two() {
     goes_on_with_two(&mut cluster, |cluster, present| {
         until(|| {
             let url = cluster.nodes()[present].url();
-            let metadata = wire::kafka::metadata(url, &["kept"], PATIENCE)
-                .map_err(|error| error.to_string())?;
+            let metadata =
+                wire::kafka::metadata(url, &["kept"], A_TRY).map_err(|error| error.to_string())?;
             let replicas = metadata.topics[0].replicas.first().cloned().unwrap_or_default();
             let replicas: BTreeSet<_> = replicas.into_iter().collect();
             let all = BTreeSet::from([1, 2, 3]);

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// For one question to a server, on a machine that is busy or whose disk stands still.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// For a question that is asked again: a cluster that elects answers some of them never.
+const A_TRY: Duration = Duration::from_secs(3);
+
 /// Asks until the answer is there; fails with the last one when it does not come.
 #[track_caller]
 fn until<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {

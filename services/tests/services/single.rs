@@ -6,7 +6,7 @@ use dlq_services::{
     Builder, ErrorKind, Kafka, Nats, Postgres, Redis, Running, Service, or_skip, wire,
 };
 
-use crate::{PATIENCE, until};
+use crate::{A_TRY, PATIENCE, until};
 
 /// One that we may kill, whatever the environment says; without it the test ends.
 fn ours(builder: Builder, service: Service) -> Option<Running> {
@@ -85,7 +85,7 @@ fn kafka_survives() {
     assert_eq!(wire::kafka::quorum_leader(kafka.url(), PATIENCE).unwrap(), 1);
     survives(kafka, |kafka| {
         until(|| {
-            let metadata = wire::kafka::metadata(kafka.url(), &["kept"], PATIENCE)
+            let metadata = wire::kafka::metadata(kafka.url(), &["kept"], A_TRY)
                 .map_err(|error| error.to_string())?;
             let topic = &metadata.topics[0];
             if topic.replicas == [[1]] { Ok(metadata.clone()) } else { Err(format!("{topic:?}")) }
