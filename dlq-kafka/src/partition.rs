@@ -31,7 +31,9 @@ pub(crate) struct Partition {
     held: AtomicUsize,
     held_bytes: AtomicUsize,
     has_unreadable: AtomicBool,
-    /// Whether the client fetches none of it, since enough is in memory or in flight.
+    /// Whether the client fetches it, since a record of it has come.
+    is_fetched: AtomicBool,
+    /// Whether the client fetches none of it for now, since enough is in memory or in flight.
     pub(crate) is_paused: AtomicBool,
 }
 
@@ -110,6 +112,7 @@ impl Partition {
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
             has_unreadable: AtomicBool::new(false),
+            is_fetched: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
         }
     }
@@ -121,7 +124,8 @@ impl Partition {
         let owner = gone.handover.owner();
         drop(gone);
         let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
-        // The client pauses a partition, whatever topic it is of.
+        // The client fetches and pauses a partition, whatever topic it is of.
+        new.is_fetched.store(self.is_fetched(), Ordering::Relaxed);
         new.is_paused.store(self.is_paused.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut state = new.state();
         state.opening = Opening::Anew;
@@ -348,6 +352,17 @@ impl Partition {
         self.state().hops.insert((death, replays, escalations))
     }
 
+    /// A record of it has come from the client.
+    pub(crate) fn fetched(&self) {
+        self.is_fetched.store(true, Ordering::Relaxed);
+    }
+
+    /// Where the client is told to pause a partition while it begins to fetch it, either may be lost. So it is told only
+    /// after this.
+    pub(crate) fn is_fetched(&self) -> bool {
+        self.is_fetched.load(Ordering::Relaxed)
+    }
+
     /// Whether no record before had headers that cannot be read.
     pub(crate) fn is_first_unreadable(&self) -> bool {
         !self.has_unreadable.swap(true, Ordering::Relaxed)
@@ -566,8 +581,10 @@ mod tests {
         let gone = open();
         assert!(gone.is_of("one") && !gone.is_of("two"));
         let received = gone.receive_one(5);
+        gone.fetched();
         gone.is_paused.store(true, Ordering::Relaxed);
         let new = gone.anew("two");
+        assert!(new.is_fetched(), "by the client, which knows of no other topic");
         assert!(
             new.is_paused.load(Ordering::Relaxed),
             "by the client, which knows of no other topic"

@@ -149,8 +149,7 @@ impl Poller {
         loop {
             match consumer.poll(wait) {
                 None => break,
-                Some(Ok(message)) if phase == Phase::Running => self.received(&message),
-                Some(Ok(_)) => {}
+                Some(Ok(message)) => self.received(&message, phase),
                 Some(Err(error)) => self.failed(error),
             }
             (wait, fetched) = (Duration::ZERO, fetched + 1);
@@ -166,7 +165,7 @@ impl Poller {
         self.early.iter().map(Piece::len).sum()
     }
 
-    fn received(&mut self, message: &BorrowedMessage<'_>) {
+    fn received(&mut self, message: &BorrowedMessage<'_>, phase: Phase) {
         let is_last = |partition: &Arc<Partition>| {
             partition.number == message.partition() && *partition.topic == *message.topic()
         };
@@ -175,6 +174,10 @@ impl Poller {
         {
             self.cut();
             self.last = self.shared.find(message.topic(), message.partition());
+            self.last.iter().for_each(|partition| partition.fetched());
+        }
+        if phase != Phase::Running {
+            return;
         }
         if self.piece.as_ref().is_some_and(Piece::is_full) {
             self.cut();
@@ -329,9 +332,10 @@ impl Poller {
             let (held, bytes) = (self.bounds.waiting / alike, self.bounds.waiting_bytes / alike);
             let fullness = partition.fullness(self.bounds.span, held, bytes);
             let was_paused = partition.is_paused.load(Ordering::Relaxed);
-            let is_paused = is_stuck
+            let is_enough = is_stuck
                 || (is_crowded && partition.opening() != Opening::Open)
                 || fullness >= if was_paused { 0.75 } else { 1.0 };
+            let is_paused = is_enough && partition.is_fetched();
             if is_paused != was_paused {
                 let list = if is_paused { &mut pause } else { &mut resume };
                 list.add_partition(&partition.topic, partition.number);

@@ -24,6 +24,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
         bench.fill("work", count).await?;
         println!("{count} records of {BYTES} bytes");
         let mut bare = Run::new("raw: polled in a bare loop, one in hand");
+        let mut taken = Run::new("ours, taken in a bare loop, with no stack");
         let mut all = SHAPES.map(|_| {
             [
                 Run::new("  raw: polled, ended in any order"),
@@ -36,6 +37,9 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
             let (config, group) = (bench.config(), bench.next_name());
             let consume = || raw::consume(config, "work", &group, count);
             round!(bench, bare, count, tokio::task::block_in_place(consume));
+            let (brokers, group) = (bench.brokers(), bench.next_name());
+            let time = ours::take(&brokers, "work", &group, count);
+            round!(bench, taken, count, time.await);
             for (in_hand, [polled, borrowed, owned, ours]) in SHAPES.into_iter().zip(&mut all) {
                 let (config, group) = (bench.config(), bench.next_name());
                 let hold = || held::polled(config, "work", &group, count, in_hand);
@@ -51,6 +55,8 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
             }
         }
         bare.show(count);
+        taken.show(count);
+        println!("  {:.2} of bare", taken.of(&bare));
         for (in_hand, [polled, borrowed, owned, ours]) in SHAPES.into_iter().zip(all) {
             println!("{in_hand} in hand:");
             for run in [&polled, &borrowed, &owned, &ours] {

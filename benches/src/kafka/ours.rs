@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dlq_core::{Classification, Classify, Delivery};
+use dlq_core::{Classification, Classify, Delivery, Disposition, Settle as _, Source as _};
 use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
@@ -100,6 +100,28 @@ pub(super) async fn consume(
     Ok(time)
 }
 
+/// How long it takes to take so many records from the source and to settle them, one in hand, with no stack.
+pub(super) async fn take(
+    brokers: &Brokers,
+    topic: &str,
+    group: &str,
+    count: usize,
+) -> Result<Duration, Failed> {
+    let records = KafkaConsumer::new(brokers, topic, "bench.work").with_group(group);
+    let mut source = records.without_retries().source().await?;
+    let mut start = None;
+    for _ in 0..count {
+        let (delivery, mut settle) = source.next().await?.ok_or("the source has ended")?;
+        start.get_or_insert_with(Instant::now);
+        black_box(delivery.message().payload().map(bytes::Bytes::len));
+        if settle.settle_now(&Disposition::Succeeded).is_none() {
+            settle.settle(Disposition::Succeeded).await?;
+        }
+    }
+    source.close().await;
+    Ok(start.map(|start| start.elapsed()).unwrap_or_default())
+}
+
 /// A source all of whose retry records wait.
 pub(super) struct Waiting(dlq_kafka::KafkaSource);
 
@@ -120,7 +142,7 @@ impl Waiting {
         let until = Instant::now() + time;
         let mut most = 0;
         while Instant::now() < until {
-            let next = dlq_core::Source::next(&mut self.0);
+            let next = self.0.next();
             // Nothing is due.
             drop(tokio::time::timeout(Duration::from_millis(100), next).await);
             most = most.max(measure());

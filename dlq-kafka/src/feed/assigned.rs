@@ -39,6 +39,10 @@ pub(super) struct Partition {
     pub(super) topic: Option<String>,
     /// The topic was made anew, and the client is not at its beginning yet.
     pub(super) is_anew: bool,
+    /// Whether the client fetches it, since a record of it has come.
+    pub(super) is_fetched: bool,
+    /// Whether the client fetches none of it for now, since nobody asks.
+    is_paused: bool,
 }
 
 /// How far a partition was read.
@@ -56,7 +60,8 @@ pub(super) struct Place {
 
 impl Partition {
     fn new(epoch: u64) -> Self {
-        Self { epoch, place: None, topic: None, is_anew: false }
+        let (is_fetched, is_paused) = (false, false);
+        Self { epoch, place: None, topic: None, is_anew: false, is_fetched, is_paused }
     }
 }
 
@@ -79,8 +84,10 @@ impl Partitions {
             let is_other = partition.topic.get_or_insert_with(|| id.to_owned()) != id;
             if has_turned || is_other {
                 self.epochs += 1;
-                *partition = Partition::new(self.epochs);
-                partition.is_anew = true;
+                // The client fetches and pauses a partition, whatever topic it is of.
+                let (is_fetched, is_paused) = (partition.is_fetched, partition.is_paused);
+                let new = Partition::new(self.epochs);
+                *partition = Partition { is_anew: true, is_fetched, is_paused, ..new };
             }
         }
     }
@@ -89,6 +96,18 @@ impl Partitions {
     pub(super) fn fresh(&self) -> Vec<i32> {
         let fresh = self.ours.iter().filter(|(_, partition)| partition.place.is_none());
         fresh.map(|(partition, _)| *partition).collect()
+    }
+
+    /// Those that the client is to be told to pause, or not to pause any more; as if it was told. Where it is told to pause
+    /// one while it begins to fetch it, either may be lost, and so what has not come yet is not paused.
+    pub(super) fn turned(&mut self, is_paused: bool) -> Vec<i32> {
+        let all = self.ours.iter_mut().filter(|(_, ours)| ours.is_fetched);
+        let turned = all.filter(|(_, ours)| ours.is_paused != is_paused);
+        let turn = |(number, ours): (&i32, &mut Partition)| {
+            ours.is_paused = is_paused;
+            *number
+        };
+        turned.map(turn).collect()
     }
 
     /// The place in a partition, while it is ours since then.
@@ -135,6 +154,22 @@ impl ConsumerContext for Assigned {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_not_come_is_not_paused() {
+        let mut all = Partitions::default();
+        for number in 0..2 {
+            all.ours.insert(number, Partition::new(0));
+        }
+        all.ours.get_mut(&0).unwrap().is_fetched = true;
+        assert_eq!(all.turned(true), [0]);
+        all.ours.get_mut(&1).unwrap().is_fetched = true;
+        assert_eq!(all.turned(true), [1], "told once");
+        // The client knows of no other topic.
+        all.renew("one", 1);
+        assert_eq!(all.turned(false), [0, 1]);
+        assert!(all.turned(false).is_empty());
+    }
 
     #[test]
     fn g1_what_was_read_of_a_topic_that_is_gone_is_of_another_assignment() {

@@ -100,7 +100,6 @@ pub(super) fn join(
         store,
         compared: 0,
         held: VecDeque::new(),
-        paused: false,
         look,
         missing: None,
         blocked: Blocked::default(),

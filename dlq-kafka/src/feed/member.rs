@@ -10,7 +10,6 @@ use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
-use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::oneshot;
 
 use super::READING;
@@ -79,7 +78,6 @@ pub(super) struct Member {
     pub(super) compared: u64,
     /// Polled while nobody asked.
     pub(super) held: VecDeque<(Record, u64)>,
-    pub(super) paused: bool,
     pub(super) look: (Instant, Duration),
     /// Since when the topic has been missing, and when it was looked for last.
     pub(super) missing: Option<(Instant, Instant)>,
@@ -148,10 +146,7 @@ impl Member {
         if let Err(error) = self.look_for_topic().and_then(|()| self.prepare()) {
             return Some(Err(error));
         }
-        if self.paused {
-            self.paused = false;
-            self.each_of_ours(|consumer, list| consumer.resume(list));
-        }
+        self.pause(false);
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while taken.len() < limit && bytes < BYTES {
             let (record, epoch) = match self.held.pop_front() {
@@ -299,14 +294,15 @@ impl Member {
     }
 
     fn of(&self, message: &BorrowedMessage<'_>) -> Option<(Record, u64)> {
-        let epoch = self.consumer.context().lock().ours.get(&message.partition())?.epoch;
-        Some((Record::of(message, Arc::clone(&self.topic)), epoch))
+        let mut inner = self.consumer.context().lock();
+        let ours = inner.ours.get_mut(&message.partition())?;
+        ours.is_fetched = true;
+        Some((Record::of(message, Arc::clone(&self.topic)), ours.epoch))
     }
 
     /// Stays a member of the group while nobody asks for letters.
     fn idle(&mut self) {
-        self.paused = true;
-        self.each_of_ours(|consumer, list| consumer.pause(list));
+        self.pause(true);
         self.hold();
     }
 
@@ -324,12 +320,14 @@ impl Member {
         }
     }
 
-    fn each_of_ours(
-        &self,
-        act: impl Fn(&BaseConsumer<Assigned>, &TopicPartitionList) -> Result<(), KafkaError>,
-    ) {
-        let ours: Vec<i32> = self.consumer.context().lock().ours.keys().copied().collect();
-        if let Err(error) = act(&self.consumer, &mark::all(&self.topic, &ours)) {
+    fn pause(&self, is_paused: bool) {
+        let turned = self.consumer.context().lock().turned(is_paused);
+        if turned.is_empty() {
+            return;
+        }
+        let list = mark::all(&self.topic, &turned);
+        let told = if is_paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) };
+        if let Err(error) = told {
             tracing::debug!(%error, "partitions cannot be paused or resumed");
         }
     }
