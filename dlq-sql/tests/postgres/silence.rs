@@ -396,8 +396,17 @@ async fn of_a_pool_that_was_handed_over_only_the_silent_connection_is_closed() {
         let builder = PostgresStore::with_pool(pool.clone()).schema(&schema.name);
         builder.answer_timeout(ANSWER).open()
     };
-    let store = open().await.unwrap();
-    connected(&store, 3).await;
+    drop(schema.store().await);
+    let began = Instant::now();
+    let store = loop {
+        match open().await {
+            Ok(store) => break store,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "it is never opened: {error}"),
+        }
+    };
+    while join_all((0..3).map(|_| pool.acquire())).await.iter().any(Result::is_err) {
+        assert!(began.elapsed() < PATIENCE, "there are never three connections");
+    }
     let idle = async |count| {
         let began = Instant::now();
         while pool.num_idle() != count {
