@@ -25,10 +25,8 @@ pub(crate) struct Told {
 
 impl Told {
     fn gauge(&self, name: &str) -> Option<f64> {
-        let is_ours =
-            |key: &Key| key.name() == name && key.labels().any(|label| label.value() == self.group);
         let mut all = self.registry.get_gauge_handles().into_iter();
-        let (_, value) = all.find(|(key, _)| is_ours(key))?;
+        let (_, value) = all.find(|(key, _)| is_of(key, name, &self.group))?;
         Some(f64::from_bits(value.load(Ordering::Acquire)))
     }
 
@@ -56,8 +54,9 @@ impl Told {
     }
 }
 
-fn is_of(key: &Key, name: &str, topic: &str) -> bool {
-    key.name() == name && key.labels().any(|label| label.value() == topic)
+/// `whose` is a group or a topic.
+fn is_of(key: &Key, name: &str, whose: &str) -> bool {
+    key.name() == name && key.labels().any(|label| label.value() == whose)
 }
 
 impl Recorder for Told {

@@ -36,13 +36,24 @@ const ACQUIRE: Duration = Duration::from_millis(400);
 
 /// A store that does not wait long, at `url`.
 async fn impatient(url: &str, schema: &Schema) -> PostgresStore {
+    opened(schema, async || {
+        let builder = PostgresStore::builder(url).schema(&schema.name).max_connections(24);
+        let builder = builder.statement_timeout(ACQUIRE).acquire_timeout(ACQUIRE);
+        builder.answer_timeout(ANSWER).open().await
+    })
+    .await
+}
+
+/// A store that does not wait long, however long it takes to open it.
+async fn opened<E: std::fmt::Display>(
+    schema: &Schema,
+    open: impl AsyncFn() -> Result<PostgresStore, E>,
+) -> PostgresStore {
     // Its tables take as long as they take; through a proxy, they are made before it.
     drop(schema.store().await);
     let began = Instant::now();
     loop {
-        let builder = PostgresStore::builder(url).schema(&schema.name).max_connections(24);
-        let builder = builder.statement_timeout(ACQUIRE).acquire_timeout(ACQUIRE);
-        match builder.answer_timeout(ANSWER).open().await {
+        match open().await {
             Ok(store) => return store,
             Err(error) => assert!(began.elapsed() < PATIENCE, "it is never opened: {error}"),
         }
@@ -400,18 +411,12 @@ async fn of_a_pool_that_was_handed_over_only_the_silent_connection_is_closed() {
     let schema = Schema::fresh();
     let pool = PgPoolOptions::new().max_connections(3).acquire_timeout(ACQUIRE);
     let pool = pool.test_before_acquire(false).connect(&proxy.url).await.unwrap();
-    let open = || {
+    let open = async || {
         let builder = PostgresStore::with_pool(pool.clone()).schema(&schema.name);
-        builder.answer_timeout(ANSWER).open()
+        builder.answer_timeout(ANSWER).open().await
     };
-    drop(schema.store().await);
+    let store = opened(&schema, open).await;
     let began = Instant::now();
-    let store = loop {
-        match open().await {
-            Ok(store) => break store,
-            Err(error) => assert!(began.elapsed() < PATIENCE, "it is never opened: {error}"),
-        }
-    };
     while join_all((0..3).map(|_| pool.acquire())).await.iter().any(Result::is_err) {
         assert!(began.elapsed() < PATIENCE, "there are never three connections");
     }
