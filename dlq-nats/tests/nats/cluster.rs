@@ -17,7 +17,7 @@ use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{LEASE, STREAM, number};
+use crate::fixture::{LEASE, STREAM, number, published};
 
 const MESSAGES: u32 = 300;
 const KILLS: u32 = 3;
@@ -58,7 +58,7 @@ async fn a_request_that_nobody_heard_is_made_again() {
     let options = ConnectOptions::new().ignore_discovered_servers();
     let elsewhere = options.connect(other).await.unwrap();
     let mut source = consumer.source(&elsewhere).await.unwrap();
-    context.publish("orders.created", "1".into()).await.unwrap().await.unwrap();
+    published(&context, "orders.created", "1").await;
     tokio::task::block_in_place(|| cluster.pause(leads)).unwrap();
     let heard = async {
         loop {
@@ -89,7 +89,7 @@ async fn a_lease_is_extended_across_a_time_without_a_leader() {
     let stays = cluster.nodes()[(leads + 2) % 3].url().to_owned();
     let options = ConnectOptions::new().ignore_discovered_servers();
     let mut source = consumer.source(&options.connect(stays).await.unwrap()).await.unwrap();
-    context.publish("orders.created", "1".into()).await.unwrap().await.unwrap();
+    published(&context, "orders.created", "1").await;
     let next = timeout(PATIENCE, source.next()).await.expect("it comes");
     let (_, mut settle) = next.unwrap().unwrap();
     settle.extend().await.expect("there is a leader");

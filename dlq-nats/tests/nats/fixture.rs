@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
+use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::{self, Context, stream};
 use async_nats::{Client, ConnectOptions};
 use dlq_core::{
@@ -13,7 +14,7 @@ use dlq_core::{
 use dlq_nats::{NatsConsumer, NatsRetryLane, NatsSettle, NatsSource, RetryStream};
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,6 +25,23 @@ const KEY: &str = "key";
 /// Whether there is a server to be had; says so if not.
 pub(crate) fn available() -> bool {
     or_skip(Service::Nats, ensure_installed(Service::Nats)).is_ok()
+}
+
+/// Publishes it, also in a cluster: not every server has heard yet of a stream that was just created, and one that has not
+/// says that nobody keeps the subject.
+pub(crate) async fn published(context: &Context, subject: &str, payload: &str) {
+    let kept = async {
+        loop {
+            let sent = context.publish(subject.to_owned(), payload.to_owned().into()).await;
+            match sent.unwrap().await {
+                Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
+                    sleep(Duration::from_millis(50)).await;
+                }
+                kept => return kept,
+            }
+        }
+    };
+    timeout(PATIENCE, kept).await.expect("somebody keeps it").unwrap();
 }
 
 /// A server with the stream `ORDERS` of subjects `orders.>`, and a client.

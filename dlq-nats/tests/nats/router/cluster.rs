@@ -15,7 +15,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::time::{sleep, timeout};
 
 use super::{Routing, SECOND};
-use crate::fixture::STREAM;
+use crate::fixture::{STREAM, published};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 const ADVISORIES: &str = "DLQ_ADVISORY";
@@ -88,8 +88,7 @@ async fn in_hand(
     };
     let consumer: PullConsumer = stream.create_consumer(config).await.unwrap();
     for number in 1..=messages {
-        let sent = context.publish(subject.clone(), number.to_string().into()).await;
-        sent.unwrap().await.unwrap();
+        published(context, &subject, &number.to_string()).await;
     }
     let held = consumer.batch().max_messages(messages).expires(PATIENCE).messages().await.unwrap();
     let held: Vec<_> = held.try_collect().await.unwrap();
