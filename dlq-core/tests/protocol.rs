@@ -101,6 +101,25 @@ fn our_headers_do_not_grow_from_cycle_to_cycle() {
 }
 
 #[test]
+fn one_of_our_headers_can_be_left_out() {
+    let letter = letter(Message::new("orders", "p").with_header("tag", "a"), "e", 3);
+    let replay = Replay {
+        operation: OperationId::of("t", Timestamp::EPOCH, 0),
+        count: 1,
+        from: "sqlite".to_owned(),
+        at: Timestamp::EPOCH,
+    };
+    let without =
+        |name| protocol::of_replay(&letter, &replay).without(name).onto(letter.message.headers());
+    let mut expected = protocol::on_replay(&letter, &replay);
+    assert_eq!(without("tag"), expected, "the producer's");
+    let all = expected.len();
+    expected.remove("replay.original-error");
+    assert_eq!(without("replay.original-error"), expected);
+    assert_eq!(expected.len(), all - 1);
+}
+
+#[test]
 fn a_replay_starts_the_count_of_escalations_over() {
     let letter = letter(Message::new("orders", "p"), "e", 3);
     let replay = Replay {

@@ -109,6 +109,14 @@ impl Inboxes {
         heard
     }
 
+    /// The same, where some cannot be published: they count as refused.
+    pub(crate) async fn publish_some(&self, all: Vec<Option<Publication>>) -> Vec<Heard> {
+        let can: Vec<bool> = all.iter().map(Option::is_some).collect();
+        let mut heard = self.publish(all.into_iter().flatten().collect()).await.into_iter();
+        let of = |can| if can { heard.next().unwrap_or(Heard::Nothing) } else { Heard::Refused };
+        can.into_iter().map(of).collect()
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Inbox>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

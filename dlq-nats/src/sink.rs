@@ -132,16 +132,12 @@ impl Sink for NatsSink {
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
         let whole = letters.iter().map(|letter| self.whole(letter));
         let whole = whole.collect::<Result<Vec<_>, _>>()?;
-        let fits: Vec<bool> = whole.iter().map(Option::is_some).collect();
-        let mut heard =
-            self.inboxes.publish(whole.into_iter().flatten().collect()).await.into_iter();
-        let mut of =
-            |fits| if fits { heard.next().unwrap_or(Heard::Nothing) } else { Heard::Refused };
+        let heard = self.inboxes.publish_some(whole).await;
         let mut written = Vec::with_capacity(letters.len());
         // Why it takes nothing now.
         let mut why: Option<String> = None;
-        for (letter, fits) in letters.iter().zip(fits) {
-            let duplicate = match (of(fits), &why) {
+        for (letter, heard) in letters.iter().zip(heard) {
+            let duplicate = match (heard, &why) {
                 (Heard::Kept { duplicate }, _) => Ok(duplicate),
                 (Heard::Refused, None) => self.bury(letter).await,
                 (Heard::Refused, Some(why)) => {

@@ -115,15 +115,6 @@ pub(crate) fn pack_ours(producers: &Headers, ours: &Ours) -> Lines {
     lines
 }
 
-/// Those headers that NATS can carry.
-pub(crate) fn carry(written: &Headers) -> Lines {
-    let mut lines = Lines::new();
-    for (name, value) in written.iter().filter_map(carried) {
-        lines.push(&name, value);
-    }
-    lines
-}
-
 /// A message from a stream of ours.
 #[derive(Debug)]
 pub(crate) struct Unpacked {

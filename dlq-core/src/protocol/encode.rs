@@ -96,10 +96,11 @@ pub struct Replay {
 /// `retry.count` starts over at 0.
 #[must_use]
 pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
-    replayed(letter, replay).onto(letter.message.headers())
+    of_replay(letter, replay).onto(letter.message.headers())
 }
 
-fn replayed(letter: &DeadLetter, replay: &Replay) -> Ours {
+/// Our own of these.
+pub fn of_replay(letter: &DeadLetter, replay: &Replay) -> Ours {
     let mut ours = Ours::new();
     ours.set(names::RETRY_COUNT, 0);
     ours.origin(&letter.origin, &letter.message);
@@ -122,7 +123,7 @@ pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
 
 /// Our own of these.
 pub fn of_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Ours {
-    let mut ours = replayed(letter, replay);
+    let mut ours = of_replay(letter, replay);
     ours.history(&letter.history);
     ours.set(names::RETRY_ATTEMPTS, 0);
     ours
@@ -230,6 +231,17 @@ impl Ours {
                 }
             }
         }
+    }
+
+    /// The same without the one of this name.
+    pub fn without(self, name: &str) -> Self {
+        let (text, fields) = (Vec::with_capacity(self.text.len()), Vec::with_capacity(self.len()));
+        let mut others = Self { text, fields };
+        for (name, value) in self.iter().filter(|(other, _)| *other != name) {
+            others.text.extend_from_slice(value.as_bytes());
+            others.end(name);
+        }
+        others
     }
 
     /// How many there are.

@@ -19,8 +19,8 @@ mod text;
 
 pub use decode::{Decoded, Original, split, split_text};
 pub use encode::{
-    Ours, Replay, of_death, of_escalation, of_replay_to_handler, on_death, on_escalation,
-    on_replay, on_replay_to_handler, producers,
+    Ours, Replay, of_death, of_escalation, of_replay, of_replay_to_handler, on_death,
+    on_escalation, on_replay, on_replay_to_handler, producers,
 };
 pub use facts::Facts;
 

@@ -62,6 +62,8 @@ impl Scan {
             handed: 0,
             consumer: None,
             batch: None,
+            ahead: None,
+            rest: 0,
             left: 0,
             asked: Instant::now(),
             behind: None,
@@ -71,8 +73,7 @@ impl Scan {
             let mut reader = reader?;
             let next = reader.next().await.transpose()?;
             if next.is_err() {
-                reader.consumer = None;
-                reader.batch = None;
+                reader.forget();
             }
             let goes_on = follow || next.is_ok();
             Some((next, goes_on.then_some(reader)))
@@ -90,6 +91,10 @@ struct Reader {
     handed: u64,
     consumer: Option<Consumer<Config>>,
     batch: Option<Batch>,
+    /// The one after it, which is on its way while the other is read.
+    ahead: Option<Batch>,
+    /// How many messages of the batch that is read may still come.
+    rest: usize,
     /// How many messages there were, when it was last asked, beyond what was read.
     left: u64,
     /// When the server was last asked for messages.
@@ -122,9 +127,14 @@ impl Reader {
                         }
                         (self.read, self.handed) = (place.sequence, handed);
                         self.behind = None;
+                        self.ask_ahead().await;
                         return Ok(Some((message, place)));
                     }
-                    None => self.batch = None,
+                    None => self.batch = self.ahead.take(),
+                }
+                if self.batch.is_some() {
+                    self.rest = self.scan.batch;
+                    continue;
                 }
                 // Messages may have been removed meanwhile, and a server that is asked for a consumer that it has
                 // forgotten is silent.
@@ -149,6 +159,7 @@ impl Reader {
                 return Ok(None);
             };
             self.batch = Some(batch.map_err(|error| unwritable(operation, error))?);
+            self.rest = most;
         }
     }
 
@@ -169,17 +180,37 @@ impl Reader {
         };
         let consumer = self.context.create_consumer_on_stream(config, &self.scan.stream).await;
         let consumer = consumer.map_err(|error| unwritable(self.scan.operation, error))?;
+        self.forget();
         self.left = consumer.cached_info().num_pending;
         self.consumer = Some(consumer);
         self.handed = 0;
         Ok(())
     }
 
+    /// Asks for the next batch when half of this one has been read, if there is more than that. If that fails, or the
+    /// server may have forgotten the consumer, it is asked for when this one ends.
+    async fn ask_ahead(&mut self) {
+        self.rest = self.rest.saturating_sub(1);
+        if self.rest == self.scan.batch / 2
+            && self.left > self.rest as u64
+            && self.asked.elapsed() <= IDLE / 2
+            && let Some(consumer) = &self.consumer
+        {
+            self.asked = Instant::now();
+            self.ahead = consumer.fetch().max_messages(self.scan.batch).messages().await.ok();
+        }
+    }
+
+    fn forget(&mut self) {
+        self.consumer = None;
+        self.batch = None;
+        self.ahead = None;
+    }
+
     /// Something that was handed out has not come: it is read again, from where this one stands.
     fn lost(&mut self) {
         tracing::debug!(stream = self.scan.stream, read = self.read, "what was handed out is lost");
-        self.consumer = None;
-        self.batch = None;
+        self.forget();
     }
 
     /// Whether the leader has more, when the consumer says that there is no more. What comes from now on is not waited

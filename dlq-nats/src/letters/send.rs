@@ -1,15 +1,17 @@
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use async_nats::header::{self, HeaderMap, HeaderValue};
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{Context, ErrorCode};
 use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ID, REPLAY_ORIGINAL_ERROR};
-use dlq_core::protocol::{Replay, of_replay_to_handler, on_replay};
-use dlq_core::{DeadLetter, Death, Headers, OperationId, StoreError, StoreErrorKind, SystemClock};
+use dlq_core::protocol::{Replay, of_replay, of_replay_to_handler};
+use dlq_core::{DeadLetter, Death, OperationId, StoreError, StoreErrorKind, SystemClock};
 
 use super::ledger::death_of;
 use crate::error::answer;
 use crate::home::Home;
+use crate::inboxes::{Inboxes, Publication};
 use crate::lane::NatsRetryLane;
 use crate::names::is_subject;
 use crate::permissions::unanswered;
@@ -49,6 +51,7 @@ pub(super) struct Shipment {
     pub(super) context: Context,
     /// Where what is sent has to arrive.
     pub(super) home: Home,
+    pub(super) inboxes: Arc<Inboxes>,
     /// The stream that the letters are from.
     pub(super) from: String,
     pub(super) key_header: Option<String>,
@@ -85,21 +88,21 @@ impl Shipment {
     /// Sends it, and returns once the server has confirmed. Within the duplicate window of the stream that it goes to,
     /// the same death is sent once, whoever sends it; where it is sent again on purpose, once by each operation.
     pub(super) async fn send(&self, letter: &DeadLetter, sequence: u64) -> Result<(), Unsent> {
-        let death = letter.death();
-        let id = if self.again {
-            format!("{ID}{death}.{}", self.operation)
-        } else {
-            format!("{ID}{death}")
-        };
-        let replay = Replay {
-            operation: self.operation,
-            count: letter.state.replays.saturating_add(1),
-            from: format!("{}@{}", self.from, sequence),
-            at: dlq_core::Clock::now(&SystemClock),
-        };
         let NatsTarget::Handler(stream) = &self.target else {
-            return self.publish(letter, &replay, id).await;
+            let publish = async |is_short| {
+                let Publication { subject, headers, payload } =
+                    self.publication(letter, sequence, is_short)?;
+                Ok((self.home.publish(&subject, headers, payload).await, subject))
+            };
+            let (mut sent, subject) = publish(false).await?;
+            if sent.as_ref().is_err_and(is_too_large) {
+                // Without ours it had fitted: what nobody but a reader needs stays here.
+                (sent, _) = publish(true).await?;
+            }
+            let Err(error) = sent else { return Ok(()) };
+            return Err(self.unsent(error, letter, &subject).await);
         };
+        let (id, replay) = self.marks(letter, sequence);
         let clock = SystemClock::shared();
         let home = self.home.clone();
         let lane = NatsRetryLane::new(home, stream.clone(), &letter.consumer, false, clock);
@@ -112,19 +115,52 @@ impl Shipment {
         })
     }
 
-    async fn publish(
+    /// The message by which it is sent together with others; `None` where it has to be [sent](Self::send) by itself.
+    pub(super) fn at_once(&self, letter: &DeadLetter, sequence: u64) -> Option<Publication> {
+        match &self.target {
+            NatsTarget::Handler(_) => None,
+            _ => self.publication(letter, sequence, false).ok(),
+        }
+    }
+
+    /// The server has said nothing in time of what was sent of this letter.
+    pub(super) fn unheard(&self, letter: &DeadLetter) -> StoreError {
+        self.silence(PublishErrorKind::TimedOut.into(), &self.subject_for(letter))
+    }
+
+    /// The id of the message that it is sent in, and what that says of the replay.
+    fn marks(&self, letter: &DeadLetter, sequence: u64) -> (String, Replay) {
+        let (death, operation) = (letter.death(), self.operation);
+        let id =
+            if self.again { format!("{ID}{death}.{operation}") } else { format!("{ID}{death}") };
+        let replay = Replay {
+            operation,
+            count: letter.state.replays.saturating_add(1),
+            from: format!("{}@{sequence}", self.from),
+            at: dlq_core::Clock::now(&SystemClock),
+        };
+        (id, replay)
+    }
+
+    /// As one message for the stream that it goes to; a short one does not say why it died.
+    fn publication(
         &self,
         letter: &DeadLetter,
-        replay: &Replay,
-        id: String,
-    ) -> Result<(), Unsent> {
+        sequence: u64,
+        is_short: bool,
+    ) -> Result<Publication, Unsent> {
         let Some(stream) = self.stream_for(letter) else {
             let (origin, subject) = (&letter.origin, letter.message.subject());
             return Err(refused(format!(
                 "it was born at {origin}, on `{subject}`, which is not here; name a subject"
             )));
         };
-        let mut all = on_replay(letter, replay);
+        let (id, replay) = self.marks(letter, sequence);
+        let mut ours = of_replay(letter, &replay);
+        if is_short {
+            ours = ours.without(REPLAY_ORIGINAL_ERROR);
+        }
+        let mut headers = Cow::Borrowed(letter.message.headers());
         if let Some(key) = letter.message.key() {
             let name = self.key_header.as_ref().filter(|_| wire::is_text(key));
             let name = name.ok_or_else(|| {
@@ -132,40 +168,23 @@ impl Shipment {
                     "it has a key, and no header is known that carries it; say which (`with_key_header`, `--key-header`)";
                 refused(text.to_owned())
             })?;
-            all.append(name.clone(), key.clone());
+            headers.to_mut().append(name.clone(), key.clone());
         }
-        let subject = self.subject_for(letter);
-        let payload = letter.message.payload().cloned().unwrap_or_default();
-        let publish = async |all: &Headers| {
-            let mut headers = wire::carry(all).into_map();
-            headers.insert(header::NATS_EXPECTED_STREAM, stream);
-            headers.insert(header::NATS_MESSAGE_ID, id.as_str());
-            self.home.publish(&subject, headers, payload.clone()).await
-        };
-        let mut sent = publish(&all).await;
-        if sent.as_ref().is_err_and(is_too_large) {
-            // Without ours it had fitted: what nobody but a reader needs stays here.
-            all.retain(|header| header.name != REPLAY_ORIGINAL_ERROR.as_bytes());
-            sent = publish(&all).await;
-        }
-        match sent {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.unsent(error, stream, &subject).await),
-        }
+        let mut lines = wire::pack_ours(&headers, &ours);
+        lines.push(header::NATS_EXPECTED_STREAM.as_ref(), stream);
+        lines.push(header::NATS_MESSAGE_ID.as_ref(), &id);
+        Ok(Publication {
+            subject: self.subject_for(letter).into_owned(),
+            headers: lines.into_map(),
+            payload: letter.message.payload().cloned().unwrap_or_default(),
+        })
     }
 
     /// Whom it concerns: this letter, or others too.
-    async fn unsent(&self, error: PublishError, stream: &str, subject: &str) -> Unsent {
-        let unavailable = |text: String, error| {
-            let told = StoreError::new(StoreErrorKind::Unavailable, REPLAYING);
-            told.with_detail(text).with_source(error)
-        };
+    async fn unsent(&self, error: PublishError, letter: &DeadLetter, subject: &str) -> Unsent {
+        let stream = self.stream_for(letter).unwrap_or_default();
         match error.kind() {
-            PublishErrorKind::TimedOut => {
-                let why = self.home.advice();
-                let why = why.unwrap_or_else(|| unanswered(&self.context.client(), subject));
-                Unsent::Server(unavailable(format!("{error}; {why}"), error))
-            }
+            PublishErrorKind::TimedOut => Unsent::Server(self.silence(error, subject)),
             PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
                 Unsent::Server(unwritable(REPLAYING, error))
             }
@@ -176,6 +195,12 @@ impl Shipment {
             _ if passes(&error) => Unsent::Later(unavailable(told(&error), error)),
             _ => Unsent::Letter(refusal(error)),
         }
+    }
+
+    fn silence(&self, error: PublishError, subject: &str) -> StoreError {
+        let why = self.home.advice();
+        let why = why.unwrap_or_else(|| unanswered(&self.context.client(), subject));
+        unavailable(format!("{error}; {why}"), error)
     }
 
     /// Whether the stream keeps this subject. One of which nobody says anything may.
@@ -216,6 +241,10 @@ impl<'a> SentBack<'a> {
             from: (stream, sequence.parse().ok()?),
         })
     }
+}
+
+fn unavailable(text: String, error: PublishError) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, REPLAYING).with_detail(text).with_source(error)
 }
 
 fn refused(text: String) -> Unsent {

@@ -82,7 +82,8 @@ impl Sent {
 /// and no bytes are lost.
 #[derive(Clone, Debug)]
 pub struct Collapsed<P> {
-    rows: BTreeMap<LetterId, Row<P>>,
+    /// In boxes: a map of what is larger than some words moves much whenever it grows.
+    rows: BTreeMap<LetterId, Box<Row<P>>>,
     by_age: BTreeSet<Cursor>,
 }
 
@@ -114,7 +115,7 @@ impl<P> Collapsed<P> {
             }
         }
         self.by_age.insert(place(&row.letter));
-        self.rows.insert(row.letter.id, row);
+        self.rows.insert(row.letter.id, Box::new(row));
         arrival
     }
 
@@ -150,7 +151,7 @@ impl<P> Collapsed<P> {
     /// The letter of this id.
     #[must_use]
     pub fn get(&self, id: &LetterId) -> Option<&Row<P>> {
-        self.rows.get(id)
+        self.rows.get(id).map(Box::as_ref)
     }
 
     /// Every letter that matches, oldest first.
@@ -159,7 +160,7 @@ impl<P> Collapsed<P> {
         &'a self,
         filter: &'f Filter,
     ) -> impl DoubleEndedIterator<Item = &'a Row<P>> + use<'a, 'f, P> {
-        let rows = self.by_age.iter().filter_map(|place| self.rows.get(&place.id));
+        let rows = self.by_age.iter().filter_map(|place| self.get(&place.id));
         rows.filter(|row| filter.matches(&row.letter))
     }
 

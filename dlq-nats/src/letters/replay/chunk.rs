@@ -3,20 +3,23 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
 
+use async_nats::jetstream::context::traits::TimeoutProvider as _;
 use dlq_core::replay::{ReplayOutcome, Skipped};
 use dlq_core::{Clock, DeadLetter, Death, StoreError, StoreErrorKind, SystemClock};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::ledger::{Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
 use super::super::snapshot::Row;
 use super::run::Run;
 use super::term::Term;
+use crate::inboxes::Heard;
 
-/// How many letters of a chunk are on their way at once.
-const IN_FLIGHT: usize = 256;
+/// How many letters of a chunk are handed to the server at once, and how many times so many are on their way.
+const BATCH: usize = 64;
+const BATCHES: usize = 4;
 
 /// Between two tries of a letter that the server could not take: as long as it takes to choose a leader.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -169,8 +172,10 @@ impl<'a> Run<'a> {
         let sending = letters
             .then(|read| self.admit(read))
             .take_until(stopped)
-            .map(|admitted| self.send_one(admitted, term))
-            .buffer_unordered(IN_FLIGHT);
+            .ready_chunks(BATCH)
+            .map(|batch| self.send_batch(batch, term))
+            .buffer_unordered(BATCHES)
+            .flat_map(stream::iter);
         let mut sending = pin!(sending);
         let (mut sent, mut ended) = (Vec::new(), Ended::Well);
         while let Some((sequence, step)) = sending.next().await {
@@ -220,15 +225,58 @@ impl<'a> Run<'a> {
         Ok(Admitted { sequence, letter, room })
     }
 
-    async fn send_one(
+    /// All of them at once first; by itself, then, what the server did not keep.
+    async fn send_batch(
         &self,
-        admitted: Result<Admitted<'a, '_>, StoreError>,
+        batch: Vec<Result<Admitted<'a, '_>, StoreError>>,
         term: Term,
-    ) -> (u64, Step) {
-        let Admitted { sequence, letter, room: _room } = match admitted {
-            Ok(admitted) => admitted,
-            Err(error) => return (0, Step::Broken(error)),
-        };
+    ) -> Vec<(u64, Step)> {
+        let mut steps = Vec::with_capacity(batch.len());
+        let mut admitted = Vec::with_capacity(batch.len());
+        for one in batch {
+            match one {
+                Ok(one) => admitted.push(one),
+                Err(error) => steps.push((0, Step::Broken(error))),
+            }
+        }
+        let mut alone = Vec::new();
+        let heard = self.send_at_once(&admitted, term).await;
+        for (one, heard) in admitted.into_iter().zip(heard) {
+            let step = match heard {
+                Heard::Kept { .. } => Step::Done(ReplayOutcome::Sent),
+                Heard::Nothing | Heard::Elsewhere => {
+                    Step::Broken(self.shipment.unheard(&one.letter))
+                }
+                Heard::Refused => {
+                    alone.push(self.send_one(one, term));
+                    continue;
+                }
+            };
+            steps.push((one.sequence, step));
+        }
+        let mut alone = pin!(stream::iter(alone).buffer_unordered(BATCH));
+        while let Some(step) = alone.next().await {
+            steps.push(step);
+        }
+        steps
+    }
+
+    /// What the server has said of each. What cannot be sent this way, or not now, counts as refused.
+    async fn send_at_once(&self, batch: &[Admitted<'a, '_>], term: Term) -> Vec<Heard> {
+        let is_late = term.is_over() || self.cancel.is_cancelled();
+        let whole = batch.iter().map(|Admitted { sequence, letter, .. }| {
+            let is_heard = !is_late && self.hearing.lacks(&self.shipment, letter).is_none();
+            is_heard.then(|| self.shipment.at_once(letter, *sequence)).flatten()
+        });
+        let said = self.shipment.inboxes.publish_some(whole.collect());
+        // One by one the client may take its time for each.
+        let end = term.until() + self.shipment.context.timeout();
+        let said = timeout_at(end, said).await;
+        said.unwrap_or_else(|_| vec![Heard::Nothing; batch.len()])
+    }
+
+    async fn send_one(&self, admitted: Admitted<'a, '_>, term: Term) -> (u64, Step) {
+        let Admitted { sequence, letter, room: _room } = admitted;
         if term.is_over() || self.cancel.is_cancelled() {
             return (sequence, Step::Late(None));
         }

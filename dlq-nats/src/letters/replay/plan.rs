@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
@@ -15,6 +16,7 @@ use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
 use crate::home::Home;
+use crate::inboxes::Inboxes;
 use crate::names::{is_subject, token};
 use crate::permissions;
 use crate::publish;
@@ -218,8 +220,10 @@ impl NatsReplay {
                 }
             }
         }
+        let home = Home::find(context.clone(), &self.letters.stream.name).await;
         Ok(Shipment {
-            home: Home::find(context.clone(), &self.letters.stream.name).await,
+            inboxes: Arc::new(Inboxes::new(home.clone())),
+            home,
             context,
             from: self.letters.stream.name.clone(),
             key_header: self.letters.key_header.clone(),
