@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
-use dlq_core::{Filter, OperationId, StoreErrorKind, Timestamp};
+use dlq_core::store::Letters as _;
+use dlq_core::{Filter, OperationId, Status, StoreErrorKind, Timestamp};
 use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget, RetryStream};
 use dlq_services::{NatsCluster, Service, or_skip};
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{assert_once, bury, bury_at, dead, to_origin};
+use super::{assert_once, bury, bury_at, dead, forget_fast, to_origin, window_passed};
 use crate::fixture::{STREAM, Server, available, billing};
 
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -96,8 +97,8 @@ async fn g6_letters_are_tried_again_with_another_lease() {
         for asked in 0.. {
             let message = publishes.next().await.expect("the client goes on");
             let answer = match asked {
-                // Three for each: between the third and the fourth the bite ends.
-                0..6 => {
+                // Four for each, together and then three times alone: after that the bite ends.
+                0..8 => {
                     r#"{"error":{"code":503,"err_code":10023,"description":"insufficient resources"}}"#
                 }
                 _ => r#"{"stream":"ORDERS","seq":1}"#,
@@ -111,6 +112,42 @@ async fn g6_letters_are_tried_again_with_another_lease() {
         () = answering => panic!("it answers for ever"),
     };
     assert_eq!((report.sent, report.failed, report.is_complete()), (2, 0, true), "{report}");
+}
+
+/// Of letters that are sent together the server confirms every other one, and is silent then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_of_letters_sent_together_those_are_marked_that_were_confirmed() {
+    const MANY: u32 = 100;
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    server.context.update_stream(stream::Config { no_ack: true, ..config() }).await.unwrap();
+    let mut publishes = server.client.subscribe("orders.>").await.unwrap();
+    let answering = async {
+        while let Some(message) = publishes.next().await {
+            if message.payload.last().is_some_and(|digit| digit % 2 == 0) {
+                let answer = r#"{"stream":"ORDERS","seq":1}"#;
+                server.client.publish(message.reply.unwrap(), answer.into()).await.unwrap();
+            }
+        }
+    };
+    let replay = to_origin(&letters, 1).with_lease(Duration::from_secs(4));
+    let report = tokio::select! {
+        report = replay.run(pending(), |_| {}) => report.unwrap(),
+        () = answering => panic!("the client ends"),
+    };
+    assert!(report.stopped.is_some(), "{report}");
+    assert_eq!((report.sent, report.failed), (u64::from(MANY / 2), 0), "{report}");
+    let sent = Filter::new().with_status(Status::Sent);
+    assert_eq!(letters.count(sent).await.unwrap(), u64::from(MANY / 2));
+    // Whoever comes next finds what has arrived all the same.
+    forget_fast(&server).await;
+    window_passed(&server).await;
+    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
+    assert!(report.is_complete(), "{report}");
+    assert_once(&server, 0..MANY).await;
 }
 
 /// A server that is busy says so; its stream keeps what it is sent and leaves the answer to us.
