@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
+use dlq_nats::async_nats::jetstream::context::PublishErrorKind;
 use dlq_nats::async_nats::{self, ConnectOptions, jetstream};
 use dlq_nats::{DlqStream, NatsLetters};
 use dlq_services::Service;
@@ -40,8 +41,13 @@ impl Nats {
         };
         context.create_stream(config).await.unwrap();
         let messages = number("DLQ_NATS_MESSAGES", 10_000);
+        // Of a replicated stream just created not every server has heard.
+        while let Err(error) = context.publish("work.a", "0".into()).await.unwrap().await {
+            assert_eq!(error.kind(), PublishErrorKind::StreamNotFound, "{error}");
+            sleep(Duration::from_millis(50)).await;
+        }
         let mut unconfirmed = VecDeque::new();
-        for n in 0..messages {
+        for n in 1..messages {
             unconfirmed.push_back(context.publish("work.a", n.to_string().into()).await.unwrap());
             // The client lets no more than 5,000 be unconfirmed.
             if unconfirmed.len() == 1_000 {

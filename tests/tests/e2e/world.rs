@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use dlq_tests::work::{CONSUMER, Kind, kind};
 use dlq_tests::{Entry, JOURNAL, Journal};
@@ -10,6 +11,9 @@ use dlq_tower::core::{DeadLetter, Reason};
 
 use crate::servers::Servers;
 use crate::victim::{Deaths, Victim};
+
+/// How long a process that is started again when it ends may take to come to its end.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Servers with messages on them.
 pub(crate) trait World {
@@ -27,7 +31,8 @@ pub(crate) trait World {
 
 /// Lets a process come to its end; it still kills itself now and then.
 pub(crate) fn finish(world: &impl World, folder: &Path, deaths: &mut Deaths) {
-    for _ in 0..20 {
+    let late = Instant::now() + PATIENCE;
+    while Instant::now() < late {
         let (_, status) = world.victim(folder).end();
         deaths.count(status);
         if status.success() {
