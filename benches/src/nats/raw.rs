@@ -92,6 +92,25 @@ pub(super) async fn bury(
     Ok(start.elapsed())
 }
 
+/// How long it takes to read the stream of letters from its beginning, as many at once as we ask for.
+pub(super) async fn read_letters(client: &Client, count: usize) -> Result<Duration, Failed> {
+    let start = Instant::now();
+    let config = pull::Config {
+        ack_policy: AckPolicy::None,
+        memory_storage: true,
+        num_replicas: 1,
+        ..pull::Config::default()
+    };
+    let context = jetstream::new(client.clone());
+    let consumer = context.create_consumer_on_stream(config, "DLQ").await?;
+    let messages = consumer.stream().max_messages_per_batch(1_000).messages().await?;
+    let mut messages = messages.take(count);
+    while let Some(message) = messages.try_next().await? {
+        black_box(message.payload.len());
+    }
+    Ok(start.elapsed())
+}
+
 async fn consumer(
     context: &Context,
     name: &str,

@@ -20,19 +20,24 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
         println!("{count} letters");
         let mut read = Duration::MAX;
         let mut sent = Duration::MAX;
+        let mut raw_read = Duration::MAX;
         let mut published = Duration::MAX;
         for _ in 0..size.pick(1, 3) {
             let (reading, sending) = once(bench, count).await?;
             read = reading.min(read);
             sent = sending.min(sent);
+            raw_read = raw::read_letters(bench.client(false), count).await?.min(raw_read);
             published = raw_once(bench, count).await?.min(published);
         }
         show("reading the stream of letters", read, count);
         show("sending them to their origin", sent, count);
+        show("raw: the stream read, and nothing made of it", raw_read, count);
         show("raw: the same messages published", published, count);
-        let ratio = |time: Duration| published.as_secs_f64() / time.as_secs_f64();
-        println!("ratio of sending: {:.2}", ratio(sent));
-        println!("ratio of reading and sending: {:.2}", ratio(read + sent));
+        let ratio = |raw: Duration, ours: Duration| raw.as_secs_f64() / ours.as_secs_f64();
+        println!("ratio of sending: {:.2}", ratio(published, sent));
+        println!("ratio of reading: {:.2}", ratio(raw_read, read));
+        println!("ratio of both: {:.2}", ratio(raw_read + published, read + sent));
+        println!("ratio of both to publishing alone: {:.2}", ratio(published, read + sent));
         Ok(())
     })
 }
