@@ -1,6 +1,7 @@
 //! Reads the stream of dead letters, and sends letters back.
 
 mod extent;
+mod handout;
 mod ledger;
 mod reading;
 mod replay;

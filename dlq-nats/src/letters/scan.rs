@@ -7,8 +7,9 @@ use async_nats::jetstream::stream::State;
 use async_nats::jetstream::{Context, Message};
 use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, stream};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use super::handout::{Handout, Next};
 use crate::buckets::timestamp;
 use crate::leader::{self, Kept, Which};
 use crate::place::{Place, handed};
@@ -54,16 +55,13 @@ impl Scan {
     /// error, where it stood; any other ends, and has then read all that the leader of the stream has: the consumer is on
     /// whichever server keeps the stream, which may be behind.
     pub(crate) fn run(self, context: Context) -> Scanned {
-        let follow = self.follow;
+        let (operation, follow) = (self.operation, self.follow);
         let reader = Reader {
             context,
             scan: self,
             read: 0,
-            handed: 0,
+            handout: Handout::new(operation),
             consumer: None,
-            batch: None,
-            ahead: None,
-            rest: 0,
             left: 0,
             asked: Instant::now(),
             behind: None,
@@ -87,14 +85,9 @@ struct Reader {
     scan: Scan,
     /// The last sequence that was read.
     read: u64,
-    /// How many messages of its consumer have come. What the server hands to a connection that is lost does not.
-    handed: u64,
     consumer: Option<Consumer<Config>>,
-    batch: Option<Batch>,
-    /// The one after it, which is on its way while the other is read.
-    ahead: Option<Batch>,
-    /// How many messages of the batch that is read may still come.
-    rest: usize,
+    /// What comes from it. What the server hands to a connection that is lost does not.
+    handout: Handout<(Message, Place)>,
     /// How many messages there were, when it was last asked, beyond what was read.
     left: u64,
     /// When the server was last asked for messages.
@@ -109,32 +102,20 @@ impl Reader {
     async fn next(&mut self) -> Result<Option<(Message, Place)>, StoreError> {
         let operation = self.scan.operation;
         loop {
-            if let Some(batch) = &mut self.batch {
-                let next = timeout(PATIENCE, batch.next()).await;
-                match next.map_err(|error| unwritable(operation, error))? {
-                    Some(message) => {
-                        let message = message.map_err(|error| unwritable(operation, error))?;
+            if !self.handout.is_over() {
+                match self.handout.next(PATIENCE).await? {
+                    Next::This((message, place)) => {
                         self.left = self.left.saturating_sub(1);
-                        let reply = message.reply.as_ref();
-                        let place = reply.and_then(|at| Some((Place::read(at)?, handed(at)?)));
-                        let (place, handed) = place.ok_or_else(|| {
-                            let text = "the server hands out messages and does not say which";
-                            StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text)
-                        })?;
-                        if handed != self.handed + 1 {
-                            self.lost();
-                            continue;
-                        }
-                        (self.read, self.handed) = (place.sequence, handed);
+                        self.read = place.sequence;
                         self.behind = None;
                         self.ask_ahead().await;
                         return Ok(Some((message, place)));
                     }
-                    None => self.batch = self.ahead.take(),
-                }
-                if self.batch.is_some() {
-                    self.rest = self.scan.batch;
-                    continue;
+                    Next::Lost => {
+                        self.lost();
+                        continue;
+                    }
+                    Next::Nothing => {}
                 }
                 // Messages may have been removed meanwhile, and a server that is asked for a consumer that it has
                 // forgotten is silent.
@@ -158,8 +139,7 @@ impl Reader {
             } else {
                 return Ok(None);
             };
-            self.batch = Some(batch.map_err(|error| unwritable(operation, error))?);
-            self.rest = most;
+            self.awaits(batch.map_err(|error| unwritable(operation, error))?);
         }
     }
 
@@ -183,28 +163,43 @@ impl Reader {
         self.forget();
         self.left = consumer.cached_info().num_pending;
         self.consumer = Some(consumer);
-        self.handed = 0;
         Ok(())
     }
 
-    /// Asks for the next batch when half of this one has been read, if there is more than that. If that fails, or the
+    /// A batch that was asked for.
+    fn awaits(&mut self, batch: Batch) {
+        let operation = self.scan.operation;
+        let each = batch.map(move |message| {
+            let message = message.map_err(|error| unwritable(operation, error))?;
+            let reply = message.reply.as_ref();
+            let place = reply.and_then(|at| Some((handed(at)?, Place::read(at)?)));
+            let (handed, place) = place.ok_or_else(|| {
+                let text = "the server hands out messages and does not say which";
+                StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text)
+            })?;
+            Ok((handed, (message, place)))
+        });
+        self.handout.add(self.scan.batch, each);
+    }
+
+    /// Asks for the next batch when the first of this one has come, if there is more than that. If that fails, or the
     /// server may have forgotten the consumer, it is asked for when this one ends.
     async fn ask_ahead(&mut self) {
-        self.rest = self.rest.saturating_sub(1);
-        if self.rest == self.scan.batch / 2
-            && self.left > self.rest as u64
+        if self.handout.due < self.scan.batch
+            && self.left > self.handout.due as u64
             && self.asked.elapsed() <= IDLE / 2
             && let Some(consumer) = &self.consumer
         {
             self.asked = Instant::now();
-            self.ahead = consumer.fetch().max_messages(self.scan.batch).messages().await.ok();
+            if let Ok(batch) = consumer.fetch().max_messages(self.scan.batch).messages().await {
+                self.awaits(batch);
+            }
         }
     }
 
     fn forget(&mut self) {
         self.consumer = None;
-        self.batch = None;
-        self.ahead = None;
+        self.handout = Handout::new(self.scan.operation);
     }
 
     /// Something that was handed out has not come: it is read again, from where this one stands.
@@ -257,7 +252,7 @@ impl Reader {
         let info = consumer.info().await;
         let info = info.map_err(|error| unwritable(self.scan.operation, error))?;
         self.left = info.num_pending;
-        if info.delivered.consumer_sequence != self.handed {
+        if info.delivered.consumer_sequence != self.handout.last {
             self.lost();
         }
         Ok(())
