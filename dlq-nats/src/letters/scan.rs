@@ -15,7 +15,7 @@ use crate::leader::{self, Kept, Which};
 use crate::place::{Place, handed};
 use crate::publish::unwritable;
 
-/// At most so many messages, or about so many bytes, are asked for at once.
+/// At most so many messages, or about so many bytes, are asked for at once; twice as many may be on their way.
 const MESSAGES: u64 = 1_000;
 const BYTES: u64 = 16 * 1024 * 1024;
 /// How long the server may take for the next of them.
