@@ -66,6 +66,18 @@ pub(crate) fn url(from: &Option<String>) -> Result<&str, CliError> {
     })
 }
 
+/// Where this build finds dead letters.
+fn places() -> String {
+    let all = [
+        (true, "sqlite://PATH"),
+        (cfg!(feature = "postgres"), "postgres://HOST/DATABASE"),
+        (cfg!(feature = "nats"), "nats://HOST/STREAM"),
+        (cfg!(feature = "kafka"), "kafka://HOST:PORT/TOPIC"),
+    ];
+    let ours: Vec<&str> = all.into_iter().filter_map(|(has, place)| has.then_some(place)).collect();
+    ours.join(", ")
+}
+
 /// Opens a store, as it is: whoever looks at an older one does not change it under the programs that use it.
 pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliError> {
     match url.split_once("://") {
@@ -85,13 +97,13 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             Ok(DeadLetters::new(store))
         }
         Some((scheme, _)) if NO_STORES.contains(&scheme) => Err(CliError::refused(format!(
-            "this build of dlq has no store at `{scheme}://`; it has sqlite://PATH{}",
-            if cfg!(feature = "postgres") { " and postgres://HOST/DATABASE" } else { "" }
+            "this build of dlq has no store at `{scheme}://`; it has {}",
+            places()
         ))),
         _ => Err(CliError::refused(format!(
-            "`{}` does not name dead letters; expected sqlite://PATH, e.g. sqlite://dlq.db, \
-             postgres://HOST/DATABASE, nats://HOST/STREAM or kafka://HOST:PORT/TOPIC",
-            without_password(url)
+            "`{}` does not name dead letters; this build of dlq has {}",
+            without_password(url),
+            places()
         ))),
     }
 }

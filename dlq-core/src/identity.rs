@@ -121,7 +121,7 @@ macro_rules! hex_id {
 
 /// A text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a {what} id; expected 32 hexadecimal digits")]
+#[error("`{text}` is no id of a {what}; expected 32 hexadecimal digits")]
 pub struct InvalidId {
     what: &'static str,
     text: String,

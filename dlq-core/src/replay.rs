@@ -131,6 +131,8 @@ pub struct ReplayReport {
     pub left: u64,
     /// What kept it from going on.
     pub stopped: Option<StoreError>,
+    /// What is to be known of what was sent.
+    pub notes: Vec<String>,
 }
 
 impl ReplayReport {

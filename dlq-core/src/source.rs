@@ -151,9 +151,26 @@ impl Addressee {
         Self { name, recipients: None }
     }
 
-    /// Tells it the handlers.
+    /// Tells it the handlers. The log says so where none of them has the name that it was given: letters that are sent back
+    /// to the handler look for a consumer called like it.
     #[must_use]
     pub fn with_recipients(mut self, recipients: Arc<dyn Recipients>) -> Self {
+        let (consumer, handlers) = (&self.name, recipients.names());
+        if let [handler] = &*handlers
+            && handler != consumer
+        {
+            tracing::warn!(
+                %consumer, %handler,
+                "this consumer is not called like its handler, so that `dlq replay --to handler` does not reach it at the \
+                 broker; give it the name of the handler"
+            );
+        } else if !handlers.contains(consumer) {
+            tracing::info!(
+                %consumer, ?handlers,
+                "`dlq replay --to handler` does not reach these handlers at the broker; send their letters to their \
+                 origin, or back from a store"
+            );
+        }
         self.recipients = Some(recipients);
         self
     }

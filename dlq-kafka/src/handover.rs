@@ -72,15 +72,17 @@ impl Handover {
         self.topic.get_or_insert_with(|| id.to_owned()) == id
     }
 
-    /// Everything before `position` is done.
-    pub(crate) fn reached(&mut self, position: u64) {
-        if self.marks.first_key_value().is_some_and(|(offset, _)| *offset < position) {
+    /// Everything before `position` is done. Whether there were marks of it.
+    pub(crate) fn reached(&mut self, position: u64) -> bool {
+        let has_marks = self.marks.first_key_value().is_some_and(|(offset, _)| *offset < position);
+        if has_marks {
             self.marks = self.marks.split_off(&position);
             self.running = self.running.split_off(&position);
         }
         if position >= self.until {
             (self.deaths, self.until) = (0, 0);
         }
+        has_marks
     }
 
     /// This record came early enough to have killed the owner before.
@@ -129,16 +131,17 @@ impl Handover {
         }
     }
 
-    /// The run of this record has ended, and leaves at most so many marks. What did not run keeps its own.
-    pub(crate) fn end(&mut self, offset: u64, left: u32) {
+    /// The run of this record has ended, and leaves at most so many marks. What did not run keeps its own: `false`.
+    pub(crate) fn end(&mut self, offset: u64, left: u32) -> bool {
         if !self.running.remove(&offset) {
-            return;
+            return false;
         }
         if left == 0 {
             self.marks.remove(&offset);
         } else if let Some(times) = self.marks.get_mut(&offset) {
             *times = left.min(*times);
         }
+        true
     }
 
     /// The metadata of a commit.

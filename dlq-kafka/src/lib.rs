@@ -24,6 +24,7 @@
 //!
 //! async fn consume(handler: impl Handles) -> Result<(), BoxError> {
 //!     let brokers = Brokers::at("localhost:9092");
+//!     // It has the name of the handler, and its group has it too, unless told otherwise.
 //!     let orders = KafkaConsumer::new(&brokers, "orders", "billing").with_missing_topics_created();
 //!     let source = orders.source().await?;
 //!     let marks = source.crash_marks();
@@ -94,6 +95,7 @@
 pub mod admin;
 mod blocked;
 mod brokers;
+mod commits;
 mod consumer;
 pub mod dialect;
 mod error;

@@ -61,6 +61,8 @@ struct State {
     first: Option<u64>,
     /// Whether there is something to commit.
     is_dirty: bool,
+    /// Whether marks were taken away and the group is not known to have heard of it.
+    has_ended: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
     /// Its topic is gone: what was fetched is handled, and nothing is committed.
@@ -261,7 +263,7 @@ impl Partition {
         if position != before {
             state.is_dirty = true;
             if let Some(position) = position {
-                state.handover.reached(position);
+                state.has_ended |= state.handover.reached(position);
             }
         }
         self.measure(&state);
@@ -282,7 +284,7 @@ impl Partition {
         }
         let mut state = self.state();
         state.tracker.passes(to);
-        state.handover.reached(to);
+        state.has_ended |= state.handover.reached(to);
         state.is_dirty = true;
         self.measure(&state);
     }
@@ -298,20 +300,38 @@ impl Partition {
         let mut state = self.state();
         state.handover.retract(offset);
         // That it was not marked is not sure.
-        state.is_dirty = true;
+        (state.is_dirty, state.has_ended) = (true, true);
     }
 
-    /// The run has ended, and leaves so many marks. Told with the next commit, which is that of its outcome.
+    /// The run has ended, and leaves so many marks.
     pub(crate) fn end(&self, offset: u64, left: u32) {
         let mut state = self.state();
-        state.handover.end(offset, left);
-        state.is_dirty = true;
+        if state.handover.end(offset, left) {
+            (state.is_dirty, state.has_ended) = (true, true);
+        }
+    }
+
+    /// What to commit if marks were taken away; the group is then taken for told, until [`Self::not_told`] says otherwise.
+    pub(crate) fn ended(&self) -> Option<(u64, String)> {
+        let mut state = self.state();
+        if state.is_over || !std::mem::take(&mut state.has_ended) {
+            return None;
+        }
+        state.point(false)
+    }
+
+    pub(crate) fn not_told(&self) {
+        self.state().has_ended = true;
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.state().is_dirty
     }
 
     /// What to commit if there is news; it is then taken for committed, until [`Self::not_committed`] says otherwise.
     pub(crate) fn news(&self) -> Option<(u64, String)> {
         let mut state = self.state();
-        if !std::mem::take(&mut state.is_dirty) {
+        if state.is_over || !std::mem::take(&mut state.is_dirty) {
             return None;
         }
         state.point(false)
@@ -472,6 +492,7 @@ mod tests {
         assert_eq!(partition.close(true), Some((6, "dlq1;clean".to_owned())));
         assert!(partition.done(two.sequence).is_err());
         assert_eq!(partition.close(true), None, "it is given up once");
+        assert_eq!(partition.news(), None, "nothing is said after the last word");
     }
 
     #[test]

@@ -12,18 +12,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dlq_core::{TransportError, TransportErrorKind};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::blocked::{Watch, is_of_a_topic};
+use crate::commits::commit_news;
 use crate::consumer::Start;
 use crate::error::is_refusal;
 use crate::gauges::Gauges;
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
-use crate::rebalance::{Hooks, add, give_up};
+use crate::rebalance::{Hooks, give_up};
 use crate::shared::{Phase, Shared};
 use crate::tail::{ANSWER, Tail};
 
@@ -296,24 +297,7 @@ impl Poller {
             return;
         }
         self.committed = Instant::now();
-        let mut list = TopicPartitionList::new();
-        let open = self.shared.all().into_iter().filter(|p| p.opening() == Opening::Open);
-        for partition in open {
-            if let Some(point) = partition.news() {
-                add(&mut list, &partition, point);
-            }
-        }
-        if list.count() == 0 {
-            return;
-        }
-        if let Err(error) = self.consumer.commit(&list, CommitMode::Async) {
-            tracing::warn!(%error, "offsets were not committed; they are committed again");
-            for element in list.elements() {
-                if let Some(partition) = self.shared.find(element.topic(), element.partition()) {
-                    partition.not_committed();
-                }
-            }
-        }
+        commit_news(&self.shared, &self.consumer);
     }
 
     /// Pauses what has enough in memory or in flight, and resumes what has room again.

@@ -5,13 +5,17 @@ use std::time::{Duration, Instant};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::blocked::Reason;
 use crate::identity::TopicIds;
 use crate::partition::Partition;
 use crate::shared::{Phase, Shared, lock};
+
+/// How long the last commit of partitions that go waits for the one before. The client sends it after that in any case,
+/// unless that one is sent again.
+const LAST: Duration = Duration::from_secs(5);
 
 /// What happens when partitions come and go. Called by the client on the thread that polls.
 pub(crate) struct Hooks {
@@ -64,21 +68,6 @@ impl ConsumerContext for Hooks {
             Rebalance::Assign(partitions) => self.assigned(partitions),
             Rebalance::Revoke(partitions) => self.revoked(consumer, partitions),
             Rebalance::Error(error) => tracing::warn!(%error, "a rebalance failed"),
-        }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        // One partition may be refused where others are not.
-        let mut why = result.clone().err();
-        for element in offsets.elements() {
-            let Err(error) = result.clone().and(element.error()) else { continue };
-            why.get_or_insert(error);
-            if let Some(partition) = self.shared.find(element.topic(), element.partition()) {
-                partition.not_committed();
-            }
-        }
-        if let Some(error) = why {
-            tracing::warn!(%error, "offsets were not committed; they are committed again");
         }
     }
 }
@@ -147,26 +136,28 @@ impl Hooks {
     }
 }
 
-/// The last commit of these partitions. What of them ends later counts no more.
+/// The last commit of these partitions, after the one that may be on its way. What of them ends later counts no more.
 pub(crate) fn give_up(
     consumer: &BaseConsumer<Hooks>,
     going: &[Arc<Partition>],
     is_clean: bool,
     is_lost: bool,
 ) {
+    // Of a lost assignment there is nothing to say: others have it already.
+    let turn = if is_lost { None } else { consumer.context().shared.commits.turn(LAST) };
     let mut last = TopicPartitionList::new();
     for partition in going {
         if let Some(point) = partition.close(is_clean) {
             add(&mut last, partition, point);
         }
     }
-    // Of a lost assignment there is nothing to say: others have it already.
     if is_lost || last.count() == 0 {
         return;
     }
     if let Err(error) = consumer.commit(&last, CommitMode::Sync) {
         tracing::warn!(%error, "the last offsets were not committed; records run again");
     }
+    drop(turn);
 }
 
 /// The client keeps the pause of a partition that it gives up. It is ended here, and not when the partition comes again: where

@@ -10,6 +10,7 @@ use dlq_core::{Delivery, LetterId, Origin, TransportError};
 use rdkafka::consumer::BaseConsumer;
 use tokio::sync::Notify;
 
+use crate::commits::Commits;
 use crate::partition::Partition;
 use crate::piece::Piece;
 use crate::rebalance::Hooks;
@@ -124,6 +125,7 @@ pub(crate) struct Shared {
     /// Suspects in hand, whose runs are marked.
     suspects: Mutex<HashMap<LetterId, Place>>,
     pub(crate) consumer: Mutex<Weak<BaseConsumer<Hooks>>>,
+    pub(crate) commits: Arc<Commits>,
     in_hand: AtomicUsize,
 }
 
@@ -142,6 +144,7 @@ impl Shared {
             partitions: Mutex::default(),
             suspects: Mutex::default(),
             consumer: Mutex::new(Weak::new()),
+            commits: Arc::default(),
             in_hand: AtomicUsize::new(0),
         }
     }

@@ -2,23 +2,26 @@
 //!
 //! A message is published to its subject, whoever keeps that: between domains that are connected, as those of a hub and its
 //! leaf nodes, also a stream of another one, whose confirmation may come first, or alone. So a confirmation counts when it
-//! is of the domain that answers for the context.
+//! is of the domain that answers for the context. A refusal does not say of which domain it is: there it counts when it is
+//! of the stream that was meant.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_nats::HeaderMap;
-use async_nats::jetstream::Context;
+use async_nats::Message;
+use async_nats::header::{self, HeaderMap};
 use async_nats::jetstream::context::traits::TimeoutProvider as _;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::publish::PublishAck;
+use async_nats::jetstream::{self, Context};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
+use crate::error::answer;
 use crate::patience::asked;
 
 /// For how long what the server has said is not asked again: started again it may have another domain.
@@ -46,7 +49,49 @@ struct Known {
 struct Answer {
     #[serde(default)]
     domain: String,
-    error: Option<async_nats::jetstream::Error>,
+    error: Option<jetstream::Error>,
+}
+
+/// What was said of a message that a stream is to keep.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// That it keeps it.
+    Kept { duplicate: bool },
+    /// That it does not, and why not; without that, that nobody does.
+    Refused(Option<jetstream::Error>),
+    /// Something, by somebody else.
+    Elsewhere,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Confirmation {
+    error: Option<jetstream::Error>,
+    #[serde(default)]
+    stream: String,
+    #[serde(default)]
+    seq: u64,
+    #[serde(default)]
+    duplicate: bool,
+    #[serde(default)]
+    domain: String,
+}
+
+impl Confirmation {
+    /// `None` when that is no word of JetStream's.
+    fn read(answer: &Message) -> Option<Self> {
+        match answer.status {
+            // Nobody takes it.
+            Some(_) => Some(Self::default()),
+            None => {
+                let said: Self = serde_json::from_slice(&answer.payload).ok()?;
+                (said.error.is_some() || !said.stream.is_empty()).then_some(said)
+            }
+        }
+    }
+
+    fn keeps(&self) -> bool {
+        self.error.is_none() && self.seq > 0
+    }
 }
 
 impl Known {
@@ -86,6 +131,32 @@ impl Home {
         is_ours
     }
 
+    /// Whether there are no other domains that could answer: those that are connected have names.
+    async fn is_alone(&self) -> bool {
+        if self.known().ours.is_none() {
+            self.ask().await;
+        }
+        self.known().is("")
+    }
+
+    /// What an answer says of a message that the stream of this name is to keep, or any.
+    pub(crate) async fn hears(&self, answer: &Message, stream: Option<&str>) -> Word {
+        let Some(said) = Confirmation::read(answer) else { return Word::Elsewhere };
+        if said.keeps() {
+            let is_ours = self.is(&said.domain).await;
+            return if is_ours {
+                Word::Kept { duplicate: said.duplicate }
+            } else {
+                Word::Elsewhere
+            };
+        }
+        let is_other = stream.is_some_and(|stream| stream != said.stream);
+        if is_other && !said.stream.is_empty() && !self.is_alone().await {
+            return Word::Elsewhere;
+        }
+        Word::Refused(said.error)
+    }
+
     async fn ask(&self) {
         let subject = format!("STREAM.INFO.{}", self.stream);
         let question = json!({});
@@ -105,10 +176,15 @@ impl Home {
         headers: HeaderMap,
         payload: Bytes,
     ) -> Result<PublishAck, PublishError> {
+        let meant = expected(&headers);
+        let stream = meant.as_deref();
         let message = PublishMessage::build().headers(headers.clone()).payload(payload.clone());
-        let ack = self.context.send_publish(subject.to_owned(), message).await?.await?;
-        if self.is(&ack.domain).await {
-            return Ok(ack);
+        match self.context.send_publish(subject.to_owned(), message).await?.await {
+            Ok(ack) if self.is(&ack.domain).await => return Ok(ack),
+            Err(error) if stream.is_none() || answer(&error).is_none() || self.is_alone().await => {
+                return Err(error);
+            }
+            _ => {}
         }
         // The client has heard the first one only: they are asked once more.
         let client = self.context.client();
@@ -121,17 +197,22 @@ impl Home {
         sent.await.map_err(|error| failed(error.to_string()))?;
         let heard = async {
             while let Some(answer) = answers.next().await {
-                if let Ok(ack) = serde_json::from_slice::<PublishAck>(&answer.payload)
-                    && ack.sequence > 0
-                    && self.is(&ack.domain).await
-                {
-                    return Some(ack);
-                }
+                return Some(match self.hears(&answer, stream).await {
+                    Word::Elsewhere => continue,
+                    Word::Kept { .. } => {
+                        let ack = serde_json::from_slice(&answer.payload);
+                        ack.map_err(|error| failed(error.to_string()))
+                    }
+                    Word::Refused(Some(why)) => {
+                        Err(PublishError::with_source(PublishErrorKind::Other, why))
+                    }
+                    Word::Refused(None) => Err(PublishError::new(PublishErrorKind::StreamNotFound)),
+                });
             }
             None
         };
         let heard = timeout(self.context.timeout(), heard).await.ok().flatten();
-        heard.ok_or_else(|| PublishError::new(PublishErrorKind::TimedOut))
+        heard.unwrap_or_else(|| Err(PublishError::new(PublishErrorKind::TimedOut)))
     }
 
     /// What to do about an answer that did not come, where one of another domain did.
@@ -153,5 +234,54 @@ impl Home {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The stream that a message is for, as it says.
+fn expected(headers: &HeaderMap) -> Option<String> {
+    let meant: &str = header::NATS_EXPECTED_STREAM.as_ref();
+    // By its text: to the client a name that it knows is another than the same that it was given.
+    let mut named = headers.iter().filter(|(name, _)| AsRef::<str>::as_ref(name) == meant);
+    named.find_map(|(_, values)| Some(values.first()?.as_str().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::{StatusCode, Subject};
+
+    use super::*;
+
+    fn answer(payload: &'static str, status: Option<StatusCode>) -> Message {
+        Message {
+            subject: Subject::from_static("_INBOX.x.0"),
+            reply: None,
+            payload: payload.into(),
+            headers: None,
+            status,
+            description: None,
+            length: 0,
+        }
+    }
+
+    #[test]
+    fn only_a_sequence_without_an_error_is_a_confirmation() {
+        let read = |payload| Confirmation::read(&answer(payload, None));
+        let kept = |payload| {
+            read(payload).filter(Confirmation::keeps).map(|said| (said.duplicate, said.domain))
+        };
+        let hub = r#"{"stream":"DLQ","domain":"hub","seq":7}"#;
+        assert_eq!(kept(hub), Some((false, "hub".to_owned())));
+        let known = r#"{"stream":"DLQ","seq":7,"duplicate": true}"#;
+        assert_eq!(kept(known), Some((true, String::new())));
+        let full = r#"{"error":{"code":503,"err_code":10077},"stream":"DLQ","seq":0}"#;
+        let with_both = r#"{"error":{"code":503,"err_code":10077},"seq":7}"#;
+        for none in [full, with_both, r#"{"stream":"DLQ","seq":0}"#] {
+            assert!(read(none).is_some() && kept(none).is_none(), "{none}");
+        }
+        for foreign in ["{}", "", "+OK"] {
+            assert!(read(foreign).is_none(), "{foreign}");
+        }
+        let nobody = answer(r#"{"seq":7}"#, Some(StatusCode::NO_RESPONDERS));
+        assert!(Confirmation::read(&nobody).is_some_and(|said| !said.keeps()));
     }
 }

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::context::traits::TimeoutProvider as _;
-use async_nats::{Client, Message, Subscriber};
+use async_nats::{Client, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::time::timeout;
 
-use crate::home::Home;
+use crate::home::{Home, Word};
 
 /// A message that a stream is to keep.
 #[derive(Debug)]
 pub(crate) struct Publication {
     pub(crate) subject: String,
+    /// The stream that is to keep it, as its headers say.
+    pub(crate) stream: String,
     pub(crate) headers: HeaderMap,
     pub(crate) payload: Bytes,
 }
@@ -30,10 +30,12 @@ pub(crate) struct Publication {
 pub(crate) enum Heard {
     /// Nothing, in time.
     Nothing,
-    /// That a stream of another domain keeps it, and of its own nothing.
+    /// Something by others, as a stream of another domain, and of its own nothing.
     Elsewhere,
-    /// That its stream does not keep it; or the client did not even send it.
+    /// That its stream does not keep it; or the client could not send it.
     Refused,
+    /// It was not to be sent any more.
+    Unsent,
     /// That its stream keeps it.
     Kept {
         /// Whether it did so before.
@@ -66,17 +68,26 @@ impl Inboxes {
         Self { client, home, patience, idle: Mutex::default() }
     }
 
-    /// Publishes all of them: what the server says of each.
+    /// Publishes all of them, each while it may be: what the server says of each.
     ///
     /// Cancel safe: each of them is then published or not, as where nothing is heard.
-    pub(crate) async fn publish(&self, all: Vec<Publication>) -> Vec<Heard> {
+    pub(crate) async fn publish(
+        &self,
+        all: Vec<Publication>,
+        may: impl Fn() -> bool,
+    ) -> Vec<Heard> {
         let mut heard = vec![Heard::Nothing; all.len()];
         let Ok(Some(mut inbox)) = timeout(self.patience, self.inbox()).await else { return heard };
         let first = inbox.next;
         inbox.next += all.len() as u64;
-        let mut unheard = 0;
+        let (mut unheard, mut streams) = (0, Vec::with_capacity(all.len()));
         for ((number, message), place) in (first..).zip(all).zip(&mut heard) {
-            let Publication { subject, headers, payload } = message;
+            let Publication { subject, stream, headers, payload } = message;
+            streams.push(stream);
+            if !may() {
+                *place = Heard::Unsent;
+                continue;
+            }
             let reply = format!("{}.{number}", inbox.name);
             let sent = self.client.publish_with_reply_and_headers(subject, reply, headers, payload);
             // It waits for a connection as well.
@@ -92,27 +103,35 @@ impl Inboxes {
             };
             let number = answer.subject.rsplit('.').next().and_then(|n| n.parse::<u64>().ok());
             let place = number.and_then(|number| usize::try_from(number.checked_sub(first)?).ok());
-            if let Some(place) = place.and_then(|place| heard.get_mut(place))
-                && matches!(place, Heard::Nothing | Heard::Elsewhere)
-            {
-                *place = match read(&answer) {
-                    // Its own may come yet.
-                    Some((_, domain)) if !self.home.is(&domain).await => Heard::Elsewhere,
-                    said => {
-                        unheard -= 1;
-                        said.map_or(Heard::Refused, |(duplicate, _)| Heard::Kept { duplicate })
-                    }
-                };
+            let Some((place, stream)) =
+                place.and_then(|place| Some((heard.get_mut(place)?, streams.get(place)?)))
+            else {
+                continue;
+            };
+            if !matches!(place, Heard::Nothing | Heard::Elsewhere) {
+                continue;
             }
+            *place = match self.home.hears(&answer, Some(stream)).await {
+                Word::Elsewhere => Heard::Elsewhere,
+                Word::Refused(_) => Heard::Refused,
+                Word::Kept { duplicate } => Heard::Kept { duplicate },
+            };
+            // Its own may come yet.
+            unheard -= usize::from(*place != Heard::Elsewhere);
         }
         self.idle().push(inbox);
         heard
     }
 
     /// The same, where some cannot be published: they count as refused.
-    pub(crate) async fn publish_some(&self, all: Vec<Option<Publication>>) -> Vec<Heard> {
+    pub(crate) async fn publish_some(
+        &self,
+        all: Vec<Option<Publication>>,
+        may: impl Fn() -> bool,
+    ) -> Vec<Heard> {
         let can: Vec<bool> = all.iter().map(Option::is_some).collect();
-        let mut heard = self.publish(all.into_iter().flatten().collect()).await.into_iter();
+        let heard = self.publish(all.into_iter().flatten().collect(), may).await;
+        let mut heard = heard.into_iter();
         let of = |can| if can { heard.next().unwrap_or(Heard::Nothing) } else { Heard::Refused };
         can.into_iter().map(of).collect()
     }
@@ -130,61 +149,5 @@ impl Inboxes {
         let name = self.client.new_inbox();
         let answers = self.client.subscribe(format!("{name}.*")).await.ok()?;
         Some(Inbox { name, answers, next: 0 })
-    }
-}
-
-#[derive(Deserialize)]
-struct Confirmation {
-    error: Option<IgnoredAny>,
-    seq: u64,
-    #[serde(default)]
-    duplicate: bool,
-    #[serde(default)]
-    domain: String,
-}
-
-/// Whether its stream kept it before, and in which domain that is; `None` when it does not.
-fn read(answer: &Message) -> Option<(bool, String)> {
-    match serde_json::from_slice::<Confirmation>(&answer.payload) {
-        Ok(Confirmation { error: None, seq: 1.., duplicate, domain })
-            if answer.status.is_none() =>
-        {
-            Some((duplicate, domain))
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use async_nats::{StatusCode, Subject};
-
-    use super::*;
-
-    fn answer(payload: &'static str, status: Option<StatusCode>) -> Message {
-        Message {
-            subject: Subject::from_static("_INBOX.x.0"),
-            reply: None,
-            payload: payload.into(),
-            headers: None,
-            status,
-            description: None,
-            length: 0,
-        }
-    }
-
-    #[test]
-    fn only_a_sequence_without_an_error_is_a_confirmation() {
-        let kept = |duplicate, domain: &str| Some((duplicate, domain.to_owned()));
-        let read = |payload| read(&answer(payload, None));
-        assert_eq!(read(r#"{"stream":"DLQ","domain":"hub","seq":7}"#), kept(false, "hub"));
-        assert_eq!(read(r#"{"stream":"DLQ","seq":7,"duplicate": true}"#), kept(true, ""));
-        let full = r#"{"error":{"code":503,"err_code":10077},"stream":"DLQ","seq":0}"#;
-        let with_both = r#"{"error":{},"seq":7}"#;
-        for none in [full, with_both, r#"{"stream":"DLQ","seq":0}"#, "{}", "", "+OK"] {
-            assert_eq!(read(none), None, "{none}");
-        }
-        let nobody = answer(r#"{"seq":7}"#, Some(StatusCode::NO_RESPONDERS));
-        assert_eq!(super::read(&nobody), None);
     }
 }

@@ -22,6 +22,7 @@
 //! use dlq_tower::handler::Handles;
 //!
 //! async fn consume(client: Client, handler: impl Handles) -> Result<(), BoxError> {
+//!     // It has the name of the handler: by that a letter that is sent back to its handler finds it.
 //!     let orders = NatsConsumer::new("ORDERS", "billing").with_filter("orders.>");
 //!     let consumer = Consumer::builder(orders.source(&client).await?)
 //!         .handler(handler)

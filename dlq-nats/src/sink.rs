@@ -91,7 +91,12 @@ impl NatsSink {
         lines.push(header::NATS_EXPECTED_STREAM.as_ref(), &self.config.name);
         let payload = letter.message.payload().cloned().unwrap_or_default();
         let fits = lines.len() + payload.len() <= most(&self.home.context.client());
-        Ok(fits.then(|| Publication { subject, headers: lines.into_map(), payload }))
+        Ok(fits.then(|| Publication {
+            subject,
+            stream: self.config.name.clone(),
+            headers: lines.into_map(),
+            payload,
+        }))
     }
 
     /// By itself: in parts where it has to be, to a stream that is made again where it has gone.
@@ -132,7 +137,7 @@ impl Sink for NatsSink {
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
         let whole = letters.iter().map(|letter| self.whole(letter));
         let whole = whole.collect::<Result<Vec<_>, _>>()?;
-        let heard = self.inboxes.publish_some(whole).await;
+        let heard = self.inboxes.publish_some(whole, || true).await;
         let mut written = Vec::with_capacity(letters.len());
         // Why it takes nothing now.
         let mut why: Option<String> = None;
@@ -143,7 +148,7 @@ impl Sink for NatsSink {
                 (Heard::Refused, Some(why)) => {
                     Err(StoreError::new(StoreErrorKind::Unavailable, WRITE).with_detail(&**why))
                 }
-                (Heard::Nothing | Heard::Elsewhere, _) => {
+                (Heard::Nothing | Heard::Elsewhere | Heard::Unsent, _) => {
                     let subject = self.describe(letter).subject;
                     Err(unheard(&self.home, &self.config, WRITE, &subject))
                 }

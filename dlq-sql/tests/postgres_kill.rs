@@ -255,10 +255,13 @@ fn only_what_was_in_flight_runs_again(server: &str) {
             let began = Instant::now();
             while !slots.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 assert!(began.elapsed() < PATIENCE, "it goes on for ever (seed {seed})");
-                // The leases of those who live last for an hour, those of the dead end now.
+                // The leases of those who live last for an hour, those of the dead end now. What the last
+                // statement of a dead one still holds waits for the next turn: whoever waits for many in an
+                // order of their own may be waited for.
                 let dead = killed.lock().unwrap().clone();
                 let end = "UPDATE dlq_events SET claim_until = now(), available_at = now() \
-                           WHERE claim_owner = ANY($1) AND claim_until > now()";
+                           WHERE ctid = ANY(ARRAY(SELECT ctid FROM dlq_events \
+                           WHERE claim_owner = ANY($1) AND claim_until > now() FOR UPDATE SKIP LOCKED))";
                 sqlx::query(end).bind(dead).execute(&mut conn).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

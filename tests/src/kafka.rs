@@ -1,6 +1,7 @@
 //! The consumer on Kafka, and how far its group has come.
 
 use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -36,7 +37,10 @@ pub fn consumer(bootstrap: &str) -> KafkaConsumer {
 
 /// The consumer group, seen from outside: who asks is no member.
 #[expect(missing_debug_implementations, reason = "the client has none")]
-pub struct Group(BaseConsumer);
+pub struct Group {
+    config: ClientConfig,
+    client: Mutex<BaseConsumer>,
+}
 
 impl Group {
     /// Asks these servers.
@@ -47,31 +51,27 @@ impl Group {
     pub fn at(bootstrap: &str) -> KafkaResult<Self> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", bootstrap).set("group.id", CONSUMER);
-        config.set("enable.auto.commit", "false").create().map(Self)
+        config.set("enable.auto.commit", "false");
+        Ok(Self { client: Mutex::new(config.create()?), config })
     }
 
-    /// Whether every message is done and none waits for a retry.
+    fn client(&self) -> MutexGuard<'_, BaseConsumer> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is left to do, messages and retries: where, and from when to when. `None` when every message is done.
     ///
     /// # Errors
     ///
     /// When the servers do not answer.
-    pub fn is_done(&self) -> KafkaResult<bool> {
-        let mut all = TopicPartitionList::new();
-        for topic in [TOPIC, RETRIES] {
-            all.add_partition_range(topic, 0, PARTITIONS - 1);
+    pub fn left(&self) -> KafkaResult<Option<String>> {
+        let mut client = self.client();
+        let left = left(&client);
+        if left.is_err() {
+            // A client that has once heard of fewer partitions than there are may go on to say so.
+            *client = self.config.create()?;
         }
-        // What is done first, then what there is: a retry is written before what it comes from is done.
-        for element in self.0.committed_offsets(all, ASKING)?.elements() {
-            let (low, high) =
-                self.0.fetch_watermarks(element.topic(), element.partition(), ASKING)?;
-            let Offset::Offset(position) = element.offset() else {
-                if low < high { return Ok(false) } else { continue }
-            };
-            if position < high {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        left
     }
 
     /// Whether nothing of it moves, each member having its partitions; and who they are.
@@ -80,9 +80,29 @@ impl Group {
     ///
     /// When the servers do not answer.
     pub fn standing(&self) -> KafkaResult<(bool, BTreeSet<String>)> {
-        let groups = self.0.fetch_group_list(Some(CONSUMER), ASKING)?;
+        let groups = self.client().fetch_group_list(Some(CONSUMER), ASKING)?;
         let Some(group) = groups.groups().first() else { return Ok(Default::default()) };
         let members = group.members().iter().map(|member| member.id().to_owned());
         Ok((group.state() == "Stable", members.collect()))
     }
+}
+
+fn left(client: &BaseConsumer) -> KafkaResult<Option<String>> {
+    let mut all = TopicPartitionList::new();
+    for topic in [TOPIC, RETRIES] {
+        all.add_partition_range(topic, 0, PARTITIONS - 1);
+    }
+    // What is done first, then what there is: a retry is written before what it comes from is done.
+    for element in client.committed_offsets(all, ASKING)?.elements() {
+        let (low, high) = client.fetch_watermarks(element.topic(), element.partition(), ASKING)?;
+        let position = match element.offset() {
+            Offset::Offset(position) => position,
+            _ => low,
+        };
+        if position < high {
+            let (topic, partition) = (element.topic(), element.partition());
+            return Ok(Some(format!("{topic}[{partition}] from {position} to {high}")));
+        }
+    }
+    Ok(None)
 }

@@ -24,3 +24,9 @@ pub const JOURNAL: &str = "journal";
 pub const STORE: &str = "dlq.db";
 /// Runs of a message that killed the process, after which it is not run any more.
 pub const MAX_CRASHES: u32 = 5;
+
+/// Logs what happens to standard error, for whoever looks why a test has failed.
+pub fn log() {
+    let to = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    to.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+}

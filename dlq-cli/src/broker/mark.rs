@@ -26,15 +26,15 @@ impl Mark {
         }
     }
 
-    /// Why letters are not changed at a broker, and what to type instead.
+    /// Why a verb that keeps something does not work at a broker, and what to type instead.
     pub(crate) fn no_changes(marks: &[Self], shown: &str, verb: &str) -> CliError {
         match marks.first() {
             Some(mark) => CliError::refused(format!(
-                "`dlq {verb}` changes letters, and those of {shown} are kept in a store; use the store: dlq {verb} --from {}",
+                "`dlq {verb}` needs a store, and the letters of {shown} are kept in one; use the store: dlq {verb} --from {}",
                 mark.store
             )),
             None => CliError::refused(format!(
-                "`dlq {verb}` changes letters, and what a broker keeps only grows; ingest first: dlq ingest --once --from \
+                "`dlq {verb}` needs a store: what a broker keeps only grows; ingest first: dlq ingest --once --from \
                  {shown} --into sqlite://dlq.db, then: dlq {verb} --from sqlite://dlq.db"
             )),
         }

@@ -89,6 +89,9 @@ impl Replaying {
             return Ok(Err(exit_code(&report.skipped, 0)));
         }
         ask::confirm(&args.change, "replay", plan.letters)?;
+        if args.at_broker.again {
+            say!("if it is interrupted, however: the same command with --resume {id}");
+        }
         let bar = Progress::of(plan.letters, "letters");
         Ok(Ok(Self { bar, failures: Vec::new() }))
     }
@@ -129,11 +132,17 @@ impl Replaying {
         } else {
             document(out, id, &report, &self.failures)?;
         }
+        if self.failures.len() > SAID {
+            say!("{} more cannot be sent; -o json says why", self.failures.len() - SAID);
+        }
         if report.doubtful > 0 {
             say!(
                 "{} letters may have been sent twice: a replay died while it sent them, and their stream cannot be asked",
                 report.doubtful
             );
+        }
+        for note in &report.notes {
+            say!("note: {note}");
         }
         if !report.is_complete() {
             let how = if again {
@@ -165,6 +174,7 @@ fn document(
         "failed": report.failed,
         "left": report.left,
         "stopped": report.stopped.as_ref().map(|error| chain(error)),
+        "notes": report.notes,
         "failures": failures,
     }))
 }
@@ -193,6 +203,7 @@ fn show(out: &mut Output, plan: &ReplayPlan) -> Result<(), CliError> {
     if out.is_table() {
         if !plan.sample.is_empty() {
             out.table(&commands::table(&plan.sample))?;
+            commands::more(plan.letters, &plan.sample);
         }
         return Ok(());
     }

@@ -50,7 +50,7 @@ pub(crate) fn show_findings(
     }
     let wrong = findings.iter().filter(|finding| finding.severity > Severity::Note).count();
     if wrong > 0 {
-        say!("{wrong} findings at {shown}");
+        say!("{wrong} finding{} at {shown}", if wrong == 1 { "" } else { "s" });
         return Ok(ExitCode::from(PARTIAL));
     }
     say!("{shown} is as it should be");

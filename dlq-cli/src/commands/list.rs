@@ -52,6 +52,14 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says how many letters there are beside those that a table has.
+pub(crate) fn more(count: u64, shown: &[LetterSummary]) {
+    let more = count.saturating_sub(shown.len() as u64);
+    if more > 0 {
+        say!("and {more} more");
+    }
+}
+
 /// The table of letters that `list` and `peek` show.
 pub(crate) fn table(letters: &[LetterSummary]) -> Table {
     let mut table = Table::new(&[

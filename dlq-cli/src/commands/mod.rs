@@ -23,7 +23,7 @@ mod stats;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use check::show_findings;
 #[cfg(any(feature = "kafka", feature = "nats"))]
-pub(crate) use list::{short, table};
+pub(crate) use list::{more, short, table};
 
 use std::process::ExitCode;
 

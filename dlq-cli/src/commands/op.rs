@@ -36,7 +36,7 @@ pub(super) async fn run(
             } else {
                 context.out.document(&operation)?;
             }
-            Ok(replay::exit_code(&operation))
+            Ok(replay::exit_code(&operation, true))
         }
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
         OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
-use dlq_core::DeadLetters;
 use dlq_core::store::{ItemOutcome, Operation, OperationSpec, OperationState, Plan, Selection};
+use dlq_core::{DeadLetters, Status};
 
 use super::{Context, PARTIAL, list, op};
 use crate::ask;
@@ -51,10 +51,16 @@ pub(super) async fn run(
     ask::confirm(&args.change, "replay", plan.count)?;
     let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
     say!(
-        "operation {} has {} letters; running consumers take them, consumers that start later do too",
+        "operation {} has {} letters; consumers that run on this store take them, now or when they start",
         list::short(&operation.id),
         operation.progress.total
     );
+    let taken = plan.count.saturating_sub(operation.progress.total);
+    if taken > 0 {
+        say!(
+            "{taken} of those that matched were taken or changed meanwhile; who has them: dlq op list"
+        );
+    }
     if args.wait {
         operation = op::watch(store, operation.id).await?;
     } else {
@@ -65,16 +71,17 @@ pub(super) async fn run(
     } else {
         context.out.document(&operation)?;
     }
-    Ok(exit_code(&operation))
+    Ok(exit_code(&operation, args.wait))
 }
 
-/// 3 when letters were skipped or failed again, or the operation stopped before its end.
-pub(super) fn exit_code(operation: &Operation) -> ExitCode {
+/// 3 when letters were skipped or failed again, or the operation stopped before its end; or goes on, where that was waited for.
+pub(super) fn exit_code(operation: &Operation, is_waited_for: bool) -> ExitCode {
     let progress = &operation.progress;
     let failed = progress.with_outcome(ItemOutcome::Skipped)
         + progress.with_outcome(ItemOutcome::FailedAgain);
-    if failed > 0 || matches!(operation.state, OperationState::Stopped | OperationState::Cancelled)
-    {
+    let has_stopped =
+        matches!(operation.state, OperationState::Stopped | OperationState::Cancelled);
+    if failed > 0 || has_stopped || (is_waited_for && !operation.state.is_final()) {
         ExitCode::from(PARTIAL)
     } else {
         ExitCode::SUCCESS
@@ -86,6 +93,7 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
     if context.out.is_table() {
         if !plan.sample.is_empty() {
             context.out.table(&list::table(&plan.sample))?;
+            list::more(plan.count, &plan.sample);
         }
         say!("dry run: nothing was changed");
     } else {
@@ -102,6 +110,14 @@ fn explain(plan: &Plan, verb: &str) {
         say!("{} of them were replayed too often and {verb} quarantined instead", plan.past_cap);
     }
     for (status, count) in &plan.ineligible {
-        say!("{count} more match but are {status} and stay as they are");
+        match status {
+            Status::Pending => {
+                say!("{count} more match and are held by another operation: dlq op list");
+            }
+            Status::Sent => say!(
+                "{count} more match but are sent and stay as they are; to send them once more: dlq mark pending --status sent"
+            ),
+            _ => say!("{count} more match but are {status} and stay as they are"),
+        }
     }
 }

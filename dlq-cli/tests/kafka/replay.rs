@@ -33,7 +33,10 @@ async fn sent_once_however_often_it_is_asked() {
     assert_eq!(bench.run(&["count", "--status", "sent"]).ok().out, "30\n");
 
     let again = [&TO_ORIGIN[..], &["--again", "--limit", "5", "--keep-partition"]].concat();
-    assert_eq!(bench.run(&again).ok().json()["sent"], 5);
+    let ran = bench.run(&again).ok();
+    assert_eq!(ran.json()["sent"], 5);
+    let resume = format!("--resume {}", ran.json()["operation"].as_str().unwrap());
+    assert!(ran.err.contains(&resume), "it is known before it is killed: {}", ran.err);
     let after = bench.records("once");
     assert_eq!(after.len(), 65);
     assert!(before.iter().all(|record| after.contains(record)));

@@ -26,7 +26,7 @@ async fn what_is_wrong_is_said_with_exit_code_3() {
     for text in ["warning: consumer `", "unfinished claims is 2, the first since", "wanted: none"] {
         assert!(ran.out.contains(text), "{text} is not in\n{}", ran.out);
     }
-    assert!(ran.err.contains("1 findings at postgres://"), "{}", ran.err);
+    assert!(ran.err.contains("1 finding at postgres://"), "{}", ran.err);
     bench.run(&["mark", "pending", "--status", "replaying", "--consumer", CONSUMER, "--yes"]).ok();
     bench.run(&["check", "--overdue", "1ms"]).ok();
 

@@ -17,7 +17,7 @@ async fn watching_can_be_ended_and_the_operation_goes_on() {
         if let Some(signal) = signal {
             watch.signal(signal);
             let ran = watch.end();
-            assert_eq!(ran.code, 0, "{}", ran.err);
+            assert_eq!(ran.code, 3, "what was waited for has not come: {}", ran.err);
             assert!(ran.err.contains("the operation goes on"), "{}", ran.err);
             assert!(ran.out.contains("paused: 0 of 3"), "{}", ran.out);
         } else {
@@ -28,6 +28,15 @@ async fn watching_can_be_ended_and_the_operation_goes_on() {
         let operation = bench.store.operation(id).await.unwrap().unwrap();
         assert_eq!(operation.state, OperationState::Running);
     }
+}
+
+/// What another operation has is told from what cannot be sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_another_operation_has_are_said_to_be_held() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    bench.run(&["replay", "--all", "--yes"]).ok();
+    let ran = bench.run(&["replay", "--all", "--yes"]).ok();
+    assert!(ran.err.contains("3 more match and are held by another operation"), "{}", ran.err);
 }
 
 /// The first digits of an id are enough, as everywhere; what begins none is said.

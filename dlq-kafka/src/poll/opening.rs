@@ -7,16 +7,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dlq_core::{TransportError, TransportErrorKind};
-use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{ASKING, Poller};
+use crate::commits::{Committed, commit};
 use crate::consumer::Start;
 use crate::gauges::anew;
 use crate::latest;
 use crate::partition::{Opening, Partition};
-use crate::rebalance::add;
 use crate::shared::lock;
 
 /// How long it is waited until partitions are taken over again.
@@ -103,23 +103,23 @@ impl Poller {
         self.compared = 0;
         self.compare();
         closed.retain(|partition| !partition.is_gone());
-        let mut list = TopicPartitionList::new();
-        closed.retain(|partition| match partition.point(false) {
-            Some(point) => {
-                add(&mut list, partition, point);
-                true
-            }
-            None => false,
+        let Some(turn) = self.shared.commits.turn(Duration::ZERO) else { return };
+        let points = closed.into_iter().filter_map(|partition| {
+            let point = partition.point(false)?;
+            Some((partition, point))
         });
-        if closed.is_empty() {
+        let points: Vec<_> = points.collect();
+        if points.is_empty() {
             return;
         }
-        if let Err(error) = self.consumer.commit(&list, CommitMode::Sync) {
-            return self.not_opened("take over partitions", error);
-        }
-        self.refused = None;
-        for partition in &closed {
+        let Committed { done, mut refused } = commit(&self.consumer, points);
+        drop(turn);
+        for partition in &done {
             partition.opened();
+        }
+        match refused.pop() {
+            Some((_, error)) => self.not_opened("take over partitions", error),
+            None => self.refused = None,
         }
         for piece in std::mem::take(&mut self.early) {
             if piece.partition.opening() == Opening::Open {

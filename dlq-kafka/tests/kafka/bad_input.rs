@@ -12,13 +12,13 @@ use dlq_core::{
     TransportError, TransportErrorKind,
 };
 use dlq_kafka::dialect::UNREADABLE_HEADERS;
-use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
+use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSource, Ladder};
 use dlq_testkit::fixtures::letter;
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
@@ -311,6 +311,63 @@ async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("allow `Read`"), "{error}");
     allow_only(&place.running(), GROUP, &group, READ);
+    place.publish([3]).await;
+    came(&mut source, 3).await;
+}
+
+/// With no record after it that would be committed anyway.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_commit_that_is_refused_is_made_again() {
+    if !available() {
+        return;
+    }
+    let place = Place::at(Arc::new(Mutex::new(guarded())), "refused", 1).await;
+    let mut source = consumer(&place).source().await.unwrap();
+    place.publish([1]).await;
+    let (_, settle) = next(&mut source).await;
+    allow_only(&place.running(), TOPIC, &place.topic, DESCRIBE);
+    told(&mut source, &format!("topic `{}` may not be read", place.topic)).await;
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let now = || tokio::task::block_in_place(|| committed(&place));
+    assert_eq!(now(), Offset::Offset(0), "it is refused");
+    allow_only(&place.running(), TOPIC, &place.topic, READ);
+    let again = async {
+        while now() != Offset::Offset(1) {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, again).await.expect("what is done is committed");
+}
+
+/// The broker refuses what would be committed of one topic, and takes the rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_a_topic_that_may_not_be_committed_keeps_no_other_from_opening() {
+    if !available() {
+        return;
+    }
+    let place = Place::at(Arc::new(Mutex::new(guarded())), "beside", 1).await;
+    let closed = format!("{}.closed", place.topic);
+    place.create(&closed, 1, &[]).await;
+    let consumer = consumer(&place).with_topic(&closed);
+    let mut source = consumer.source().await.unwrap();
+    place.publish([1]).await;
+    place.send(&closed, b"2", &[]).await;
+    for _ in 0..2 {
+        let _ = handle(&mut source).await;
+    }
+    source.close().await;
+    allow_only(&place.running(), TOPIC, &closed, DESCRIBE);
+    // Until the rule is in force.
+    let client: BaseConsumer = place.config().set("group.id", "other").create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&closed, 0, Offset::Offset(1)).unwrap();
+    let is_refused =
+        async || tokio::task::block_in_place(|| client.commit(&list, CommitMode::Sync)).is_err();
+    while !is_refused().await {
+        sleep(Duration::from_millis(20)).await;
+    }
+    let mut source = consumer.source().await.unwrap();
     place.publish([3]).await;
     came(&mut source, 3).await;
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::{CrashMarks, Disposition, Settle, Source, TransportErrorKind};
+use dlq_core::{CrashMarks, Delivery, Disposition, Settle, Source, TransportErrorKind};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED};
+use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED, KafkaSource};
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
@@ -162,6 +162,53 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     assert_eq!(marks.begin(one.death("billing").letter).await.unwrap(), 1, "it never ended");
     settle.settle(DONE).await.unwrap();
     until_committed(&place, 1, "dlq1;open;deaths=4;until=1000").await;
+}
+
+/// The next run may kill the process, and only that is to be blamed for it. Nothing is committed by the clock here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_that_a_run_alone_has_ended_is_told_before_another_begins() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("marks-told", 2).await;
+    let billing = place.billing().with_commit_interval(Duration::from_secs(3_600));
+    for partition in [0, 0, 1] {
+        let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
+        place.producer().send(record.payload("1"), PATIENCE).await.unwrap();
+    }
+    let all = async |source: &mut KafkaSource| {
+        let mut of = [const { Vec::new() }; 2];
+        for _ in 0..3 {
+            let next = next(source).await;
+            of[next.0.origin().partition().unwrap() as usize].push(next);
+        }
+        of.map(Vec::into_iter)
+    };
+    for _ in 0..2 {
+        let mut source = billing.source().await.unwrap();
+        drop(all(&mut source).await);
+    }
+    let mut source = billing.source().await.unwrap();
+    let marks = source.crash_marks();
+    let [mut zero, mut one] = all(&mut source).await;
+    let letter = |delivery: &Delivery| delivery.death("billing").letter;
+    let has_marks = |partition| committed_of(&place, partition).unwrap().1.contains("marks=");
+
+    let (suspect, settle) = zero.next().unwrap();
+    assert_eq!(suspect.deliveries(), 3);
+    assert_eq!(marks.begin(letter(&suspect)).await.unwrap(), 0);
+    assert!(has_marks(0));
+    settle.settle(DONE).await.unwrap();
+    marks.end(letter(&suspect), 0).await.unwrap();
+    assert!(!has_marks(0), "whatever comes next has not killed it");
+
+    let (suspect, settle) = one.next().unwrap();
+    assert_eq!(marks.begin(letter(&suspect)).await.unwrap(), 0);
+    settle.settle(DONE).await.unwrap();
+    assert!(has_marks(1), "who wrote the mark was cut off before it was ended");
+    let (suspect, _settle) = zero.next().unwrap();
+    assert_eq!(marks.begin(letter(&suspect)).await.unwrap(), 0);
+    assert_eq!([0, 1].map(has_marks), [true, false]);
 }
 
 /// One process has 20 records in hand when another joins. `moves` says whether a partition of one that stays is lost.

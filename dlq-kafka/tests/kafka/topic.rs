@@ -54,19 +54,25 @@ pub(crate) async fn alter(
     value: &str,
 ) {
     let of = ResourceSpecifier::Topic(topic);
-    let new = AlterConfig::new(of).set(setting, value);
-    let altered = admin.alter_configs([&new], &AdminOptions::new()).await.unwrap();
-    altered.into_iter().next().unwrap().unwrap();
-    let in_force = async {
-        loop {
-            let found = admin.describe_configs([&of], &AdminOptions::new()).await.unwrap();
-            let found = found.into_iter().next().unwrap().unwrap();
-            if found.get(setting).unwrap().value.as_deref() == Some(value) {
-                break;
+    // A broker says what it has heard before it goes by it, and goes by it before it hears of the next.
+    let next = ("file.delete.delay.ms", "60001");
+    for also in [None, Some(next)] {
+        let new = AlterConfig::new(of).set(setting, value);
+        let new = also.iter().fold(new, |new, (name, value)| new.set(name, value));
+        let altered = admin.alter_configs([&new], &AdminOptions::new()).await.unwrap();
+        altered.into_iter().next().unwrap().unwrap();
+        let (name, value) = also.unwrap_or((setting, value));
+        let is_heard = async {
+            loop {
+                let found = admin.describe_configs([&of], &AdminOptions::new()).await.unwrap();
+                let found = found.into_iter().next().unwrap().unwrap();
+                if found.get(name).unwrap().value.as_deref() == Some(value) {
+                    break;
+                }
             }
-        }
-    };
-    tokio::time::timeout(PATIENCE, in_force).await.expect("the setting is in force");
+        };
+        tokio::time::timeout(PATIENCE, is_heard).await.expect("the setting is heard of");
+    }
 }
 
 /// Returns when every transaction in a topic has ended for who reads what was committed, a moment after its producer was

@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How a server says that it has no JetStream, or the account has none.
 const OFF: [ErrorCode; 2] =
     [ErrorCode::JETSTREAM_NOT_ENABLED, ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT];
-/// How often is looked whether a router is pulling, and in which pause.
-const LOOKS: usize = 5;
-const PAUSE: Duration = Duration::from_millis(300);
+/// How often is looked whether somebody is pulling, and in which pause.
+pub(super) const LOOKS: usize = 5;
+pub(super) const PAUSE: Duration = Duration::from_millis(300);
 
 impl Deployment {
     /// Looks at what is there, and tells what is not as it should be, the worst first. Nothing is written.
@@ -402,6 +402,6 @@ impl Look<'_> {
 }
 
 fn missing(severity: Severity, subject: &str) -> Finding {
-    let advice = "it is created when a process opens it, if the user may do so, or by `create`";
+    let advice = "it is created when a process opens it, if the user may do so";
     Finding::new(severity, subject, "existence").found("missing", "there").advice(advice)
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::{Info, Stream};
+use async_nats::jetstream::{Context, consumer};
 use dlq_core::Timestamp;
 use dlq_core::policy::duration::format as time;
 use futures_util::TryStreamExt as _;
 
+use super::look::{LOOKS, PAUSE};
 use super::rules::{Facts, consumer_name, stream_name, timestamp};
 use super::{Finding, Severity};
 use crate::names;
@@ -40,7 +41,46 @@ pub(super) async fn look(
         let records = info.state.messages.saturating_sub(count);
         parts(&retries.name, &aside, count, records, facts.now.since(oldest))
     });
-    late.chain(parts).collect()
+    let unheard = unheard(&stream, facts.now).await;
+    let unheard = unheard.into_iter().map(|(name, due)| deserted(&retries.name, &name, due));
+    late.chain(parts).chain(unheard).collect()
+}
+
+/// Consumers whose records are due while nobody asks for them, and how many these are.
+async fn unheard(stream: &Stream<()>, now: Timestamp) -> BTreeMap<String, u64> {
+    let due = |found: &consumer::Info| found.num_pending + found.num_ack_pending as u64;
+    let is_unheard = |found: &consumer::Info| {
+        let last = found.delivered.last_active.map_or(Timestamp::EPOCH, timestamp);
+        // What is in hand of one that died is in hand for ever, if nobody asks.
+        let is_idle = found.num_ack_pending == 0 || now.since(last) > found.config.ack_wait * 2;
+        due(found) > 0 && found.num_waiting == 0 && is_idle
+    };
+    let look = async || -> BTreeMap<String, u64> {
+        let found: Result<Vec<_>, _> = stream.consumers().try_collect().await;
+        let found = found.unwrap_or_default().into_iter().filter(is_unheard);
+        found.map(|found| (found.name.clone(), due(&found))).collect()
+    };
+    let mut unheard = look().await;
+    for _ in 1..LOOKS {
+        if unheard.is_empty() {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        let still = look().await;
+        unheard.retain(|name, _| still.contains_key(name));
+    }
+    unheard
+}
+
+fn deserted(stream: &str, consumer: &str, due: u64) -> Finding {
+    let name = names::text(consumer).unwrap_or_else(|| consumer.to_owned());
+    let advice = format!(
+        "no process reads as `{name}`; start one. If the consumer has another name now, run one under the old name until \
+         these are done"
+    );
+    Finding::new(Warning, &consumer_name(consumer, stream), "num_waiting")
+        .found(format!("0, while {due} records are due"), "a process that asks for them")
+        .advice(advice)
 }
 
 /// Records of one consumer that the server keeps beyond their time.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::StoreError;
 use futures_util::stream::{BoxStream, SelectAll};
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use tokio::time::timeout;
 
 use crate::publish::unwritable;
@@ -19,13 +19,21 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// and those between them to the other.
 pub(super) struct Handout<T> {
     operation: &'static str,
-    requests: SelectAll<BoxStream<'static, Result<(u64, T), StoreError>>>,
+    requests: SelectAll<BoxStream<'static, Result<Came<T>, StoreError>>>,
     /// What has come and is not the next.
     early: BTreeMap<u64, T>,
     /// The number of the last that was the next.
     pub(super) last: u64,
     /// How many may still come to what was asked for.
     pub(super) due: usize,
+}
+
+/// What comes of a request.
+enum Came<T> {
+    /// What was handed out, and its number.
+    One(u64, T),
+    /// Its end: so many of those that were asked for do not come.
+    End(usize),
 }
 
 /// What comes next.
@@ -50,7 +58,17 @@ impl<T: 'static> Handout<T> {
         request: impl Stream<Item = Result<(u64, T), StoreError>> + Send + 'static,
     ) {
         self.due += most;
-        self.requests.push(request.boxed());
+        let came = stream::unfold(Some((Box::pin(request), most)), async |request| {
+            let (mut request, left) = request?;
+            Some(match request.next().await {
+                Some(Ok((number, one))) => {
+                    (Ok(Came::One(number, one)), Some((request, left.saturating_sub(1))))
+                }
+                Some(Err(error)) => (Err(error), Some((request, left))),
+                None => (Ok(Came::End(left)), None),
+            })
+        });
+        self.requests.push(came.boxed());
     }
 
     /// Whether nothing was asked for of which the end has not been seen.
@@ -86,9 +104,16 @@ impl<T: 'static> Handout<T> {
                 self.due = 0;
                 return Ok(Next::Nothing);
             };
-            let (number, message) = came?;
-            self.due = self.due.saturating_sub(1);
-            self.early.insert(number, message);
+            match came? {
+                Came::One(number, message) => {
+                    self.due = self.due.saturating_sub(1);
+                    // A server that makes its consumer anew counts from 1 again.
+                    if number <= self.last || self.early.insert(number, message).is_some() {
+                        return Ok(Next::Lost);
+                    }
+                }
+                Came::End(left) => self.due = self.due.saturating_sub(left),
+            }
         }
     }
 }
@@ -96,7 +121,6 @@ impl<T: 'static> Handout<T> {
 #[cfg(test)]
 mod tests {
     use dlq_core::StoreErrorKind;
-    use futures_util::stream;
 
     use super::*;
 
@@ -145,6 +169,30 @@ mod tests {
         handout.add(3, stream::pending());
         let error = handout.next(PATIENCE).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "the server is silent");
+    }
+
+    #[tokio::test]
+    async fn a_consumer_that_counts_anew_is_noticed() {
+        let mut handout = Handout::new("read");
+        handout.add(2, handed(&[1, 2]));
+        for number in 1..=2 {
+            assert_eq!(next(&mut handout).await, Next::This(number * 10));
+        }
+        // 3 is another message than it was before.
+        handout.add(3, handed(&[1, 2, 3]));
+        assert_eq!(next(&mut handout).await, Next::Lost);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_come_of_a_request_that_has_ended_is_not_due() {
+        let mut handout = Handout::new("read");
+        handout.add(100, handed(&[1, 2]));
+        handout.add(100, handed(&[3]).chain(stream::pending()));
+        for number in 1..=3 {
+            assert_eq!(next(&mut handout).await, Next::This(number * 10));
+        }
+        assert!(timeout(Duration::from_millis(10), handout.next(PATIENCE)).await.is_err());
+        assert_eq!(handout.due, 99);
     }
 
     #[tokio::test]

@@ -184,11 +184,7 @@ pub(super) struct Said {
 }
 
 /// Reads the whole bucket.
-pub(super) async fn read(
-    context: &Context,
-    bucket: &str,
-    batch: usize,
-) -> Result<Said, StoreError> {
+pub(super) async fn read(context: &Context, bucket: &str) -> Result<Said, StoreError> {
     let prefix = format!("$KV.{bucket}.");
     let scan = Scan {
         operation: OPERATION,
@@ -196,7 +192,7 @@ pub(super) async fn read(
         subject: format!("{prefix}>"),
         from: DeliverPolicy::LastPerSubject,
         headers_only: false,
-        batch,
+        to: None,
         follow: false,
     };
     let mut records = scan.run(context.clone());

@@ -9,7 +9,7 @@ use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, Stor
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::ledger::Marks;
-use super::scan::{Scan, Scanned, batch_of};
+use super::scan::{Scan, Scanned};
 use super::snapshot::{Row, Seen, Snapshot};
 use super::stored::{NONE, payload, unless_damaged};
 use super::{NatsLetters, StoredLetter, ledger};
@@ -31,7 +31,7 @@ impl Letters for NatsLetters {
         let snapshot = self.snapshot().await?;
         let mut rows: Vec<_> = ids.iter().filter_map(|id| snapshot.letters.get(id)).collect();
         rows.sort_unstable_by_key(|row| row.place);
-        let found = self.whole(&rows, snapshot.batch).map_ok(|(_, letter)| letter.into_owned());
+        let found = self.whole(&rows).map_ok(|(_, letter)| letter.into_owned());
         let found: Vec<_> = found.map_ok(|letter| (letter.id, letter)).try_collect().await?;
         let mut found: HashMap<_, _> = found.into_iter().collect();
         Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
@@ -94,7 +94,7 @@ impl NatsLetters {
         let snapshot = self.snapshot().await?;
         let mut rows: Vec<_> = snapshot.letters.matching(filter).collect();
         rows.sort_unstable_by_key(|row| row.place);
-        let letters = self.whole(&rows, snapshot.batch).map_ok(|(sequence, letter)| {
+        let letters = self.whole(&rows).map_ok(|(sequence, letter)| {
             let letter = letter.into_owned();
             StoredLetter { letter, sequence }
         });
@@ -108,7 +108,6 @@ impl NatsLetters {
     pub(super) fn whole<'a>(
         &self,
         rows: &[&'a Row],
-        batch: usize,
     ) -> impl Stream<Item = Result<(u64, Cow<'a, DeadLetter>), StoreError>> + Send + use<'a> {
         let (kept, rows): (Vec<&Row>, Vec<&Row>) =
             rows.iter().partition(|row| row.whole().is_some());
@@ -117,8 +116,7 @@ impl NatsLetters {
             .filter_map(|row| row.whole().map(|letter| Ok((row.place, Cow::Borrowed(letter)))));
         let first = rows.first().map_or(0, |row| row.place);
         let last = rows.last().map_or(0, |row| row.place);
-        let range = usize::try_from(last - first + 1).unwrap_or(batch);
-        let scan = self.messages(batch.min(range), first, false);
+        let scan = self.messages(first, Some(last), false);
         let begin = (self.context.clone(), scan, rows.into_iter().peekable());
         let read = stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
             while rows.peek().is_some() {
@@ -160,23 +158,23 @@ impl NatsLetters {
     }
 
     async fn scan(&self, sequence: u64, follow: bool) -> Result<LetterScan, StoreError> {
-        let info = self.info().await?;
-        Ok(self.scan_of(batch_of(&info.state), sequence, follow))
+        self.info().await?;
+        Ok(self.scan_of(sequence, follow))
     }
 
-    fn scan_of(&self, batch: usize, sequence: u64, follow: bool) -> LetterScan {
-        let messages = self.messages(batch, sequence, follow);
+    fn scan_of(&self, sequence: u64, follow: bool) -> LetterScan {
+        let messages = self.messages(sequence, None, follow);
         LetterScan { letters: self.clone(), messages, next: None }
     }
 
-    fn messages(&self, batch: usize, sequence: u64, follow: bool) -> Scanned {
+    fn messages(&self, sequence: u64, to: Option<u64>, follow: bool) -> Scanned {
         let scan = Scan {
             operation: READING,
             stream: self.stream.name.clone(),
             subject: format!("{}.>", self.stream.prefix),
             from: DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) },
             headers_only: false,
-            batch,
+            to,
             follow,
         };
         scan.run(self.context.clone())
@@ -226,9 +224,7 @@ impl NatsLetters {
         };
         if snapshot.marked != marked {
             let marks = match &ledger {
-                Some(info) => {
-                    ledger::read(&self.context, &self.ledger, batch_of(&info.state)).await?.marks
-                }
+                Some(_) => ledger::read(&self.context, &self.ledger).await?.marks,
                 None => Marks::new(),
             };
             Arc::make_mut(&mut snapshot).mark(marked, marks);
@@ -238,8 +234,8 @@ impl NatsLetters {
     }
 
     async fn collapsed(&self, info: &Info) -> Result<Snapshot, StoreError> {
-        let mut snapshot = Snapshot::new(Seen::of(info), batch_of(&info.state));
-        let scan = self.scan_of(snapshot.batch, 1, false);
+        let mut snapshot = Snapshot::new(Seen::of(info));
+        let scan = self.scan_of(1, false);
         self.read_on(scan, &mut snapshot).await?;
         Ok(snapshot)
     }
@@ -258,8 +254,7 @@ impl NatsLetters {
             }
         }
         let Some(last) = snapshot.last else { return Ok(false) };
-        snapshot.batch = batch_of(&info.state);
-        let mut scan = self.scan_of(snapshot.batch, last.0, false);
+        let mut scan = self.scan_of(last.0, false);
         let again = scan.next().await?;
         if again.map(|again| (again.sequence, again.letter.death())) != Some(last) {
             return Ok(false);

@@ -1,9 +1,9 @@
+use std::future::ready;
 use std::pin::Pin;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::{Batch, Config};
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy};
-use async_nats::jetstream::stream::State;
 use async_nats::jetstream::{Context, Message};
 use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::{Stream, StreamExt, stream};
@@ -15,15 +15,21 @@ use crate::leader::{self, Kept, Which};
 use crate::place::{Place, handed};
 use crate::publish::unwritable;
 
-/// At most so many messages, or about so many bytes, are asked for at once; twice as many may be on their way.
-const MESSAGES: u64 = 1_000;
-const BYTES: u64 = 16 * 1024 * 1024;
+/// At most so many messages and bytes are asked for at once, of several scans so many bytes each; twice as many may be on
+/// their way. A server gives a client up for which 64 MiB wait, and what it says of anything else comes after them.
+const MESSAGES: usize = 1_000;
+const BYTES: usize = 8 * 1024 * 1024;
+const OF_SEVERAL: usize = 1024 * 1024;
+/// What the server counts of a message besides what its largest may have: subjects.
+const SUBJECTS: usize = 16 * 1024;
 /// How long the server may take for the next of them.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a reader at the end waits until it looks whether its consumer is still there.
 const WATCH: Duration = Duration::from_secs(5);
 /// Between two looks at a server that is behind.
 const PAUSE: Duration = Duration::from_millis(500);
+/// By this a consumer is known that only looks.
+pub(crate) const SCANS: &str = "dlq reads what is there";
 /// What nobody reads from any more is removed by the server.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -35,20 +41,14 @@ pub(crate) struct Scan {
     pub(crate) subject: String,
     pub(crate) from: DeliverPolicy,
     pub(crate) headers_only: bool,
-    /// How many messages are asked for at once.
-    pub(crate) batch: usize,
+    /// The last sequence that is wanted, of one of several that run at once.
+    pub(crate) to: Option<u64>,
     /// Whether it goes on with what comes later.
     pub(crate) follow: bool,
 }
 
 /// Messages of a stream. The next of them may be awaited in pieces: what is dropped is the waiting, not the message.
 pub(crate) type Scanned = Pin<Box<dyn Stream<Item = Result<(Message, Place), StoreError>> + Send>>;
-
-/// How many messages of a stream are asked for at once.
-pub(crate) fn batch_of(state: &State) -> usize {
-    let size = state.bytes.checked_div(state.messages).unwrap_or(0).max(1);
-    usize::try_from((BYTES / size).clamp(1, MESSAGES)).unwrap_or(1)
-}
 
 impl Scan {
     /// Reads by a consumer that is gone soon after the last message was read. A scan that follows goes on after an
@@ -80,6 +80,12 @@ impl Scan {
     }
 }
 
+/// Whether that is how the server ends what was asked for, since the next message goes beyond its bytes. The client says
+/// it by its words alone.
+fn is_full(error: &async_nats::Error) -> bool {
+    error.to_string().contains("Exceeds MaxBytes")
+}
+
 struct Reader {
     context: Context,
     scan: Scan,
@@ -104,6 +110,11 @@ impl Reader {
         loop {
             if !self.handout.is_over() {
                 match self.handout.next(PATIENCE).await? {
+                    // A server that has forgotten its consumer makes it anew.
+                    Next::This((_, place)) if place.sequence <= self.read => {
+                        self.lost();
+                        continue;
+                    }
                     Next::This((message, place)) => {
                         self.left = self.left.saturating_sub(1);
                         self.read = place.sequence;
@@ -127,20 +138,39 @@ impl Reader {
                 self.open().await?;
             }
             self.asked = Instant::now();
+            let (most, bytes) = self.most();
+            if most == 0 {
+                return Ok(None);
+            }
             let Some(consumer) = &self.consumer else { continue };
-            let most = self.scan.batch;
             let batch = if self.left > 0 {
-                consumer.fetch().max_messages(most).messages().await
+                consumer.fetch().max_messages(most).max_bytes(bytes).messages().await
             } else if self.scan.follow {
-                consumer.batch().max_messages(most).expires(WATCH).messages().await
+                let batch = consumer.batch().max_messages(most).max_bytes(bytes);
+                batch.expires(WATCH).messages().await
             } else if self.is_behind().await? {
                 self.consumer = None;
                 continue;
             } else {
                 return Ok(None);
             };
-            self.awaits(batch.map_err(|error| unwritable(operation, error))?);
+            self.awaits(most, batch.map_err(|error| unwritable(operation, error))?);
         }
+    }
+
+    /// How many messages are asked for next, and bytes: of one message at least.
+    fn most(&self) -> (usize, usize) {
+        let begun = match (self.read, self.scan.from) {
+            (0, DeliverPolicy::ByStartSequence { start_sequence }) => {
+                start_sequence.saturating_sub(1)
+            }
+            (read, _) => read,
+        };
+        let left = self.scan.to.map_or(u64::MAX, |to| to.saturating_sub(begun));
+        let left = usize::try_from(left).unwrap_or(usize::MAX).saturating_sub(self.handout.due);
+        let one = self.context.client().max_payload().saturating_add(SUBJECTS);
+        let bytes = if self.scan.to.is_some() { OF_SEVERAL } else { BYTES };
+        (left.min(MESSAGES), bytes.max(one))
     }
 
     async fn open(&mut self) -> Result<(), StoreError> {
@@ -154,6 +184,7 @@ impl Reader {
             filter_subject: self.scan.subject.clone(),
             headers_only: self.scan.headers_only,
             inactive_threshold: IDLE,
+            description: Some(SCANS.to_owned()),
             memory_storage: true,
             num_replicas: 1,
             ..Config::default()
@@ -166,10 +197,11 @@ impl Reader {
         Ok(())
     }
 
-    /// A batch that was asked for.
-    fn awaits(&mut self, batch: Batch) {
+    /// A batch that was asked for, of at most so many.
+    fn awaits(&mut self, most: usize, batch: Batch) {
         let operation = self.scan.operation;
-        let each = batch.map(move |message| {
+        let is_within = |message: &Result<_, _>| ready(!message.as_ref().is_err_and(is_full));
+        let each = batch.take_while(is_within).map(move |message| {
             let message = message.map_err(|error| unwritable(operation, error))?;
             let reply = message.reply.as_ref();
             let place = reply.and_then(|at| Some((handed(at)?, Place::read(at)?)));
@@ -179,20 +211,22 @@ impl Reader {
             })?;
             Ok((handed, (message, place)))
         });
-        self.handout.add(self.scan.batch, each);
+        self.handout.add(most, each);
     }
 
     /// Asks for the next batch when the first of this one has come, if there is more than that. If that fails, or the
     /// server may have forgotten the consumer, it is asked for when this one ends.
     async fn ask_ahead(&mut self) {
-        if self.handout.due < self.scan.batch
+        if self.handout.due < MESSAGES
             && self.left > self.handout.due as u64
             && self.asked.elapsed() <= IDLE / 2
+            && let (most @ 1.., bytes) = self.most()
             && let Some(consumer) = &self.consumer
         {
             self.asked = Instant::now();
-            if let Ok(batch) = consumer.fetch().max_messages(self.scan.batch).messages().await {
-                self.awaits(batch);
+            let batch = consumer.fetch().max_messages(most).max_bytes(bytes);
+            if let Ok(batch) = batch.messages().await {
+                self.awaits(most, batch);
             }
         }
     }

@@ -21,6 +21,8 @@ use crate::subjects::covers;
 use crate::wire;
 
 pub(super) const REPLAYING: &str = "send a dead letter back";
+/// Why a letter with a key is not sent.
+pub(super) const NO_HEADER: &str = "no header is known that carries it; say which (`--key-header`, `NatsLetters::with_key_header`)";
 
 /// Where letters are sent.
 #[derive(Clone, Debug)]
@@ -90,7 +92,7 @@ impl Shipment {
     pub(super) async fn send(&self, letter: &DeadLetter, sequence: u64) -> Result<(), Unsent> {
         let NatsTarget::Handler(stream) = &self.target else {
             let publish = async |is_short| {
-                let Publication { subject, headers, payload } =
+                let Publication { subject, headers, payload, .. } =
                     self.publication(letter, sequence, is_short)?;
                 Ok((self.home.publish(&subject, headers, payload).await, subject))
             };
@@ -142,6 +144,13 @@ impl Shipment {
         (id, replay)
     }
 
+    /// Whether no header carries its key.
+    pub(super) fn loses_key(&self, letter: &DeadLetter) -> bool {
+        let is_lost = |key: &[u8]| self.key_header.is_none() || !wire::is_text(key);
+        let is_message = !matches!(self.target, NatsTarget::Handler(_));
+        is_message && letter.message.key().is_some_and(|key| is_lost(key))
+    }
+
     /// As one message for the stream that it goes to; a short one does not say why it died.
     fn publication(
         &self,
@@ -163,11 +172,7 @@ impl Shipment {
         let mut headers = Cow::Borrowed(letter.message.headers());
         if let Some(key) = letter.message.key() {
             let name = self.key_header.as_ref().filter(|_| wire::is_text(key));
-            let name = name.ok_or_else(|| {
-                let text =
-                    "it has a key, and no header is known that carries it; say which (`with_key_header`, `--key-header`)";
-                refused(text.to_owned())
-            })?;
+            let name = name.ok_or_else(|| refused(format!("it has a key, and {NO_HEADER}")))?;
             headers.to_mut().append(name.clone(), key.clone());
         }
         let mut lines = wire::pack_ours(&headers, &ours);
@@ -175,6 +180,7 @@ impl Shipment {
         lines.push(header::NATS_MESSAGE_ID.as_ref(), &id);
         Ok(Publication {
             subject: self.subject_for(letter).into_owned(),
+            stream: stream.to_owned(),
             headers: lines.into_map(),
             payload: letter.message.payload().cloned().unwrap_or_default(),
         })

@@ -6,7 +6,6 @@ use dlq_core::{DeadLetter, Position, StoreError, Timestamp};
 
 use super::ledger::{self, CHUNK, SKEW, Said};
 use super::reading::READING;
-use super::scan::batch_of;
 use super::snapshot::Seen;
 use crate::buckets::stream_of;
 use crate::streams::find;
@@ -41,7 +40,7 @@ impl SentBack {
         let seen = ledger.as_ref().map(Seen::of);
         if seen != self.seen {
             self.said = match &ledger {
-                Some(info) => ledger::read(context, &self.bucket, batch_of(&info.state)).await?,
+                Some(_) => ledger::read(context, &self.bucket).await?,
                 None => Said::default(),
             };
             self.seen = seen;

@@ -37,8 +37,6 @@ pub(super) struct Snapshot {
     /// The state of the ledger, where there is one.
     pub(super) marked: Option<Seen>,
     pub(super) marks: Marks,
-    /// How many messages of the stream are asked for at once.
-    pub(super) batch: usize,
     pub(super) letters: Collapsed<u64>,
     /// The last letter that was read, by which the stream is known again.
     pub(super) last: Option<(u64, Death)>,
@@ -49,12 +47,11 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn new(seen: Seen, batch: usize) -> Self {
+    pub(super) fn new(seen: Seen) -> Self {
         Self {
             seen,
             marked: None,
             marks: Marks::new(),
-            batch,
             letters: Collapsed::default(),
             last: None,
             others: HashMap::new(),

@@ -206,6 +206,14 @@ impl EventRouterBuilder {
             let own = |api| watch.needs(api).into_iter().chain(written::needs(api, sink.stream()));
             needs.extend(api.into_iter().flat_map(own).map(|need| vec![need]));
             permissions::require_each(&context.client(), needs).await?;
+            for (stream, _) in &watch.only {
+                if find(&context, stream).await?.is_none() {
+                    tracing::warn!(
+                        stream,
+                        "there is no such stream to watch; it is watched once it is there"
+                    );
+                }
+            }
             bucket::check(&context, sink.stream().replicas).await
         };
         ready.await.map_err(|error| error.for_store(OPENING))?;

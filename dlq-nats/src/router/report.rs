@@ -49,7 +49,7 @@ impl fmt::Display for RouterReport {
         write!(
             f,
             "{routed} letters, {without_payload} of them without payload; {known} deaths heard again, {found} found that \
-             nobody told of, {ignored} not watched, {failures} failures, {given_up} given up; {pokes} pokes; \
+             nobody told of, {ignored} of what is not watched, {failures} failures, {given_up} given up; {pokes} pokes; \
              {unexpected} consumers with another `max_deliver` than expected"
         )?;
         if *broken > 0 {

@@ -25,8 +25,6 @@ use crate::wire;
 
 /// By how much the clocks of two servers may differ.
 pub(super) const SKEW: Duration = Duration::from_secs(10);
-/// How many letters are asked for at once, without their payloads.
-const BATCH: usize = 1_000;
 
 /// What has to be permitted under this `api` to read the letters.
 pub(super) fn needs(api: &str, letters: &DlqStream) -> [String; 3] {
@@ -119,7 +117,7 @@ async fn look(
         subject: format!("{}.>", letters.prefix),
         from: DeliverPolicy::ByStartTime { start_time },
         headers_only: true,
-        batch: BATCH,
+        to: None,
         follow: false,
     };
     let mut scan = scan.run(context.clone());

@@ -2,6 +2,8 @@
 
 use std::future::pending;
 use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_nats::Client;
@@ -10,6 +12,7 @@ use async_nats::jetstream::context::traits::TimeoutProvider as _;
 use dlq_core::{DeadLetter, Sink as _};
 use dlq_nats::{DlqStream, NatsLetters, NatsSink};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -17,8 +20,11 @@ use tokio::time::sleep;
 use crate::fixture::{STREAM, Server, available};
 use crate::letters::{dead, to_origin};
 
-/// What comes through in a second.
+/// What comes through to the server in a second.
 const RATE: usize = 2 * 1024 * 1024;
+/// What comes back, where that is narrow too.
+const BACK: usize = 16 * RATE;
+const WIDE: usize = usize::MAX;
 const PIECE: usize = 64 * 1024;
 /// Letters that need ten seconds.
 const LETTERS: u32 = 40;
@@ -31,7 +37,7 @@ struct Narrow {
 }
 
 impl Narrow {
-    async fn before(server: &Server) -> Self {
+    async fn before(server: &Server, there: usize, back: usize) -> Self {
         let target = server.running().url().trim_start_matches("nats://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());
@@ -40,7 +46,7 @@ impl Narrow {
             loop {
                 let (near, _) = listener.accept().await?;
                 let far = TcpStream::connect(&target).await?;
-                ways.spawn(carry(near, far));
+                ways.spawn(carry(near, far, there, back));
             }
         };
         Self { url, _ways: JoinSet::from_iter([accepting]) }
@@ -55,29 +61,32 @@ impl Narrow {
     }
 }
 
-async fn carry(near: TcpStream, far: TcpStream) -> io::Result<()> {
-    let ((mut from, mut back), (mut answers, mut to)) = (near.into_split(), far.into_split());
-    let there = async {
-        let mut piece = vec![0; PIECE];
-        loop {
-            let length = from.read(&mut piece).await?;
-            if length == 0 {
-                return Ok(());
-            }
-            to.write_all(&piece[..length]).await?;
-            sleep(Duration::from_secs_f64(length as f64 / RATE as f64)).await;
-        }
-    };
+async fn carry(near: TcpStream, far: TcpStream, there: usize, back: usize) -> io::Result<()> {
+    let ((from, to_near), (answers, to)) = (near.into_split(), far.into_split());
     tokio::select! {
-        done = there => done,
-        done = tokio::io::copy(&mut answers, &mut back) => done.map(drop),
+        done = pass(from, to, there) => done,
+        done = pass(answers, to_near, back) => done,
     }
 }
 
-fn large() -> Vec<DeadLetter> {
-    let mut large = dead(0..LETTERS);
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, rate: usize) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = from.read(&mut piece).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        to.write_all(&piece[..length]).await?;
+        if rate < WIDE {
+            sleep(Duration::from_secs_f64(length as f64 / rate as f64)).await;
+        }
+    }
+}
+
+fn large(numbers: Range<u32>, size: usize) -> Vec<DeadLetter> {
+    let mut large = dead(numbers);
     for letter in &mut large {
-        letter.message = letter.message.clone().with_payload(Some(vec![b'x'; SIZE].into()));
+        letter.message = letter.message.clone().with_payload(Some(vec![b'x'; size].into()));
     }
     large
 }
@@ -88,10 +97,10 @@ async fn letters_that_take_long_to_write_are_confirmed() {
         return;
     }
     let server = Server::start().await;
-    let way = Narrow::before(&server).await;
+    let way = Narrow::before(&server, RATE, WIDE).await;
     let sink = NatsSink::open(&way.client().await, DlqStream::new()).await.unwrap();
     let begun = Instant::now();
-    let receipts = sink.put(large()).await.expect("every letter is confirmed");
+    let receipts = sink.put(large(0..LETTERS, SIZE)).await.expect("every letter is confirmed");
     assert_eq!(receipts.len(), LETTERS as usize);
     println!("{LETTERS} letters in {:?}", begun.elapsed());
     assert_eq!(server.count("DLQ").await, u64::from(LETTERS));
@@ -104,10 +113,30 @@ async fn letters_that_take_long_to_send_back_are_confirmed() {
     }
     let server = Server::start().await;
     let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-    sink.put(large()).await.unwrap();
-    let way = Narrow::before(&server).await;
+    sink.put(large(0..LETTERS, SIZE)).await.unwrap();
+    let way = Narrow::before(&server, RATE, WIDE).await;
     let letters = NatsLetters::new(&way.client().await, DlqStream::new());
     let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
     assert_eq!((report.sent, report.is_complete()), (u64::from(LETTERS), true), "{report}");
     assert_eq!(server.count(STREAM).await, u64::from(LETTERS));
+}
+
+/// The server would give up a client for which all of them wait, and its confirmations wait behind them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn letters_that_take_long_to_read_are_sent_back() {
+    const MANY: u32 = 1_024;
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
+    for first in (0..MANY).step_by(64) {
+        sink.put(large(first..first + 64, 112 * 1024)).await.unwrap();
+    }
+    let way = Narrow::before(&server, WIDE, BACK).await;
+    let client = async_nats::connect(&way.url).await.unwrap();
+    let letters = NatsLetters::new(&client, DlqStream::new());
+    let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
+    let connected = client.statistics().connects.load(Ordering::Relaxed);
+    assert_eq!((report.sent, connected), (u64::from(MANY), 1), "{report}");
 }

@@ -179,6 +179,44 @@ async fn g1_records_that_fell_due_while_there_was_no_room_come_once() {
     assert_eq!(overdue(&server).await, None, "the others have time");
 }
 
+/// As after its consumer was given another name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_records_that_nobody_asks_for_are_told() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let mut source = server.source(&billing()).await;
+    server.publish([1]).await;
+    let (delivery, settle) = next(&mut source).await;
+    lane.escalate(escalation(delivery, "billing", SystemClock.now())).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    source.close().await;
+    let deserted = async || {
+        let findings = Deployment::default().check(&server.client).await.unwrap();
+        findings.into_iter().find(|found| {
+            found.subject == "consumer `billing` of stream `DLQ_RETRY`"
+                && found.setting == "num_waiting"
+        })
+    };
+    // One that was given back counts as in hand until its lease ends.
+    let found = async {
+        loop {
+            if let Some(found) = deserted().await {
+                break found;
+            }
+        }
+    };
+    let found = timeout(PATIENCE, found).await.expect("it is found");
+    assert_eq!((found.severity, &*found.found), (Severity::Warning, "0, while 1 records are due"));
+    let mut source = server.source(&billing()).await;
+    let held = next(&mut source).await;
+    assert_eq!(deserted().await, None, "somebody has it");
+    held.1.settle(Disposition::Succeeded).await.unwrap();
+    assert_eq!(deserted().await, None);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g9_what_cannot_be_handed_out_for_want_of_room_is_told() {
     if !available() {

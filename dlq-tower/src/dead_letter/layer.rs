@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlq_core::store::BoxSink;
@@ -140,6 +141,7 @@ impl<S> Layer<S> for DeadLetterLayer {
             attributes: self.attributes.clone(),
             clock: self.clock.clone(),
             recorder: self.recorder.clone(),
+            has_warned: AtomicBool::new(false),
         };
         DeadLetter::new(inner, Arc::new(shared))
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlq_core::store::Receipt;
 use dlq_core::{
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) attributes: Vec<(String, Attribute)>,
     pub(super) clock: SharedClock,
     pub(super) recorder: Recorder,
+    /// Whether it was told that nothing keeps what waits.
+    pub(super) has_warned: AtomicBool,
 }
 
 impl fmt::Debug for Shared {
@@ -121,6 +124,14 @@ impl Shared {
         let due = self.clock.now().after(after);
         if delivery.lane() != Lane::Store {
             let Some(lane) = &self.retry_lane else {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        handler = &*consumer,
+                        ?after,
+                        "a message waits at its broker, which forgets its attempts: one that goes on failing like this never \
+                         dies; add `retry_lane(…)`, or a store (`dead_letters`)"
+                    );
+                }
                 return Ok(Settlement::new(Disposition::Deferred { after }));
             };
             let escalation = Escalation {

@@ -55,6 +55,24 @@ async fn a_suspect_runs_alone_and_is_marked_meanwhile() {
     assert_eq!(lines.len(), 10);
 }
 
+/// What runs next may kill the process.
+#[tokio::test(start_paused = true)]
+async fn g3_nothing_runs_until_the_mark_of_a_suspect_is_gone() {
+    let (broker, store, log) = (Broker::with(2), Store::new(), Log::default());
+    let suspect = marked(&broker, &store, 0).await;
+    store.slow(SECOND);
+    let consumer = Consumer::builder(broker.source())
+        .handler(noting(&log))
+        .dead_letters(store.clone())
+        .crash_marks(store.clone());
+    let running = Running::start(consumer.build().unwrap());
+    log.until(|lines| lines.contains(&"+1".to_owned())).await;
+    assert_eq!(log.lines(), ["+0", "-0", "+1"]);
+    assert_eq!((store.calls("begin"), store.inner.begin(suspect).await.unwrap()), (1, 0));
+    broker.until_empty().await;
+    running.finish().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_marks_a_suspect_still_runs_alone() {
     let (broker, log) = (Broker::with(3), Log::default());
@@ -190,6 +208,22 @@ async fn g3_a_mark_that_is_removed_late_is_no_crash() {
         }
         assert_eq!(store.inner.begin(letter).await.unwrap(), 1, "it waited: the first one stays");
     }
+}
+
+/// Who comes next cannot tell it from a run that the process died of.
+#[tokio::test(start_paused = true)]
+async fn g3_a_mark_that_the_process_leaves_behind_counts_one_crash() {
+    let (broker, store, log) = (ordered(1), Store::new(), Log::default());
+    marked(&broker, &store, 1).await;
+    store.fail("end", 1_000, StoreErrorKind::Unavailable);
+    for life in 1..=2 {
+        let running = Running::start(failing(&broker, &store, &log, 600 * SECOND));
+        log.until(|lines| lines.len() == life).await;
+        sleep(SECOND).await;
+        running.kill().await;
+        broker.crash();
+    }
+    assert_eq!(log.lines(), ["0: attempt 1, 1 crashes", "0: attempt 1, 2 crashes"]);
 }
 
 /// Its source knows that another process has it; that one runs it.

@@ -12,6 +12,7 @@ use dlq_tower::consumer::{Consumer, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    dlq_tests::log();
     const USAGE: &str = "usage: kafka-victim FOLDER BOOTSTRAP";
     let mut args = std::env::args().skip(1);
     let folder = PathBuf::from(args.next().ok_or(USAGE)?);
@@ -43,11 +44,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Until every message is done and none waits for a retry.
 async fn idle(group: &Arc<Group>) {
-    loop {
+    for round in 0_u32.. {
         let group = Arc::clone(group);
-        let done = tokio::task::spawn_blocking(move || group.is_done()).await;
-        if matches!(done, Ok(Ok(true))) {
+        let left = tokio::task::spawn_blocking(move || group.left()).await;
+        if matches!(left, Ok(Ok(None))) {
             return;
+        }
+        if round % 100 == 99 {
+            eprintln!("left to do: {left:?}");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

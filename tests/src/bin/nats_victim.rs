@@ -14,6 +14,7 @@ const RETRIES: &str = "DLQ_RETRY";
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    dlq_tests::log();
     const USAGE: &str = "usage: nats-victim FOLDER REPLICAS URL…";
     let mut args = std::env::args().skip(1);
     let folder = PathBuf::from(args.next().ok_or(USAGE)?);

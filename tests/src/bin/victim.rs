@@ -57,6 +57,7 @@ const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    dlq_tests::log();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let folder =
         PathBuf::from(args.first().ok_or("usage: victim FOLDER [--repaired] [--slow | --slower]")?);

@@ -116,7 +116,7 @@ impl<'a> Crew<'a> {
     }
 
     fn is_done(&self) -> bool {
-        matches!(self.group.is_done(), Ok(true))
+        matches!(self.group.left(), Ok(None))
     }
 
     /// Waits until they have noted so many things from now on, or nothing is left.

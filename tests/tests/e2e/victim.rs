@@ -1,11 +1,13 @@
 //! The program that is killed.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +17,29 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Victim {
     child: Child,
     lines: Receiver<String>,
+    log: Log,
+}
+
+/// What it logged last.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<VecDeque<String>>>);
+
+impl Log {
+    const LINES: usize = 40;
+
+    fn add(&self, line: String) {
+        let mut lines = self.0.lock().unwrap();
+        lines.push_back(line);
+        if lines.len() > Self::LINES {
+            lines.pop_front();
+        }
+    }
+}
+
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.lock().unwrap().iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
 }
 
 impl Victim {
@@ -41,9 +66,14 @@ impl Victim {
             .arg(folder)
             .args(flags)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let (log, stderr) = (Log::default(), BufReader::new(child.stderr.take().unwrap()));
+        let logged = log.clone();
+        thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).for_each(|line| logged.add(line));
+        });
         let stdout = BufReader::new(child.stdout.take().unwrap());
         // Ends with the child, whose death closes the pipe.
         thread::spawn(move || {
@@ -53,7 +83,7 @@ impl Victim {
                 }
             }
         });
-        Self { child, lines: mpsc::channel().1 }
+        Self { child, lines: mpsc::channel().1, log }
     }
 
     /// The next line that it says; `None` when it has ended.
@@ -61,7 +91,9 @@ impl Victim {
         match self.lines.recv_timeout(SILENCE) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("it has said nothing for {SILENCE:?}"),
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("it has said nothing for {SILENCE:?}; it logged last:\n{}", self.log)
+            }
         }
     }
 

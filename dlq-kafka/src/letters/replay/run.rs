@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
 use dlq_core::{Death, StoreError, StoreErrorKind};
 use rdkafka::error::RDKafkaErrorCode as Code;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::aside::{aside, leave};
 use super::super::ledger::{self, Ledger, Marks, PATIENCE, random};
@@ -15,7 +15,7 @@ use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
 use super::super::sent::by_another;
 use super::super::snapshot::{Place, Row};
 use super::parcels::{Parcel, next_time};
-use super::session::{Broken, Session};
+use super::session::{Broken, Session, Written};
 use super::{KafkaReplay, Replayed, Stop};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
@@ -27,6 +27,8 @@ const BROKEN: u32 = 3;
 
 /// For how long the cluster may take to show what was sent.
 const SHOWN: Duration = Duration::from_secs(5);
+/// How long is waited between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A replay that runs.
 pub(super) struct Run<'a, T> {
@@ -48,8 +50,8 @@ pub(super) struct Run<'a, T> {
     pub(super) stop: Arc<Stop>,
     /// When the next letter may be sent.
     pub(super) turn: Instant,
-    /// Where the last mark stands in the ledger.
-    pub(super) marked: Option<i64>,
+    /// What was written last into each partition, letters and marks.
+    pub(super) written: BTreeMap<Arc<str>, BTreeMap<u32, u64>>,
 }
 
 /// Sets it when it is dropped.
@@ -98,7 +100,7 @@ impl KafkaReplay {
             closed: HashMap::new(),
             stop: Arc::clone(&stopped),
             turn: Instant::now(),
-            marked: None,
+            written: BTreeMap::new(),
         };
         for (row, why) in selected.skip {
             run.tell(row, ReplayOutcome::Skipped(why));
@@ -129,22 +131,41 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         }
         let ready = ledger::ensure(&self.replay.letters.lookup, &self.shipment.ledger).await;
         ready.map_err(|error| error.for_store(REPLAYING))?;
-        let mut ledger = None;
-        let sent = self.send_each(&mut ledger).await;
-        self.await_marks(ledger).await;
+        let sent = self.send_each(&mut None).await;
+        self.await_shown().await;
         sent
     }
 
     /// Returns when readers see what was sent: the cluster ends a transaction for them a moment after it has said that it
-    /// is committed.
-    async fn await_marks(&self, ledger: Option<Ledger>) {
-        let (Some(mut ledger), Some(last)) = (ledger, self.marked) else { return };
-        let read = aside(SHOWN, move || {
-            let read = ledger.read(Some(last));
-            (ledger, read)
-        });
-        if !matches!(read.await, Some((_, Ok(())))) {
-            tracing::debug!(last, "what was sent is not shown yet");
+    /// is committed. One partition may not show it for long: where it has no leader at that moment, brokers 4.3 and 4.4 may
+    /// take the transaction for ended there (KAFKA-20734), or somebody else has one open before it.
+    async fn await_shown(&mut self) {
+        let until = Instant::now() + SHOWN;
+        let mut hidden = std::mem::take(&mut self.written);
+        loop {
+            for (topic, partitions) in &mut hidden {
+                let some = partitions.keys().copied().collect();
+                let asked = self.replay.letters.lookup.some_partitions(topic, some);
+                // Who does not answer is asked again.
+                let Ok(Ok(found)) = timeout_at(until, asked).await else { continue };
+                partitions.retain(|number, last| {
+                    found.get(number).is_none_or(|found| found.end <= *last)
+                });
+            }
+            hidden.retain(|_, partitions| !partitions.is_empty());
+            if hidden.is_empty() || Instant::now() >= until {
+                break;
+            }
+            sleep(PAUSE).await;
+        }
+        for (topic, partitions) in hidden {
+            let numbers: Vec<String> = partitions.keys().map(u32::to_string).collect();
+            self.report.notes.push(format!(
+                "who reads only what was committed does not see yet what was sent to `{topic}`, partition {}: a transaction \
+                 is open there before it, or a broker has not ended ours there (KAFKA-20734); if it stays so, \
+                 `kafka-transactions.sh find-hanging` names it",
+                numbers.join(", ")
+            ));
         }
     }
 
@@ -222,7 +243,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             // Others may begin before it is tried again: it is to be looked at anew.
             *ledger = None;
         }
-        let offset = begun?[0];
+        let (_, offset) = begun?[0];
         self.read_ledger(ledger, offset).await?;
         loop {
             let parcels = match self.parts.pop_front() {
@@ -235,9 +256,17 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             }
             let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
             match self.transact(session, records).await {
-                Ok(offsets) => {
-                    // The mark stands behind its letter.
-                    self.marked = offsets.last().copied();
+                Ok(places) => {
+                    let records = parcels.iter().flat_map(|p| [&p.letter, &p.mark]);
+                    for (record, (partition, offset)) in records.zip(places) {
+                        let topic = self.written.entry(Arc::clone(&record.topic)).or_default();
+                        // What the client says of what was written is not negative.
+                        if let (Ok(partition), Ok(offset)) =
+                            (partition.try_into(), offset.try_into())
+                        {
+                            topic.insert(partition, offset);
+                        }
+                    }
                     for parcel in &parcels {
                         self.tell(parcel.row, ReplayOutcome::Sent);
                     }
@@ -263,7 +292,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         &self,
         session: &Arc<Session>,
         records: Vec<Outgoing>,
-    ) -> Result<Vec<i64>, Broken> {
+    ) -> Result<Vec<Written>, Broken> {
         let (session, stop) = (Arc::clone(session), Arc::clone(&self.stop));
         within(PATIENCE * 6, move || session.transact(&records, &stop)).await
     }

@@ -14,6 +14,9 @@ use super::Stop;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 
+/// The partition and the offset of a record.
+pub(super) type Written = (i32, i64);
+
 /// Why nothing of a transaction is there.
 #[derive(Debug)]
 pub(super) enum Broken {
@@ -41,8 +44,8 @@ pub(super) struct Session {
 /// What the client says of its own accord.
 #[derive(Default)]
 struct Reports {
-    /// What became of records, by their number; the offset, where they were written.
-    records: Mutex<Vec<(usize, Result<i64, Code>)>>,
+    /// What became of records, by their number; where they were written.
+    records: Mutex<Vec<(usize, Result<Written, Code>)>>,
     /// Whether the transaction has failed, which it says in its log only.
     has_failed: AtomicBool,
 }
@@ -65,7 +68,7 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
         let result = match result {
-            Ok(message) => Ok(message.offset()),
+            Ok(message) => Ok((message.partition(), message.offset())),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
         };
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,19 +102,23 @@ impl Session {
         Ok(session)
     }
 
-    /// Writes these records, all or none of them, and returns their offsets. Where it does not, this session is at its
+    /// Writes these records, all or none of them, and returns where they stand. Where it does not, this session is at its
     /// end: the client loses count after a transaction that it has aborted because of a record. Blocks, for a minute and a half at most
     /// as long as the client keeps its word.
-    pub(super) fn transact(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<i64>, Broken> {
+    pub(super) fn transact(
+        &self,
+        records: &[Outgoing],
+        stop: &Stop,
+    ) -> Result<Vec<Written>, Broken> {
         self.take_reports();
         self.producer.context().has_failed.store(false, Ordering::SeqCst);
         self.producer.begin_transaction().map_err(|error| self.why(error))?;
         tracing::trace!("the transaction is begun");
-        let written = self.write(records, stop).and_then(|offsets| {
+        let written = self.write(records, stop).and_then(|places| {
             tracing::trace!("the transaction is to be committed");
             self.again(|producer| producer.commit_transaction(PATIENCE))?;
             tracing::trace!("the transaction is committed");
-            Ok(offsets)
+            Ok(places)
         });
         if matches!(written, Err(Broken::Stopped | Broken::Server(_))) {
             // If it cannot be, whoever has the right next does it.
@@ -121,9 +128,9 @@ impl Session {
         written
     }
 
-    fn write(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<i64>, Broken> {
+    fn write(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<Written>, Broken> {
         let until = Instant::now() + PATIENCE + Duration::from_secs(5);
-        let mut offsets = vec![0; records.len()];
+        let mut places = vec![(0, 0); records.len()];
         let mut open = records.len();
         for (number, record) in records.iter().enumerate() {
             self.enqueue(record, number, until)?;
@@ -138,7 +145,7 @@ impl Session {
             for (number, report) in self.take_reports() {
                 open -= 1;
                 match report {
-                    Ok(offset) => offsets[number] = offset,
+                    Ok(place) => places[number] = place,
                     Err(code) => failed.push((number, code)),
                 }
             }
@@ -155,7 +162,7 @@ impl Session {
                 return Err(Broken::Server(self.silent()));
             }
         }
-        Ok(offsets)
+        Ok(places)
     }
 
     fn enqueue(&self, record: &Outgoing, number: usize, until: Instant) -> Result<(), Broken> {
@@ -234,7 +241,7 @@ impl Session {
         SetupError::Unavailable(text, None)
     }
 
-    fn take_reports(&self) -> Vec<(usize, Result<i64, Code>)> {
+    fn take_reports(&self) -> Vec<(usize, Result<Written, Code>)> {
         let mut reports =
             self.producer.context().records.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *reports)

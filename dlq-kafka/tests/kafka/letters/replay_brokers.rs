@@ -140,6 +140,9 @@ async fn interrupted(shop: &Shop, interrupt: impl FnOnce() + Send) {
     });
     let interrupting = async {
         told.await.unwrap();
+        // Not while the end of a transaction is being written: a broker that is started again may take it for written in
+        // partitions that have no leader then, and never ends it (KAFKA-20734).
+        tokio::time::sleep(Duration::from_millis(100)).await;
         tokio::task::block_in_place(interrupt);
     };
     // Whether it has come to its end does not matter.

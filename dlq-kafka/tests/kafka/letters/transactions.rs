@@ -8,6 +8,7 @@ use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
 use crate::fixture_letters::{Dead, PATIENCE, Told, available, fill};
+use crate::fixture_replay::{PARTITIONS, Shop, run, to_origin};
 
 async fn put(dead: &Dead, producer: &FutureProducer, letter: &DeadLetter) {
     let record = FutureRecord::<[u8], _>::to(&dead.topic).partition(0);
@@ -55,4 +56,27 @@ async fn gaps_stop_nobody() {
     tokio::task::block_in_place(|| open.commit_transaction(PATIENCE).unwrap());
     dead.await_stable(9);
     assert_eq!(count().await, 5);
+}
+
+/// As after a broker that takes a transaction for ended where a partition had no leader (KAFKA-20734).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_a_replay_tells_where_what_it_sent_is_not_seen() {
+    let Some(shop) = Shop::open("unseen").await else { return };
+    let mut config = shop.config();
+    let producer: FutureProducer = config.set("transactional.id", "unseen").create().unwrap();
+    tokio::task::block_in_place(|| producer.init_transactions(PATIENCE).unwrap());
+    producer.begin_transaction().unwrap();
+    for partition in 0..PARTITIONS {
+        let record = FutureRecord::<[u8], _>::to(&shop.topic).partition(partition).payload("1");
+        producer.send(record, PATIENCE).await.unwrap();
+    }
+    let letters = shop.bury(&shop.dead([1])).await;
+    let report = run(to_origin(&letters, 1)).await;
+    assert_eq!((report.sent, report.notes.len()), (1, 1), "{:?}", report.notes);
+    let says = format!("what was sent to `{}`, partition ", shop.topic);
+    assert!(report.notes[0].contains(&says), "{:?}", report.notes);
+    tokio::task::block_in_place(|| producer.commit_transaction(PATIENCE).unwrap());
+    let letters = shop.bury(&shop.dead([2])).await;
+    let report = run(to_origin(&letters, 2)).await;
+    assert_eq!((report.sent, report.notes.len()), (1, 0), "{:?}", report.notes);
 }

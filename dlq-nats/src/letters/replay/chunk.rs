@@ -10,16 +10,15 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::super::ledger::{Claim, Mark};
+use super::super::ledger::{CHUNK, Claim, Mark};
 use super::super::send::{REPLAYING, Unsent};
 use super::super::snapshot::Row;
 use super::run::Run;
 use super::term::Term;
 use crate::inboxes::Heard;
 
-/// How many letters of a chunk are handed to the server at once, and how many times so many are on their way.
+/// How many letters of a chunk are handed to the server at once. All of a chunk may be on their way.
 const BATCH: usize = 64;
-const BATCHES: usize = 4;
 
 /// Between two tries of a letter that the server could not take: as long as it takes to choose a leader.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -168,21 +167,21 @@ impl<'a> Run<'a> {
             }
         };
         let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.place, *row)).collect();
-        let letters = self.replay.letters.whole(rows, self.snapshot.batch);
+        let letters = self.replay.letters.whole(rows);
         let sending = letters
             .then(|read| self.admit(read))
             .take_until(stopped)
             .ready_chunks(BATCH)
             .map(|batch| self.send_batch(batch, term))
-            .buffer_unordered(BATCHES)
+            .buffer_unordered(CHUNK as usize)
             .flat_map(stream::iter);
         let mut sending = pin!(sending);
-        let (mut sent, mut ended) = (Vec::new(), Ended::Well);
+        let (mut sent, mut ended, mut is_late) = (Vec::new(), Ended::Well, false);
         while let Some((sequence, step)) = sending.next().await {
             match step {
-                Step::Late(None) => {}
-                Step::Late(Some(why)) => {
-                    if matches!(ended, Ended::Well) {
+                Step::Late(why) => {
+                    is_late = true;
+                    if let (Some(why), Ended::Well) = (why, &ended) {
                         ended = Ended::Later(why);
                     }
                 }
@@ -203,7 +202,7 @@ impl<'a> Run<'a> {
         }
         rows.retain(|row| open.contains_key(&row.place));
         let is_well = matches!(ended, Ended::Well) && !self.cancel.is_cancelled();
-        if is_well && !term.is_over() {
+        if is_well && !is_late && !term.is_over() {
             for row in rows.drain(..) {
                 self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
             }
@@ -247,6 +246,7 @@ impl<'a> Run<'a> {
                 Heard::Nothing | Heard::Elsewhere => {
                     Step::Broken(self.shipment.unheard(&one.letter))
                 }
+                Heard::Unsent => Step::Late(None),
                 Heard::Refused => {
                     alone.push(self.send_one(one, term));
                     continue;
@@ -261,14 +261,14 @@ impl<'a> Run<'a> {
         steps
     }
 
-    /// What the server has said of each. What cannot be sent this way, or not now, counts as refused.
+    /// What the server has said of each. What cannot be sent this way counts as refused.
     async fn send_at_once(&self, batch: &[Admitted<'a, '_>], term: Term) -> Vec<Heard> {
-        let is_late = term.is_over() || self.cancel.is_cancelled();
         let whole = batch.iter().map(|Admitted { sequence, letter, .. }| {
-            let is_heard = !is_late && self.hearing.lacks(&self.shipment, letter).is_none();
+            let is_heard = self.hearing.lacks(&self.shipment, letter).is_none();
             is_heard.then(|| self.shipment.at_once(letter, *sequence)).flatten()
         });
-        let said = self.shipment.inboxes.publish_some(whole.collect());
+        let may = || !term.is_over() && !self.cancel.is_cancelled();
+        let said = self.shipment.inboxes.publish_some(whole.collect(), may);
         // One by one the client may take its time for each.
         let end = term.until() + self.shipment.context.timeout();
         let said = timeout_at(end, said).await;

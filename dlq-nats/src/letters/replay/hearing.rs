@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::future::ready;
 use std::sync::Mutex;
 
-use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::{Info, RetentionPolicy, Source};
+use async_nats::jetstream::{Context, consumer};
 use dlq_core::{DeadLetter, StoreError};
 use futures_util::TryStreamExt;
 
+use super::super::scan::SCANS;
 use super::super::send::{NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::Row;
 use super::run::lock;
@@ -44,7 +46,10 @@ impl Hears {
 pub(super) async fn consumers(context: &Context, stream: &str) -> Result<Vec<Hears>, StoreError> {
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
-    let found = stream.consumers().map_ok(|found| {
+    // Who only looks hears nothing.
+    let is_hearer =
+        |found: &consumer::Info| ready(found.config.description.as_deref() != Some(SCANS));
+    let found = stream.consumers().try_filter(is_hearer).map_ok(|found| {
         let config = found.config;
         let filters = config.filter_subjects.into_iter().chain([config.filter_subject]);
         Hears::new(found.name, filters)
@@ -103,7 +108,7 @@ pub(super) fn unwanted(stream: &str, subject: &str) -> String {
 #[derive(Debug, Default)]
 pub(super) struct Hearing {
     /// Consumers that do not read the retry stream.
-    deaf: HashSet<String>,
+    deaf: BTreeSet<String>,
     /// Streams that are not there, as far as this context leads: another domain would take a letter and handle it, and
     /// whoever looks for it later would not find it here.
     absent: HashSet<String>,
@@ -153,9 +158,7 @@ impl Hearing {
     pub(super) fn lacks(&self, shipment: &Shipment, letter: &DeadLetter) -> Option<String> {
         let consumer = &letter.consumer;
         if self.deaf.contains(consumer) {
-            return Some(format!(
-                "consumer `{consumer}` does not read the retry stream, so that nobody would hear it; start it first"
-            ));
+            return Some(unread(consumer));
         }
         let (stream, subject) = (shipment.stream_for(letter)?, shipment.subject_for(letter));
         if self.absent.contains(stream) {
@@ -167,9 +170,19 @@ impl Hearing {
     }
 }
 
+pub(super) fn unread(consumer: &str) -> String {
+    format!(
+        "no consumer called `{consumer}` reads the retry stream, so that nobody would hear it; start it, or if it runs, \
+         give it the name of its handler"
+    )
+}
+
 /// Consumers whose letters nobody would hear in the retry stream.
-async fn deaf(shipment: &Shipment, rows: &[&Row]) -> Result<HashSet<String>, StoreError> {
-    let mut deaf = HashSet::new();
+pub(super) async fn deaf(
+    shipment: &Shipment,
+    rows: &[&Row],
+) -> Result<BTreeSet<String>, StoreError> {
+    let mut deaf = BTreeSet::new();
     let NatsTarget::Handler(retries) = &shipment.target else { return Ok(deaf) };
     let stream = shipment.context.get_stream_no_info(&retries.name).await;
     let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;

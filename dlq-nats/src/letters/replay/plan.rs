@@ -8,7 +8,7 @@ use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
 use dlq_core::{StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
-use super::super::send::{NatsTarget, REPLAYING, Shipment};
+use super::super::send::{NO_HEADER, NatsTarget, REPLAYING, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::hearing::{self, Hears, addressed};
 use super::reconcile::looks;
@@ -101,6 +101,15 @@ impl NatsReplay {
                 ));
                 Vec::new()
             });
+        }
+        for consumer in hearing::deaf(shipment, rows).await? {
+            plan.notes.push(format!("letters will fail: {}", hearing::unread(&consumer)));
+        }
+        let keyed = rows.iter().filter(|row| shipment.loses_key(&row.letter)).count();
+        if keyed > 0 {
+            plan.notes.push(format!(
+                "{keyed} of the letters will fail: they have a key, and {NO_HEADER}"
+            ));
         }
         let mut looked = Vec::new();
         for (name, letters) in streams {

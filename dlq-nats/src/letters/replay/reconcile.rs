@@ -7,7 +7,7 @@ use dlq_core::{Death, StoreError, Timestamp};
 use futures_util::TryStreamExt;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Mark, SKEW};
-use super::super::scan::{Scan, batch_of};
+use super::super::scan::Scan;
 use super::super::send::{REPLAYING, SentBack};
 use super::run::Run;
 use crate::leader::{self, Which};
@@ -96,7 +96,7 @@ impl Run<'_> {
             subject: String::new(),
             from: DeliverPolicy::ByStartSequence { start_sequence: from + 1 },
             headers_only: true,
-            batch: batch_of(&info.state),
+            to: None,
             follow: false,
         };
         let mut messages = scan.run(self.shipment.context.clone());

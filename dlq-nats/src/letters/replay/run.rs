@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
 use super::super::send::{REPLAYING, Shipment};
-use super::super::snapshot::{Row, Snapshot};
+use super::super::snapshot::Row;
 use super::chunk::Chunk;
 use super::hearing::Hearing;
 use super::{NatsReplay, Replayed};
@@ -26,6 +27,8 @@ const CHUNKS: usize = 4;
 pub(super) const ROOM: u32 = 2 * 1024;
 /// By how much the clocks of two who replay may differ.
 const SKEW: Duration = Duration::from_secs(60);
+/// After how many waits it is said for what.
+const PATIENT: u32 = 8;
 /// For how long it is known where a stream stands.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -36,7 +39,6 @@ type Tell<'a> = &'a mut (dyn FnMut(&Replayed) + Send);
 pub(super) struct Run<'a> {
     pub(super) replay: &'a NatsReplay,
     pub(super) shipment: Shipment,
-    pub(super) snapshot: Arc<Snapshot>,
     pub(super) ledger: Ledger,
     /// Who we are, as claims say.
     pub(super) owner: String,
@@ -44,12 +46,14 @@ pub(super) struct Run<'a> {
     pub(super) cancel: CancellationToken,
     pub(super) room: Semaphore,
     /// When the next letter may be sent.
-    turn: tokio::sync::Mutex<Instant>,
+    turn: Mutex<Instant>,
     pub(super) hearing: Hearing,
     /// Where streams stood, and when.
     stands: Mutex<HashMap<String, (Instant, u64)>>,
     /// Since when a claim of others has been seen, by chunk: its revision and the time.
     watched: Mutex<HashMap<u64, (u64, Instant)>>,
+    /// How often it was waited for somebody else.
+    waits: AtomicU32,
     told: Mutex<(ReplayReport, Tell<'a>)>,
 }
 
@@ -89,12 +93,12 @@ impl NatsReplay {
             owner: self.letters.context.client().new_inbox(),
             ledger: ledger.await?,
             shipment,
-            snapshot: Arc::clone(&snapshot),
             cancel: CancellationToken::new(),
             room: Semaphore::new(ROOM as usize),
-            turn: tokio::sync::Mutex::new(Instant::now()),
+            turn: Mutex::new(Instant::now()),
             stands: Mutex::default(),
             watched: Mutex::default(),
+            waits: AtomicU32::new(0),
             told: Mutex::new((ReplayReport::default(), &mut tell)),
         };
         for (row, why) in selected.skip {
@@ -166,10 +170,13 @@ impl<'a> Run<'a> {
     /// Waits until the rate allows another letter.
     pub(super) async fn take_turn(&self) {
         let Some(rate) = self.replay.rules.rate else { return };
-        let mut turn = self.turn.lock().await;
-        let at = (*turn).max(Instant::now());
+        let at = {
+            let mut turn = lock(&self.turn);
+            let at = (*turn).max(Instant::now());
+            *turn = at + Duration::from_secs(1) / rate;
+            at
+        };
         tokio::time::sleep_until(at).await;
-        *turn = at + Duration::from_secs(1) / rate;
     }
 
     /// Where the streams stand, or stood a moment ago, that these letters go to; who hears what comes to them is asked
@@ -210,8 +217,14 @@ impl<'a> Run<'a> {
         since.elapsed() >= claim.lease() || age > claim.lease() + SKEW
     }
 
-    /// Waits a moment for somebody else.
+    /// Waits a moment for somebody else. After some of them the log says for what.
     pub(super) async fn wait_for(&self, claim: &Claim) {
+        if self.waits.fetch_add(1, Ordering::Relaxed) == PATIENT {
+            tracing::warn!(
+                lease = ?claim.lease(),
+                "another replay has begun to send letters of these; where it died, it is waited until its lease ends"
+            );
+        }
         let moment = (claim.lease() / 8).min(Duration::from_millis(250));
         let _ = self.cancel.run_until_cancelled(sleep(moment)).await;
     }

@@ -4,8 +4,8 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
+use async_nats::{ConnectOptions, Subscriber};
 use dlq_core::store::Letters as _;
 use dlq_core::{Filter, OperationId, Status, StoreErrorKind, Timestamp};
 use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget, RetryStream};
@@ -91,8 +91,7 @@ async fn g6_letters_are_tried_again_with_another_lease() {
     }
     let server = Server::start().await;
     let letters = bury(&server, DlqStream::new(), dead([1, 2])).await;
-    server.context.update_stream(stream::Config { no_ack: true, ..config() }).await.unwrap();
-    let mut publishes = server.client.subscribe("orders.>").await.unwrap();
+    let mut publishes = unanswered(&server).await;
     let answering = async {
         for asked in 0.. {
             let message = publishes.next().await.expect("the client goes on");
@@ -114,6 +113,18 @@ async fn g6_letters_are_tried_again_with_another_lease() {
     assert_eq!((report.sent, report.failed, report.is_complete()), (2, 0, true), "{report}");
 }
 
+/// What is published from now on, which the stream keeps, and leaves the answer to us.
+async fn unanswered(server: &Server) -> Subscriber {
+    server.context.update_stream(stream::Config { no_ack: true, ..config() }).await.unwrap();
+    server.client.subscribe("orders.>").await.unwrap()
+}
+
+/// Confirms a message.
+async fn confirm(server: &Server, message: async_nats::Message) {
+    let answer = r#"{"stream":"ORDERS","seq":1}"#;
+    server.client.publish(message.reply.unwrap(), answer.into()).await.unwrap();
+}
+
 /// Of letters that are sent together the server confirms every other one, and is silent then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_of_letters_sent_together_those_are_marked_that_were_confirmed() {
@@ -123,13 +134,11 @@ async fn g6_of_letters_sent_together_those_are_marked_that_were_confirmed() {
     }
     let server = Server::start().await;
     let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
-    server.context.update_stream(stream::Config { no_ack: true, ..config() }).await.unwrap();
-    let mut publishes = server.client.subscribe("orders.>").await.unwrap();
+    let mut publishes = unanswered(&server).await;
     let answering = async {
         while let Some(message) = publishes.next().await {
             if message.payload.last().is_some_and(|digit| digit % 2 == 0) {
-                let answer = r#"{"stream":"ORDERS","seq":1}"#;
-                server.client.publish(message.reply.unwrap(), answer.into()).await.unwrap();
+                confirm(&server, message).await;
             }
         }
     };
@@ -158,9 +167,8 @@ async fn a_letter_that_a_server_cannot_take_now_is_sent_again() {
     }
     let server = Server::start().await;
     let letters = bury(&server, DlqStream::new(), dead([1, 2])).await;
-    server.context.update_stream(stream::Config { no_ack: true, ..config() }).await.unwrap();
     let asked = AtomicU32::new(0);
-    let mut publishes = server.client.subscribe("orders.>").await.unwrap();
+    let mut publishes = unanswered(&server).await;
     let answering = async {
         while let Some(message) = publishes.next().await {
             let answer = match asked.fetch_add(1, Ordering::SeqCst) {
@@ -182,6 +190,31 @@ async fn a_letter_that_a_server_cannot_take_now_is_sent_again() {
     };
     assert_eq!((report.sent, report.failed, report.is_complete()), (2, 0, true), "{report}");
     assert_eq!(asked.load(Ordering::SeqCst), 4, "two of them twice");
+}
+
+/// The server answers when so many are on their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_rate_letters_are_on_their_way_together() {
+    const MANY: u32 = 20;
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    let mut publishes = unanswered(&server).await;
+    let answering = async {
+        let all: Vec<_> = publishes.by_ref().take(MANY as usize).collect().await;
+        for message in all {
+            confirm(&server, message).await;
+        }
+        pending().await
+    };
+    let replay = to_origin(&letters, 1).with_rate(100);
+    let report = tokio::select! {
+        report = replay.run(pending(), |_| {}) => report.unwrap(),
+        () = answering => unreachable!(),
+    };
+    assert_eq!((report.sent, report.is_complete()), (u64::from(MANY), true), "{report}");
 }
 
 pub(crate) fn users(app: &str) -> String {

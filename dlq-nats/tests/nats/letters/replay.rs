@@ -238,6 +238,9 @@ async fn one_letter_does_not_stop_the_others() {
     let letters = bury(&server, DlqStream::new(), dead.clone()).await;
     let mut failed = Vec::new();
     let replay = to_origin(&letters, 1);
+    let notes = replay.plan().await.unwrap().notes;
+    let says = |note: &String| note.starts_with("1 of the letters will fail: they have a key");
+    assert!(notes.iter().any(says), "{notes:?}");
     let report = replay.run(pending(), |replayed| {
         if let ReplayOutcome::Failed(error) = &replayed.outcome {
             let number = dead.iter().position(|letter| letter.id == replayed.id).unwrap();
