@@ -116,6 +116,28 @@ async fn list_pages_and_counts() {
     assert!(table.err.contains("2 of 10 letters"), "{}", table.err);
 }
 
+#[tokio::test]
+async fn programs_get_a_document_of_whatever_was_asked() {
+    let bench = Bench::with(some()).await;
+    let none = ["--cause", "panic", "--yes", "-o", "json"];
+    for (verb, field, value) in [
+        (&["replay"] as &[&str], "id", Value::Null),
+        (&["mark", "resolved"], "changed", 0.into()),
+        (&["delete"], "changed", 0.into()),
+        (&["cleanup", "--older-than", "0s"], "deleted", 0.into()),
+    ] {
+        let said = bench.run(&[verb, &none].concat()).ok().json();
+        assert_eq!(
+            (&said["schema_version"], said.get(field)),
+            (&1.into(), Some(&value)),
+            "{verb:?}"
+        );
+    }
+    let replay = ["replay", "--cause", "decode", "--yes", "-o", "json"];
+    let said = bench.run(&replay).ok().json();
+    assert_eq!((&said["schema_version"], &said["progress"]["total"]), (&1.into(), &3.into()));
+}
+
 fn ids(letters: &Value) -> Vec<String> {
     letters
         .as_array()

@@ -13,9 +13,9 @@ use crate::identity::TopicIds;
 use crate::partition::Partition;
 use crate::shared::{Phase, Shared, lock};
 
-/// How long the last commit of partitions that go waits for the one before. The client sends it after that in any case,
-/// unless that one is sent again.
-const LAST: Duration = Duration::from_secs(5);
+/// How long the last commit of partitions that go waits for the one before; who closes the source waits longer than this.
+/// The client sends it after that in any case, unless that one is sent again.
+const LAST: Duration = Duration::from_secs(2);
 
 /// What happens when partitions come and go. Called by the client on the thread that polls.
 pub(crate) struct Hooks {

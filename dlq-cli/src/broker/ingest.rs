@@ -115,5 +115,11 @@ pub(crate) async fn drain(
             "letters that were set aside are named among the incidents, and stay at the broker for as long as it keeps them"
         );
     }
+    if report.unclear > 0 {
+        say!(
+            "letters that may have been sent back are not sent again: `dlq show` says why, and `dlq mark pending` or \
+             `dlq mark resolved` what becomes of them"
+        );
+    }
     Ok(if is_aside || !are_told { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }

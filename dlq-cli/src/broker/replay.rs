@@ -11,7 +11,7 @@ use crate::ask;
 use crate::cli::{Command, ReplayArgs};
 use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
-use crate::output::{Output, Progress, SCHEMA_VERSION, escape};
+use crate::output::{Output, Progress, escape};
 
 /// How many failures are said one by one.
 const SAID: usize = 20;
@@ -166,7 +166,6 @@ fn document(
     failures: &[Value],
 ) -> Result<(), CliError> {
     out.document(&json!({
-        "schema_version": SCHEMA_VERSION,
         "operation": id,
         "sent": report.sent,
         "doubtful": report.doubtful,
@@ -213,7 +212,6 @@ fn show(out: &mut Output, plan: &ReplayPlan) -> Result<(), CliError> {
         .map(|hearer| json!({ "stream": hearer.stream, "consumer": hearer.consumer }))
         .collect();
     out.document(&json!({
-        "schema_version": SCHEMA_VERSION,
         "plan": {
             "count": plan.letters,
             "skipped": skipped(&plan.skipped),

@@ -48,7 +48,7 @@ pub(super) async fn run(
         }
         if count == 0 {
             say!("nothing to do");
-            return Ok(ExitCode::SUCCESS);
+            return done(context, 0);
         }
         ask::agree(false, "delete", count)?;
     }
@@ -62,6 +62,10 @@ pub(super) async fn run(
     }
     let delete = store.cleanup(cleanup, ask::actor(confirm.note.as_deref()));
     let deleted = bar.during(delete, left).await?;
+    done(context, deleted)
+}
+
+fn done(context: &mut Context, deleted: u64) -> Result<ExitCode, CliError> {
     if context.out.is_table() {
         context.out.line(format_args!("deleted: {deleted}"))?;
     } else {

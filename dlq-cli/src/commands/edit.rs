@@ -10,7 +10,7 @@ use crate::cli::EditArgs;
 use crate::editor::Draft;
 use crate::error::CliError;
 use crate::filter::{Attribute, letter_id};
-use crate::output::{SCHEMA_VERSION, diff};
+use crate::output::diff;
 
 pub(super) async fn run(
     context: &mut Context,
@@ -106,7 +106,7 @@ async fn change(
 fn show(context: &mut Context, letter: &DeadLetter, is_edited: bool) -> Result<ExitCode, CliError> {
     if !context.out.is_table() {
         context.out.document(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "edited": is_edited, "letter": letter,
+            "edited": is_edited, "letter": letter,
         }))?;
     }
     Ok(ExitCode::SUCCESS)

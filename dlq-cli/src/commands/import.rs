@@ -13,7 +13,7 @@ use crate::ask;
 use crate::cli::ImportArgs;
 use crate::error::CliError;
 use crate::lines::{Batch, read_batches};
-use crate::output::{Progress, SCHEMA_VERSION, escape};
+use crate::output::{Progress, escape};
 use crate::signals;
 
 /// How many bad lines are said in words; all are counted.
@@ -136,7 +136,6 @@ impl Imported {
         }
         if !context.out.is_table() {
             return context.out.document(&serde_json::json!({
-                "schema_version": SCHEMA_VERSION,
                 "lines": self.lines,
                 "letters": self.letters(),
                 "receipts": self.by_receipt,

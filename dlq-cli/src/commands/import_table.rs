@@ -8,7 +8,7 @@ use dlq_sql::postgres::foreign::{BadRow, Field, ForeignTable, Meaning};
 use super::{Context, PARTIAL};
 use crate::cli::TableArgs;
 use crate::error::CliError;
-use crate::output::{Column, Progress, SCHEMA_VERSION, Table, escape};
+use crate::output::{Column, Progress, Table, escape};
 use crate::{ask, open, secret, signals};
 
 /// How many bad rows are said in words; all are counted.
@@ -147,7 +147,6 @@ fn show_columns(context: &mut Context, table: &ForeignTable, rows: u64) -> Resul
         })
     });
     context.out.document(&serde_json::json!({
-        "schema_version": SCHEMA_VERSION,
         "table": table.name(),
         "shape": table.shape(),
         "key": table.key(),
@@ -206,7 +205,6 @@ impl Imported {
         }
         if !context.out.is_table() {
             return context.out.document(&serde_json::json!({
-                "schema_version": SCHEMA_VERSION,
                 "letters": letters,
                 "receipts": self.by_receipt,
                 "bad_rows": self.bad,

@@ -6,7 +6,7 @@ use dlq_core::{LetterSummary, Order, PageRequest};
 use super::{Context, count};
 use crate::cli::{Format, ListArgs};
 use crate::error::CliError;
-use crate::output::{Column, SCHEMA_VERSION, Table, age};
+use crate::output::{Column, Table, age};
 
 /// How many letters are fetched at a time.
 const PAGE: u64 = 500;
@@ -39,8 +39,8 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     match context.out.format {
         Format::Table if kept.is_empty() => say!("no letters match"),
         Format::Table => context.out.table(&table(&kept))?,
-        Format::Json => context.out.json(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "letters": kept, "next": after,
+        Format::Json => context.out.document(&serde_json::json!({
+            "letters": kept, "next": after,
         }))?,
         Format::Jsonl => {}
     }

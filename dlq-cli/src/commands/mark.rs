@@ -59,6 +59,9 @@ pub(super) async fn select(
     }
     if count == 0 {
         say!("nothing to do");
+        if !context.out.is_table() {
+            context.out.document(&Marked::default())?;
+        }
         return Ok(None);
     }
     ask::confirm(change, verb, count)?;

@@ -9,7 +9,7 @@ use crate::ask;
 use crate::cli::MigrateArgs;
 use crate::error::CliError;
 use crate::open;
-use crate::output::{Column, Output, SCHEMA_VERSION, Table};
+use crate::output::{Column, Output, Table};
 use crate::secret::without_password;
 
 /// A database whose tables can be migrated.
@@ -81,7 +81,7 @@ pub(super) async fn run(
         show(&mut out, &migration)?;
     } else {
         out.document(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "migration": migration, "applied": wanted,
+            "migration": migration, "applied": wanted,
         }))?;
     }
     out.flush()?;
@@ -110,7 +110,7 @@ async fn deduplicate(url: &str, mut out: Output, args: MigrateArgs) -> Result<Ex
     })?;
     if !out.is_table() {
         out.document(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "deduplicated": true, "removed": removed,
+            "deduplicated": true, "removed": removed,
         }))?;
     }
     out.flush()?;

@@ -9,7 +9,7 @@ use super::{Context, at_most, list, replay};
 use crate::ask;
 use crate::cli::{Format, OpCommand, SteerArgs};
 use crate::error::CliError;
-use crate::output::{Column, Progress, SCHEMA_VERSION, Table, age, escape};
+use crate::output::{Column, Progress, Table, age, escape};
 use crate::signals::Signals;
 
 /// How many items are fetched at a time.
@@ -18,6 +18,8 @@ const PAGE: u32 = 500;
 const LATEST: u32 = 1000;
 /// How often a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
+/// After how long without an end of a letter it is asked whether anybody runs them.
+const QUIET: Duration = Duration::from_secs(10);
 /// How long a store may be away before the watch is given up.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -128,8 +130,8 @@ async fn show(
         }
     }
     match context.out.format {
-        Format::Json => context.out.json(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "operation": operation, "items": items,
+        Format::Json => context.out.document(&serde_json::json!({
+            "operation": operation, "items": items,
         }))?,
         Format::Jsonl => {
             context.out.json_line(&operation)?;
@@ -210,6 +212,8 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
     let mut signals = Signals::new()?;
     let mut told = None;
     let mut lost: Option<Instant> = None;
+    // Since when nothing has ended; `None` once that was said.
+    let mut quiet = Some((operation.progress.done(), Instant::now()));
     let on = format!("the operation goes on; to see it again: dlq op watch {id}");
     loop {
         bar.set(operation.progress.done());
@@ -228,6 +232,21 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
             bar.aside(|| say!("the operation is paused; to go on: dlq op resume {id}"));
         }
         told = Some(operation.state);
+        if let Some((ended, since)) = &mut quiet {
+            let now = operation.progress.done();
+            if now != *ended || told != Some(OperationState::Running) {
+                (*ended, *since) = (now, Instant::now());
+            } else if since.elapsed() >= QUIET {
+                let for_so_long = QUIET.as_secs();
+                bar.aside(|| {
+                    say!(
+                        "no letter has come to an end for {for_so_long} s; they are taken by the consumers in which they died, \
+                         where these run on this store: see whether they do"
+                    );
+                });
+                quiet = None;
+            }
+        }
         tokio::select! {
             () = tokio::time::sleep(LOOK) => match letters.operation(id).await {
                 Ok(found) => (operation, lost) = (found, None),

@@ -6,7 +6,7 @@ use dlq_core::store::{Letters as _, Stats};
 use super::{Context, list};
 use crate::cli::PeekArgs;
 use crate::error::CliError;
-use crate::output::{Output, SCHEMA_VERSION};
+use crate::output::Output;
 
 /// The length of the longest bar.
 const WIDTH: u64 = 40;
@@ -18,7 +18,7 @@ pub(super) async fn run(context: &mut Context, args: PeekArgs) -> Result<ExitCod
         context.letters.list(filter, PageRequest::new().with_limit(args.limit)).await?.letters;
     if !context.out.is_table() {
         context.out.document(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "by_reason": stats.by_reason, "latest": latest,
+            "by_reason": stats.by_reason, "latest": latest,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }

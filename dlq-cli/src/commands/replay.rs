@@ -8,7 +8,6 @@ use crate::ask;
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::filter::{must_exist, until_now};
-use crate::output::SCHEMA_VERSION;
 
 pub(super) async fn run(
     context: &mut Context,
@@ -46,6 +45,9 @@ pub(super) async fn run(
     explain(&plan, "will be");
     if plan.count == 0 {
         say!("nothing to replay");
+        if !context.out.is_table() {
+            context.out.document(&serde_json::json!({ "id": null, "plan": plan }))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     ask::confirm(&args.change, "replay", plan.count)?;
@@ -97,9 +99,7 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
         }
         say!("dry run: nothing was changed");
     } else {
-        context
-            .out
-            .document(&serde_json::json!({ "schema_version": SCHEMA_VERSION, "plan": plan }))?;
+        context.out.document(&serde_json::json!({ "plan": plan }))?;
     }
     Ok(ExitCode::SUCCESS)
 }

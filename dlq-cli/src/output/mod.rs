@@ -22,7 +22,14 @@ use crate::cli::Format;
 use crate::error::CliError;
 
 /// The version of the JSON documents; raised when a field changes its meaning or goes away.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a, T: Serialize> {
+    schema_version: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
 
 /// Standard output.
 pub(crate) struct Output {
@@ -79,13 +86,14 @@ impl Output {
     }
 
     /// Writes one document over several lines.
-    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), CliError> {
+    fn json(&mut self, value: &impl Serialize) -> Result<(), CliError> {
         serde_json::to_writer_pretty(&mut self.out, value)?;
         Ok(self.out.write_all(b"\n")?)
     }
 
-    /// Writes one document: over several lines for `json`, on one line for `jsonl`.
+    /// Writes one document, an object, with a `schema_version`: over several lines for `json`, on one line for `jsonl`.
     pub(crate) fn document(&mut self, value: &impl Serialize) -> Result<(), CliError> {
+        let value = &Document { schema_version: SCHEMA_VERSION, value };
         if self.format == Format::Jsonl { self.json_line(value) } else { self.json(value) }
     }
 
@@ -98,7 +106,7 @@ impl Output {
         if self.format == Format::Jsonl {
             return values.iter().try_for_each(|value| self.json_line(value));
         }
-        self.json(&serde_json::json!({ "schema_version": SCHEMA_VERSION, name: values }))
+        self.document(&serde_json::json!({ name: values }))
     }
 
     /// Writes out what is buffered.

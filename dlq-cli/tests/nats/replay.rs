@@ -182,6 +182,19 @@ async fn interrupted_or_killed_it_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_one_may_have_sent_is_said_by_an_ingest() {
+    let Some(born) = Born::new("unclear", 20).await else { return };
+    let process = born.bench.start(&[&TO_ORIGIN[..], &["--rate", "5/s"]].concat());
+    born.until(20 + 3).await;
+    process.kill();
+    let into = born.bench.store_url();
+    let ran = born.bench.run(&["ingest", "--once", "--into", &into]).ok();
+    assert!(ran.out.starts_with("20 letters stored; "), "{}", ran.out);
+    assert!(ran.out.contains(" quarantined, which may have been sent back"), "{}", ran.out);
+    assert!(ran.err.contains("dlq mark pending"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_sent_is_said() {
     let tired = |mut letter: DeadLetter| {
         match letter.origin.position() {

@@ -30,6 +30,18 @@ async fn watching_can_be_ended_and_the_operation_goes_on() {
     }
 }
 
+/// Letters of a store on which no consumer runs wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_nobody_takes_the_letters_is_said() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    let replay = ["replay", "--all", "--yes", "--wait"];
+    let mut waiting = Process::start(bench.command(&replay));
+    waiting.says("see whether they do");
+    waiting.signal("-INT");
+    let ran = waiting.end();
+    assert_eq!(ran.code, 3, "{}", ran.err);
+}
+
 /// What another operation has is told from what cannot be sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_that_another_operation_has_are_said_to_be_held() {

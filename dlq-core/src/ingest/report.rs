@@ -15,6 +15,8 @@ pub const DLQ_INGESTED_LETTERS_TOTAL: &str = "dlq_ingested_letters_total";
 pub struct IngestReport {
     /// How many letters had which outcome.
     pub by_outcome: BTreeMap<Outcome, u64>,
+    /// How many of those that are news may have been sent back before. Stores quarantine them.
+    pub unclear: u64,
     /// How often the store or the feed was not there.
     pub outages: u64,
 }
@@ -39,6 +41,9 @@ impl fmt::Display for IngestReport {
             if *outcome != Outcome::Stored {
                 write!(f, ", {count} {}", outcome.as_str().replace('_', " "))?;
             }
+        }
+        if self.unclear > 0 {
+            write!(f, "; {} quarantined, which may have been sent back before", self.unclear)?;
         }
         if self.outages > 0 {
             write!(f, "; {} outages", self.outages)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Content, Fed, Feed, Incident, IngestReport, Outcome};
+use crate::store::reading::unclear;
 use crate::store::{BoxStore, Processed, ProcessedEvent, Receipt, Sink, Upkeep as _};
 use crate::{BoxError, DeadLetter, StoreError, StoreErrorKind};
 
@@ -107,7 +108,11 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
             if !incidents.is_empty() {
                 tell(&incidents)?;
             }
-            outcomes.iter().for_each(|(outcome, _)| self.report.count(*outcome));
+            for (fed, (outcome, _)) in fed.iter().zip(&outcomes) {
+                self.report.count(*outcome);
+                let is_unclear = outcome.is_news() && letter(fed).and_then(unclear).is_some();
+                self.report.unclear += u64::from(is_unclear);
+            }
             match self.feed.confirm().await {
                 Ok(()) => {}
                 Err(error) if error.is_transient() => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -11,6 +12,9 @@ use rdkafka::error::KafkaError;
 use crate::identity::TopicIds;
 use crate::reach::Heard;
 use crate::rebalance::end_pauses;
+
+/// How long joining a group takes of which all are there, and more.
+const JOINING: Duration = Duration::from_secs(8);
 
 /// The context of the consumer of a feed: hears of assignments, on the thread that polls.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct Assigned {
 pub(super) struct Partitions {
     pub(super) ours: BTreeMap<i32, Partition>,
     epochs: u64,
+    /// Since when the group gives us nothing, until that was told.
+    joining: Option<Instant>,
     /// How often the client had turned to a topic that is gone, or back.
     turns: u64,
 }
@@ -67,7 +73,8 @@ impl Partition {
 
 impl Assigned {
     pub(super) fn new(ids: TopicIds) -> Self {
-        Self { heard: Heard::default(), ids, inner: Mutex::default() }
+        let partitions = Partitions { joining: Some(Instant::now()), ..Partitions::default() };
+        Self { heard: Heard::default(), ids, inner: Mutex::new(partitions) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Partitions> {
@@ -90,6 +97,11 @@ impl Partitions {
                 *partition = Partition { is_anew: true, is_fetched, is_paused, ..new };
             }
         }
+    }
+
+    /// Whether somebody keeps the group from being shared; said once.
+    pub(super) fn is_kept_waiting(&mut self) -> bool {
+        self.joining.take_if(|since| since.elapsed() >= JOINING).is_some()
     }
 
     /// Those of which the commit was not read yet.
@@ -135,6 +147,7 @@ impl ConsumerContext for Assigned {
         let mut inner = self.lock();
         match rebalance {
             Rebalance::Assign(list) => {
+                inner.joining = None;
                 for element in list.elements() {
                     inner.epochs += 1;
                     let partition = Partition::new(inner.epochs);
@@ -142,6 +155,7 @@ impl ConsumerContext for Assigned {
                 }
             }
             Rebalance::Revoke(list) => {
+                inner.joining = Some(Instant::now());
                 for element in list.elements() {
                     inner.ours.remove(&element.partition());
                 }

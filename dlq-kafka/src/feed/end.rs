@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rdkafka::consumer::Consumer as _;
 
-use super::mark;
 use super::member::Member;
+use super::{mark, marks};
 use crate::error::SetupError;
-use crate::reach::{self, PATIENCE, Yields};
+use crate::reach::{self, Yields};
 use crate::tail::{Span, find};
 
 impl Member {
@@ -18,14 +18,21 @@ impl Member {
         if self.consumer.context().ids.behind(&self.topic).0 {
             return Ok(false);
         }
+        let aside = match self.aside.get() {
+            Some(aside) => aside,
+            None => {
+                let made = marks::client(&self.brokers, &self.group)?;
+                self.aside.get_or_init(|| made)
+            }
+        };
         let failed = |error| self.failed("look for the end", error);
         let heard = &self.consumer.context().heard;
         let partitions =
             reach::partitions(&self.consumer, heard, &self.brokers, &self.topic, Yields::Records)?;
         let list = mark::all(&self.topic, &partitions);
-        let committed =
-            reach::patiently(|| self.consumer.committed_offsets(list.clone(), PATIENCE))
-                .map_err(failed)?;
+        let what = format!("look how far group `{}` is", self.group);
+        let ask = |patience| aside.committed_offsets(list.clone(), patience);
+        let committed = reach::of_group(aside, aside.context(), &what, ask)?;
         let mut spans = Vec::new();
         for element in committed.elements() {
             element.error().map_err(failed)?;

@@ -1,5 +1,6 @@
 //! The way into the group.
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,6 +96,8 @@ pub(super) fn join(
     let look = (Instant::now(), Duration::ZERO);
     Ok(Member {
         consumer,
+        aside: OnceCell::new(),
+        group: group.to_owned(),
         brokers,
         topic,
         store,

@@ -159,7 +159,8 @@ impl<'a> Looking<'a> {
     }
 }
 
-fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Heard>, SetupError> {
+/// A client that asks of a group, and has not joined it.
+pub(super) fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Heard>, SetupError> {
     let config =
         brokers.client(&DEFAULTS, &[("group.id", group), ("enable.auto.commit", "false")])?;
     let made = config.create_with_context(Heard::default());

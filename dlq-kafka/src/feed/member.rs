@@ -1,5 +1,6 @@
 //! The consumer of a feed, on a thread of its own: it polls, commits and leaves, and every one of these may block.
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -19,7 +20,7 @@ use super::mark;
 use crate::blocked::is_of_records;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
-use crate::reach::{self, Yields};
+use crate::reach::{self, Heard, Yields};
 use crate::record::Record;
 
 /// For how long one poll waits.
@@ -71,6 +72,9 @@ pub(super) struct Done {
 
 pub(super) struct Member {
     pub(super) consumer: BaseConsumer<Assigned>,
+    /// Another by which the group is asked how far it is. What this one asks waits for as long as it is joining.
+    pub(super) aside: OnceCell<BaseConsumer<Heard>>,
+    pub(super) group: String,
     pub(super) brokers: Brokers,
     pub(super) topic: Arc<str>,
     pub(super) store: String,
@@ -183,6 +187,12 @@ impl Member {
         }
         if let Some(fatal) = self.fatal(READING) {
             return Some(Err(fatal));
+        }
+        if self.consumer.context().lock().is_kept_waiting() {
+            tracing::warn!(
+                group = self.group,
+                "the group waits for a process that does not answer; what that has in hand comes when its lease has ended"
+            );
         }
         if !ends {
             return self.tell_blocked().err().map(|error| Err(error.for_store(READING)));

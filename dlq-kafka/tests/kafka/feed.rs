@@ -237,6 +237,22 @@ async fn who_hangs_loses_its_partitions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn g1_who_ends_waits_for_whom_the_group_waits_for() {
+    let Some(topic) = Topic::new("feed-waits", 1).await else { return };
+    topic.write(0..5).await;
+    let hanging = topic.brokers().with("max.poll.interval.ms", "15000");
+    let lease = Duration::from_secs(2);
+    let opened = KafkaFeed::open(&hanging, &topic.name, &group(&topic), STORE, lease).await;
+    let mut first = opened.unwrap();
+    assert_eq!(next(&mut first, 5).await.len(), 5);
+    // It hears of nobody who joins any more, and is a member for longer than a question may take.
+    tokio::time::sleep(lease * 2).await;
+    let mut second = open(&topic, STORE).await.unwrap().until_end();
+    let all_of_it = timeout(PATIENCE, drain(&mut second)).await.expect("it is put out");
+    assert_eq!(numbers(&all_of_it), all(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_share_the_partitions_and_end_together() {
     let Some(topic) = Topic::new("feed-share", 4).await else { return };
     topic.write(0..400).await;

@@ -84,6 +84,8 @@ async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later()
         Ok(())
     };
     ingest.run(pending(), tell).await.unwrap();
+    let report = ingest.report().to_string();
+    assert!(report.contains("; 1 quarantined"), "{report}");
     assert!(told.len() == 1 && told[0].contains(&ledger), "{told:?}");
     let quarantined = store.get(unclear.letter).await.unwrap().unwrap();
     assert_eq!(quarantined.state.status, Status::Quarantined);
