@@ -1,6 +1,7 @@
 //! A connection to the servers that a URL names, and to the stream of dead letters there.
 
 use std::future::{Future, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub(crate) struct Broker {
 struct Refusals {
     latest: Mutex<Option<String>>,
     came: Notify,
+    /// Whether the connection was said to be lost, and not yet to be there again.
+    is_lost: AtomicBool,
 }
 
 impl Refusals {
@@ -288,8 +291,13 @@ fn hear(refusals: &Refusals, event: &Event) {
             refusals.came.notify_one();
         }
         Event::ServerError(error) => tracing::warn!("the server says: {error}"),
-        Event::Disconnected => tracing::warn!("the connection to the server is lost"),
-        Event::Connected => tracing::debug!("connected"),
+        Event::Disconnected => {
+            refusals.is_lost.store(true, Ordering::Relaxed);
+            tracing::warn!("the connection to the server is lost");
+        }
+        Event::Connected if refusals.is_lost.swap(false, Ordering::Relaxed) => {
+            tracing::warn!("connected to the server again");
+        }
         other => tracing::debug!("{other}"),
     }
 }

@@ -105,5 +105,6 @@ async fn a_server_that_goes_and_comes_back_is_served_again() {
         process.says("it answers again");
     });
     process.signal("-TERM");
-    process.end().ok();
+    let ran = process.end().ok();
+    assert!(ran.err.contains("connected to the server again"), "{}", ran.err);
 }
