@@ -101,6 +101,33 @@ fn our_headers_do_not_grow_from_cycle_to_cycle() {
 }
 
 #[test]
+fn g8_a_replay_gives_back_names_like_ours_as_they_were() {
+    let message = Message::new("orders", "p")
+        .with_header("retry.count", "7")
+        .with_header("error.message", "the producer's")
+        .with_header("original.partition", "9")
+        .with_header("dlq.id", "copied");
+    let letter = letter(message, "e", 3);
+    let replay = Replay {
+        operation: OperationId::of("t", Timestamp::EPOCH, 0),
+        count: 1,
+        from: "orders.dlq/0/1".to_owned(),
+        at: Timestamp::EPOCH,
+    };
+    let sent = protocol::on_replay(&letter, &replay);
+    let values = |name: &str| {
+        let named = sent.iter().filter(|header| header.name == name);
+        named.map(|header| header.value.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(values("retry.count"), ["7", "0"], "ours is the last one");
+    assert_eq!(values("error.message"), ["the producer's"]);
+    assert_eq!((values("original.partition").len(), values("dlq.id").len()), (1, 1), "ours only");
+    let (producers, decoded) = protocol::split(&sent);
+    assert_eq!(&producers, letter.message.headers());
+    assert_eq!((decoded.escalations, decoded.letter), (Some(0), Some(letter.id)));
+}
+
+#[test]
 fn one_of_our_headers_can_be_left_out() {
     let letter = letter(Message::new("orders", "p").with_header("tag", "a"), "e", 3);
     let replay = Replay {

@@ -94,9 +94,20 @@ pub struct Replay {
 
 /// The headers of a letter that is sent back: the producer's, where it was born, whose letter it is, and the replay.
 /// `retry.count` starts over at 0.
+///
+/// A producer's header with the name of one of ours that tells of an error or a retry stands there twice: as it was, in
+/// front, for consumers that do not know this protocol, and under [`KEPT`]. Ours are the last of their names, which count.
 #[must_use]
 pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
-    of_replay(letter, replay).onto(letter.message.headers())
+    let producers = letter.message.headers();
+    // Not those that tell whose letter it is and where it was born: an absent one of ours must stay absent.
+    let is_given_back = |header: &&Header| {
+        let tells: [&[u8]; 3] = [b"error.", b"retry.", b"previous."];
+        is_ours(&header.name) && tells.iter().any(|prefix| header.name.starts_with(prefix))
+    };
+    let as_they_were = producers.iter().filter(is_given_back).cloned().collect::<Headers>();
+    let all = of_replay(letter, replay).onto(producers);
+    as_they_were.iter().chain(all.iter()).cloned().collect()
 }
 
 /// Our own of these.
