@@ -24,6 +24,7 @@ mod marks;
 mod names;
 mod offsets;
 mod regressions;
+mod share_group;
 mod silent;
 mod sink;
 mod topic;
