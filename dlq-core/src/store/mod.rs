@@ -103,7 +103,8 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// When the letters are not known to be durable. Either all were written or it is open which were; write them
-    /// again.
+    /// again. `Refused` is of one of these letters, e.g. for its size: another letter may be taken. Any other kind is of
+    /// the store.
     fn put(
         &self,
         letters: Vec<DeadLetter>,
