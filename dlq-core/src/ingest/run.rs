@@ -12,7 +12,7 @@ use crate::{BoxError, DeadLetter, LetterId, StoreError, StoreErrorKind};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// How many letters a store may refuse without having taken one in between.
+/// Number of letters in a row at whose refusal the run ends.
 const MOST_REFUSED: usize = 10;
 
 /// Puts the letters of a [`Feed`] into a sink. See the [module docs](super).

@@ -184,8 +184,8 @@ pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     waits(letter, &said, now);
 }
 
-/// `letter` is [reopened](reopen) by a later death that was put, or [restored]. One that is restored as resolved was handled
-/// after that death, and stays so.
+/// Lets `letter` take over a later death that was put or [restored], as [`reopen`] does. A letter that is restored as
+/// resolved was handled after that death, and stays resolved.
 pub fn replace(letter: &mut DeadLetter, news: DeadLetter, now: Timestamp) {
     let handled = handled(&news);
     reopen(letter, news, now);
@@ -194,7 +194,7 @@ pub fn replace(letter: &mut DeadLetter, news: DeadLetter, now: Timestamp) {
     }
 }
 
-/// How `news` was resolved; only of a [restored] letter does a store believe that it was.
+/// The resolution of `news`, which a store believes of a [restored] letter only.
 fn handled(news: &DeadLetter) -> Option<Resolution> {
     news.state.resolution.filter(|_| news.state.status == Status::Resolved)
 }

@@ -58,7 +58,7 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-/// Whether SQLite's own text has one of these: one code stands for everything that is wrong with a statement.
+/// Returns true if SQLite's own text has one of these: one code stands for everything that is wrong with a statement.
 fn says(error: &rusqlite::Error, any: &[&str]) -> bool {
     let text = match error {
         rusqlite::Error::SqliteFailure(_, Some(text)) => text,

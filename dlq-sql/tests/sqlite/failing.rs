@@ -229,7 +229,7 @@ async fn g1_an_ingest_confirms_nothing_while_the_table_is_gone() {
     assert_eq!((broker.confirmed, store.count(Filter::new()).await.unwrap()), (20, 20));
 }
 
-/// What a constraint of the operator keeps out is refused alone.
+/// A constraint of the operator is about the letters that it keeps out, and no others.
 #[tokio::test]
 async fn a_letter_that_a_constraint_keeps_out_is_set_aside_alone() {
     let (_directory, path) = place();

@@ -127,7 +127,7 @@ pub async fn later_deaths_are_not_taken_back<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.get(later.id).await.generation, 2);
 }
 
-/// What was handled after a later death than the one that is there was handled: it is not sent back for it (G6).
+/// A letter that was handled after a later death than the one in the store is not sent back for that death (G6).
 pub async fn a_resolved_letter_of_a_later_death_stays_resolved<F: StoreFixture>(check: Check<F>) {
     let old = check.bury(2).await;
     check.escalate(escalation(&letter(9), 2, in_ms(check.now(), 60_000))).await;

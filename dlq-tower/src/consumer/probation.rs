@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(probation.earlier(death, 4), 4);
     }
 
-    /// What is forgotten would be run, and kill the process again (G3).
+    /// A message whose conviction is forgotten would run, and kill the process again (G3).
     #[test]
     fn g3_no_conviction_is_forgotten_however_many_there_are() {
         let probation = Probation::new(3, true);

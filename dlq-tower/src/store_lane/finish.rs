@@ -15,11 +15,11 @@ use crate::metrics::Recorder;
 /// Outcomes per call at most.
 const BATCH: usize = 256;
 
-/// How long a letter waits whose outcome was refused, at first and at most.
+/// Delay of a letter whose outcome was refused, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// How many such letters are remembered. Others wait longest at once.
+/// Number of such letters that are remembered. Others wait longest at once.
 const REMEMBERED: usize = 4096;
 
 /// Why an outcome is not known to be recorded. Recording it again is harmless.
@@ -54,7 +54,7 @@ impl<C: Claims> Finisher<C> {
         Self { claims, recorder, queue: Mutex::default(), leader, refused: Mutex::default() }
     }
 
-    /// The outcome of a letter was refused. Returns how long the letter is to wait.
+    /// Notes that the outcome of a letter was refused, and returns how long the letter is to wait.
     pub(super) fn refused(&self, letter: LetterId) -> Duration {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         if refused.len() >= REMEMBERED && !refused.contains_key(&letter) {
@@ -64,7 +64,7 @@ impl<C: Claims> Finisher<C> {
         refused.entry(letter).or_insert_with(fresh).next()
     }
 
-    /// The outcome of a letter was recorded.
+    /// Notes that the outcome of a letter was recorded.
     pub(super) fn took(&self, letter: LetterId) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&letter);
     }

@@ -32,8 +32,8 @@
 //!
 //! A claim is a lease. A process that dies leaves it to end, and the row is claimed again, which counts one crash. A
 //! store that fails is asked again until the lease would have ended: an outcome is not given up for one failed write.
-//! Where the store refuses an outcome for good, the claim is given back, so that no crash is counted; the letter runs
-//! again after a delay that grows. An outcome that comes too late, because somebody else claimed the row meanwhile or an
+//! A claim whose outcome the store refuses for good is given back, so that no crash is counted; the letter runs again
+//! after a delay that grows. An outcome that comes too late, because somebody else claimed the row meanwhile or an
 //! operator decided otherwise, changes nothing and is logged.
 //!
 //! # Cost

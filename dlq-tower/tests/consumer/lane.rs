@@ -185,7 +185,7 @@ async fn an_outcome_is_given_up_when_the_lease_would_have_ended() {
     assert!(begun.elapsed() > 5 * SECOND && begun.elapsed() <= 10 * SECOND);
 }
 
-/// What the store will not record is no crash of the message (G3): its claim is given back, and longer each time.
+/// A refused outcome is no crash of the message (G3): the claim is given back, for longer each time.
 #[tokio::test(start_paused = true)]
 async fn g3_an_outcome_that_is_refused_gives_the_claim_back_and_counts_no_crash() {
     for kind in [StoreErrorKind::Refused, StoreErrorKind::Unexpected] {
