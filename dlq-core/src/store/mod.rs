@@ -103,7 +103,8 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// When the letters are not known to be durable. Either all were written or it is open which were; write them
-    /// again.
+    /// again. `Refused` is of one of these letters, e.g. for its size: another letter may be taken. Any other kind is of
+    /// the store.
     fn put(
         &self,
         letters: Vec<DeadLetter>,
@@ -364,9 +365,9 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
     /// are durable; receipts come in the order of the letters.
     ///
     /// A letter whose id is there follows the rules of [`Sink::put`] (one that is `retrying`, those of retry records):
-    /// one that is known changes nothing, so that restoring may be repeated. Claims and operations are not restored.
-    /// Whoever waits for what is due now is woken, as far as the store can. Many letters may be restored in several
-    /// steps, each of them with an entry in the audit.
+    /// one that is known changes nothing, so that restoring may be repeated. One of a later death that is resolved stays
+    /// so. Claims and operations are not restored. Whoever waits for what is due now is woken, as far as the store can.
+    /// Many letters may be restored in several steps, each of them with an entry in the audit.
     ///
     /// # Errors
     ///

@@ -184,6 +184,21 @@ pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     waits(letter, &said, now);
 }
 
+/// Lets `letter` take over a later death that was put or [restored], as [`reopen`] does. A letter that is restored as
+/// resolved was handled after that death, and stays resolved.
+pub fn replace(letter: &mut DeadLetter, news: DeadLetter, now: Timestamp) {
+    let handled = handled(&news);
+    reopen(letter, news, now);
+    if let Some(resolution) = handled {
+        resolve(letter, resolution, now);
+    }
+}
+
+/// The resolution of `news`, which a store believes of a [restored] letter only.
+fn handled(news: &DeadLetter) -> Option<Resolution> {
+    news.state.resolution.filter(|_| news.state.status == Status::Resolved)
+}
+
 /// `letter` waits, unless it is `said` that it was sent back already, or may have been and is quarantined.
 fn waits(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
@@ -208,10 +223,12 @@ pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) 
 }
 
 /// Another letter of the same original message died: `letter` takes over everything of `death` except id and state,
-/// is seen once more, and waits again as one that is [reopened](reopen); one that was set aside stays so.
+/// is seen once more, and waits again as one that is [reopened](reopen); one that was set aside stays so, and so does one
+/// that was resolved, where the other is [restored] as resolved.
 pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let generation = letter.generation.max(death.generation);
     let said = death.state.clone();
+    let handled = handled(&death).filter(|_| letter.state.status == Status::Resolved);
     take(letter, death);
     letter.generation = generation;
     letter.state.seen = letter.state.seen.saturating_add(1);
@@ -219,6 +236,9 @@ pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     waits(letter, &said, now);
     if quarantined {
         letter.state.status = Status::Quarantined;
+    }
+    if let Some(resolution) = handled {
+        resolve(letter, resolution, now);
     }
 }
 

@@ -228,6 +228,7 @@ macro_rules! store_conformance {
                 an_odd_state_is_put_in_order,
                 restoring_may_be_repeated,
                 later_deaths_are_not_taken_back,
+                a_resolved_letter_of_a_later_death_stays_resolved,
                 a_restored_conflict_is_kept,
                 a_claim_is_left_alone,
                 a_replaying_letter_becomes_pending,
@@ -236,7 +237,8 @@ macro_rules! store_conformance {
                 an_edit_is_restored,
                 a_writer_restores_nothing,
                 a_restored_letter_is_a_letter,
-                restored_copies_are_merged;
+                restored_copies_are_merged,
+                a_resolved_copy_is_merged_into_a_resolved_letter;
             checkups:
                 a_store_that_works_is_well,
                 a_claim_never_finished_is_found,
