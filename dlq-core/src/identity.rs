@@ -210,6 +210,12 @@ pub struct Death {
     pub generation: u32,
 }
 
+impl Death {
+    /// The highest generation that headers are believed to claim. No message dies more often; where a letter says so it
+    /// is compared with none of a lower generation, so that it hides no death.
+    pub const MAX_GENERATION: u32 = 1_000_000;
+}
+
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.letter, self.generation)
@@ -274,6 +280,18 @@ mod tests {
             }
             assert_eq!(fields.finish::<32>(), *whole.finalize().as_bytes(), "{lengths:?}");
         }
+    }
+
+    #[test]
+    fn g2_another_key_conflicts_under_an_id_of_its_own() {
+        let letter = LetterId::of(&origin(), None, "a");
+        let message = || Message::new("s", "payload");
+        let of = |message: Message| letter.conflicting(&message);
+        let (none, empty) = (of(message()), of(message().with_key("")));
+        let (one, other) = (of(message().with_key("1")), of(message().with_key("2")));
+        let all = std::collections::BTreeSet::from([letter, none, empty, one, other]);
+        assert_eq!(all.len(), 5, "{all:?}");
+        assert_eq!(of(message().with_key("1")), one);
     }
 
     #[test]
