@@ -1,23 +1,24 @@
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use dlq_core::store::Receipt;
 use dlq_core::{DeadLetter, Headers, Message, Sink, StoreError, StoreErrorKind};
 use futures_util::future::join_all;
-use tokio::sync::RwLock;
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::lane::{shortest, too_large, unwritable};
 use crate::letters::POINTER;
 use crate::produce::{Outgoing, Producer, Unwritten};
-use crate::topics::{self, DlqTopic, partition_for};
+use crate::topics::{self, DlqTopic, FoundTopic, partition_for};
 use crate::wire::pack_letter;
 
 const OPERATION: &str = "write a dead letter";
 const OPENING: &str = "open the topic of dead letters";
 
 /// The topic of dead letters: `<topic>.dlq` unless told otherwise.
+///
+/// It writes to the topics that it was opened for and to no others, whatever the headers of a message say of where that was
+/// born.
 ///
 /// # What is on the topic
 ///
@@ -45,12 +46,13 @@ const OPENING: &str = "open the topic of dead letters";
 pub struct KafkaSink {
     producer: Producer,
     topic: DlqTopic,
-    /// How many partitions topics have.
-    partitions: Arc<RwLock<HashMap<String, i32>>>,
+    /// The topics that it was opened for, with how many partitions they have.
+    topics: Arc<[FoundTopic]>,
 }
 
 impl KafkaSink {
-    /// Makes sure of the topics in which the letters of these topics are kept; creates none.
+    /// Makes sure of the topics in which the letters of these topics are kept; creates none. What was born elsewhere is kept
+    /// with those of the topic where it was read, or else of the first.
     ///
     /// # Errors
     ///
@@ -74,47 +76,49 @@ impl KafkaSink {
         let opened = async {
             let found = topics::ensure(brokers, &wanted, creates).await?;
             let producer = Producer::new(brokers)?;
-            let partitions = found.into_iter().map(|topic| (topic.name, topic.partitions));
-            Ok(Self { producer, topic, partitions: Arc::new(RwLock::new(partitions.collect())) })
+            Ok(Self { producer, topic, topics: found.into() })
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
 
-    async fn partitions(&self, topic: &str) -> Result<i32, StoreError> {
-        if let Some(count) = self.partitions.read().await.get(topic) {
-            return Ok(*count);
-        }
-        let count = self.producer.partitions(topic).await;
-        let count = count.map_err(|error| error.for_store(OPERATION))?;
-        self.partitions.write().await.insert(topic.to_owned(), count);
-        Ok(count)
+    /// The topic in which a letter is kept: that of the topic where it was born, else that of the one where its message
+    /// was read, else the first. Where it was born headers can say, which others write.
+    fn topic_of(&self, letter: &DeadLetter) -> Result<&FoundTopic, StoreError> {
+        let opened = |of: &str| {
+            let name = self.topic.name_for(of);
+            self.topics.iter().find(|topic| topic.name == name)
+        };
+        let found = opened(letter.origin.stream()).or_else(|| opened(letter.message.subject()));
+        found.or(self.topics.first()).ok_or_else(|| {
+            let text = "the sink was opened for no topic; name those whose letters it keeps";
+            StoreError::new(StoreErrorKind::InvalidConfig, OPERATION).with_detail(text)
+        })
     }
 
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
-        let topic = self.topic.name_for(letter.origin.stream());
-        let partitions = self.partitions(&topic).await?;
+        let FoundTopic { name: topic, partitions } = self.topic_of(letter)?;
         let key = letter.message.key();
-        let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), partitions);
-        match self.write(letter, &topic, partition).await {
+        let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), *partitions);
+        match self.write(letter, topic, partition).await {
             Err(Unwritten::TooLarge) => {}
-            written => return received(written, &topic),
+            written => return received(written, topic),
         }
         let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
-        let written = self.write(&short, &topic, partition).await;
+        let written = self.write(&short, topic, partition).await;
         let Some(mut pointer) = pointer(short).filter(|_| is_too_large(&written)) else {
-            return received(written, &topic);
+            return received(written, topic);
         };
         tracing::warn!(
             death = %letter.death(), topic,
             "a dead letter is too large for its topic; it says where its message stands instead"
         );
-        let mut written = self.write(&pointer, &topic, partition).await;
+        let mut written = self.write(&pointer, topic, partition).await;
         if is_too_large(&written) && pointer.message.key().is_some() {
             // It stands with the message, too.
             pointer.message = without_key(&pointer.message);
-            written = self.write(&pointer, &topic, partition).await;
+            written = self.write(&pointer, topic, partition).await;
         }
-        received(written, &topic)
+        received(written, topic)
     }
 
     async fn write(

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::text::escape;
 use super::{KEPT, VERSION, is_ours, names};
 use crate::{
-    Binding, DeadLetter, Escalation, Failure, Fingerprint, Header, Headers, History, LetterId,
-    Message, OperationId, Origin, Timestamp,
+    Binding, BindingKey, DeadLetter, Death, Escalation, Failure, Fingerprint, Header, Headers,
+    History, LetterId, Message, OperationId, Origin, Timestamp,
 };
 
 /// The longest `error.history` that is written, in bytes.
@@ -111,11 +111,28 @@ pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
 }
 
 /// Our own of these.
+///
+/// Consumers believe an identity that follows from the birth beside it. A letter that others were merged into, or that
+/// took over the name of another consumer, has one that does not, and is sent under the one that its latest death had.
 pub fn of_replay(letter: &DeadLetter, replay: &Replay) -> Ours {
+    replayed(letter, sent_as(letter), replay)
+}
+
+/// The id under which a letter is sent to the main lane.
+fn sent_as(letter: &DeadLetter) -> LetterId {
+    let DeadLetter { id, message, origin, consumer, .. } = letter;
+    let at = message.published_at();
+    if id.follows_from(origin, at, consumer, message) {
+        return *id;
+    }
+    LetterId::of(origin, at, consumer)
+}
+
+fn replayed(letter: &DeadLetter, id: LetterId, replay: &Replay) -> Ours {
     let mut ours = Ours::new();
     ours.set(names::RETRY_COUNT, 0);
     ours.origin(&letter.origin, &letter.message);
-    ours.identity(letter.id, letter.generation, &letter.message);
+    ours.identity(id, letter.generation, &letter.message);
     ours.text(names::DLQ_CONSUMER, [&*letter.consumer]);
     ours.set(names::REPLAY_ID, replay.operation);
     ours.set(names::REPLAY_COUNT, replay.count);
@@ -134,7 +151,7 @@ pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
 
 /// Our own of these.
 pub fn of_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Ours {
-    let mut ours = of_replay(letter, replay);
+    let mut ours = replayed(letter, letter.id, replay);
     ours.history(&letter.history);
     ours.set(names::RETRY_ATTEMPTS, 0);
     ours
@@ -242,6 +259,15 @@ impl Ours {
                 }
             }
         }
+    }
+
+    /// The same [of a replay](of_replay) of this letter, bound by a secret where there is one.
+    pub fn bound_by(mut self, key: Option<&BindingKey>, letter: &DeadLetter) -> Self {
+        if let Some(key) = key {
+            let death = Death { letter: sent_as(letter), generation: letter.generation };
+            self.set(names::DLQ_KEYED_BINDING, key.bind(&death, &letter.message));
+        }
+        self
     }
 
     /// The same without the one of this name.

@@ -180,7 +180,7 @@ impl<'a> Story<'a> {
 
     /// Where it was born, as a replay of ours said.
     pub(super) fn replayed_from(&self) -> Option<&Origin> {
-        self.replayed.as_ref().and_then(|replayed| replayed.origin.as_ref())
+        self.replayed.as_ref().map(|replayed| &replayed.origin)
     }
 
     fn message(&self) -> Message {

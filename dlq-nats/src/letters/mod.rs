@@ -14,6 +14,7 @@ mod stored;
 use std::sync::Arc;
 
 use async_nats::jetstream::Context;
+use dlq_core::BindingKey;
 use tokio::sync::Mutex;
 
 pub use extent::{Extent, Progress};
@@ -49,6 +50,7 @@ pub struct NatsLetters {
     api: Option<&'static str>,
     stream: DlqStream,
     ledger: String,
+    key: Option<BindingKey>,
     key_header: Option<String>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
@@ -59,7 +61,8 @@ impl NatsLetters {
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
         let ledger = ledger_of(&stream);
-        Self { context, api, stream, ledger, key_header: None, kept: Arc::default() }
+        let (key, key_header, kept) = (None, None, Arc::default());
+        Self { context, api, stream, ledger, key, key_header, kept }
     }
 
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
@@ -67,6 +70,14 @@ impl NatsLetters {
     #[must_use]
     pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
         self.ledger = bucket.into();
+        self
+    }
+
+    /// Sets the secret by which letters are bound that are sent back to a stream; the same as the
+    /// [consumer's](crate::NatsConsumer::with_binding_key). Defaults to none.
+    #[must_use]
+    pub fn with_binding_key(mut self, key: BindingKey) -> Self {
+        self.key = Some(key);
         self
     }
 

@@ -23,6 +23,9 @@ macro_rules! store_conformance {
                 an_older_death_is_ignored,
                 another_payload_is_a_second_letter,
                 another_payload_is_never_out_of_date,
+                g2_a_later_death_of_other_bytes_is_a_second_letter,
+                g2_conflicting_letters_of_two_keys_are_two,
+                g2_an_absurd_generation_hides_no_death,
                 another_key_is_a_second_letter,
                 a_tombstone_is_not_an_empty_payload,
                 no_key_is_not_an_empty_key,
@@ -129,6 +132,7 @@ macro_rules! store_conformance {
                 a_later_record_takes_the_letter_over,
                 an_earlier_record_is_ignored,
                 a_conflicting_record_is_kept,
+                g2_a_later_record_of_other_bytes_is_a_second_letter,
                 a_later_record_voids_a_claim;
             operations:
                 a_plan_changes_nothing,
