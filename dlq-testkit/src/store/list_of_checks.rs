@@ -163,6 +163,7 @@ macro_rules! store_conformance {
                 a_failed_canary_stops_the_operation,
                 a_stopped_operation_can_be_resumed,
                 a_paused_canary_stays_a_canary,
+                a_canary_that_fails_while_paused_stops_the_rest,
                 a_skipped_letter_is_no_canary,
                 a_large_canary_is_the_whole_operation,
                 a_rate_is_kept,
