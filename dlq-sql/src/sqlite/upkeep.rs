@@ -21,8 +21,8 @@ use crate::error::{During, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
 
-/// How many letters are deleted in one transaction.
-const BATCH: usize = 1000;
+/// How many letters are changed in one transaction of a call that is about many: meanwhile nobody else writes.
+pub(super) const BATCH: usize = 1000;
 
 impl Upkeep for SqliteStore {
     async fn mark(
@@ -257,10 +257,16 @@ impl Unit<'_> {
             self.note_action(by, action, subject.clone(), affected, now)?;
             return Ok(self.conn().last_insert_rowid());
         };
+        self.add_affected(entry, affected)?;
+        Ok(entry)
+    }
+
+    /// Adds to what an entry of the audit says was changed.
+    pub(super) fn add_affected(&self, entry: i64, affected: u64) -> Result<()> {
         let add =
             format!("UPDATE {} SET affected = affected + ?1 WHERE seq = ?2", self.names().audit);
         self.conn().prepare_cached(&add)?.execute((values::signed(affected), entry))?;
-        Ok(entry)
+        Ok(())
     }
 
     fn mark(
