@@ -68,6 +68,7 @@ macro_rules! store_conformance {
                 by_time,
                 by_counts,
                 by_attributes,
+                an_attribute_is_not_mistaken_for_another,
                 by_operation,
                 by_several_fields,
                 a_mark_means_what_the_list_shows,
