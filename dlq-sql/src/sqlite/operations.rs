@@ -28,7 +28,7 @@ impl Operations for SqliteStore {
     ) -> std::result::Result<Operation, StoreError> {
         serve(&spec).during("start the replay")?;
         let now = self.now();
-        self.write(move |unit| unit.start(&spec, &by, now)).await.during("start the replay")
+        self.start_in_batches(spec, by, now).await.during("start the replay")
     }
 
     async fn operation(

@@ -29,7 +29,7 @@ impl Unit<'_> {
     /// Writes what changes of an operation.
     pub(super) fn write_operation(&self, operation: &Operation) -> Result<()> {
         let sql = format!(
-            "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, progress = ? WHERE id = ?",
+            "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, total = ?, progress = ? WHERE id = ?",
             self.names().operations
         );
         let mut statement = self.conn().prepare_cached(&sql)?;
@@ -37,6 +37,7 @@ impl Unit<'_> {
             .put(operation.state.as_str())?
             .put(operation.updated_at.as_nanos())?
             .put(operation.next_release.as_nanos())?
+            .put(values::signed(operation.progress.total))?
             .put(values::json(&operation.progress.by_outcome))?
             .put(operation.id.as_bytes())?;
         statement.raw_execute()?;
@@ -44,7 +45,7 @@ impl Unit<'_> {
     }
 
     /// The operation as this call has left it; it is written when the call is done.
-    fn operation_mut(&mut self, id: OperationId) -> Result<Option<&mut Operation>> {
+    pub(super) fn operation_mut(&mut self, id: OperationId) -> Result<Option<&mut Operation>> {
         if !self.operations.contains_key(&id) {
             let Some(operation) = load(self.conn(), self.names(), id)? else { return Ok(None) };
             self.operations.insert(id, operation);
