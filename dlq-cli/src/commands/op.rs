@@ -225,6 +225,12 @@ async fn steer(
 ) -> Result<ExitCode, CliError> {
     let id = named(store, &args.id).await?;
     let operation = store.control(id, control, ask::actor(args.note.as_deref())).await?;
+    if control == Control::Resume && operation.state == OperationState::Stopped {
+        say!(
+            "letters of the canary died again while the operation was paused, and the rest was not sent; see why: dlq op show {id}; \
+             to go on all the same: dlq op resume {id}, to give it up: dlq op cancel {id}"
+        );
+    }
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {

@@ -301,8 +301,12 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
 
     /// Pauses, resumes or cancels. What was not released stays untouched; what runs goes on to its end, and so does
-    /// what waits for a retry. Cancelling also takes back letters that were released and that nobody has claimed. Asking
-    /// for the state it has changes nothing.
+    /// what waits for a retry. Cancelling also takes back letters that were released and that nobody has claimed, or whose
+    /// lease has ended; a lease that ends later makes its letter pending, and nobody is given it. Asking for the state it
+    /// has changes nothing, but that a cancel which was cut off goes on.
+    ///
+    /// The state is written first: from then on no letter is released, and the others of the operation are taken back in
+    /// bounded batches, so that claims go on meanwhile.
     ///
     /// # Errors
     ///

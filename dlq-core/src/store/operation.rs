@@ -202,7 +202,7 @@ words! {
         Running = "running",
         /// An operator paused it.
         Paused = "paused",
-        /// It stopped by itself because letters of its canary failed again; resume it or cancel it.
+        /// It stopped because letters of its canary failed again, by itself or when it was resumed; resume it or cancel it.
         Stopped = "stopped",
         /// Every letter has an outcome.
         Completed = "completed",
@@ -346,7 +346,8 @@ impl Operation {
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///
     /// Pausing one that stopped by itself leaves it stopped. Resuming one that was paused goes on with its canary
-    /// unless the canary is through or has failed.
+    /// unless the canary is through. A canary that failed while the operation was paused stops it: who resumes it may not
+    /// have seen the failure, and resumes it once more to go on without a canary.
     #[must_use]
     pub fn steer(&self, control: Control) -> Option<OperationState> {
         use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
@@ -362,7 +363,11 @@ impl Operation {
                     .canary
                     .is_some_and(|canary| self.progress.sent() <= u64::from(canary));
                 let failed = self.progress.with_outcome(ItemOutcome::FailedAgain) > 0;
-                Some(if in_canary && !failed { Canary } else { Running })
+                Some(match (in_canary, failed) {
+                    (true, true) => Stopped,
+                    (true, false) => Canary,
+                    (false, _) => Running,
+                })
             }
             (Control::Resume, state) => Some(state),
         }
@@ -424,7 +429,8 @@ words! {
     Control("control") {
         /// Release no more letters for now.
         Pause = "pause",
-        /// Go on; after a canary that failed, without a canary.
+        /// Go on; after a canary that failed, without a canary. A paused operation whose canary failed meanwhile stops
+        /// first.
         Resume = "resume",
         /// Release no more letters, for good.
         Cancel = "cancel",
@@ -533,7 +539,9 @@ mod tests {
         assert_eq!(steer(Stopped, &queued, Control::Pause), Some(Stopped));
         assert_eq!(steer(Paused, &queued, Control::Resume), Some(Canary));
         assert_eq!(steer(Paused, &[(Queued, 9), (Succeeded, 3)], Control::Resume), Some(Running));
-        assert_eq!(steer(Paused, &[(Queued, 9), (FailedAgain, 1)], Control::Resume), Some(Running));
+        assert_eq!(steer(Paused, &[(Queued, 9), (FailedAgain, 1)], Control::Resume), Some(Stopped));
+        let past_canary = [(Queued, 9), (Succeeded, 2), (FailedAgain, 1)];
+        assert_eq!(steer(Paused, &past_canary, Control::Resume), Some(Running));
         assert_eq!(steer(Stopped, &queued, Control::Resume), Some(Running));
         assert_eq!(steer(Cancelled, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Resume), None);
