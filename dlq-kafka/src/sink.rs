@@ -4,14 +4,14 @@ use std::sync::Arc;
 use dlq_core::store::Receipt;
 use dlq_core::{DeadLetter, Headers, Message, Sink, StoreError, StoreErrorKind};
 use futures_util::future::join_all;
-use tokio::sync::RwLock;
+use tokio::sync::{Mutex, RwLock};
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::lane::{shortest, too_large, unwritable};
 use crate::letters::POINTER;
 use crate::produce::{Outgoing, Producer, Unwritten};
-use crate::topics::{self, DlqTopic, partition_for};
+use crate::topics::{self, DlqTopic, WantedTopic, partition_for};
 use crate::wire::pack_letter;
 
 const OPERATION: &str = "write a dead letter";
@@ -40,13 +40,26 @@ const OPENING: &str = "open the topic of dead letters";
 ///
 /// [`put`](Sink::put) returns once every replica in sync has every letter. When that is not known, nothing may be
 /// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it is known: a partition that
-/// cannot be written to concerns its own letters only.
+/// cannot be written to concerns its own letters only, and so does a topic that may not be written, or that has gone: its
+/// error is none that passes by itself. A topic that was deleted is created again where missing ones were to be created
+/// ([`KafkaConsumer::with_missing_topics_created`](crate::KafkaConsumer::with_missing_topics_created)).
 #[derive(Clone, Debug)]
 pub struct KafkaSink {
     producer: Producer,
     topic: DlqTopic,
     /// How many partitions topics have.
     partitions: Arc<RwLock<HashMap<String, i32>>>,
+    /// Where topics that have gone are created again.
+    again: Option<Arc<Again>>,
+}
+
+/// Topics that are created again when they have gone.
+#[derive(Debug)]
+struct Again {
+    brokers: Brokers,
+    wanted: Vec<WantedTopic>,
+    /// Many letters find at once that their topic has gone.
+    turn: Mutex<()>,
 }
 
 impl KafkaSink {
@@ -75,7 +88,12 @@ impl KafkaSink {
             let found = topics::ensure(brokers, &wanted, creates).await?;
             let producer = Producer::new(brokers)?;
             let partitions = found.into_iter().map(|topic| (topic.name, topic.partitions));
-            Ok(Self { producer, topic, partitions: Arc::new(RwLock::new(partitions.collect())) })
+            let partitions = Arc::new(RwLock::new(partitions.collect()));
+            let again = creates.then(|| {
+                let (brokers, wanted) = (brokers.clone(), wanted.clone());
+                Arc::new(Again { brokers, wanted, turn: Mutex::new(()) })
+            });
+            Ok(Self { producer, topic, partitions, again })
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
@@ -90,31 +108,65 @@ impl KafkaSink {
         Ok(count)
     }
 
+    /// Creates a topic again that has gone, if it is one that is to be created. Whether it is there.
+    async fn create_again(&self, topic: &str) -> bool {
+        let Some(again) = &self.again else { return false };
+        let Some(wanted) = again.wanted.iter().find(|wanted| wanted.name == topic) else {
+            return false;
+        };
+        let _turn = again.turn.lock().await;
+        match topics::ensure(&again.brokers, std::slice::from_ref(wanted), true).await {
+            Ok(found) => {
+                let found = found.into_iter().map(|topic| (topic.name, topic.partitions));
+                self.partitions.write().await.extend(found);
+                tracing::warn!(topic, "a topic of dead letters had gone; it is created again");
+                true
+            }
+            Err(error) => {
+                tracing::error!(topic, %error, "a topic of dead letters has gone, and cannot be created again");
+                false
+            }
+        }
+    }
+
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
         let topic = self.topic.name_for(letter.origin.stream());
-        let partitions = self.partitions(&topic).await?;
+        match self.bury_in(letter, &topic).await {
+            Err(error)
+                if error.kind() == StoreErrorKind::NotFound
+                    // Apart, since it is rare, and large in memory.
+                    && Box::pin(self.create_again(&topic)).await =>
+            {
+                Box::pin(self.bury_in(letter, &topic)).await
+            }
+            written => written,
+        }
+    }
+
+    async fn bury_in(&self, letter: &DeadLetter, topic: &str) -> Result<Receipt, StoreError> {
+        let partitions = self.partitions(topic).await?;
         let key = letter.message.key();
         let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), partitions);
-        match self.write(letter, &topic, partition).await {
+        match self.write(letter, topic, partition).await {
             Err(Unwritten::TooLarge) => {}
-            written => return received(written, &topic),
+            written => return received(written, topic),
         }
         let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
-        let written = self.write(&short, &topic, partition).await;
+        let written = self.write(&short, topic, partition).await;
         let Some(mut pointer) = pointer(short).filter(|_| is_too_large(&written)) else {
-            return received(written, &topic);
+            return received(written, topic);
         };
         tracing::warn!(
             death = %letter.death(), topic,
             "a dead letter is too large for its topic; it says where its message stands instead"
         );
-        let mut written = self.write(&pointer, &topic, partition).await;
+        let mut written = self.write(&pointer, topic, partition).await;
         if is_too_large(&written) && pointer.message.key().is_some() {
             // It stands with the message, too.
             pointer.message = without_key(&pointer.message);
-            written = self.write(&pointer, &topic, partition).await;
+            written = self.write(&pointer, topic, partition).await;
         }
-        received(written, &topic)
+        received(written, topic)
     }
 
     async fn write(
@@ -143,7 +195,7 @@ fn received(written: Result<(), Unwritten>, topic: &str) -> Result<Receipt, Stor
     match written {
         Ok(()) => Ok(Receipt::Stored),
         Err(Unwritten::Failed(error)) => Err(error),
-        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Unavailable)),
+        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Refused)),
     }
 }
 
