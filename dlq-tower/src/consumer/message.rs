@@ -218,7 +218,9 @@ pub(super) async fn handle(
             continue;
         }
         let wanted = Outcome::of(&ran.disposition);
-        if wanted == Outcome::Handled && shared.may_have_letter(&delivery) {
+        // A duplicate's letter does no harm: its replay is a duplicate, too.
+        let is_success = matches!(ran.disposition, Disposition::Succeeded);
+        if is_success && shared.may_have_letter(&delivery) {
             // Apart, since it is rare, and large in memory.
             settle.keep(Box::pin(shared.resolve(&delivery))).await;
         }
