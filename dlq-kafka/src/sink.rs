@@ -1,15 +1,16 @@
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use dlq_core::store::Receipt;
 use dlq_core::{DeadLetter, Headers, Message, Sink, StoreError, StoreErrorKind};
 use futures_util::future::join_all;
+use tokio::sync::Mutex;
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::lane::{shortest, too_large, unwritable};
 use crate::letters::POINTER;
 use crate::produce::{Outgoing, Producer, Unwritten};
-use crate::topics::{self, DlqTopic, FoundTopic, partition_for};
+use crate::topics::{self, DlqTopic, FoundTopic, WantedTopic, partition_for};
 use crate::wire::pack_letter;
 
 const OPERATION: &str = "write a dead letter";
@@ -41,13 +42,26 @@ const OPENING: &str = "open the topic of dead letters";
 ///
 /// [`put`](Sink::put) returns once every replica in sync has every letter. When that is not known, nothing may be
 /// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it is known: a partition that
-/// cannot be written to concerns its own letters only.
+/// cannot be written to concerns its own letters only, and so does a topic that may not be written, or that has gone: its
+/// error is none that passes by itself. A topic that was deleted is created again where missing ones were to be created
+/// ([`KafkaConsumer::with_missing_topics_created`](crate::KafkaConsumer::with_missing_topics_created)).
 #[derive(Clone, Debug)]
 pub struct KafkaSink {
     producer: Producer,
     topic: DlqTopic,
     /// The topics that it was opened for, with how many partitions they have.
-    topics: Arc<[FoundTopic]>,
+    topics: Arc<RwLock<Vec<FoundTopic>>>,
+    /// Where topics that have gone are created again.
+    again: Option<Arc<Again>>,
+}
+
+/// Topics that are created again when they have gone.
+#[derive(Debug)]
+struct Again {
+    brokers: Brokers,
+    wanted: Vec<WantedTopic>,
+    /// Many letters find at once that their topic has gone.
+    turn: Mutex<()>,
 }
 
 impl KafkaSink {
@@ -76,29 +90,74 @@ impl KafkaSink {
         let opened = async {
             let found = topics::ensure(brokers, &wanted, creates).await?;
             let producer = Producer::new(brokers)?;
-            Ok(Self { producer, topic, topics: found.into() })
+            let again = creates.then(|| {
+                let (brokers, wanted) = (brokers.clone(), wanted.clone());
+                Arc::new(Again { brokers, wanted, turn: Mutex::new(()) })
+            });
+            Ok(Self { producer, topic, topics: Arc::new(RwLock::new(found)), again })
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
 
     /// The topic in which a letter is kept: that of the topic where it was born, else that of the one where its message
     /// was read, else the first. Where it was born headers can say, which others write.
-    fn topic_of(&self, letter: &DeadLetter) -> Result<&FoundTopic, StoreError> {
+    fn topic_of(&self, letter: &DeadLetter) -> Result<FoundTopic, StoreError> {
+        let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let opened = |of: &str| {
             let name = self.topic.name_for(of);
-            self.topics.iter().find(|topic| topic.name == name)
+            topics.iter().find(|topic| topic.name == name)
         };
         let found = opened(letter.origin.stream()).or_else(|| opened(letter.message.subject()));
-        found.or(self.topics.first()).ok_or_else(|| {
+        found.or(topics.first()).cloned().ok_or_else(|| {
             let text = "the sink was opened for no topic; name those whose letters it keeps";
             StoreError::new(StoreErrorKind::InvalidConfig, OPERATION).with_detail(text)
         })
     }
 
+    /// Creates a topic again that has gone, if it is one that is to be created. Returns how many partitions it has.
+    async fn create_again(&self, topic: &str) -> Option<i32> {
+        let again = self.again.as_ref()?;
+        let wanted = again.wanted.iter().find(|wanted| wanted.name == topic)?;
+        let _turn = again.turn.lock().await;
+        match topics::ensure(&again.brokers, std::slice::from_ref(wanted), true).await {
+            Ok(found) => {
+                let partitions = found.first()?.partitions;
+                let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
+                for known in topics.iter_mut().filter(|known| known.name == topic) {
+                    known.partitions = partitions;
+                }
+                tracing::warn!(topic, "a topic of dead letters had gone; it is created again");
+                Some(partitions)
+            }
+            Err(error) => {
+                tracing::error!(topic, %error, "a topic of dead letters has gone, and cannot be created again");
+                None
+            }
+        }
+    }
+
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
         let FoundTopic { name: topic, partitions } = self.topic_of(letter)?;
+        match self.bury_in(letter, &topic, partitions).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                // Boxed: this path is rare, and boxing keeps the future small.
+                let Some(partitions) = Box::pin(self.create_again(&topic)).await else {
+                    return Err(error);
+                };
+                Box::pin(self.bury_in(letter, &topic, partitions)).await
+            }
+            written => written,
+        }
+    }
+
+    async fn bury_in(
+        &self,
+        letter: &DeadLetter,
+        topic: &str,
+        partitions: i32,
+    ) -> Result<Receipt, StoreError> {
         let key = letter.message.key();
-        let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), *partitions);
+        let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), partitions);
         match self.write(letter, topic, partition).await {
             Err(Unwritten::TooLarge) => {}
             written => return received(written, topic),
@@ -147,7 +206,7 @@ fn received(written: Result<(), Unwritten>, topic: &str) -> Result<Receipt, Stor
     match written {
         Ok(()) => Ok(Receipt::Stored),
         Err(Unwritten::Failed(error)) => Err(error),
-        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Unavailable)),
+        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Refused)),
     }
 }
 

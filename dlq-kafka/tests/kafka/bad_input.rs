@@ -15,7 +15,9 @@ use dlq_core::{
 use dlq_kafka::dialect::UNREADABLE_HEADERS;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSource, Ladder};
+use dlq_kafka::{
+    Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSink, KafkaSource, Ladder,
+};
 use dlq_testkit::fixtures::{letter, letter_of};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
@@ -285,8 +287,14 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let place = Place::with_partitions("unwritten", 3).await;
     let consumer = consumer(&place);
     let mut source = consumer.source().await.unwrap();
-    let (lane, sink) = (consumer.retry_lane().await.unwrap(), consumer.sink().await.unwrap());
+    let lane = consumer.retry_lane().await.unwrap();
     let dead = format!("{}.dlq", place.topic);
+    consumer.sink().await.unwrap();
+    // This one creates nothing.
+    let named = DlqTopic::new().with_name(&dead);
+    let brokers = quick(&place);
+    let sink = KafkaSink::open(&brokers, named, std::slice::from_ref(&place.topic)).await;
+    let sink = sink.unwrap();
     let retry = format!("{}.{0}-billing.retry.1s", place.topic);
     place.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
@@ -305,7 +313,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let error = sink.put(vec![letter(2)]).await.unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert!(error.to_string().contains(&format!("topic `{dead}`")), "{error}");
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert_eq!(error.kind(), StoreErrorKind::NotFound, "other topics can be written");
     let error = lane.escalate(escalation()).await.unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert!(error.to_string().contains(&format!("topic `{retry}`")), "{error}");
@@ -324,6 +332,26 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     while handle(&mut source).await.lane() != Lane::Retry {}
     let letters = KafkaLetters::new(&place.brokers, dead);
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_of_letters_that_was_deleted_is_created_again_where_that_was_asked_for() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("again", 3).await;
+    let sink = consumer(&place).sink().await.unwrap();
+    let dead = format!("{}.dlq", place.topic);
+    sink.put(vec![letter(1)]).await.unwrap();
+    topic::delete(place.brokers.bootstrap(), &dead).await;
+    let written = async {
+        while let Err(error) = sink.put((2..12).map(letter).collect()).await {
+            println!("not yet: {error}");
+        }
+    };
+    timeout(PATIENCE, written).await.unwrap();
+    let letters = KafkaLetters::new(&place.brokers, dead);
+    assert_eq!(letters.count(Filter::new()).await.unwrap(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

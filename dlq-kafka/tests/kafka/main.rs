@@ -23,6 +23,7 @@ mod login;
 mod marks;
 mod names;
 mod offsets;
+mod refused;
 mod regressions;
 mod share_group;
 mod silent;

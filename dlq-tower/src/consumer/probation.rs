@@ -207,6 +207,12 @@ impl Probation {
         explained.given_back.get(&letter).copied().unwrap_or(0)
     }
 
+    /// Whether this process gave the message back each time that it was delivered before.
+    pub(super) fn is_explained(&self, delivery: &Delivery) -> bool {
+        let explained = self.explained(death_of(delivery).letter);
+        delivery.deliveries().saturating_sub(explained) <= 1
+    }
+
     /// We gave `delivery` back; that it comes again is no sign of a crash.
     pub(super) fn gave_back(&self, delivery: &Delivery) {
         if delivery.lane() == Lane::Store {

@@ -240,8 +240,7 @@ async fn metrics_after(moment: Duration) -> [f64; 3] {
 async fn metrics_show_what_is_in_hand_and_whether_fetching_pauses() {
     assert_eq!(metrics_after(SECOND / 2).await, [1.0, 0.0, 0.0], "it runs");
     assert_eq!(metrics_after(SECOND * 3 / 2).await, [0.0, 1.0, 1.0], "fetching pauses");
-    assert_eq!(metrics_after(SECOND * 5 / 2).await, [1.0, 0.0, 1.0], "it runs again");
-    assert_eq!(metrics_after(SECOND * 10).await, [0.0, 0.0, 1.0], "it is over");
+    assert_eq!(metrics_after(SECOND * 5 / 2).await, [0.0, 0.0, 1.0], "it is written, and over");
 }
 
 #[tokio::test(start_paused = true)]
