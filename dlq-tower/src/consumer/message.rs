@@ -1,6 +1,6 @@
 //! One message in hand, from its receipt to its settlement. See the states in the [module docs](super).
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlq_core::idempotency::Release;
 use dlq_core::{
     BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, StoreError,
-    StoreErrorKind, TransportError,
+    TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -24,12 +24,13 @@ use super::outage::Ticket;
 use super::probation::{Owed, Probation, Suspicion, Turn, death_of};
 use super::report::{Fate, Outcome};
 use super::stack::{Ended, Program, Settling};
+use super::suspect::{NotRun, Suspect};
 use crate::idempotency::Upkeep;
 use crate::retry::{self, HoldSlots};
 use crate::stage::RouteError;
 
 /// How long a message is given back for when its crash mark could not be written.
-const UNMARKED: Duration = Duration::from_secs(5);
+pub(super) const UNMARKED: Duration = Duration::from_secs(5);
 /// How long the removal of a mark may take when the run was cut off.
 pub(super) const UNMARKING: Duration = Duration::from_millis(500);
 
@@ -129,9 +130,9 @@ pub(super) struct Marked {
 /// A run that has ended, whose mark is to be removed.
 #[derive(Clone, Copy)]
 pub(super) struct Unmark {
-    death: Death,
+    pub(super) death: Death,
     /// How many marks it leaves.
-    left: u32,
+    pub(super) left: u32,
 }
 
 /// Handles a message, after a wait that it has begun to spend here, and settles it.
@@ -142,7 +143,7 @@ pub(super) async fn handle(
     mut route_errors: u32,
 ) -> Fate {
     let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
-    let shared = &*shared;
+    let shared = &shared;
     let mut settle = Leased::new(settle, since);
     // What came with the message; a run may find out more, for itself.
     let known = delivery.crashes();
@@ -175,7 +176,7 @@ pub(super) async fn handle(
                 }
             };
             let suspicion = shared.probation.suspect(&delivery);
-            (ticket, suspicion, shared.probation.turn(suspicion).await)
+            (ticket, suspicion, shared.probation.runs().turn(suspicion).await)
         };
         // Pinned where they are: futures of this size are not worth moving.
         let begun = {
@@ -225,6 +226,29 @@ pub(super) async fn handle(
     }
 }
 
+/// Waits until a suspect is not to go on.
+async fn not_run(hand: &Hand) -> NotRun {
+    match hand.suspect() {
+        Some(suspect) => suspect.not_run().await,
+        None => pending().await,
+    }
+}
+
+impl Ran {
+    /// A suspect that was not run, for it could not be marked.
+    fn put_off(delivery: Delivery, turn: Option<Turn>) -> Self {
+        Self {
+            disposition: Disposition::Deferred { after: UNMARKED },
+            delivery,
+            has_begun: false,
+            routing_failed: false,
+            owes: None,
+            turn,
+            marked: Marked::default(),
+        }
+    }
+}
+
 impl Shared {
     /// Does `work`, unless the consumer stops first.
     pub(super) async fn unless_stopped<F: Future>(&self, work: F) -> Result<F::Output, Stopping> {
@@ -238,81 +262,69 @@ impl Shared {
 
     /// Runs the stack; `None` when it was cut off, or the message is somebody else's by now.
     async fn run(
-        &self,
+        self: &Arc<Self>,
         mut delivery: Delivery,
         (ticket, suspicion, turn): (Ticket, Suspicion, Turn),
         ordered: bool,
     ) -> Option<Ran> {
         let mut marked = Marked::default();
+        let suspect =
+            (suspicion != Suspicion::None).then(|| Suspect::new(self, suspicion, &delivery));
         if let Suspicion::Convicted(death, crashes) = suspicion {
             // Its mark is there: this is no run, and another mark would say that it was one. It is not acquitted where
             // something gives it back before it can be refused.
             (marked.death, marked.convicted) = (Some(death), Some(Conviction::Delivery));
             delivery = delivery.with_crashes(crashes);
         }
-        if let (Suspicion::Marked(death), Some(marks)) = (suspicion, &self.marks) {
-            match self.mark(marks, death).await {
+        if let (Suspicion::Marked(death), Some(suspect)) = (suspicion, &suspect)
+            && suspect.is_marked()
+        {
+            match suspect.begin(death).await {
                 Ok(begun) => {
                     let known = delivery.crashes();
-                    // What a store counts are claims that were lost, while the letter ran or waited to run. Marks
-                    // beyond them are of a death before this one, whose settlement was not heard.
-                    let is_stored = delivery.lane() == Lane::Store;
-                    let begun = if is_stored { begun.min(known) } else { begun };
                     marked.death = Some(death);
-                    marked.earlier = self.probation.earlier(death, begun);
                     let crashes = self.probation.crashes(death, begun);
+                    let is_stored = delivery.lane() == Lane::Store;
                     delivery =
                         delivery.with_crashes(if is_stored { crashes } else { crashes.max(known) });
                 }
-                Err(error) if error.kind() == StoreErrorKind::Conflict => {
-                    tracing::warn!(
-                        origin = %delivery.origin(),
-                        error = report(&error),
-                        "a suspect is not run here: it belongs to another process"
-                    );
-                    return None;
-                }
                 Err(error) => {
-                    tracing::error!(
-                        origin = %delivery.origin(),
-                        error = report(&error),
-                        "a crash mark could not be written; the suspect is not run"
-                    );
-                    let disposition = Disposition::Deferred { after: UNMARKED };
-                    let (has_begun, routing_failed, owes) = (false, false, None);
-                    return Some(Ran {
-                        disposition,
-                        delivery,
-                        has_begun,
-                        routing_failed,
-                        owes,
-                        turn: Some(turn),
-                        marked,
-                    });
+                    return match suspect.refused(&error) {
+                        NotRun::Lost => None,
+                        NotRun::Unmarked => Some(Ran::put_off(delivery, Some(turn))),
+                    };
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered, Some(turn));
+        let hand = Hand::new(ticket, ordered, self.probation.runs(), (Some(turn), suspect));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
-            result = self.within(Arc::clone(&hand), stack) => result,
-            () = self.abort.cancelled() => {
-                // It was cut off, and did not crash; but what was given up for its crashes is not acquitted by that.
-                marked.convicted = hand.convicted().or(marked.convicted);
-                if let Some(unmark) = self.refuted(marked, &delivery, Outcome::Unsettled, false) {
-                    // Apart, since it is rare, and large in memory.
-                    let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
-                }
-                return None;
+            result = self.within(Arc::clone(&hand), stack) => Some(result),
+            () = self.abort.cancelled() => None,
+            why = not_run(&hand) => {
+                return match why {
+                    NotRun::Lost => None,
+                    NotRun::Unmarked => Some(Ran::put_off(delivery, None)),
+                };
             }
         };
         marked.convicted = hand.convicted().or(marked.convicted);
+        marked.earlier = hand.suspect().map_or(0, Suspect::earlier);
+        let Some(result) = result else {
+            // It was cut off, and did not crash; but what was given up for its crashes is not acquitted by that.
+            if let Some(unmark) = self.refuted(marked, &delivery, Outcome::Unsettled, false) {
+                // Apart, since it is rare, and large in memory.
+                let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
+            }
+            return None;
+        };
         Some(Ran { marked, ..self.ran(result, delivery, &hand) })
     }
 
     /// Marks that a run begins. How many marks there are of earlier ones that did not end.
-    async fn mark(&self, marks: &BoxCrashMarks, death: Death) -> Result<u32, StoreError> {
+    pub(super) async fn mark(&self, death: Death) -> Result<u32, StoreError> {
+        let Some(marks) = &self.marks else { return Ok(0) };
         let begun = marks.begin(death.letter).await?;
         Ok(self.probation.unended(death.letter, begun))
     }

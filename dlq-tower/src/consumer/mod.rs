@@ -27,7 +27,7 @@
 //! | is received | nothing | the broker hands it out again when its lease ends |
 //! | waits for those of its key, or for its turn to run | its lease is extended | the same; no attempt is lost, for none was made |
 //! | is marked (a suspect only) | the mark is durable | it comes again, and the mark counts as a crash (G3) |
-//! | waits for its next attempt because of its order, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
+//! | is a suspect that waits for its next attempt or for a permit, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
 //! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again: the same death writes the same letter (G2), and a retry record that is there already is kept |
@@ -69,14 +69,16 @@
 //! # Suspects
 //!
 //! A message that is handed out the third time without explanation may have killed the process, and so may a letter
-//! whose claim was lost once. It waits until nothing else runs, and runs alone, until its handler has ended for good: while
-//! its letter is written others run. Where there are
-//! [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before the run and
-//! removed after the settlement, so that a run which never ended is counted, and the retry stage gives the message up
-//! past its `max_crashes`. Only what is marked counts: whoever waited beside a message that kills is not blamed for it,
-//! and a suspect only between the end of its handler and the removal of its mark, while its letter is written. What
-//! this process gave back itself explains a delivery; what another one gave back does not, which costs a run alone and
-//! nothing more.
+//! whose claim was lost once. It waits until nothing else runs, and each of its attempts runs alone. While it waits for the
+//! next attempt or for a permit, and while its letter is written, others run: messages that wait hold nobody up, whether
+//! they are suspects or not (G4).
+//!
+//! Where there are [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before
+//! each attempt. It is removed before the message waits and after the settlement, so that an attempt which never ended is
+//! counted, and the retry stage gives the message up past its `max_crashes`. Only what is marked counts: whoever waited
+//! beside a message that kills is not blamed for it, and a suspect only between the end of its handler and the removal of
+//! its mark, while its letter is written. What this process gave back itself explains a delivery; what another one gave
+//! back does not, which costs a run alone and nothing more.
 //!
 //! A run that ends takes its own mark away, and those of earlier runs only when the message is over: handled, dead or
 //! postponed, whether or not the broker has confirmed that. One that is given back, or waits here for its next attempt, has crashed as often as before; else a message
@@ -164,6 +166,7 @@ mod run;
 mod schedule;
 mod shutdown;
 mod stack;
+mod suspect;
 mod upkeep;
 mod window;
 

@@ -27,7 +27,7 @@ pub(super) enum Suspicion {
 /// Who may run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
 #[derive(Debug)]
 pub(super) struct Probation {
-    runs: Arc<RwLock<()>>,
+    runs: Runs,
     suspect_after: u32,
     has_marks: bool,
     explained: Mutex<Explained>,
@@ -48,6 +48,10 @@ pub(super) struct Owed {
     marks: u32,
 }
 
+/// What everybody who runs shares.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Runs(Arc<RwLock<()>>);
+
 /// The right to run. Dropping it ends it.
 #[derive(Debug)]
 pub(super) enum Turn {
@@ -65,7 +69,7 @@ struct Explained {
 impl Probation {
     pub(super) fn new(suspect_after: u32, has_marks: bool) -> Self {
         Self {
-            runs: Arc::default(),
+            runs: Runs::default(),
             suspect_after,
             has_marks,
             explained: Mutex::default(),
@@ -84,10 +88,8 @@ impl Probation {
         is_known && self.conviction(delivery).is_none()
     }
 
-    /// The right to run beside others, unless that has to be waited for.
-    pub(super) fn turn_now(&self) -> Option<Turn> {
-        let guard = Arc::clone(&self.runs).try_read_owned().ok()?;
-        Some(Turn::Beside { _guard: guard })
+    pub(super) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
@@ -134,16 +136,6 @@ impl Probation {
         let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
         let death = death_of(delivery);
         convicted.get(&death).map(|&(crashes, by)| (death, crashes, by))
-    }
-
-    /// Waits for the right to run.
-    pub(super) async fn turn(&self, suspicion: Suspicion) -> Turn {
-        let runs = Arc::clone(&self.runs);
-        // The lock is fair: what comes after a suspect waits behind it.
-        match suspicion {
-            Suspicion::None => Turn::Beside { _guard: runs.read_owned().await },
-            _ => Turn::Alone { _guard: runs.write_owned().await },
-        }
     }
 
     /// How many runs of a message ended with the process, when so many marks of it have been found: each time that it
@@ -224,6 +216,24 @@ impl Probation {
             && let Some(oldest) = explained.order.pop_front()
         {
             explained.given_back.remove(&oldest);
+        }
+    }
+}
+
+impl Runs {
+    /// The right to run beside others, unless that has to be waited for.
+    pub(super) fn turn_now(&self) -> Option<Turn> {
+        let guard = Arc::clone(&self.0).try_read_owned().ok()?;
+        Some(Turn::Beside { _guard: guard })
+    }
+
+    /// Waits for the right to run.
+    pub(super) async fn turn(&self, suspicion: Suspicion) -> Turn {
+        let runs = Arc::clone(&self.0);
+        // The lock is fair: what comes after a suspect waits behind it.
+        match suspicion {
+            Suspicion::None => Turn::Beside { _guard: runs.read_owned().await },
+            _ => Turn::Alone { _guard: runs.write_owned().await },
         }
     }
 }

@@ -331,6 +331,200 @@ async fn g4_nobody_waits_for_the_letter_of_a_suspect() {
     }
 }
 
+/// A consumer without order whose message 0 fails at every attempt, three of them, five seconds apart.
+fn waiting(broker: &Broker, store: &Store, log: &Log) -> Consumer {
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        noted.note(seen(&delivery));
+        let fails = position(&delivery) == 0;
+        std::future::ready(if fails { Err(HandlerError::msg("down")) } else { Ok(()) })
+    });
+    let work = work.derived().policy(policy(3, 5 * SECOND)).clock(store.clock.clone());
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
+    consumer.build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_that_waits_for_its_next_attempt_holds_up_nobody() {
+    for marks in [0, 1] {
+        let (broker, store, log) = (Broker::with(2), Store::new(), Log::default());
+        let suspect = marked(&broker, &store, marks).await;
+        let running = Running::start(waiting(&broker, &store, &log));
+        broker.until(|world| !world.settled.is_empty()).await;
+        assert_eq!(broker.settled(), [(1, "succeeded")]);
+        assert!(broker.world().settled[0].at < 5 * SECOND, "it waited for the suspect");
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), marks, "nobody is blamed meanwhile");
+        store.inner.end(suspect, marks).await.unwrap();
+        broker.until_empty().await;
+        running.finish().await;
+        let attempts = [1, 2, 3].map(|attempt| format!("0: attempt {attempt}, {marks} crashes"));
+        let of_suspect = log.lines().into_iter().filter(|line| line.starts_with('0'));
+        assert_eq!(of_suspect.collect::<Vec<_>>(), attempts);
+        assert_eq!((store.calls("begin"), store.calls("end")), (3, 3), "each attempt is marked");
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), 0, "it is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_waits_for_nobody_who_waits_for_the_next_attempt() {
+    let (broker, store, log) = (Broker::with(3), Store::new(), Log::default());
+    broker.handed_out(1, 2);
+    let running = Running::start(waiting(&broker, &store, &log));
+    broker.until(|world| world.settled.len() == 2).await;
+    assert_eq!(broker.settled(), [(1, "succeeded"), (2, "succeeded")]);
+    assert!(broker.world().settled[1].at < 5 * SECOND, "they waited for one that waits");
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.settled_as("dead"), [0]);
+}
+
+/// It runs alone each time: what begins while it waits has ended when it runs again.
+#[tokio::test(start_paused = true)]
+async fn g3_a_suspect_that_has_waited_runs_alone_again() {
+    let (broker, store, log) = (Broker::with(30), Store::new(), Log::default());
+    broker.handed_out(0, 2);
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let noted = noted.clone();
+        async move {
+            noted.note(format!("+{}", position(&delivery)));
+            sleep(SECOND * (1 + position(&delivery) as u32 % 7)).await;
+            noted.note(format!("-{}", position(&delivery)));
+            if position(&delivery) == 0 { Err(HandlerError::msg("down")) } else { Ok(()) }
+        }
+    });
+    let work = work.derived().policy(policy(3, 3 * SECOND)).concurrency(4);
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.clock(store.clock.clone()).build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    running.finish().await;
+    let (lines, mut runs, mut attempts) = (log.lines(), 0, 0);
+    for (at, line) in lines.iter().enumerate() {
+        if line == "+0" {
+            assert_eq!((runs, lines[at + 1].as_str()), (0, "-0"), "{lines:?}");
+            attempts += 1;
+        }
+        runs += if line.starts_with('+') { 1 } else { -1 };
+    }
+    assert_eq!(attempts, 3);
+    let last = lines.iter().rposition(|line| line == "+0").unwrap();
+    assert!(lines[..last].iter().any(|line| line == "+1"), "and while it waited: {lines:?}");
+}
+
+/// A process that ends while a suspect waits has not died of it, though the mark could not be removed at first.
+#[tokio::test(start_paused = true)]
+async fn g3_a_crash_while_a_suspect_waits_is_not_counted() {
+    for marks in [0, 1] {
+        let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+        let suspect = marked(&broker, &store, marks).await;
+        let running = Running::start(waiting(&broker, &store, &log));
+        log.until(|lines| lines.len() == 1).await;
+        sleep(SECOND).await;
+        running.kill().await;
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), marks);
+    }
+}
+
+/// What waits in the process between its attempts is marked before each of them.
+#[tokio::test(start_paused = true)]
+async fn g3_what_kills_after_a_wait_in_the_process_is_found() {
+    let (broker, store) = (Broker::with(2), Store::new());
+    broker.handed_out(0, 2);
+    for life in 1..=20 {
+        let log = Log::default();
+        let seen = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let seen = seen.clone();
+            async move {
+                match (position(&delivery), delivery.attempt()) {
+                    (0, 1) => Err(HandlerError::msg("down")),
+                    (0, _) => {
+                        seen.note("fatal");
+                        std::future::pending().await
+                    }
+                    _ => Ok(()),
+                }
+            }
+        });
+        let work = work.derived().policy(policy(5, SECOND).with_max_crashes(3));
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.clock(store.clock.clone()).build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone());
+        let running = Running::start(consumer.build().unwrap());
+        let died = tokio::select! {
+            () = log.until(|lines| !lines.is_empty()) => true,
+            () = broker.until_empty() => false,
+        };
+        if !died {
+            running.finish().await;
+            break;
+        }
+        running.kill().await;
+        broker.crash();
+        assert!(life < 4, "it is given up some day");
+    }
+    let letters = store.letters().await;
+    assert_eq!((letters[0].reason, letters[0].crashes), (Reason::MaxCrashes, 3));
+    assert_eq!(broker.settled(), [(1, "succeeded"), (0, "dead")]);
+}
+
+/// Its attempts are kept: they were made.
+#[tokio::test(start_paused = true)]
+async fn g3_a_suspect_whose_next_mark_cannot_be_written_is_not_run_and_keeps_its_attempts() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    broker.handed_out(0, 2);
+    let running = Running::start(waiting(&broker, &store, &log));
+    log.until(|lines| lines.len() == 1).await;
+    store.fail("begin", 1, StoreErrorKind::Unavailable);
+    log.until(|lines| lines.len() == 2).await;
+    assert_eq!(broker.settled(), [(0, "escalated")]);
+    log.until(|lines| lines.len() == 3).await;
+    running.finish().await;
+    let attempts = [1, 2, 3].map(|attempt| format!("0: attempt {attempt}, 0 crashes"));
+    assert_eq!(log.lines(), attempts);
+}
+
+/// A stop while it waits for its turn, or for its time: it is postponed with its attempts, and leaves no mark.
+#[tokio::test(start_paused = true)]
+async fn g3_a_stop_while_a_suspect_waits_keeps_its_attempts_and_leaves_no_mark() {
+    for busy in [false, true] {
+        let (broker, store, log) = (Broker::with(2), Store::new(), Log::default());
+        let suspect = marked(&broker, &store, 1).await;
+        let noted = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let noted = noted.clone();
+            async move {
+                noted.note(seen(&delivery));
+                if position(&delivery) == 1 {
+                    sleep(20 * SECOND).await;
+                    return Ok(());
+                }
+                Err(HandlerError::msg("down"))
+            }
+        });
+        let work = work.derived().policy(policy(3, 5 * SECOND)).clock(store.clock.clone());
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone());
+        let running = Running::start(consumer.build().unwrap());
+        log.until(|lines| lines.len() == 2).await;
+        sleep(if busy { 10 * SECOND } else { SECOND }).await;
+        assert_eq!(log.lines().len(), 2);
+        running.finish().await;
+        assert_eq!(broker.settled(), [(0, "escalated"), (1, "succeeded")]);
+        assert_eq!(store.letters().await[0].attempts, 1);
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), 0);
+    }
+}
+
 /// What we gave back ourselves explains a delivery: an outage must not put a backlog on probation.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_was_given_back_is_no_suspect() {
