@@ -205,6 +205,10 @@ impl Settles {
             () = shared.abort.cancelled() => return Fate::UNSETTLED,
         };
         let outcome = shared.settled(settled, self.outcome, &self.delivery);
+        if outcome == Outcome::Deferred && shared.stop.is_cancelled() {
+            // Apart, since it is rare, and large in memory.
+            Box::pin(shared.explain(&self.delivery)).await;
+        }
         Fate { outcome, route_errors: 0 }
     }
 }

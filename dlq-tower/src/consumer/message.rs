@@ -175,7 +175,7 @@ pub(super) async fn handle(
                     shared.gate.ticket()
                 }
             };
-            let suspicion = shared.probation.suspect(&delivery);
+            let suspicion = shared.suspicion(&delivery).await;
             (ticket, suspicion, shared.probation.runs().turn(suspicion).await)
         };
         // Pinned where they are: futures of this size are not worth moving.
@@ -192,8 +192,21 @@ pub(super) async fn handle(
             let run = pin!(shared.run(delivery.clone(), begun, key.is_some()));
             settle.keep(run).await
         };
-        let Some(mut ran) = ran else {
-            return Fate { outcome: Outcome::Unsettled, route_errors };
+        let mut ran = match ran {
+            Ok(ran) => ran,
+            Err(Left::Elsewhere) => return Fate { outcome: Outcome::Unsettled, route_errors },
+            Err(Left::CutOff(unmark)) => {
+                // Apart, since it is rare, and large in memory. Together, since time is short.
+                let ended = Box::pin(async {
+                    let unmark = async {
+                        if let Some(unmark) = unmark {
+                            let _ = timeout(UNMARKING, shared.unmark(unmark)).await;
+                        }
+                    };
+                    tokio::join!(shared.cut_off(settle.into_inner(), &delivery), unmark).0
+                });
+                return Fate { outcome: ended.await, route_errors };
+            }
         };
         has_run |= ran.has_begun;
         route_errors += u32::from(ran.routing_failed);
@@ -222,8 +235,19 @@ pub(super) async fn handle(
         if let Some(unmark) = unmark {
             shared.unmark(unmark).await;
         }
+        if outcome.is_over() && outcome == wanted {
+            shared.forget_good_ends(&delivery).await;
+        }
         return Fate { outcome, route_errors };
     }
+}
+
+/// Why a run did not come to its end.
+enum Left {
+    /// Another process has the message.
+    Elsewhere,
+    /// The deadline of the stop has passed. The mark that is to be removed, if one stands.
+    CutOff(Option<Unmark>),
 }
 
 /// Waits until a suspect is not to go on.
@@ -260,13 +284,13 @@ impl Shared {
         }
     }
 
-    /// Runs the stack; `None` when it was cut off, or the message is somebody else's by now.
+    /// Runs the stack to its end.
     async fn run(
         self: &Arc<Self>,
         mut delivery: Delivery,
         (ticket, suspicion, turn): (Ticket, Suspicion, Turn),
         ordered: bool,
-    ) -> Option<Ran> {
+    ) -> Result<Ran, Left> {
         let mut marked = Marked::default();
         let suspect =
             (suspicion != Suspicion::None).then(|| Suspect::new(self, suspicion, &delivery));
@@ -290,8 +314,8 @@ impl Shared {
                 }
                 Err(error) => {
                     return match suspect.refused(&error) {
-                        NotRun::Lost => None,
-                        NotRun::Unmarked => Some(Ran::put_off(delivery, Some(turn))),
+                        NotRun::Lost => Err(Left::Elsewhere),
+                        NotRun::Unmarked => Ok(Ran::put_off(delivery, Some(turn))),
                     };
                 }
             }
@@ -304,22 +328,19 @@ impl Shared {
             () = self.abort.cancelled() => None,
             why = not_run(&hand) => {
                 return match why {
-                    NotRun::Lost => None,
-                    NotRun::Unmarked => Some(Ran::put_off(delivery, None)),
+                    NotRun::Lost => Err(Left::Elsewhere),
+                    NotRun::Unmarked => Ok(Ran::put_off(delivery, None)),
                 };
             }
         };
         marked.convicted = hand.convicted().or(marked.convicted);
         marked.earlier = hand.suspect().map_or(0, Suspect::earlier);
         let Some(result) = result else {
-            // It was cut off, and did not crash; but what was given up for its crashes is not acquitted by that.
-            if let Some(unmark) = self.refuted(marked, &delivery, Outcome::Unsettled, false) {
-                // Apart, since it is rare, and large in memory.
-                let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
-            }
-            return None;
+            // It did not crash; but what was given up for its crashes is not acquitted by that.
+            let unmark = self.refuted(marked, &delivery, Outcome::Unsettled, false);
+            return Err(Left::CutOff(unmark));
         };
-        Some(Ran { marked, ..self.ran(result, delivery, &hand) })
+        Ok(Ran { marked, ..self.ran(result, delivery, &hand) })
     }
 
     /// Marks that a run begins. How many marks there are of earlier ones that did not end.
@@ -381,7 +402,11 @@ impl Shared {
             settled = settle.settle(disposition) => settled,
             () = self.abort.cancelled() => return Outcome::Unsettled,
         };
-        self.settled(settled, outcome, delivery)
+        let outcome = self.settled(settled, outcome, delivery);
+        if outcome == Outcome::Deferred && self.stop.is_cancelled() {
+            self.explain(delivery).await;
+        }
+        outcome
     }
 
     /// How a message is ended, unless the broker does not confirm it.

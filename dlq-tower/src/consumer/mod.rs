@@ -77,8 +77,12 @@
 //! each attempt. It is removed before the message waits and after the settlement, so that an attempt which never ended is
 //! counted, and the retry stage gives the message up past its `max_crashes`. Only what is marked counts: whoever waited
 //! beside a message that kills is not blamed for it, and a suspect only between the end of its handler and the removal of
-//! its mark, while its letter is written. What this process gave back itself explains a delivery; what another one gave
-//! back does not, which costs a run alone and nothing more.
+//! its mark, while its letter is written.
+//!
+//! What this process gave back itself explains a delivery. So does what an orderly stop gave back or cut off in another
+//! one: it is noted beside the marks, if their store answers in half a second, for messages that would be suspects at
+//! their next delivery. What a source had fetched and nobody was handed is not noted, nor what was given back before the
+//! stop and had not come again; that costs a run alone and nothing more.
 //!
 //! A run that ends takes its own mark away, and those of earlier runs only when the message is over: handled, dead or
 //! postponed, whether or not the broker has confirmed that. One that is given back, or waits here for its next attempt, has crashed as often as before; else a message
@@ -119,9 +123,9 @@
 //! On a stop the sources are closed, and what has not started or waits for a retry is given back at once, attempts
 //! kept where there is a retry lane; those of a message with an order key are forgotten, unless an idempotency store keeps
 //! them. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
-//! then it is cut off and stays unsettled, which the log says. What was cut off did not crash: its crash mark and its
-//! claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if their stores answer in time
-//! (half a second, and one). Stopping twice, or before the run, is fine.
+//! then it is cut off and stays unsettled, which the log says; a letter from the store is given back. What was cut off did
+//! not crash: its crash mark and its claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if
+//! their stores answer in time (half a second, and one). Stopping twice, or before the run, is fine.
 //!
 //! # Health
 //!
@@ -152,6 +156,7 @@ mod feed;
 mod gate;
 mod gauges;
 mod going;
+mod good_ends;
 mod guard;
 pub(crate) mod hand;
 mod health;
