@@ -3,6 +3,9 @@
 //! A message that was handed out again and again without a record that explains it is a suspect. It runs alone, and a
 //! mark is written before the run and removed after it. A mark that is still there when the message comes back is a
 //! run that ended with the process.
+//!
+//! What explains a delivery is kept here, too: a process that is stopped gives messages back, and a broker counts that like
+//! the delivery of one whose process died.
 
 use std::fmt;
 use std::future::Future;
@@ -34,6 +37,48 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
         letter: LetterId,
         left: u32,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Notes durably that one delivery of this message ended in good order: an orderly stop gave it back, or cut off its
+    /// run. Defaults to a mark under another identity; does nothing where the transport tells such deliveries from those
+    /// that ended with a process.
+    ///
+    /// # Errors
+    ///
+    /// When that is not known to be durable.
+    fn explain(&self, letter: LetterId) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move { self.begin(good_ends(letter)).await.map(drop) }
+    }
+
+    /// Number of deliveries of this message that were [explained](Self::explain).
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be found out.
+    fn explained(&self, letter: LetterId) -> impl Future<Output = Result<u32, StoreError>> + Send {
+        async move {
+            // A process that dies in between leaves one delivery more explained than were.
+            let explained = self.begin(good_ends(letter)).await?;
+            self.end(good_ends(letter), explained).await?;
+            Ok(explained)
+        }
+    }
+
+    /// Forgets the explained deliveries of a message that is over.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known whether they are forgotten.
+    fn forget_explained(
+        &self,
+        letter: LetterId,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move { self.end(good_ends(letter), 0).await }
+    }
+}
+
+/// Under which identity good ends of a message's deliveries are counted where there is no other place for them.
+fn good_ends(letter: LetterId) -> LetterId {
+    LetterId::from_bytes(letter.as_bytes().map(|byte| !byte))
 }
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -41,6 +86,9 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send +
 trait DynCrashMarks: fmt::Debug + Send + Sync {
     fn begin(&self, letter: LetterId) -> Answer<'_, u32>;
     fn end(&self, letter: LetterId, left: u32) -> Answer<'_, ()>;
+    fn explain(&self, letter: LetterId) -> Answer<'_, ()>;
+    fn explained(&self, letter: LetterId) -> Answer<'_, u32>;
+    fn forget_explained(&self, letter: LetterId) -> Answer<'_, ()>;
 }
 
 impl<M: CrashMarks> DynCrashMarks for M {
@@ -50,6 +98,18 @@ impl<M: CrashMarks> DynCrashMarks for M {
 
     fn end(&self, letter: LetterId, left: u32) -> Answer<'_, ()> {
         Box::pin(CrashMarks::end(self, letter, left))
+    }
+
+    fn explain(&self, letter: LetterId) -> Answer<'_, ()> {
+        Box::pin(CrashMarks::explain(self, letter))
+    }
+
+    fn explained(&self, letter: LetterId) -> Answer<'_, u32> {
+        Box::pin(CrashMarks::explained(self, letter))
+    }
+
+    fn forget_explained(&self, letter: LetterId) -> Answer<'_, ()> {
+        Box::pin(CrashMarks::forget_explained(self, letter))
     }
 }
 
@@ -72,5 +132,17 @@ impl CrashMarks for BoxCrashMarks {
 
     async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         DynCrashMarks::end(&*self.0, letter, left).await
+    }
+
+    async fn explain(&self, letter: LetterId) -> Result<(), StoreError> {
+        DynCrashMarks::explain(&*self.0, letter).await
+    }
+
+    async fn explained(&self, letter: LetterId) -> Result<u32, StoreError> {
+        DynCrashMarks::explained(&*self.0, letter).await
+    }
+
+    async fn forget_explained(&self, letter: LetterId) -> Result<(), StoreError> {
+        DynCrashMarks::forget_explained(&*self.0, letter).await
     }
 }

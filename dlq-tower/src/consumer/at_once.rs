@@ -146,13 +146,14 @@ impl Shared {
         if !is_first || self.may_have_letter(&message.delivery) {
             return Begun::Waits(Box::new(message));
         }
-        let Some(own) = kept.turn.take().or_else(|| self.probation.turn_now()) else {
+        let Some(own) = kept.turn.take().or_else(|| self.probation.runs().turn_now()) else {
             return Begun::Waits(Box::new(message));
         };
         let Some(ticket) = message.ticket.take() else { return Begun::Waits(Box::new(message)) };
         // Whoever goes on polls at once, with a waker of its own.
         let mut context = Context::from_waker(Waker::noop());
-        let mut hand = Hand::again(kept.hand.take(), ticket, message.key.is_some());
+        let runs = self.probation.runs();
+        let hand = Hand::again(kept.hand.take(), ticket, message.key.is_some(), runs);
         let step = || stack.step(message.delivery.clone(), &mut context);
         let disposition = match HAND.sync_scope(Arc::clone(&hand), step) {
             Ok(Ok(settlement))
@@ -205,6 +206,10 @@ impl Settles {
             () = shared.abort.cancelled() => return Fate::UNSETTLED,
         };
         let outcome = shared.settled(settled, self.outcome, &self.delivery);
+        if outcome == Outcome::Deferred && shared.stop.is_cancelled() {
+            // Apart, since it is rare, and large in memory.
+            Box::pin(shared.explain(&self.delivery)).await;
+        }
         Fate { outcome, route_errors: 0 }
     }
 }

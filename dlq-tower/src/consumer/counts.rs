@@ -93,9 +93,13 @@ impl Shared {
                 Ok(())
             }
             () = self.abort.cancelled() => {
-                if let Some(unmark) = self.refuted(*marked, delivery, Outcome::Unsettled, false) {
-                    let _ = timeout(UNMARKING, self.unmark(unmark)).await;
-                }
+                self.probation.gave_back(delivery);
+                let unmark = async {
+                    if let Some(unmark) = self.refuted(*marked, delivery, Outcome::Unsettled, false) {
+                        let _ = timeout(UNMARKING, self.unmark(unmark)).await;
+                    }
+                };
+                tokio::join!(self.explain(delivery), unmark);
                 Err(CutOff)
             }
         }

@@ -44,7 +44,11 @@ pub(super) fn go_on(
                 ended
             }
         };
-        let Some(ended) = ended else { return Fate::UNSETTLED };
+        let Some(ended) = ended else {
+            // Apart, since it is rare, and large in memory.
+            let outcome = Box::pin(shared.cut_off(settle, &delivery)).await;
+            return Fate { outcome, route_errors: 0 };
+        };
         let mut ran = shared.ran(ended, delivery, &hand);
         if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.

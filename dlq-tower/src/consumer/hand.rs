@@ -1,7 +1,8 @@
 //! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
 
-use std::future::pending;
+use std::future::{Future, pending};
 use std::mem;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use dlq_core::{Delivery, Disposition, ErrorClass, History};
 
 use super::outage::{Ruling, Signal, Ticket};
-use super::probation::Turn;
+use super::probation::{Runs, Suspicion, Turn};
+use super::suspect::{NotRun, Suspect};
 use crate::retry;
 use crate::stage::{Done, Postponed, Verdict};
 
@@ -26,6 +28,10 @@ pub(super) struct Hand {
     counts: bool,
     /// Whether later messages of its key wait for it.
     ordered: bool,
+    /// Where its turn comes from.
+    runs: Runs,
+    /// How it is marked, if it does not run beside others.
+    suspect: Option<Suspect>,
     held: Mutex<Held>,
     /// The handler has ended: nobody is to wait for its turn any more.
     has_run: AtomicBool,
@@ -43,6 +49,22 @@ struct Held {
     made: Option<(History, u32)>,
     /// The right to run, where the message is not handled where it was received.
     turn: Option<Turn>,
+    /// It waits for its next attempt, and has no turn.
+    rests: bool,
+}
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Lets others run while the message in hand waits for its next attempt (G4). Returns what has to be done for that, if it
+/// cannot be done at once; dropped, it is done when the run ends.
+pub(crate) fn rest() -> Option<Boxed<()>> {
+    HAND.try_with(Hand::rest).ok().flatten()
+}
+
+/// Takes the turn of the message in hand again, for its next attempt: a suspect is alone by then, and marked. Returns what
+/// has to be waited for, if anything; an error is how long the message had better be kept from running.
+pub(crate) fn resume() -> Option<Boxed<Result<(), Duration>>> {
+    HAND.try_with(Hand::resume).ok().flatten()
 }
 
 /// Notes for the message in hand that its idempotency key has counted an attempt.
@@ -85,13 +107,44 @@ pub(crate) fn routed_again(convicted: Option<Conviction>) {
     }
 }
 
+/// Gives the message in hand up for now, since it could not be marked before it began. Never returns.
+pub(super) async fn put_off() {
+    if let Ok(hand) = HAND.try_with(Arc::clone)
+        && let Some(suspect) = &hand.suspect
+    {
+        suspect.is_over(NotRun::Unmarked);
+    }
+    pending().await
+}
+
 impl Hand {
-    pub(super) fn new(ticket: Ticket, ordered: bool, turn: Option<Turn>) -> Arc<Self> {
+    pub(super) fn new(
+        ticket: Ticket,
+        ordered: bool,
+        runs: &Runs,
+        (turn, suspect): (Option<Turn>, Option<Suspect>),
+    ) -> Arc<Self> {
         let (counts, ticket) = (ticket.counts(), Mutex::new(Some(ticket)));
-        let held = Mutex::new(Held { made: None, turn });
+        let held = Mutex::new(Held { made: None, turn, rests: false });
+        let runs = runs.clone();
         let (has_run, convicted) = (AtomicBool::new(false), AtomicU8::new(0));
         let (counted, forgiven) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { ticket, counts, ordered, held, has_run, convicted, counted, forgiven })
+        Arc::new(Self {
+            ticket,
+            counts,
+            ordered,
+            runs,
+            suspect,
+            held,
+            has_run,
+            convicted,
+            counted,
+            forgiven,
+        })
+    }
+
+    pub(super) fn suspect(&self) -> Option<&Suspect> {
+        self.suspect.as_ref()
     }
 
     /// How many attempts that the message's idempotency key has counted were an outage's.
@@ -105,15 +158,23 @@ impl Hand {
         [Conviction::Delivery, Conviction::Key].into_iter().find(|by| *by as u8 == found)
     }
 
-    /// The same for another message, in the place of one that has ended where nobody knows of it any more.
-    pub(super) fn again(ended: Option<Arc<Self>>, ticket: Ticket, ordered: bool) -> Arc<Self> {
-        let Some(mut hand) = ended else { return Self::new(ticket, ordered, None) };
+    /// The same for another message that runs beside others, in the place of one that has ended where nobody knows of it
+    /// any more.
+    pub(super) fn again(
+        ended: Option<Arc<Self>>,
+        ticket: Ticket,
+        ordered: bool,
+        runs: &Runs,
+    ) -> Arc<Self> {
+        let Some(mut hand) = ended else { return Self::new(ticket, ordered, runs, (None, None)) };
         match Arc::get_mut(&mut hand) {
-            None => Self::new(ticket, ordered, None),
+            None => Self::new(ticket, ordered, runs, (None, None)),
             Some(Self {
                 ticket: of,
                 counts,
                 ordered: is_ordered,
+                runs: _,
+                suspect,
                 held,
                 has_run,
                 convicted,
@@ -124,6 +185,7 @@ impl Hand {
                 *of.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
                 *held.get_mut().unwrap_or_else(PoisonError::into_inner) = Held::default();
                 *has_run.get_mut() = false;
+                *suspect = None;
                 *is_ordered = ordered;
                 *convicted.get_mut() = 0;
                 (*counted.get_mut(), *forgiven.get_mut()) = (0, 0);
@@ -154,14 +216,62 @@ impl Hand {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the right to run until the handler has ended, as it may have already.
-    pub(super) fn keep(self: &mut Arc<Self>, turn: Turn) {
-        // Whoever else has it waits for a ruling.
-        if let Some(Self { held, has_run, .. }) = Arc::get_mut(self)
-            && !*has_run.get_mut()
-        {
-            held.get_mut().unwrap_or_else(PoisonError::into_inner).turn = Some(turn);
+    /// Keeps the right to run until the handler has ended or waits, as it may already.
+    pub(super) fn keep(&self, turn: Turn) {
+        let mut held = self.held();
+        if !held.rests && !self.has_run.load(Ordering::Relaxed) {
+            held.turn = Some(turn);
         }
+    }
+
+    /// See [`rest`].
+    fn rest(self: &Arc<Self>) -> Option<Boxed<()>> {
+        let Some(marked) = self.suspect.as_ref().filter(|suspect| suspect.is_marked()) else {
+            self.rests();
+            return None;
+        };
+        let (hand, unmark) = (Arc::clone(self), marked.unmark());
+        Some(Box::pin(async move {
+            // What runs next may kill the process, and the mark would say that this one did (G3).
+            unmark.await;
+            hand.rests();
+        }))
+    }
+
+    fn rests(&self) {
+        let mut held = self.held();
+        (held.rests, held.turn) = (true, None);
+    }
+
+    /// See [`resume`].
+    fn resume(self: &Arc<Self>) -> Option<Boxed<Result<(), Duration>>> {
+        if !self.held().rests {
+            return None;
+        }
+        if self.suspect.is_none()
+            && let Some(turn) = self.runs.turn_now()
+        {
+            self.resumes(turn);
+            return None;
+        }
+        let hand = Arc::clone(self);
+        Some(Box::pin(async move {
+            let turn = match &hand.suspect {
+                None => hand.runs.turn(Suspicion::None).await,
+                Some(suspect) => {
+                    let turn = hand.runs.turn(suspect.suspicion()).await;
+                    suspect.mark().await?;
+                    turn
+                }
+            };
+            hand.resumes(turn);
+            Ok(())
+        }))
+    }
+
+    fn resumes(&self, turn: Turn) {
+        let mut held = self.held();
+        (held.rests, held.turn) = (false, Some(turn));
     }
 
     /// The handler has ended. A ruling may take as long as other probes, and a letter as long as its sink: whoever waits to
@@ -173,7 +283,7 @@ impl Hand {
 
     /// The delivery that goes on where this run of `delivery` stopped, and the right to run if it is not given back yet.
     pub(super) fn continued(&self, delivery: Delivery) -> (Delivery, Option<Turn>) {
-        let Held { made, turn } = mem::take(&mut *self.held());
+        let Held { made, turn, .. } = mem::take(&mut *self.held());
         let delivery = match made {
             None => delivery,
             Some((history, attempts)) => {

@@ -1,6 +1,6 @@
 //! One message in hand, from its receipt to its settlement. See the states in the [module docs](super).
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use dlq_core::idempotency::Release;
 use dlq_core::store::BoxStore;
 use dlq_core::{
     BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, StoreError,
-    StoreErrorKind, TransportError,
+    TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -25,12 +25,13 @@ use super::outage::Ticket;
 use super::probation::{Owed, Probation, Suspicion, Turn, death_of};
 use super::report::{Fate, Outcome};
 use super::stack::{Ended, Program, Settling};
+use super::suspect::{NotRun, Suspect};
 use crate::idempotency::Upkeep;
 use crate::retry::{self, HoldSlots};
 use crate::stage::RouteError;
 
 /// How long a message is given back for when its crash mark could not be written.
-const UNMARKED: Duration = Duration::from_secs(5);
+pub(super) const UNMARKED: Duration = Duration::from_secs(5);
 /// How long the removal of a mark may take when the run was cut off.
 pub(super) const UNMARKING: Duration = Duration::from_millis(500);
 
@@ -132,9 +133,9 @@ pub(super) struct Marked {
 /// A run that has ended, whose mark is to be removed.
 #[derive(Clone, Copy)]
 pub(super) struct Unmark {
-    death: Death,
+    pub(super) death: Death,
     /// How many marks it leaves.
-    left: u32,
+    pub(super) left: u32,
 }
 
 /// Handles a message, after a wait that it has begun to spend here, and settles it.
@@ -145,7 +146,7 @@ pub(super) async fn handle(
     mut route_errors: u32,
 ) -> Fate {
     let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
-    let shared = &*shared;
+    let shared = &shared;
     let mut settle = Leased::new(settle, since);
     // What came with the message; a run may find out more, for itself.
     let known = delivery.crashes();
@@ -177,8 +178,8 @@ pub(super) async fn handle(
                     shared.gate.ticket()
                 }
             };
-            let suspicion = shared.probation.suspect(&delivery);
-            (ticket, suspicion, shared.probation.turn(suspicion).await)
+            let suspicion = shared.suspicion(&delivery).await;
+            (ticket, suspicion, shared.probation.runs().turn(suspicion).await)
         };
         // Pinned where they are: futures of this size are not worth moving.
         let begun = {
@@ -194,8 +195,21 @@ pub(super) async fn handle(
             let run = pin!(shared.run(delivery.clone(), begun, key.is_some()));
             settle.keep(run).await
         };
-        let Some(mut ran) = ran else {
-            return Fate { outcome: Outcome::Unsettled, route_errors };
+        let mut ran = match ran {
+            Ok(ran) => ran,
+            Err(Left::Elsewhere) => return Fate { outcome: Outcome::Unsettled, route_errors },
+            Err(Left::CutOff(unmark)) => {
+                // Apart, since it is rare, and large in memory. Together, since time is short.
+                let ended = Box::pin(async {
+                    let unmark = async {
+                        if let Some(unmark) = unmark {
+                            let _ = timeout(UNMARKING, shared.unmark(unmark)).await;
+                        }
+                    };
+                    tokio::join!(shared.cut_off(settle.into_inner(), &delivery), unmark).0
+                });
+                return Fate { outcome: ended.await, route_errors };
+            }
         };
         has_run |= ran.has_begun;
         route_errors += u32::from(ran.routing_failed);
@@ -230,7 +244,41 @@ pub(super) async fn handle(
         if let Some(unmark) = unmark {
             shared.unmark(unmark).await;
         }
+        if outcome.is_over() && outcome == wanted {
+            shared.forget_good_ends(&delivery).await;
+        }
         return Fate { outcome, route_errors };
+    }
+}
+
+/// Why a run did not come to its end.
+enum Left {
+    /// Another process has the message.
+    Elsewhere,
+    /// The deadline of the stop has passed. The mark that is to be removed, if one stands.
+    CutOff(Option<Unmark>),
+}
+
+/// Waits until a suspect is not to go on.
+async fn not_run(hand: &Hand) -> NotRun {
+    match hand.suspect() {
+        Some(suspect) => suspect.not_run().await,
+        None => pending().await,
+    }
+}
+
+impl Ran {
+    /// A suspect that was not run, for it could not be marked.
+    fn put_off(delivery: Delivery, turn: Option<Turn>) -> Self {
+        Self {
+            disposition: Disposition::Deferred { after: UNMARKED },
+            delivery,
+            has_begun: false,
+            routing_failed: false,
+            owes: None,
+            turn,
+            marked: Marked::default(),
+        }
     }
 }
 
@@ -245,83 +293,68 @@ impl Shared {
         }
     }
 
-    /// Runs the stack; `None` when it was cut off, or the message is somebody else's by now.
+    /// Runs the stack to its end.
     async fn run(
-        &self,
+        self: &Arc<Self>,
         mut delivery: Delivery,
         (ticket, suspicion, turn): (Ticket, Suspicion, Turn),
         ordered: bool,
-    ) -> Option<Ran> {
+    ) -> Result<Ran, Left> {
         let mut marked = Marked::default();
+        let suspect =
+            (suspicion != Suspicion::None).then(|| Suspect::new(self, suspicion, &delivery));
         if let Suspicion::Convicted(death, crashes) = suspicion {
             // Its mark is there: this is no run, and another mark would say that it was one. It is not acquitted where
             // something gives it back before it can be refused.
             (marked.death, marked.convicted) = (Some(death), Some(Conviction::Delivery));
             delivery = delivery.with_crashes(crashes);
         }
-        if let (Suspicion::Marked(death), Some(marks)) = (suspicion, &self.marks) {
-            match self.mark(marks, death).await {
+        if let (Suspicion::Marked(death), Some(suspect)) = (suspicion, &suspect)
+            && suspect.is_marked()
+        {
+            match suspect.begin(death).await {
                 Ok(begun) => {
                     let known = delivery.crashes();
-                    // What a store counts are claims that were lost, while the letter ran or waited to run. Marks
-                    // beyond them are of a death before this one, whose settlement was not heard.
-                    let is_stored = delivery.lane() == Lane::Store;
-                    let begun = if is_stored { begun.min(known) } else { begun };
                     marked.death = Some(death);
-                    marked.earlier = self.probation.earlier(death, begun);
                     let crashes = self.probation.crashes(death, begun);
+                    let is_stored = delivery.lane() == Lane::Store;
                     delivery =
                         delivery.with_crashes(if is_stored { crashes } else { crashes.max(known) });
                 }
-                Err(error) if error.kind() == StoreErrorKind::Conflict => {
-                    tracing::warn!(
-                        origin = %delivery.origin(),
-                        error = report(&error),
-                        "a suspect is not run here: it belongs to another process"
-                    );
-                    return None;
-                }
                 Err(error) => {
-                    tracing::error!(
-                        origin = %delivery.origin(),
-                        error = report(&error),
-                        "a crash mark could not be written; the suspect is not run"
-                    );
-                    let disposition = Disposition::Deferred { after: UNMARKED };
-                    let (has_begun, routing_failed, owes) = (false, false, None);
-                    return Some(Ran {
-                        disposition,
-                        delivery,
-                        has_begun,
-                        routing_failed,
-                        owes,
-                        turn: Some(turn),
-                        marked,
-                    });
+                    return match suspect.refused(&error) {
+                        NotRun::Lost => Err(Left::Elsewhere),
+                        NotRun::Unmarked => Ok(Ran::put_off(delivery, Some(turn))),
+                    };
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered, Some(turn));
+        let hand = Hand::new(ticket, ordered, self.probation.runs(), (Some(turn), suspect));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
-            result = self.within(Arc::clone(&hand), stack) => result,
-            () = self.abort.cancelled() => {
-                // It was cut off, and did not crash; but what was given up for its crashes is not acquitted by that.
-                marked.convicted = hand.convicted().or(marked.convicted);
-                if let Some(unmark) = self.refuted(marked, &delivery, Outcome::Unsettled, false) {
-                    // Apart, since it is rare, and large in memory.
-                    let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
-                }
-                return None;
+            result = self.within(Arc::clone(&hand), stack) => Some(result),
+            () = self.abort.cancelled() => None,
+            why = not_run(&hand) => {
+                return match why {
+                    NotRun::Lost => Err(Left::Elsewhere),
+                    NotRun::Unmarked => Ok(Ran::put_off(delivery, None)),
+                };
             }
         };
         marked.convicted = hand.convicted().or(marked.convicted);
-        Some(Ran { marked, ..self.ran(result, delivery, &hand) })
+        marked.earlier = hand.suspect().map_or(0, Suspect::earlier);
+        let Some(result) = result else {
+            // It did not crash; but what was given up for its crashes is not acquitted by that.
+            let unmark = self.refuted(marked, &delivery, Outcome::Unsettled, false);
+            return Err(Left::CutOff(unmark));
+        };
+        Ok(Ran { marked, ..self.ran(result, delivery, &hand) })
     }
 
     /// Marks that a run begins. How many marks there are of earlier ones that did not end.
-    async fn mark(&self, marks: &BoxCrashMarks, death: Death) -> Result<u32, StoreError> {
+    pub(super) async fn mark(&self, death: Death) -> Result<u32, StoreError> {
+        let Some(marks) = &self.marks else { return Ok(0) };
         let begun = marks.begin(death.letter).await?;
         Ok(self.probation.unended(death.letter, begun))
     }
@@ -382,7 +415,11 @@ impl Shared {
             settled = settle.settle(disposition) => settled,
             () = self.abort.cancelled() => return Outcome::Unsettled,
         };
-        self.settled(settled, outcome, delivery)
+        let outcome = self.settled(settled, outcome, delivery);
+        if outcome == Outcome::Deferred && self.stop.is_cancelled() {
+            self.explain(delivery).await;
+        }
+        outcome
     }
 
     /// How a message is ended, unless the broker does not confirm it.

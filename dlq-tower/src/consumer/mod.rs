@@ -27,7 +27,7 @@
 //! | is received | nothing | the broker hands it out again when its lease ends |
 //! | waits for those of its key, or for its turn to run | its lease is extended | the same; no attempt is lost, for none was made |
 //! | is marked (a suspect only) | the mark is durable | it comes again, and the mark counts as a crash (G3) |
-//! | waits for its next attempt because of its order, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
+//! | is a suspect that waits for its next attempt or for a permit, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
 //! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again and runs again: the same death writes the same letter (G2), a retry record that is there already is kept, and a success resolves the letter |
@@ -90,14 +90,20 @@
 //! # Suspects
 //!
 //! A message that is handed out the third time without explanation may have killed the process, and so may a letter
-//! whose claim was lost once. It waits until nothing else runs, and runs alone, until its handler has ended for good: while
-//! its letter is written others run. Where there are
-//! [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before the run and
-//! removed after the settlement, so that a run which never ended is counted, and the retry stage gives the message up
-//! past its `max_crashes`. Only what is marked counts: whoever waited beside a message that kills is not blamed for it,
-//! and a suspect only between the end of its handler and the removal of its mark, while its letter is written. What
-//! this process gave back itself explains a delivery; what another one gave back does not, which costs a run alone and
-//! nothing more.
+//! whose claim was lost once. It waits until nothing else runs, and each of its attempts runs alone. While it waits for the
+//! next attempt or for a permit, and while its letter is written, others run: messages that wait hold nobody up, whether
+//! they are suspects or not (G4).
+//!
+//! Where there are [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before
+//! each attempt. It is removed before the message waits and after the settlement, so that an attempt which never ended is
+//! counted, and the retry stage gives the message up past its `max_crashes`. Only what is marked counts: whoever waited
+//! beside a message that kills is not blamed for it, and a suspect only between the end of its handler and the removal of
+//! its mark, while its letter is written.
+//!
+//! What this process gave back itself explains a delivery. So does what an orderly stop gave back or cut off in another
+//! one: it is noted beside the marks, if their store answers in half a second, for messages that would be suspects at
+//! their next delivery. What a source had fetched and nobody was handed is not noted, nor what was given back before the
+//! stop and had not come again; that costs a run alone and nothing more.
 //!
 //! A run that ends takes its own mark away, and those of earlier runs only when the message is over: handled, dead or
 //! postponed, whether or not the broker has confirmed that. One that is given back, or waits here for its next attempt, has crashed as often as before; else a message
@@ -138,9 +144,9 @@
 //! On a stop the sources are closed, and what has not started or waits for a retry is given back at once, attempts
 //! kept where there is a retry lane; those of a message with an order key are forgotten, unless an idempotency store keeps
 //! them. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
-//! then it is cut off and stays unsettled, which the log says. What was cut off did not crash: its crash mark and its
-//! claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if their stores answer in time
-//! (half a second, and one). Stopping twice, or before the run, is fine.
+//! then it is cut off and stays unsettled, which the log says; a letter from the store is given back. What was cut off did
+//! not crash: its crash mark and its claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if
+//! their stores answer in time (half a second, and one). Stopping twice, or before the run, is fine.
 //!
 //! # Health
 //!
@@ -172,6 +178,7 @@ mod feed;
 mod gate;
 mod gauges;
 mod going;
+mod good_ends;
 mod guard;
 pub(crate) mod hand;
 mod health;
@@ -188,6 +195,7 @@ mod run;
 mod schedule;
 mod shutdown;
 mod stack;
+mod suspect;
 mod upkeep;
 mod window;
 

@@ -27,7 +27,7 @@ pub(super) enum Suspicion {
 /// Who may run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
 #[derive(Debug)]
 pub(super) struct Probation {
-    runs: Arc<RwLock<()>>,
+    runs: Runs,
     suspect_after: u32,
     has_marks: bool,
     explained: Mutex<Explained>,
@@ -48,6 +48,10 @@ pub(super) struct Owed {
     marks: u32,
 }
 
+/// What everybody who runs shares.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Runs(Arc<RwLock<()>>);
+
 /// The right to run. Dropping it ends it.
 #[derive(Debug)]
 pub(super) enum Turn {
@@ -55,17 +59,40 @@ pub(super) enum Turn {
     Alone { _guard: OwnedRwLockWriteGuard<()> },
 }
 
-/// Deliveries that need no crash to explain them: those that this process gave back itself.
+/// Deliveries that need no crash to explain them.
 #[derive(Debug, Default)]
 struct Explained {
-    given_back: HashMap<LetterId, u32>,
+    ends: HashMap<LetterId, Ends>,
     order: VecDeque<LetterId>,
+}
+
+/// How often deliveries of one message ended in good order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    /// This process gave it back itself.
+    own: u32,
+    /// Processes that were stopped have told so.
+    heard: u32,
+}
+
+impl Explained {
+    fn of(&mut self, letter: LetterId) -> &mut Ends {
+        if !self.ends.contains_key(&letter) {
+            self.order.push_back(letter);
+            if self.order.len() > REMEMBERED
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.ends.remove(&oldest);
+            }
+        }
+        self.ends.entry(letter).or_default()
+    }
 }
 
 impl Probation {
     pub(super) fn new(suspect_after: u32, has_marks: bool) -> Self {
         Self {
-            runs: Arc::default(),
+            runs: Runs::default(),
             suspect_after,
             has_marks,
             explained: Mutex::default(),
@@ -84,10 +111,8 @@ impl Probation {
         is_known && self.conviction(delivery).is_none()
     }
 
-    /// The right to run beside others, unless that has to be waited for.
-    pub(super) fn turn_now(&self) -> Option<Turn> {
-        let guard = Arc::clone(&self.runs).try_read_owned().ok()?;
-        Some(Turn::Beside { _guard: guard })
+    pub(super) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     pub(super) fn suspect(&self, delivery: &Delivery) -> Suspicion {
@@ -105,11 +130,7 @@ impl Probation {
                 _ => self.alone(death_of(delivery)),
             };
         }
-        if delivery.deliveries() < self.suspect_after {
-            return Suspicion::None;
-        }
-        let death = death_of(delivery);
-        if delivery.deliveries().saturating_sub(self.explained(death.letter)) < self.suspect_after {
+        if !self.is_unexplained(delivery) {
             return Suspicion::None;
         }
         tracing::warn!(
@@ -118,7 +139,17 @@ impl Probation {
             marked = self.has_marks,
             "a message was handed out again and again without explanation: it runs alone"
         );
-        self.alone(death)
+        self.alone(death_of(delivery))
+    }
+
+    /// Whether `delivery` was handed out so often that it is a suspect by that.
+    pub(super) fn is_unexplained(&self, delivery: &Delivery) -> bool {
+        let deliveries = delivery.deliveries();
+        delivery.lane() != Lane::Store
+            && deliveries >= self.suspect_after
+            && deliveries.saturating_sub(self.explained(death_of(delivery).letter))
+                >= self.suspect_after
+            && self.conviction(delivery).is_none()
     }
 
     fn alone(&self, death: Death) -> Suspicion {
@@ -134,16 +165,6 @@ impl Probation {
         let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
         let death = death_of(delivery);
         convicted.get(&death).map(|&(crashes, by)| (death, crashes, by))
-    }
-
-    /// Waits for the right to run.
-    pub(super) async fn turn(&self, suspicion: Suspicion) -> Turn {
-        let runs = Arc::clone(&self.runs);
-        // The lock is fair: what comes after a suspect waits behind it.
-        match suspicion {
-            Suspicion::None => Turn::Beside { _guard: runs.read_owned().await },
-            _ => Turn::Alone { _guard: runs.write_owned().await },
-        }
     }
 
     /// How many runs of a message ended with the process, when so many marks of it have been found: each time that it
@@ -202,9 +223,14 @@ impl Probation {
         }
     }
 
-    fn explained(&self, letter: LetterId) -> u32 {
+    fn ends(&self, letter: LetterId) -> Ends {
         let explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
-        explained.given_back.get(&letter).copied().unwrap_or(0)
+        explained.ends.get(&letter).copied().unwrap_or_default()
+    }
+
+    fn explained(&self, letter: LetterId) -> u32 {
+        let Ends { own, heard } = self.ends(letter);
+        own.saturating_add(heard)
     }
 
     /// Whether this process gave the message back each time that it was delivered before.
@@ -218,18 +244,49 @@ impl Probation {
         if delivery.lane() == Lane::Store {
             return;
         }
-        let letter = death_of(delivery).letter;
         let mut explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(times) = explained.given_back.get_mut(&letter) {
-            *times = times.saturating_add(1);
-            return;
+        let ends = explained.of(death_of(delivery).letter);
+        ends.own = ends.own.saturating_add(1);
+    }
+
+    /// Stopped processes have told of so many good ends.
+    pub(super) fn heard_of(&self, letter: LetterId, ends: u32) {
+        let mut explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
+        if ends > 0 || explained.ends.contains_key(&letter) {
+            explained.of(letter).heard = ends;
         }
-        explained.given_back.insert(letter, 1);
-        explained.order.push_back(letter);
-        if explained.order.len() > REMEMBERED
-            && let Some(oldest) = explained.order.pop_front()
-        {
-            explained.given_back.remove(&oldest);
+    }
+
+    pub(super) fn has_heard_of(&self, letter: LetterId) -> bool {
+        self.ends(letter).heard > 0
+    }
+
+    /// Of how many good ends the next process has to be told, so that `delivery`, which ends now, makes no suspect of its
+    /// message there.
+    pub(super) fn untold(&self, delivery: &Delivery) -> u32 {
+        if delivery.lane() == Lane::Store {
+            return 0;
+        }
+        let Ends { own, heard } = self.ends(death_of(delivery).letter);
+        let wanted = delivery.deliveries().saturating_add(2).saturating_sub(self.suspect_after);
+        wanted.saturating_sub(heard).min(own)
+    }
+}
+
+impl Runs {
+    /// The right to run beside others, unless that has to be waited for.
+    pub(super) fn turn_now(&self) -> Option<Turn> {
+        let guard = Arc::clone(&self.0).try_read_owned().ok()?;
+        Some(Turn::Beside { _guard: guard })
+    }
+
+    /// Waits for the right to run.
+    pub(super) async fn turn(&self, suspicion: Suspicion) -> Turn {
+        let runs = Arc::clone(&self.0);
+        // The lock is fair: what comes after a suspect waits behind it.
+        match suspicion {
+            Suspicion::None => Turn::Beside { _guard: runs.read_owned().await },
+            _ => Turn::Alone { _guard: runs.write_owned().await },
         }
     }
 }
@@ -259,6 +316,19 @@ mod tests {
         assert!(matches!(probation.suspect(&delivery(4)), Suspicion::Marked(_)));
         let unmarked = Probation::new(3, false);
         assert_eq!(unmarked.suspect(&delivery(3)), Suspicion::Alone);
+    }
+
+    #[test]
+    fn no_more_is_told_than_ended_well_and_than_makes_no_suspect() {
+        let probation = Probation::new(3, true);
+        let letter = death_of(&delivery(1)).letter;
+        assert_eq!(probation.untold(&delivery(9)), 0, "nothing ended well");
+        probation.gave_back(&delivery(1));
+        assert_eq!([1, 2, 9].map(|times| probation.untold(&delivery(times))), [0, 1, 1]);
+        (0..8).for_each(|_| probation.gave_back(&delivery(1)));
+        assert_eq!([1, 2, 3, 9].map(|times| probation.untold(&delivery(times))), [0, 1, 2, 8]);
+        probation.heard_of(letter, 2);
+        assert_eq!([3, 9].map(|times| probation.untold(&delivery(times))), [0, 6]);
     }
 
     #[test]
@@ -320,6 +390,6 @@ mod tests {
             probation.gave_back(&Delivery::new(Message::new("orders", ""), origin));
         }
         let explained = probation.explained.lock().unwrap();
-        assert_eq!((explained.given_back.len(), explained.order.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!((explained.ends.len(), explained.order.len()), (REMEMBERED, REMEMBERED));
     }
 }

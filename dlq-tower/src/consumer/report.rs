@@ -100,6 +100,11 @@ impl Outcome {
         matches!(self, Self::Dead | Self::Retried)
     }
 
+    /// Whether the message does not come again.
+    pub(super) fn is_over(self) -> bool {
+        matches!(self, Self::Handled | Self::Dead | Self::Retried)
+    }
+
     pub(super) fn of(disposition: &Disposition) -> Self {
         match disposition {
             Disposition::Succeeded | Disposition::Duplicate => Self::Handled,

@@ -10,8 +10,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use dlq_core::{Delivery, Lane, Recipients};
+use futures_util::poll;
 use tower_service::Service;
 
+use super::hand;
 use crate::catch_panic::discard;
 use crate::handler::Handles;
 use crate::idempotency::Upkeep;
@@ -108,9 +110,27 @@ where
     S::Future: Send,
 {
     Box::pin(async move {
-        poll_fn(|cx| service.poll_ready(cx)).await?;
+        ready(&mut service).await?;
         service.call(delivery).await.map(IsSettlement::into_settlement)
     })
+}
+
+/// Waits until the stack is ready, without a turn to run: who has what it waits for may itself wait for a turn.
+async fn ready<S: Service<Delivery>>(service: &mut S) -> Result<(), S::Error> {
+    let mut ready = poll_fn(|cx| service.poll_ready(cx));
+    if let Poll::Ready(ready) = poll!(&mut ready) {
+        return ready;
+    }
+    if let Some(rest) = hand::rest() {
+        rest.await;
+    }
+    ready.await?;
+    if let Some(turn) = hand::resume()
+        && turn.await.is_err()
+    {
+        hand::put_off().await;
+    }
+    Ok(())
 }
 
 /// Whose messages these are, and in which order.

@@ -15,6 +15,7 @@ use tower_service::Service;
 use super::decide::{Shared, Step};
 use super::hold::{HoldSlot, stopped};
 use super::service::unready;
+use crate::consumer::hand::{self, resume};
 use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, IsDone, Verdict};
 
@@ -46,12 +47,17 @@ pin_project! {
         Decided { verdict: Option<Verdict> },
         // An attempt runs.
         Running { #[pin] attempt: F },
-        // Between two attempts: holds a slot, and no permit.
-        Holding { #[pin] delay: Sleep, slot: Option<HoldSlot> },
-        // The service has to become ready for the attempt that is due.
-        Waiting { slot: Option<HoldSlot> },
+        // Between two attempts: holds a slot, and no permit; no turn to run either, once `rest` is done.
+        Holding { #[pin] delay: Sleep, slot: Option<HoldSlot>, rest: Option<Resting> },
+        // The service has to become ready for the attempt that is due. While it is not, there is no turn to run either.
+        Waiting { slot: Option<HoldSlot>, rest: Option<Resting>, rests: bool },
+        // The service is ready, and something runs that must not run beside this.
+        Resuming { turn: Resuming, slot: Option<HoldSlot> },
     }
 }
+
+type Resting = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Resuming = Pin<Box<dyn Future<Output = Result<(), Duration>> + Send>>;
 
 impl<S: Service<Delivery>> ResponseFuture<S> {
     #[inline]
@@ -127,7 +133,7 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
 #[inline]
 fn due<F>(shared: &Shared, delivery: &Delivery) -> State<F> {
     match shared.refuse(delivery) {
-        None => State::Waiting { slot: None },
+        None => State::Waiting { slot: None, rest: None, rests: false },
         verdict => State::Decided { verdict },
     }
 }
@@ -195,50 +201,87 @@ where
                         let verdict = this.shared.postpone(delay, delivery, this.history);
                         return Poll::Ready(verdict);
                     }
-                    if this.stop.is_none() {
-                        *this.stop = stopped().map(Box::pin);
-                    }
-                    this.state.set(State::Holding { delay: sleep(delay), slot });
+                    let rest = hand::rest();
+                    this.state.set(State::Holding { delay: sleep(delay), slot, rest });
                 }
-                StateProj::Holding { delay, slot } => {
+                StateProj::Holding { delay, slot, rest } => {
                     let left = delay.deadline().saturating_duration_since(Instant::now());
-                    if delay.poll(cx).is_pending() {
-                        if let Some(stop) = this.stop {
-                            ready!(stop.as_mut().poll(cx));
-                            let verdict = this.shared.postpone(left, delivery, this.history);
-                            return Poll::Ready(verdict);
-                        }
-                        return Poll::Pending;
+                    if rest.as_mut().is_some_and(|rest| rest.as_mut().poll(cx).is_ready()) {
+                        *rest = None;
                     }
-                    let slot = slot.take();
-                    this.state.set(State::Waiting { slot });
-                }
-                StateProj::Waiting { slot: _ } => match this.service.poll_ready(cx) {
-                    Poll::Ready(Ok(())) => {
-                        let attempt = this.service.call(delivery.clone());
-                        this.state.set(State::Running { attempt });
-                    }
-                    Poll::Ready(Err(error)) => {
-                        let (after, why) = unready(&error.into_setback());
-                        let verdict = this.shared.defer(after, why, delivery, this.history);
+                    if delay.poll(cx).is_pending() || rest.is_some() {
+                        ready!(poll_stop(this.stop, cx));
+                        let verdict = this.shared.postpone(left, delivery, this.history);
                         return Poll::Ready(verdict);
                     }
-                    Poll::Pending => {
-                        if this.stop.is_none() {
-                            *this.stop = stopped().map(Box::pin);
+                    let slot = slot.take();
+                    this.state.set(State::Waiting { slot, rest: None, rests: true });
+                }
+                StateProj::Waiting { slot, rest, rests } => {
+                    if rest.as_mut().is_some_and(|rest| rest.as_mut().poll(cx).is_ready()) {
+                        *rest = None;
+                    }
+                    match this.service.poll_ready(cx) {
+                        Poll::Ready(Ok(())) if rest.is_none() => {
+                            if let Some(turn) = resume() {
+                                let slot = slot.take();
+                                this.state.set(State::Resuming { turn, slot });
+                                continue;
+                            }
+                            let attempt = this.service.call(delivery.clone());
+                            this.state.set(State::Running { attempt });
+                            continue;
                         }
-                        if let Some(stop) = this.stop {
-                            ready!(stop.as_mut().poll(cx));
-                            let (now, why) = (Duration::ZERO, "the consumer stops");
-                            let verdict = this.shared.defer(now, why, delivery, this.history);
+                        Poll::Ready(Err(error)) => {
+                            let (after, why) = unready(&error.into_setback());
+                            let verdict = this.shared.defer(after, why, delivery, this.history);
                             return Poll::Ready(verdict);
                         }
-                        return Poll::Pending;
+                        // Who has what it waits for may itself wait for a turn.
+                        Poll::Pending if !*rests => {
+                            *rests = true;
+                            *rest = hand::rest();
+                            if rest.is_some() {
+                                continue;
+                            }
+                        }
+                        _ => {}
                     }
-                },
+                    ready!(poll_stop(this.stop, cx));
+                    let (now, why) = (Duration::ZERO, "the consumer stops");
+                    let verdict = this.shared.defer(now, why, delivery, this.history);
+                    return Poll::Ready(verdict);
+                }
+                StateProj::Resuming { turn, .. } => {
+                    let (after, why) = match turn.as_mut().poll(cx) {
+                        Poll::Ready(Ok(())) => {
+                            let attempt = this.service.call(delivery.clone());
+                            this.state.set(State::Running { attempt });
+                            continue;
+                        }
+                        Poll::Ready(Err(after)) => (after, "its crash mark could not be written"),
+                        Poll::Pending => {
+                            ready!(poll_stop(this.stop, cx));
+                            (Duration::ZERO, "the consumer stops")
+                        }
+                    };
+                    let verdict = this.shared.defer(after, why, delivery, this.history);
+                    return Poll::Ready(verdict);
+                }
             }
         }
     }
+}
+
+/// Ready when the consumer stops, if it is known when that is.
+fn poll_stop(
+    stop: &mut Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    if stop.is_none() {
+        *stop = stopped().map(Box::pin);
+    }
+    stop.as_mut().map_or(Poll::Pending, |stop| stop.as_mut().poll(cx))
 }
 
 impl<S: Service<Delivery>> fmt::Debug for ResponseFuture<S> {

@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) lease: Option<Duration>,
     pub(crate) refuse_settles: u32,
     pub(crate) lose_leases: bool,
+    /// The same of one message.
+    pub(crate) lose_lease_of: Option<usize>,
     /// What is given back comes again as the same delivery, as it does from a log.
     pub(crate) keeps_deliveries: bool,
     /// What is given back comes again as a first delivery.
@@ -288,7 +290,7 @@ impl Settle for ScriptSettle {
     async fn extend(&mut self) -> Result<(), TransportError> {
         let mut world = self.broker.world();
         world.extended += 1;
-        let lose = world.lose_leases;
+        let lose = world.lose_leases || world.lose_lease_of == Some(self.position);
         let entry = &mut world.entries[self.position];
         if lose || entry.epoch != self.epoch {
             return Err(lost());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use dlq_core::policy::Backoff;
 use dlq_core::{Classification, Classify, Delivery, RetryPolicy};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
@@ -12,7 +13,7 @@ use tower::{ServiceBuilder, service_fn};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::support::{Running, SECOND, position};
+use crate::support::{Log, Running, SECOND, position};
 
 #[derive(Debug)]
 struct Refused;
@@ -69,4 +70,53 @@ async fn the_permit_of_a_message_that_panicked_is_free_again() {
     broker.until(|world| world.settled.len() == 1).await;
     assert_eq!(broker.settled(), [(1, "succeeded")]);
     assert_eq!(running.stop().await.unsettled, 1);
+}
+
+/// Whoever has the permit that a message waits for may itself wait for a suspect that waits for that message.
+#[tokio::test(start_paused = true)]
+async fn g4_who_waits_for_a_permit_holds_up_neither_a_suspect_nor_who_has_the_permit() {
+    for suspect in [0, 1, 2] {
+        let (broker, store) = (Broker::with(3), Store::new());
+        broker.handed_out(suspect, 2);
+        let backoff = Backoff::constant(SECOND);
+        // One message at a time, from its first attempt to its last.
+        let stack = ServiceBuilder::new()
+            .concurrency_limit(1)
+            .layer(DeadLetterLayer::new(store.clone()))
+            .layer(RetryLayer::new(RetryPolicy::new().with_backoff(backoff)))
+            .layer(ClassifyLayer::derived())
+            .service(service_fn(|delivery: Delivery| async move {
+                tokio::time::sleep(SECOND).await;
+                if delivery.attempt() < 3 { Err(Refused) } else { Ok(()) }
+            }));
+        let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
+        let consumer = consumer.crash_marks(store.clone()).build().unwrap();
+        let running = Running::start(consumer);
+        broker.until_empty().await;
+        assert_eq!(running.stop().await.handled, 3, "{suspect}");
+    }
+}
+
+/// In its place it would hold up those behind it.
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_does_not_wait_for_those_that_wait_for_a_permit() {
+    let (broker, store, log) = (Broker::with(20), Store::new(), Log::default());
+    broker.handed_out(19, 2);
+    let seen = log.clone();
+    let stack = one_at_a_time!(move |delivery: Delivery| {
+        let seen = seen.clone();
+        async move {
+            seen.note(position(&delivery));
+            tokio::time::sleep(SECOND).await;
+            Ok::<_, Refused>(())
+        }
+    });
+    let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
+    let running = Running::start(consumer.crash_marks(store.clone()).build().unwrap());
+    log.until(|lines| lines.len() == 2).await;
+    // It has asked for its permit in its turn, and nobody runs beside it when it has it.
+    assert_eq!(store.calls("begin"), 1);
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(log.lines().len(), 20);
 }

@@ -202,5 +202,8 @@ delegate! {
     CrashMarks {
         fn begin(letter: LetterId) -> u32;
         fn end(letter: LetterId, left: u32) -> ();
+        fn explain(letter: LetterId) -> ();
+        fn explained(letter: LetterId) -> u32;
+        fn forget_explained(letter: LetterId) -> ();
     }
 }

@@ -169,3 +169,37 @@ async fn g6_what_is_lost_while_it_waits_is_not_run() {
         assert_eq!(broker.settled_as("succeeded").len(), 2);
     }
 }
+
+/// What has run and waits for its next attempt keeps its place, whoever else has it: what comes again is behind those
+/// behind it.
+#[tokio::test(start_paused = true)]
+async fn g5_what_is_lost_between_two_attempts_keeps_its_place_in_line() {
+    let (broker, store, log) = (keyed(&["a", "a", "a"]), Store::new(), Log::default());
+    broker.set(|world| world.lease = Some(9 * SECOND));
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let noted = noted.clone();
+        async move {
+            // Long enough for the next one to stand in line.
+            sleep(SECOND).await;
+            noted.note(format!("{}: attempt {}", position(&delivery), delivery.attempt()));
+            let fails = position(&delivery) == 1 && delivery.attempt() == 1;
+            if fails { Err(HandlerError::msg("down")) } else { Ok(()) }
+        }
+    });
+    let work = work.policy(policy(2, 60 * SECOND)).clock(store.clock.clone());
+    let work = work.order_by(|delivery: &Delivery| delivery.message().key().cloned());
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
+    let running = Running::start(consumer.build().unwrap());
+    log.until(|lines| lines.len() == 2).await;
+    broker.set(|world| world.lose_lease_of = Some(1));
+    log.until(|lines| lines.contains(&"2: attempt 1".to_owned())).await;
+    broker.set(|world| world.lose_lease_of = None);
+    broker.until_empty().await;
+    running.finish().await;
+    let line = ["0: attempt 1", "1: attempt 1", "1: attempt 2", "2: attempt 1"];
+    assert_eq!(log.lines()[..4], line);
+}

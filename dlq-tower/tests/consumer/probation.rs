@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims as _};
-use dlq_core::{CrashMarks as _, Delivery, Reason, RetryPolicy, StoreErrorKind};
+use dlq_core::{
+    CrashMarks as _, Delivery, LetterId, Origin, Position, Reason, RetryPolicy, StoreErrorKind,
+};
 use dlq_tower::consumer::{Consumer, OutagePolicy};
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::sleep;
@@ -58,7 +60,7 @@ async fn a_suspect_runs_alone_and_is_marked_meanwhile() {
 /// What runs next may kill the process.
 #[tokio::test(start_paused = true)]
 async fn g3_nothing_runs_until_the_mark_of_a_suspect_is_gone() {
-    let (broker, store, log) = (Broker::with(2), Store::new(), Log::default());
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
     let suspect = marked(&broker, &store, 0).await;
     store.slow(SECOND);
     let consumer = Consumer::builder(broker.source())
@@ -66,6 +68,8 @@ async fn g3_nothing_runs_until_the_mark_of_a_suspect_is_gone() {
         .dead_letters(store.clone())
         .crash_marks(store.clone());
     let running = Running::start(consumer.build().unwrap());
+    log.until(|lines| !lines.is_empty()).await;
+    broker.publish("");
     log.until(|lines| lines.contains(&"+1".to_owned())).await;
     assert_eq!(log.lines(), ["+0", "-0", "+1"]);
     assert_eq!((store.calls("begin"), store.inner.begin(suspect).await.unwrap()), (1, 0));
@@ -331,6 +335,338 @@ async fn g4_nobody_waits_for_the_letter_of_a_suspect() {
         broker.until_empty().await;
         running.finish().await;
         assert_eq!(broker.settled(), [(1, "succeeded"), (0, "dead")]);
+    }
+}
+
+/// A consumer without order whose message 0 fails at every attempt, three of them, five seconds apart.
+fn waiting(broker: &Broker, store: &Store, log: &Log) -> Consumer {
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        noted.note(seen(&delivery));
+        let fails = position(&delivery) == 0;
+        std::future::ready(if fails { Err(HandlerError::msg("down")) } else { Ok(()) })
+    });
+    let work = work.derived().policy(policy(3, 5 * SECOND)).clock(store.clock.clone());
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
+    consumer.build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_that_waits_for_its_next_attempt_holds_up_nobody() {
+    for marks in [0, 1] {
+        let (broker, store, log) = (Broker::with(2), Store::new(), Log::default());
+        let suspect = marked(&broker, &store, marks).await;
+        let running = Running::start(waiting(&broker, &store, &log));
+        broker.until(|world| !world.settled.is_empty()).await;
+        assert_eq!(broker.settled(), [(1, "succeeded")]);
+        assert!(broker.world().settled[0].at < 5 * SECOND, "it waited for the suspect");
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), marks, "nobody is blamed meanwhile");
+        store.inner.end(suspect, marks).await.unwrap();
+        broker.until_empty().await;
+        running.finish().await;
+        let attempts = [1, 2, 3].map(|attempt| format!("0: attempt {attempt}, {marks} crashes"));
+        let of_suspect = log.lines().into_iter().filter(|line| line.starts_with('0'));
+        assert_eq!(of_suspect.collect::<Vec<_>>(), attempts);
+        assert_eq!((store.calls("begin"), store.calls("end")), (3, 3), "each attempt is marked");
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), 0, "it is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g4_a_suspect_waits_for_nobody_who_waits_for_the_next_attempt() {
+    let (broker, store, log) = (Broker::with(3), Store::new(), Log::default());
+    broker.handed_out(1, 2);
+    let running = Running::start(waiting(&broker, &store, &log));
+    broker.until(|world| world.settled.len() == 2).await;
+    assert_eq!(broker.settled(), [(1, "succeeded"), (2, "succeeded")]);
+    assert!(broker.world().settled[1].at < 5 * SECOND, "they waited for one that waits");
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(broker.settled_as("dead"), [0]);
+}
+
+/// It runs alone each time: what begins while it waits has ended when it runs again.
+#[tokio::test(start_paused = true)]
+async fn g3_a_suspect_that_has_waited_runs_alone_again() {
+    let (broker, store, log) = (Broker::with(30), Store::new(), Log::default());
+    broker.handed_out(0, 2);
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let noted = noted.clone();
+        async move {
+            noted.note(format!("+{}", position(&delivery)));
+            sleep(SECOND * (1 + position(&delivery) as u32 % 7)).await;
+            noted.note(format!("-{}", position(&delivery)));
+            if position(&delivery) == 0 { Err(HandlerError::msg("down")) } else { Ok(()) }
+        }
+    });
+    let work = work.derived().policy(policy(3, 3 * SECOND)).concurrency(4);
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.clock(store.clock.clone()).build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
+    let running = Running::start(consumer.build().unwrap());
+    broker.until_empty().await;
+    running.finish().await;
+    let (lines, mut runs, mut attempts) = (log.lines(), 0, 0);
+    for (at, line) in lines.iter().enumerate() {
+        if line == "+0" {
+            assert_eq!((runs, lines[at + 1].as_str()), (0, "-0"), "{lines:?}");
+            attempts += 1;
+        }
+        runs += if line.starts_with('+') { 1 } else { -1 };
+    }
+    assert_eq!(attempts, 3);
+    let last = lines.iter().rposition(|line| line == "+0").unwrap();
+    assert!(lines[..last].iter().any(|line| line == "+1"), "and while it waited: {lines:?}");
+}
+
+/// A process that ends while a suspect waits has not died of it, though the mark could not be removed at first.
+#[tokio::test(start_paused = true)]
+async fn g3_a_crash_while_a_suspect_waits_is_not_counted() {
+    for marks in [0, 1] {
+        let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+        let suspect = marked(&broker, &store, marks).await;
+        let running = Running::start(waiting(&broker, &store, &log));
+        log.until(|lines| lines.len() == 1).await;
+        sleep(SECOND).await;
+        running.kill().await;
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), marks);
+    }
+}
+
+/// What waits in the process between its attempts is marked before each of them.
+#[tokio::test(start_paused = true)]
+async fn g3_what_kills_after_a_wait_in_the_process_is_found() {
+    let (broker, store) = (Broker::with(2), Store::new());
+    broker.handed_out(0, 2);
+    for life in 1..=20 {
+        let log = Log::default();
+        let seen = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let seen = seen.clone();
+            async move {
+                match (position(&delivery), delivery.attempt()) {
+                    (0, 1) => Err(HandlerError::msg("down")),
+                    (0, _) => {
+                        seen.note("fatal");
+                        std::future::pending().await
+                    }
+                    _ => Ok(()),
+                }
+            }
+        });
+        let work = work.derived().policy(policy(5, SECOND).with_max_crashes(3));
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.clock(store.clock.clone()).build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone());
+        let running = Running::start(consumer.build().unwrap());
+        let died = tokio::select! {
+            () = log.until(|lines| !lines.is_empty()) => true,
+            () = broker.until_empty() => false,
+        };
+        if !died {
+            running.finish().await;
+            break;
+        }
+        running.kill().await;
+        broker.crash();
+        assert!(life < 4, "it is given up some day");
+    }
+    let letters = store.letters().await;
+    assert_eq!((letters[0].reason, letters[0].crashes), (Reason::MaxCrashes, 3));
+    assert_eq!(broker.settled(), [(1, "succeeded"), (0, "dead")]);
+}
+
+/// Its attempts are kept: they were made.
+#[tokio::test(start_paused = true)]
+async fn g3_a_suspect_whose_next_mark_cannot_be_written_is_not_run_and_keeps_its_attempts() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    broker.handed_out(0, 2);
+    let running = Running::start(waiting(&broker, &store, &log));
+    log.until(|lines| lines.len() == 1).await;
+    store.fail("begin", 1, StoreErrorKind::Unavailable);
+    log.until(|lines| lines.len() == 2).await;
+    assert_eq!(broker.settled(), [(0, "escalated")]);
+    log.until(|lines| lines.len() == 3).await;
+    running.finish().await;
+    let attempts = [1, 2, 3].map(|attempt| format!("0: attempt {attempt}, 0 crashes"));
+    assert_eq!(log.lines(), attempts);
+}
+
+/// A stop while it waits for its turn, or for its time: it is postponed with its attempts, and leaves no mark.
+#[tokio::test(start_paused = true)]
+async fn g3_a_stop_while_a_suspect_waits_keeps_its_attempts_and_leaves_no_mark() {
+    for busy in [false, true] {
+        let (broker, store, log) = (Broker::with(2), Store::new(), Log::default());
+        let suspect = marked(&broker, &store, 1).await;
+        let noted = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            let noted = noted.clone();
+            async move {
+                noted.note(seen(&delivery));
+                if position(&delivery) == 1 {
+                    sleep(20 * SECOND).await;
+                    return Ok(());
+                }
+                Err(HandlerError::msg("down"))
+            }
+        });
+        let work = work.derived().policy(policy(3, 5 * SECOND)).clock(store.clock.clone());
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone());
+        let running = Running::start(consumer.build().unwrap());
+        log.until(|lines| lines.len() == 2).await;
+        sleep(if busy { 10 * SECOND } else { SECOND }).await;
+        assert_eq!(log.lines().len(), 2);
+        running.finish().await;
+        assert_eq!(broker.settled(), [(0, "escalated"), (1, "succeeded")]);
+        assert_eq!(store.letters().await[0].attempts, 1);
+        assert_eq!(store.inner.begin(suspect).await.unwrap(), 0);
+    }
+}
+
+/// An ordered consumer: message 0 takes long, and in a process that is stopped longer than that.
+fn deployed(broker: &Broker, store: &Store, log: &Log, takes: Duration) -> Consumer {
+    let noted = log.clone();
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        let noted = noted.clone();
+        async move {
+            noted.note(format!("+{}", position(&delivery)));
+            if position(&delivery) == 0 {
+                sleep(takes).await;
+            }
+            noted.note(format!("-{}", position(&delivery)));
+        }
+    });
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.clock(store.clock.clone()).order_by(key_of).build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone())
+        .shutdown_deadline(SECOND);
+    consumer.build().unwrap()
+}
+
+/// Message 0 is cut off each time, and those behind it in the line of its key are given back.
+#[tokio::test(start_paused = true)]
+async fn g4_what_orderly_stops_cut_off_or_give_back_is_no_suspect() {
+    let (broker, store) = (Broker::new(), Store::new());
+    (0..3).for_each(|_| broker.publish("a"));
+    for deploys in 1..=4 {
+        let log = Log::default();
+        let running = Running::start(deployed(&broker, &store, &log, 600 * SECOND));
+        log.until(|lines| !lines.is_empty()).await;
+        broker.until(|world| world.fetched == 3 * deploys).await;
+        let report = running.stop().await;
+        assert_eq!((report.unsettled, report.deferred), (1, 2));
+        broker.crash();
+    }
+    broker.publish("b");
+    let log = Log::default();
+    let running = Running::start(deployed(&broker, &store, &log, 60 * SECOND));
+    broker.until_empty().await;
+    running.finish().await;
+    assert_eq!(log.lines(), ["+0", "+3", "-3", "-0", "+1", "-1", "+2", "-2"], "nobody ran alone");
+    for offset in 0..3 {
+        let origin = Origin::new("script", "orders", Position::Offset(offset));
+        let letter = LetterId::of(&origin, None, "orders.handle");
+        assert_eq!(store.inner.explained(letter).await.unwrap(), 0, "it is over");
+    }
+}
+
+/// Only the deliveries that ended so are explained by it.
+#[tokio::test(start_paused = true)]
+async fn g3_what_kills_is_found_between_orderly_stops() {
+    let (broker, store) = (Broker::with(1), Store::new());
+    for life in 1..=20 {
+        let log = Log::default();
+        let noted = log.clone();
+        let work = handler("orders.handle", move |_: Delivery| {
+            noted.note("runs");
+            std::future::pending::<()>()
+        });
+        let work = work.policy(RetryPolicy::never().with_max_crashes(2));
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.clock(store.clock.clone()).build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone())
+            .shutdown_deadline(SECOND);
+        let running = Running::start(consumer.build().unwrap());
+        let died = tokio::select! {
+            () = log.until(|lines| !lines.is_empty()) => true,
+            () = broker.until_empty() => false,
+        };
+        match life % 2 {
+            _ if !died => {
+                running.finish().await;
+                break;
+            }
+            0 => drop(running.stop().await),
+            _ => running.kill().await,
+        }
+        broker.crash();
+        assert!(life < 12, "it is given up some day");
+    }
+    let letters = store.letters().await;
+    assert_eq!((letters[0].reason, letters[0].crashes), (Reason::MaxCrashes, 2));
+}
+
+/// The store does not answer when the process stops: a suspect then, which is no worse than before.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_no_longer_for_a_store_than_it_may() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    broker.handed_out(0, 1);
+    let running = Running::start(deployed(&broker, &store, &log, 600 * SECOND));
+    log.until(|lines| !lines.is_empty()).await;
+    store.slow(600 * SECOND);
+    let asked = tokio::time::Instant::now();
+    assert_eq!(running.stop().await.unsettled, 1);
+    assert!(asked.elapsed() < 3 * SECOND);
+}
+
+/// Its claim is given back: one that only ended would count as a crash.
+#[tokio::test(start_paused = true)]
+async fn g3_a_letter_that_an_orderly_stop_cuts_off_has_not_crashed() {
+    for ordered in [true, false] {
+        let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+        let noted = log.clone();
+        let build = || {
+            let noted = noted.clone();
+            let work = handler("orders.handle", move |delivery: Delivery| {
+                let noted = noted.clone();
+                async move {
+                    noted.note(delivery.crashes());
+                    match delivery.generation() {
+                        0 => Err(HandlerError::msg("refused").permanent()),
+                        _ => std::future::pending().await,
+                    }
+                }
+            });
+            let work = work.derived().clock(store.clock.clone());
+            let work = if ordered { work.order_by(key_of) } else { work };
+            let consumer = Consumer::builder(broker.source())
+                .handler(work.build().unwrap())
+                .dead_letters(store.clone())
+                .clock(store.clock.clone())
+                .shutdown_deadline(SECOND);
+            consumer.build().unwrap()
+        };
+        let running = Running::start(build());
+        broker.until_empty().await;
+        store.replay().await;
+        log.until(|lines| lines.len() == 2).await;
+        let report = running.stop().await;
+        assert_eq!((report.deferred, report.unsettled), (1, 0), "{report}");
+        let running = Running::start(build());
+        log.until(|lines| lines.len() == 3).await;
+        running.finish().await;
+        assert_eq!((log.lines(), store.calls("begin")), (["0"; 3].map(str::to_owned).into(), 0));
     }
 }
 

@@ -47,6 +47,16 @@ async fn retries_after_the_delay_of_the_policy_until_it_succeeds() {
     assert_eq!(attempts, [1, 2, 3]);
 }
 
+/// [`Attempt::is_last`](dlq_tower::extract::Attempt::is_last) is asked of the delivery.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_knows_how_many_there_are_at_most() {
+    let handler = Handler::new([Act::Fail(down()), Act::Fail(down())]);
+    let service = retried(RetryLayer::new(policy(3, secs(2))), &handler);
+    assert_eq!(verdict(&service, delivery(1)).await, Verdict::Done(Done::Succeeded));
+    let most: Vec<_> = handler.seen().iter().map(|seen| seen.max_attempts).collect();
+    assert_eq!(most, [Some(3); 3]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn gives_up_when_every_attempt_was_made() {
     let handler = Handler::always(down());

@@ -94,6 +94,7 @@ pub(crate) struct Handler {
 pub(crate) struct Seen {
     pub(crate) at: Instant,
     pub(crate) attempt: u32,
+    pub(crate) max_attempts: Option<u32>,
     pub(crate) crashes: u32,
 }
 
@@ -134,6 +135,7 @@ impl Service<Delivery> for Handler {
         self.seen.lock().unwrap().push(Seen {
             at: Instant::now(),
             attempt: delivery.attempt(),
+            max_attempts: delivery.max_attempts(),
             crashes: delivery.crashes(),
         });
         Box::pin(async move {

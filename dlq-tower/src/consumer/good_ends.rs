@@ -1,0 +1,73 @@
+//! Deliveries that ended in good order: a process that was stopped gave the message back, or cut its run off.
+//!
+//! The broker counts such a delivery like one whose process died. This process remembers what it gave back; for the next
+//! one it is kept beside the crash marks, where the message would be a suspect without it.
+//!
+//! | the message | what is durable | if the process dies now |
+//! |---|---|---|
+//! | is given back or cut off by a stop, and that is not counted yet | nothing | it comes again, and may be a suspect: it runs alone, once more than it need |
+//! | the same, and counted | so many good ends | it comes again, and they explain as many of its deliveries |
+//! | comes again, and the count was read: one more, then as many as before | as many, or one more | it comes again; one more delivery may be explained |
+//! | is over | as many | it does not come again; the count is left behind, as a mark may be |
+
+use std::time::Duration;
+
+use dlq_core::{CrashMarks as _, Delivery, Disposition, Lane, Settle as _, SettleOnce};
+use tokio::time::timeout;
+
+use super::message::{Shared, UNMARKING};
+use super::probation::{Suspicion, death_of};
+use super::report::Outcome;
+
+impl Shared {
+    /// Whether `delivery` is a suspect, also by what stopped processes have told of it.
+    pub(super) async fn suspicion(&self, delivery: &Delivery) -> Suspicion {
+        if let (Some(marks), true) = (&self.marks, self.probation.is_unexplained(delivery)) {
+            let letter = death_of(delivery).letter;
+            // Where it is not known, the message is a suspect.
+            if let Ok(ends) = marks.explained(letter).await {
+                self.probation.heard_of(letter, ends);
+            }
+        }
+        self.probation.suspect(delivery)
+    }
+
+    /// Tells the next process that `delivery` ended in good order, if it would be a suspect there.
+    pub(super) async fn explain(&self, delivery: &Delivery) {
+        let Some(marks) = &self.marks else { return };
+        let letter = death_of(delivery).letter;
+        let tell = async {
+            for _ in 0..self.probation.untold(delivery) {
+                if marks.explain(letter).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(UNMARKING, tell).await;
+    }
+
+    /// Forgets the good ends of a message that is over.
+    pub(super) async fn forget_good_ends(&self, delivery: &Delivery) {
+        let Some(marks) = &self.marks else { return };
+        let letter = death_of(delivery).letter;
+        if self.probation.has_heard_of(letter) {
+            let _ = marks.forget_explained(letter).await;
+        }
+    }
+
+    /// How a message has ended whose run was cut off by a stop: that is no crash. A letter is given back, since its claim
+    /// would count one when its lease ends.
+    pub(super) async fn cut_off(&self, settle: SettleOnce, delivery: &Delivery) -> Outcome {
+        if delivery.lane() == Lane::Store {
+            let now = Disposition::Deferred { after: Duration::ZERO };
+            return match timeout(UNMARKING, settle.settle(now)).await {
+                Ok(settled) => self.settled(settled, Outcome::Deferred, delivery),
+                Err(_) => Outcome::Unsettled,
+            };
+        }
+        self.probation.gave_back(delivery);
+        // Unsettled, so that it comes again when its lease ends: what it did elsewhere may need as long to end.
+        self.explain(delivery).await;
+        Outcome::Unsettled
+    }
+}
