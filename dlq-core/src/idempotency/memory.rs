@@ -265,6 +265,10 @@ impl Idempotency for MemoryIdempotency {
         Ok(u64::from(limit) - left as u64)
     }
 
+    fn store_identity(&self) -> Option<String> {
+        Some(format!("memory keys {:p}", Arc::as_ptr(&self.shards)))
+    }
+
     #[inline]
     fn immediate(&self) -> Option<&dyn Immediate> {
         Some(self)

@@ -148,6 +148,13 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Text that two handles have in common if what one writes is read through the other, as far as this process can
+    /// tell: clones, and handles that were opened for one file or one table. By it two handlers are told apart that would
+    /// share keys from two of one name that share nothing. Defaults to `None`, for a store that cannot tell.
+    fn store_identity(&self) -> Option<String> {
+        None
+    }
+
     /// The store as one that needs not be waited for, if it is one. Such a store is asked in place, where any other needs
     /// an allocation. Defaults to `None`.
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -215,6 +222,7 @@ trait DynIdempotency: fmt::Debug + Send + Sync {
     fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
     fn purge(&self, limit: u32) -> Answer<'_, u64>;
     fn purges_itself(&self) -> bool;
+    fn store_identity(&self) -> Option<String>;
     fn immediate(&self) -> Option<&dyn Immediate>;
 }
 
@@ -246,6 +254,10 @@ impl<I: Idempotency> DynIdempotency for I {
 
     fn purges_itself(&self) -> bool {
         Idempotency::purges_itself(self)
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Idempotency::store_identity(self)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -293,6 +305,10 @@ impl Idempotency for BoxIdempotency {
 
     fn purges_itself(&self) -> bool {
         DynIdempotency::purges_itself(&*self.0)
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        DynIdempotency::store_identity(&*self.0)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {

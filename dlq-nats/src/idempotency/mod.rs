@@ -284,6 +284,12 @@ impl Idempotency for NatsIdempotency {
     fn purges_itself(&self) -> bool {
         true
     }
+
+    fn store_identity(&self) -> Option<String> {
+        // Buckets of one name in two accounts or on two servers are not made in the same nanosecond.
+        let created = self.bucket.stream.cached_info().created;
+        Some(format!("nats {} {}", self.bucket.name, created.unix_timestamp_nanos()))
+    }
 }
 
 /// What an entry says.

@@ -164,6 +164,10 @@ impl Idempotency for PostgresIdempotency {
         })
         .during("purge keys")
     }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(self.store.identity())
+    }
 }
 
 /// Claims the key, or says who has it; `None` when that changed between the two.

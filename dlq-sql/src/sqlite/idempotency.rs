@@ -178,6 +178,10 @@ impl Idempotency for SqliteIdempotency {
         };
         self.store.write(purge).await.during("purge keys")
     }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(self.store.identity())
+    }
 }
 
 impl Unit<'_> {

@@ -11,8 +11,8 @@ use super::failed::Judge;
 use super::place::Composed;
 use super::stack::{KeyFn, Shared};
 use super::{
-    HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig, ToKey,
-    Unclassified, env, service,
+    FunctionId, HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig,
+    Taken, ToKey, Unclassified, env, service,
 };
 use crate::catch_panic::CatchPanicLayer;
 use crate::classify::{ClassifyLayer, Derived};
@@ -252,7 +252,8 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     ///
     /// # Errors
     ///
-    /// When settings contradict each other or cannot be read; the error names them.
+    /// When settings contradict each other or cannot be read, or another function has the name and shares the store of
+    /// keys; the error names them.
     pub fn build<Args>(self) -> Result<HandlerStack, InvalidConfig>
     where
         H: HandlerFn<S, Args>,
@@ -265,6 +266,14 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let settings = settings.check(idempotency.is_some())?;
         let Settings { name, aliases, policy, timeout, concurrency, order_by, clock, .. } =
             settings.clone();
+        let known = FunctionId::of::<H>();
+        let taken = match idempotency.as_ref().and_then(|store| store.store_identity()) {
+            Some(store) => {
+                let names = std::iter::once(&name).chain(&aliases).cloned();
+                Taken::all(&store, names, known)?
+            }
+            None => Vec::new(),
+        };
 
         let mut classify = ClassifyLayer::new(Judge(classifier));
         if let Some(location) = settings.location {
@@ -301,9 +310,18 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         };
         let service = Arc::new(Composed::new(retry.layer(service)));
 
-        let shared =
-            Shared { name, aliases, policy, timeout, concurrency, order_by, upkeep, service };
-        Ok(HandlerStack::new(shared))
+        Ok(HandlerStack::new(Shared {
+            name,
+            aliases,
+            policy,
+            timeout,
+            concurrency,
+            order_by,
+            upkeep,
+            service,
+            function: known,
+            _taken: taken,
+        }))
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
+use dlq_tower::core::idempotency::BoxIdempotency;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
 use dlq_tower::core::{Cause, Delivery, Headers, Message};
 use dlq_tower::dlq_handler;
@@ -113,4 +114,29 @@ async fn a_key_closure_that_panics_kills_its_message_and_nothing_else() {
     let failure = refuses(&stack, delivery, Cause::Malformed).await;
     assert!(failure.message().contains("panicked: no cents"), "{failure}");
     succeeds(&stack, payment("b", 1, 1)).await;
+}
+
+/// The second one's message would be a duplicate of the first one's, and never run.
+#[test]
+fn g1_two_functions_of_one_name_do_not_share_a_store_of_keys() {
+    #[dlq_handler(name = "shop.handle", idempotency_key = |bytes: &Bytes| bytes)]
+    async fn orders(_: Bytes) {}
+    #[dlq_handler(name = "shop.handle", idempotency_key = |bytes: &Bytes| bytes)]
+    async fn payments(_: Bytes) {}
+
+    let store = MemoryIdempotency::new();
+    let first = orders::handler().idempotency(store.clone()).build().unwrap();
+    let again = orders::handler().idempotency(store.clone()).build().expect("built twice");
+    let error = payments::handler().idempotency(store.clone()).build().unwrap_err().to_string();
+    for part in ["cannot build the handler `shop.handle`", "::orders`", "::payments`"] {
+        assert!(error.contains(part), "expected `{part}` in `{error}`");
+    }
+    let erased = BoxIdempotency::new(store.clone());
+    assert!(payments::handler().idempotency(erased).build().is_err(), "erased, it is the same");
+    let renamed = payments::handler().name("shop.pay").alias("shop.handle");
+    assert!(renamed.idempotency(store.clone()).build().is_err(), "its former keys are shared");
+
+    assert!(payments::handler().idempotency(MemoryIdempotency::new()).build().is_ok());
+    drop((first, again));
+    assert!(payments::handler().idempotency(store).build().is_ok(), "nobody has the name any more");
 }
