@@ -37,7 +37,7 @@ use proc_macro::TokenStream;
 /// | option | meaning | default |
 /// |---|---|---|
 /// | `name = "…"` | stable name, under which letters and claims are kept | module path and function, joined by dots: `shop.payments.charge` |
-/// | `aliases = ["…", …]` | names it had before, and whose letters it takes back | none |
+/// | `aliases = ["…", …]` | names it had before, and whose letters and handled keys it takes over | none |
 /// | `max_attempts = N` | how often it runs at most | 3; on a ladder one more than it has stages |
 /// | `max_crashes = N` | how many runs may end with the process; 0 for any number | 5 |
 /// | `backoff = …` | how long to wait after each attempt, see below | `exponential("200ms")` |

@@ -130,12 +130,15 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
     /// Sets the stable name, under which letters, claims and retry records are kept. Defaults to that of the attribute.
     ///
-    /// Whoever renames a handler gives the former name as an [alias](Self::alias), or its letters stay behind.
+    /// Whoever renames a handler gives the former name as an [alias](Self::alias), or its letters stay behind, and what it
+    /// has handled is forgotten. That goes for the default as well, when the function moves to another module.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         self.set(|settings| settings.name = name.into())
     }
 
-    /// Adds a name that the handler had before, and whose letters it takes back. Defaults to none.
+    /// Adds a name that the handler had before, and whose letters it takes back. What was handled under it stays handled:
+    /// with an [`idempotency_key`](Self::idempotency_key) each message costs one more look at the store for each alias.
+    /// Defaults to none.
     pub fn alias(self, alias: impl Into<Arc<str>>) -> Self {
         self.set(|settings| settings.aliases.push(alias.into()))
     }
@@ -368,6 +371,7 @@ impl Settings {
         let (store, key) = store.zip(self.idempotency_key.clone())?;
         let layer = IdempotencyLayer::sharing(store, key)
             .consumer(Arc::clone(&self.name))
+            .former_names(self.aliases.iter().cloned())
             .lease(self.lease)
             .keep(self.keep)
             .max_crashes(self.policy.max_crashes());
