@@ -36,8 +36,8 @@ use proc_macro::TokenStream;
 ///
 /// | option | meaning | default |
 /// |---|---|---|
-/// | `name = "…"` | stable name, under which letters and claims are kept | `<package>.<function>` |
-/// | `aliases = ["…", …]` | names it had before, and whose letters it takes back | none |
+/// | `name = "…"` | stable name, under which letters and claims are kept | module path and function, joined by dots: `shop.payments.charge` |
+/// | `aliases = ["…", …]` | names it had before, and whose letters and handled keys it takes over | none |
 /// | `max_attempts = N` | how often it runs at most | 3; on a ladder one more than it has stages |
 /// | `max_crashes = N` | how many runs may end with the process; 0 for any number | 5 |
 /// | `backoff = …` | how long to wait after each attempt, see below | `exponential("200ms")` |
@@ -59,7 +59,8 @@ use proc_macro::TokenStream;
 /// `jitter = none`, `full` or `equal`.
 ///
 /// `terminal` comes before `classify`. It is a closure exactly when it begins with `|` or `move`; a function is written
-/// `|error| error.is_bad()`. A single name is refused: it would be a binding, which matches every error.
+/// `|error| error.is_bad()`. A name without a path is a binding, which matches whatever stands in its place; it is refused
+/// at any depth, unless the condition uses it or it begins with `_`. Write the whole path of a variant or constant.
 ///
 /// Key closures are given the value of the payload extractor (the `Payment` of `Json<Payment>`); the first of several.
 /// They may return text, integers, bytes, and options and tuples of those.

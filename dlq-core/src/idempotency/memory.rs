@@ -10,8 +10,8 @@ use rapidhash::fast::RandomState;
 
 use super::keys::{Entry, Keys, Phase};
 use super::{
-    Idempotency, IdempotencyClaim, IdempotencyToken, Immediate, ImmediateClaim, KEEP_FREE, Proof,
-    Release,
+    Idempotency, IdempotencyClaim, IdempotencyToken, Immediate, ImmediateClaim, KEEP_FREE,
+    KeyState, Proof, Release,
 };
 use crate::StoreError;
 use crate::clock::{CoarseClock, SharedClock};
@@ -226,6 +226,21 @@ impl Idempotency for MemoryIdempotency {
         Ok(self.release_now(&token.consumer, &token.key, anywhere(token.fence), release))
     }
 
+    async fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Result<KeyState, StoreError> {
+        let now = self.clock.now();
+        let (shard, hash) = self.spread(&key);
+        let mut keys = self.shards[shard].keys();
+        let number = keys.find(hash, &consumer, &key);
+        let entry = number.and_then(|number| keys.at(number));
+        Ok(match entry.map(|entry| &entry.phase) {
+            Some(&Phase::Held { until, .. }) if until > now => {
+                KeyState::InFlight { remaining: until.since(now) }
+            }
+            Some(&Phase::Done { at, until }) if until > now => KeyState::Done { at },
+            _ => KeyState::Free,
+        })
+    }
+
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         let now = self.clock.now();
         let ended = |entry: &Entry| match entry.phase {
@@ -263,6 +278,10 @@ impl Idempotency for MemoryIdempotency {
             }
         }
         Ok(u64::from(limit) - left as u64)
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(format!("memory keys {:p}", Arc::as_ptr(&self.shards)))
     }
 
     #[inline]

@@ -32,6 +32,9 @@ use crate::{StoreError, Timestamp};
 /// How long a key that is not done, with its counts, is kept after it was last touched.
 pub const KEEP_FREE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How long a key is claimed to look at it.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Proof of an idempotency claim. Worth something until the claim is ended, or its lease has ended and another has
 /// claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +60,24 @@ pub enum IdempotencyClaim {
         /// Earlier claims whose lease ended without a word.
         crashes: u32,
     },
+    /// Somebody is at it.
+    InFlight {
+        /// How long their lease lasts.
+        remaining: Duration,
+    },
+    /// It was handled before.
+    Done {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// The state of a key that was looked up without a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum KeyState {
+    /// It would be ours.
+    Free,
     /// Somebody is at it.
     InFlight {
         /// How long their lease lasts.
@@ -137,6 +158,30 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
         release: Release,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Returns the state of a key and leaves it as it is. A handler that was renamed asks for its former names: what was
+    /// done under one of them is done. Defaults to a claim that is released unused, which writes twice and counts a crash
+    /// where a lease had ended; a store that can read without a claim does that.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer; the message is then deferred, not handled.
+    fn look_up(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+    ) -> impl Future<Output = Result<KeyState, StoreError>> + Send {
+        async {
+            Ok(match self.claim(consumer, key, LOOK).await? {
+                IdempotencyClaim::New { token, .. } => {
+                    self.release(token, Release::Unused).await?;
+                    KeyState::Free
+                }
+                IdempotencyClaim::InFlight { remaining } => KeyState::InFlight { remaining },
+                IdempotencyClaim::Done { at } => KeyState::Done { at },
+            })
+        }
+    }
+
     /// Forgets keys that were done and kept long enough, and keys that are not done and untouched for [`KEEP_FREE`]
     /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many. A consumer asks for it
     /// in the background, a batch at a time; whoever has none has to, or the keys grow without end.
@@ -146,6 +191,13 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     /// `false`.
     fn purges_itself(&self) -> bool {
         false
+    }
+
+    /// Text that two handles have in common if what one writes is read through the other, as far as this process can
+    /// tell: clones, and handles that were opened for one file or one table. By it two handlers are told apart that would
+    /// share keys from two of one name that share nothing. Defaults to `None`, for a store that cannot tell.
+    fn store_identity(&self) -> Option<String> {
+        None
     }
 
     /// The store as one that needs not be waited for, if it is one. Such a store is asked in place, where any other needs
@@ -213,8 +265,10 @@ trait DynIdempotency: fmt::Debug + Send + Sync {
     fn extend(&self, token: IdempotencyToken, lease: Duration) -> Answer<'_, bool>;
     fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool>;
     fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
+    fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Answer<'_, KeyState>;
     fn purge(&self, limit: u32) -> Answer<'_, u64>;
     fn purges_itself(&self) -> bool;
+    fn store_identity(&self) -> Option<String>;
     fn immediate(&self) -> Option<&dyn Immediate>;
 }
 
@@ -240,12 +294,20 @@ impl<I: Idempotency> DynIdempotency for I {
         Box::pin(Idempotency::release(self, token, release))
     }
 
+    fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Answer<'_, KeyState> {
+        Box::pin(Idempotency::look_up(self, consumer, key))
+    }
+
     fn purge(&self, limit: u32) -> Answer<'_, u64> {
         Box::pin(Idempotency::purge(self, limit))
     }
 
     fn purges_itself(&self) -> bool {
         Idempotency::purges_itself(self)
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Idempotency::store_identity(self)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -287,12 +349,20 @@ impl Idempotency for BoxIdempotency {
         DynIdempotency::release(&*self.0, token, release).await
     }
 
+    async fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Result<KeyState, StoreError> {
+        DynIdempotency::look_up(&*self.0, consumer, key).await
+    }
+
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         DynIdempotency::purge(&*self.0, limit).await
     }
 
     fn purges_itself(&self) -> bool {
         DynIdempotency::purges_itself(&*self.0)
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        DynIdempotency::store_identity(&*self.0)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {

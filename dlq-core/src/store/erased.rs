@@ -21,25 +21,35 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send +
 /// Declares the mirror of a trait, implements it for everything that has the trait, and implements the trait for the
 /// named boxes.
 macro_rules! mirror {
-    ($trait:ident as $mirror:ident for $($box:ident),+ { $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+ }) => {
+    (
+        $trait:ident as $mirror:ident for $($box:ident),+
+        { $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+ }
+        $(at once { $(fn $now:ident() -> $value:ty;)+ })?
+    ) => {
         trait $mirror: std::fmt::Debug + Send + Sync {
             $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer>;)+
+            $($(fn $now(&self) -> $value;)+)?
         }
 
         impl<T: $trait> $mirror for T {
             $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> { Box::pin($trait::$name(self, $($arg),*)) })+
+            $($(fn $now(&self) -> $value { $trait::$now(self) })+)?
         }
 
-        mirror!(@boxes $trait as $mirror for [$($box),+] $($name [$($arg: $type),*] $answer;)+);
+        mirror!(@boxes $trait as $mirror for [$($box),+] [$($($now $value;)+)?] $($name [$($arg: $type),*] $answer;)+);
     };
     (@boxes $trait:ident as $mirror:ident for [$box:ident $(, $more:ident)*] $($methods:tt)+) => {
         mirror!(@box $trait as $mirror for $box $($methods)+);
         mirror!(@boxes $trait as $mirror for [$($more),*] $($methods)+);
     };
     (@boxes $trait:ident as $mirror:ident for [] $($methods:tt)+) => {};
-    (@box $trait:ident as $mirror:ident for $box:ident $($name:ident [$($arg:ident: $type:ty),*] $answer:ty;)+) => {
+    (
+        @box $trait:ident as $mirror:ident for $box:ident
+        [$($now:ident $value:ty;)*] $($name:ident [$($arg:ident: $type:ty),*] $answer:ty;)+
+    ) => {
         impl $trait for $box {
             $(async fn $name(&self, $($arg: $type),*) -> Result<$answer, StoreError> { $mirror::$name(&*self.0, $($arg),*).await })+
+            $(fn $now(&self) -> $value { $mirror::$now(&*self.0) })*
         }
     };
 }
@@ -66,6 +76,8 @@ mirror!(Claims as DynClaims for BoxStore {
     fn next_due(consumers: Vec<String>) -> Option<Timestamp>;
     fn due_elsewhere(consumers: Vec<String>, heard: u64) -> u64;
     fn run_schedule(run: ScheduleRun) -> (u64, Duration);
+} at once {
+    fn store_identity() -> Option<String>;
 });
 
 mirror!(Operations as DynOperations for BoxStore {

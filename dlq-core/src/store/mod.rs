@@ -239,6 +239,13 @@ pub trait Claims: fmt::Debug + Send + Sync + 'static {
         std::future::pending()
     }
 
+    /// Text that two handles have in common if what one writes is read through the other, as far as this process can
+    /// tell: clones, and handles that were opened for one file or one table. By it two handlers are told apart that would
+    /// share letters from two of one name that share nothing. Defaults to `None`, for a store that cannot tell.
+    fn store_identity(&self) -> Option<String> {
+        None
+    }
+
     /// Runs the automatic schedule if it is time to (once per interval and consumer, whoever asks first; at once, when
     /// it has never run): makes the oldest [eligible](Schedule::takes) letters due and raises their `retry_count`.
     /// Returns how many it made due and how long it will be until it is time again, by the store's clock; a schedule that

@@ -15,7 +15,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     let paths = Paths::new(args.krate.as_ref());
     let (private, handler) = (paths.private(), paths.handler());
     let Model { visibility, name, conditions, output, .. } = model;
-    let stable = stable_name(model, args);
+    let stable = stable_name(model, args, &paths);
     let aliases = args.aliases.iter().flatten();
     let classifier = classifier(model, args, &paths);
     let settings = settings(args, &paths);
@@ -75,12 +75,13 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     }
 }
 
-fn stable_name(model: &Model, args: &Args) -> TokenStream {
+fn stable_name(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
     match &args.name {
         Some(name) => quote!(#name),
         None => {
+            let private = paths.private();
             let function = model.name.unraw().to_string();
-            quote!(::core::concat!(::core::env!("CARGO_PKG_NAME"), ".", #function))
+            quote!(&*#private::default_name(::core::module_path!(), #function))
         }
     }
 }

@@ -1,7 +1,12 @@
 //! `terminal`: a closure, or a pattern with an optional condition.
 
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::parse::{Parse, ParseStream};
-use syn::{Expr, ExprClosure, Pat, Result, Token};
+use syn::visit_mut::{self, VisitMut};
+use syn::{Block, Expr, ExprClosure, Ident, Pat, PatIdent, Result, Token};
+
+use crate::errors::Errors;
 
 /// Which errors are permanent.
 pub(super) enum Terminal {
@@ -36,36 +41,87 @@ impl Parse for Terminal {
             Some(_) => Some(input.parse()?),
             None => None,
         };
-        refuse_bindings(&pattern, condition.is_some())?;
+        refuse_bindings(&pattern, condition.as_ref())?;
         Ok(Self::Pattern { pattern, condition })
     }
 }
 
-/// A name alone is a binding: it would match every error, whatever its writer meant.
-fn refuse_bindings(pattern: &Pat, conditional: bool) -> Result<()> {
-    match pattern {
-        Pat::Ident(binding) if binding.subpat.is_none() => {
-            let name = binding.ident.to_string();
-            let meant_as_variant = name.starts_with(char::is_uppercase);
-            if conditional && !meant_as_variant {
-                return Ok(());
+/// A name without a path is a binding. It matches whatever stands in its place, whatever its writer meant: a variant
+/// that is misspelt or not imported makes every error of its place permanent. One that the condition uses is meant.
+fn refuse_bindings(pattern: &Pat, condition: Option<&Expr>) -> Result<()> {
+    let condition = condition.map(ToTokens::to_token_stream).unwrap_or_default();
+    let mut bindings = Bindings { condition, is_whole: true, refused: Errors::default() };
+    bindings.visit_pat_mut(&mut pattern.clone());
+    bindings.refused.take().map_or(Ok(()), Err)
+}
+
+struct Bindings {
+    condition: TokenStream,
+    /// Nothing is around the pattern that is looked at, so that a binding matches every error.
+    is_whole: bool,
+    refused: Errors,
+}
+
+impl Bindings {
+    fn refuse(&mut self, binding: &PatIdent) {
+        let name = &binding.ident;
+        let is_like_a_variant = name.to_string().starts_with(char::is_uppercase);
+        let matches = if self.is_whole { "every error" } else { "whatever stands there" };
+        let instead = match (is_like_a_variant, self.is_whole) {
+            (true, _) => format!("write the whole path of the variant, e.g. `Error::{name}`"),
+            (false, true) => "use it in a condition, e.g. `error if error.is_bad()`".to_owned(),
+            (false, false) => {
+                format!("use it in a condition, e.g. `if {name} > 3`, or write `_`, or `..`")
             }
-            Err(syn::Error::new_spanned(
-                pattern,
-                format!(
-                    "`{name}` alone is a binding, which matches every error; write the whole path of the variant, \
-                     e.g. `Error::{name}`, or a closure, e.g. `|error| error.is_bad()`"
-                ),
-            ))
-        }
-        Pat::Ident(binding) => match &binding.subpat {
-            Some((_, pattern)) => refuse_bindings(pattern, conditional),
-            None => Ok(()),
-        },
-        Pat::Or(cases) => {
-            cases.cases.iter().try_for_each(|case| refuse_bindings(case, conditional))
-        }
-        Pat::Paren(pattern) => refuse_bindings(&pattern.pat, conditional),
-        _ => Ok(()),
+        };
+        let alone = if self.is_whole { " alone" } else { "" };
+        self.refused.at(
+            binding,
+            format!(
+                "`{name}`{alone} is a binding, which matches {matches}; {instead}, or a closure, e.g. `|error| error.is_bad()`"
+            ),
+        );
     }
+}
+
+impl VisitMut for Bindings {
+    fn visit_pat_mut(&mut self, pattern: &mut Pat) {
+        match pattern {
+            Pat::Ident(binding) => {
+                let name = binding.ident.to_string();
+                // Whoever writes `_name` knows that it is a binding.
+                let is_meant = !name.starts_with(char::is_uppercase)
+                    && (name.starts_with('_') || mentions(self.condition.clone(), &binding.ident));
+                match &mut binding.subpat {
+                    Some((_, pattern)) => self.visit_pat_mut(pattern),
+                    None if is_meant => {}
+                    None => self.refuse(binding),
+                }
+            }
+            Pat::Or(_) | Pat::Paren(_) => visit_mut::visit_pat_mut(self, pattern),
+            _ => {
+                let around = std::mem::replace(&mut self.is_whole, false);
+                visit_mut::visit_pat_mut(self, pattern);
+                self.is_whole = around;
+            }
+        }
+    }
+
+    /// What is computed inside a pattern has bindings of its own.
+    fn visit_expr_mut(&mut self, _: &mut Expr) {}
+
+    fn visit_block_mut(&mut self, _: &mut Block) {}
+}
+
+/// Whether the tokens name `binding`, be it in a text to be formatted.
+fn mentions(tokens: TokenStream, binding: &Ident) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == *binding,
+        TokenTree::Group(group) => mentions(group.stream(), binding),
+        TokenTree::Literal(literal) => {
+            let (text, name) = (literal.to_string(), binding.to_string());
+            text.contains(&format!("{{{name}}}")) || text.contains(&format!("{{{name}:"))
+        }
+        TokenTree::Punct(_) => false,
+    })
 }

@@ -140,11 +140,53 @@ mod terminal {
         assert!(refused(quote!((Worse))));
         assert!(refused(quote!(Bad if true)));
         assert!(refused(quote!(e @ Bad)));
+        assert!(refused(quote!(e if true)), "the condition is of something else");
         for fine in
             [quote!(E::Bad), quote!(Bad(_)), quote!(Bad { .. }), quote!(e if e.is_bad()), quote!(_)]
         {
             assert!(!refused(fine.clone()), "{fine}");
             assert!(syn::parse2::<Terminal>(fine.clone()).is_ok(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn bindings_are_refused_at_any_depth_unless_the_condition_uses_them() {
+        let refused = |tokens: TokenStream| {
+            let errors = syn::parse2::<Terminal>(tokens).err().into_iter().flatten();
+            errors.map(|error| error.to_string()).collect::<Vec<_>>()
+        };
+        for (wrong, name) in [
+            (quote!(Out::Store(Misspelt)), "`Misspelt` is a binding"),
+            (quote!(Out::Store(Misspelt) if true), "`Misspelt` is a binding"),
+            (quote!(Out::Store(Misspelt) if Misspelt.is_bad()), "`Misspelt` is a binding"),
+            (quote!(Out::Store(Inner { kind: Kind::Deep(&Gone), .. })), "`Gone` is a binding"),
+            (quote!(Out::Http { status, .. }), "`status` is a binding"),
+            (quote!(Out::Http { status, .. } if other > 3), "`status` is a binding"),
+            (quote!(Out::Many([first, ..])), "`first` is a binding"),
+            (quote!(Out::A(_) | (Out::B(Gone))), "`Gone` is a binding"),
+            (quote!(all @ Out::Store(Gone) if all.is_bad()), "`Gone` is a binding"),
+        ] {
+            let found = refused(wrong.clone());
+            assert!(found.len() == 1 && found[0].contains(name), "{wrong}: {found:?}");
+        }
+        assert_eq!(refused(quote!(Out::Pair(One, Two))).len(), 2, "all are named at once");
+        for fine in [
+            quote!(Out::Store(Store::Gone)),
+            quote!(Out::Store(_)),
+            quote!(Out::Store(_inner)),
+            quote!(Out::Http { status, .. } if *status < 500),
+            quote!(Out::Http { status: 400..=499 }),
+            quote!(Out::Text(text) if is_bad(&format!("{text:?}"))),
+            quote!(all @ Out::Store(_)),
+            quote!(Out::Sized(
+                const {
+                    let size = 3;
+                    size
+                }
+            )),
+            quote!(Some(Out::Store(Store::Gone))),
+        ] {
+            assert_eq!(refused(fine.clone()), Vec::<String>::new(), "{fine}");
         }
     }
 }

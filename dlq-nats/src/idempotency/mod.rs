@@ -44,7 +44,9 @@ use async_nats::Client;
 use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::message::StreamMessage;
 use bytes::Bytes;
-use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
+use dlq_core::idempotency::{
+    Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, KeyState, Release,
+};
 use dlq_core::{StoreError, StoreErrorKind};
 use futures_util::StreamExt as _;
 
@@ -243,6 +245,22 @@ impl Idempotency for NatsIdempotency {
         self.change(&token, "release a key", release).await
     }
 
+    async fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Result<KeyState, StoreError> {
+        let seen = self.see(&name(&consumer, &key), "look up a key").await?;
+        let Some(Seen { record: Some(record), at, .. }) = seen else { return Ok(KeyState::Free) };
+        let until = at.after(record.span);
+        let mut now = self.time.now().await?;
+        if until <= now && record.phase != Phase::Free {
+            // A lease is not ended by a time that was kept for a while.
+            now = self.time.fresh().await?;
+        }
+        Ok(match record.phase {
+            Phase::Held if until > now => KeyState::InFlight { remaining: until.since(now) },
+            Phase::Done if until > now => KeyState::Done { at },
+            _ => KeyState::Free,
+        })
+    }
+
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
         const PURGING: &str = "purge keys";
         if limit == 0 {
@@ -283,6 +301,12 @@ impl Idempotency for NatsIdempotency {
 
     fn purges_itself(&self) -> bool {
         true
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        // Buckets of one name in two accounts or on two servers are not made in the same nanosecond.
+        let created = self.bucket.stream.cached_info().created;
+        Some(format!("nats {} {}", self.bucket.name, created.unix_timestamp_nanos()))
     }
 }
 

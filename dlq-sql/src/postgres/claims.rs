@@ -71,6 +71,10 @@ impl Claims for PostgresStore {
         Ok(self.heard(&consumers, heard).await)
     }
 
+    fn store_identity(&self) -> Option<String> {
+        Some(self.identity())
+    }
+
     async fn run_schedule(
         &self,
         run: ScheduleRun,

@@ -2,7 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
+use dlq_core::idempotency::{
+    Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, KeyState, Release,
+};
 use dlq_core::{SharedClock, StoreError, Timestamp};
 use sqlx::PgConnection;
 
@@ -151,6 +153,15 @@ impl Idempotency for PostgresIdempotency {
         .during("release a key")
     }
 
+    async fn look_up(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+    ) -> std::result::Result<KeyState, StoreError> {
+        let store = &self.store;
+        attempt!(store, conn => look(conn, store, (&consumer, &key))).during("look up a key")
+    }
+
     async fn purge(&self, limit: u32) -> std::result::Result<u64, StoreError> {
         let store = &self.store;
         let table = &store.names().idempotency;
@@ -163,6 +174,10 @@ impl Idempotency for PostgresIdempotency {
             purge.push(") LIMIT ").bind(limit).push(" FOR UPDATE SKIP LOCKED))").run(conn).await
         })
         .during("purge keys")
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(self.store.identity())
     }
 }
 
@@ -203,18 +218,32 @@ async fn try_claim(
         let token = IdempotencyToken { consumer: consumer.clone(), key: key.clone(), fence };
         return Ok(Some(IdempotencyClaim::New { token, attempts, crashes }));
     }
-    let look = Query::new("SELECT phase = 'done', since, until, ").now(now);
-    let look = look.push(&format!(" FROM {} WHERE ", names.idempotency));
+    Ok(match look(conn, store, (consumer, key)).await? {
+        KeyState::Free => None,
+        KeyState::InFlight { remaining } => Some(IdempotencyClaim::InFlight { remaining }),
+        KeyState::Done { at } => Some(IdempotencyClaim::Done { at }),
+    })
+}
+
+/// Says who has the key.
+async fn look(
+    conn: &mut PgConnection,
+    store: &PostgresStore,
+    (consumer, key): (&Arc<str>, &Bytes),
+) -> Result<KeyState> {
+    let look = Query::new("SELECT phase = 'done', since, until, ").now(store.given_time());
+    let look = look.push(&format!(" FROM {} WHERE ", store.names().idempotency));
     let look = look.entry(consumer, key);
     let found = look.first(conn, |row| {
         let mut fields = Fields::of(row);
         Ok((fields.flag()?, fields.time()?, fields.time()?, fields.time()?))
     });
-    Ok(found.await?.and_then(|(is_done, since, until, now): (_, Timestamp, Timestamp, _)| {
-        match is_done {
-            _ if until <= now => None,
-            true => Some(IdempotencyClaim::Done { at: since }),
-            false => Some(IdempotencyClaim::InFlight { remaining: until.since(now) }),
+    // What is free has until = since, in the past.
+    Ok(match found.await? {
+        Some((true, at, until, now)) if until > now => KeyState::Done { at },
+        Some((false, _, until, now)) if until > now => {
+            KeyState::InFlight { remaining: Timestamp::since(until, now) }
         }
-    }))
+        _ => KeyState::Free,
+    })
 }

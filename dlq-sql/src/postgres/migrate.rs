@@ -84,7 +84,7 @@ pub(super) fn place(options: &PgConnectOptions, names: &Names) -> String {
     at(&format!("{}@", escaped(options.get_username().as_bytes())), options, names)
 }
 
-fn at(login: &str, options: &PgConnectOptions, names: &Names) -> String {
+pub(super) fn at(login: &str, options: &PgConnectOptions, names: &Names) -> String {
     let text = |text: &str| escaped(text.as_bytes());
     let database = text(options.get_database().unwrap_or(options.get_username()));
     let mut parameters = vec![format!("schema={}", names.schema)];

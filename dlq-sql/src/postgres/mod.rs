@@ -224,6 +224,11 @@ impl PostgresStore {
         &self.inner.names
     }
 
+    /// Where the tables are.
+    fn identity(&self) -> String {
+        migrate::at("", &self.inner.pool.connect_options(), self.names())
+    }
+
     /// The time, where it does not come from the database.
     fn given_time(&self) -> Option<Timestamp> {
         self.clock.as_ref().map(|clock| codec::rounded(clock.now()))

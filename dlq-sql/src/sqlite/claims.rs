@@ -59,6 +59,10 @@ impl Claims for SqliteStore {
         self.read(next_due).await.during("find the next due letter")
     }
 
+    fn store_identity(&self) -> Option<String> {
+        Some(self.identity())
+    }
+
     async fn run_schedule(
         &self,
         run: ScheduleRun,

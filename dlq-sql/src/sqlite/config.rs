@@ -129,7 +129,7 @@ impl SqliteBuilder {
 
     async fn start(self) -> Result<SqliteStore> {
         let names = Arc::new(self.names()?);
-        let is_file = self.path.is_some();
+        let path = self.path.clone();
         let place = match self.path {
             Some(path) => Place::File { path, create: self.create },
             None => Place::Memory,
@@ -144,10 +144,14 @@ impl SqliteBuilder {
         let writer = Writer::start(place.clone(), tuning, Arc::clone(&names)).await?;
         // A database in memory belongs to its one connection.
         let readers = match self.readers {
-            count if count > 0 && is_file => Some(Readers::start(count, &place, tuning).await?),
+            count if count > 0 && path.is_some() => {
+                Some(Readers::start(count, &place, tuning).await?)
+            }
             _ => None,
         };
-        let inner = Inner { readers, writer, names, max_pages: tuning.max_pages };
+        // The file is there by now. Where its path cannot be resolved, the one that was given tells it apart.
+        let path = path.map(|path| std::fs::canonicalize(&path).unwrap_or(path));
+        let inner = Inner { readers, writer, names, path, max_pages: tuning.max_pages };
         let store = SqliteStore { inner: Arc::new(inner), clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.write(move |unit| unit.set_dedup(dedup)).await?;

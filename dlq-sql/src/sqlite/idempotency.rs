@@ -3,12 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, Release};
+use dlq_core::idempotency::{
+    Idempotency, IdempotencyClaim, IdempotencyToken, KEEP_FREE, KeyState, Release,
+};
 use dlq_core::{SharedClock, StoreError, Timestamp};
+use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::binder::Binder;
 use super::codec::Fields;
+use super::names::Names;
 use super::query::{Bind, Query};
 use super::unit::Unit;
 use crate::error::{During, Fault, Result};
@@ -160,6 +164,25 @@ impl Idempotency for SqliteIdempotency {
         self.store.write(release).await.during("release a key")
     }
 
+    async fn look_up(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+    ) -> std::result::Result<KeyState, StoreError> {
+        let now = self.store.now();
+        let look = move |conn: &Connection, names: &Names| key_entry(conn, names, &consumer, &key);
+        let entry = self.store.read(look).await.during("look up a key")?;
+        Ok(match entry {
+            Some(Entry { phase: Phase::Held, until, .. }) if until > now => {
+                KeyState::InFlight { remaining: until.since(now) }
+            }
+            Some(Entry { phase: Phase::Done, since, until, .. }) if until > now => {
+                KeyState::Done { at: since }
+            }
+            _ => KeyState::Free,
+        })
+    }
+
     async fn purge(&self, limit: u32) -> std::result::Result<u64, StoreError> {
         let now = self.store.now();
         let purge = move |unit: &mut Unit<'_>| {
@@ -178,6 +201,36 @@ impl Idempotency for SqliteIdempotency {
         };
         self.store.write(purge).await.during("purge keys")
     }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(self.store.identity())
+    }
+}
+
+fn key_entry(
+    conn: &Connection,
+    names: &Names,
+    consumer: &str,
+    key: &[u8],
+) -> Result<Option<Entry>> {
+    Query::new(format!(
+        "SELECT fence, attempts, crashes, phase, since, until FROM {} WHERE consumer = ",
+        names.idempotency
+    ))
+    .bind(consumer)
+    .push(" AND key = ")
+    .bind(Bind::Value(key.to_vec().into()))
+    .first(conn, |row| {
+        let mut fields = Fields::after(row, 0);
+        Ok::<_, Fault>(Entry {
+            fence: i64::cast_unsigned(fields.next()?),
+            attempts: fields.next()?,
+            crashes: fields.next()?,
+            phase: fields.word("phase of a key")?,
+            since: fields.time()?,
+            until: fields.time()?,
+        })
+    })
 }
 
 impl Unit<'_> {
@@ -225,24 +278,7 @@ impl Unit<'_> {
     }
 
     fn key_entry(&self, consumer: &str, key: &[u8]) -> Result<Option<Entry>> {
-        Query::new(format!(
-            "SELECT fence, attempts, crashes, phase, since, until FROM {} WHERE consumer = ",
-            self.names().idempotency
-        ))
-        .bind(consumer)
-        .push(" AND key = ")
-        .bind(Bind::Value(key.to_vec().into()))
-        .first(self.conn(), |row| {
-            let mut fields = Fields::after(row, 0);
-            Ok::<_, Fault>(Entry {
-                fence: i64::cast_unsigned(fields.next()?),
-                attempts: fields.next()?,
-                crashes: fields.next()?,
-                phase: fields.word("phase of a key")?,
-                since: fields.time()?,
-                until: fields.time()?,
-            })
-        })
+        key_entry(self.conn(), self.names(), consumer, key)
     }
 
     fn write_key(&self, consumer: &str, key: &[u8], entry: &Entry) -> Result<()> {

@@ -90,7 +90,7 @@ mod worker;
 pub use config::SqliteBuilder;
 pub use idempotency::SqliteIdempotency;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dlq_core::{SharedClock, StoreError, Timestamp};
@@ -114,6 +114,8 @@ struct Inner {
     readers: Option<Readers>,
     writer: Writer,
     names: Arc<Names>,
+    /// The file's absolute path; `None` in memory.
+    path: Option<PathBuf>,
     /// A bound on the file's size.
     max_pages: Option<u32>,
 }
@@ -153,6 +155,15 @@ impl SqliteStore {
     #[must_use]
     pub fn idempotency(&self) -> SqliteIdempotency {
         SqliteIdempotency::new(self.clone())
+    }
+
+    /// Where the tables are: equal for all that were opened for one table of one file.
+    fn identity(&self) -> String {
+        let Inner { path, names, .. } = &*self.inner;
+        match path {
+            Some(path) => format!("sqlite {} {}", names.letters, path.display()),
+            None => format!("sqlite in memory {:p}", Arc::as_ptr(&self.inner)),
+        }
     }
 
     fn now(&self) -> Timestamp {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::idempotency::{IdempotencyClaim, Release};
+use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, KeyState, Release};
 
 use super::{IdempotencyCheck as Check, IdempotencyFixture as Fixture};
 
@@ -40,6 +40,37 @@ pub async fn a_done_key_stays_done<F: Fixture>(check: Check<F>) {
     assert!(matches!(first, IdempotencyClaim::Done { .. }), "{first:?}");
     check.outlast_leases().await;
     assert_eq!(check.claim("a").await, first);
+}
+
+/// Looking up says what a claim would find, and neither takes the key nor counts anything.
+pub async fn looking_up_tells_and_changes_nothing<F: Fixture>(check: Check<F>) {
+    assert_eq!(check.look_up("a").await, KeyState::Free);
+    check.take_briefly("a").await;
+    assert!(matches!(check.look_up("a").await, KeyState::InFlight { .. }));
+    check.outlast_leases().await;
+    for _ in 0..3 {
+        assert_eq!(check.look_up("a").await, KeyState::Free, "its lease has ended");
+    }
+    let (token, _, crashes) = check.take("a").await;
+    assert_eq!(crashes, 1, "counted once, by the claim");
+    assert!(check.release(&token, Release::Failed).await);
+    assert_eq!(check.look_up("a").await, KeyState::Free);
+    let (token, attempts, _) = check.take("a").await;
+    assert_eq!(attempts, 1);
+    assert!(check.complete(&token, LONG).await);
+    let found = check.look_up("a").await;
+    assert!(matches!(found, KeyState::Done { .. }), "{found:?}");
+    assert_eq!(check.look_up("b").await, KeyState::Free);
+}
+
+/// Every handle of one store has its identity, and no handle of another.
+pub async fn handles_know_their_store<F: Fixture>(check: Check<F>) {
+    let identity = check.store.store_identity();
+    assert!(identity.is_some());
+    assert_eq!(check.store.clone().store_identity(), identity);
+    assert_eq!(check.fixture.open().await.store_identity(), identity, "opened again");
+    let other = F::fresh("claims_handles_know_their_store_2").await;
+    assert_ne!(other.open().await.store_identity(), identity, "another place");
 }
 
 /// A failure gives the key free and is counted, so that a retry is never taken for a duplicate.

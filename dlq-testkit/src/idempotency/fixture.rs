@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::memory::MemoryIdempotency;
-use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, Release};
+use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KeyState, Release};
 
 use crate::fixtures::ManualClock;
 
@@ -148,6 +148,11 @@ impl<F: IdempotencyFixture> IdempotencyCheck<F> {
 
     pub(super) async fn extend(&self, token: &IdempotencyToken, lease: Duration) -> bool {
         self.store.extend(token.clone(), lease).await.expect("extend answers")
+    }
+
+    pub(super) async fn look_up(&self, key: &str) -> KeyState {
+        let (consumer, key) = (Arc::from("orders.handle"), Bytes::copy_from_slice(key.as_bytes()));
+        self.store.look_up(consumer, key).await.expect("look_up answers")
     }
 
     pub(super) async fn purge(&self, limit: u32) -> u64 {

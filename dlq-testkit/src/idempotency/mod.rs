@@ -23,6 +23,8 @@ macro_rules! idempotency_conformance {
                 a_new_key_is_ours,
                 a_key_in_flight_is_not_ours,
                 a_done_key_stays_done,
+                looking_up_tells_and_changes_nothing,
+                handles_know_their_store,
                 a_failed_key_is_new_again,
                 an_unused_claim_counts_nothing,
                 an_ended_lease_counts_a_crash,

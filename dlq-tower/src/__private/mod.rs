@@ -24,9 +24,21 @@ pub const fn duration(seconds: u64, nanos: u32) -> Duration {
     Duration::new(seconds, nanos)
 }
 
+/// Joins the module path and the function's name with dots, which names may have in every transport.
+#[must_use]
+pub fn default_name(module: &str, function: &str) -> String {
+    let mut name = String::with_capacity(module.len() + 1 + function.len());
+    for part in module.split("::") {
+        name.push_str(part.strip_prefix("r#").unwrap_or(part));
+        name.push('.');
+    }
+    name.push_str(function);
+    name
+}
+
 /// The builder of an annotated function.
 pub fn annotated<H, E>(
-    name: &'static str,
+    name: &str,
     aliases: &[&'static str],
     location: &'static str,
     function: H,

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::store::{BoxSink, BoxStore, Schedule, Store};
+use dlq_core::store::{BoxSink, BoxStore, Claims, Schedule, Store};
 use dlq_core::{
     BoxCrashMarks, BoxRetryLane, Capabilities, CrashMarks, Ordering, RetryLane, SharedClock, Sink,
     Source, SystemClock,
@@ -107,7 +107,7 @@ impl ConsumerBuilder {
             let routed = routing.with_recorder(recorder.clone()).layer(Guard::new(handler));
             let counted = MetricsLayer::new().with_recorder(recorder).layer(audit.layer(routed));
             let stack = TraceLayer::new().layer(counted);
-            Program { stack: Arc::new(stack), naming: names }
+            Program::new(Arc::new(stack), names)
         };
         self.work = Work::Handler { naming, complete: Box::new(complete) };
         self
@@ -125,7 +125,7 @@ impl ConsumerBuilder {
         S::Future: Send,
     {
         let naming = Arc::new(OneName(name.into()));
-        self.work = Work::Stack(Program { stack: Arc::new(stack), naming });
+        self.work = Work::Stack(Program::new(Arc::new(stack), naming));
         self
     }
 
@@ -256,7 +256,8 @@ impl ConsumerBuilder {
     /// # Errors
     ///
     /// When a setting is missing, or two contradict each other: an ordered handler on a source that keeps no order, a
-    /// handler without a place for its dead letters or with two, a schedule without a store.
+    /// handler without a place for its dead letters or with two, a schedule without a store. And when another function
+    /// has the name of a handler, in a consumer on the same store: they would be given each other's letters.
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
         self.warn();
@@ -278,7 +279,7 @@ impl ConsumerBuilder {
             Some((layer, writer)) => (layer.with_clock(clock.clone()), Some(writer)),
             None => (AuditLayer::off(), None),
         };
-        let (program, lane) = match work {
+        let (mut program, lane) = match work {
             Work::None => return Err(missing_handler()),
             Work::Stack(program) => {
                 let lane = lane_of(&*program.naming);
@@ -304,6 +305,9 @@ impl ConsumerBuilder {
                 (complete(layer, noting, self.recorder), lane)
             }
         };
+        if let Some(identity) = store.as_ref().and_then(Claims::store_identity) {
+            program.take_names(&identity)?;
+        }
         feed.yields_to(Arc::new(Addressees(Arc::clone(&program.naming))));
         Ok(Consumer::new(feed, program, lane, store, writer, settings))
     }

@@ -14,8 +14,9 @@ use futures_util::poll;
 use tower_service::Service;
 
 use super::hand;
+use crate::InvalidConfig;
 use crate::catch_panic::discard;
-use crate::handler::Handles;
+use crate::handler::{FunctionId, Handles, Taken};
 use crate::idempotency::Upkeep;
 use crate::stage::{IsSettlement, RouteError, Settlement};
 
@@ -140,6 +141,7 @@ pub(super) trait Naming: Send + Sync {
     fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
     fn is_ordered(&self) -> bool;
     fn escalates(&self) -> Vec<Arc<str>>;
+    fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)>;
     fn upkeep(&self) -> Vec<Upkeep>;
     fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
 }
@@ -193,6 +195,10 @@ impl<H: Handles> Naming for HandlerNames<H> {
         self.0.escalates()
     }
 
+    fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
+        self.0.functions()
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         self.0.upkeep()
     }
@@ -226,6 +232,10 @@ impl Naming for OneName {
         Vec::new()
     }
 
+    fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
+        Vec::new()
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         Vec::new()
     }
@@ -240,9 +250,29 @@ impl Naming for OneName {
 pub(super) struct Program {
     pub(super) stack: Arc<dyn Stack>,
     pub(super) naming: Arc<dyn Naming>,
+    // The names of its functions, over the store of their letters.
+    _taken: Arc<[Taken]>,
 }
 
 impl Program {
+    pub(super) fn new(stack: Arc<dyn Stack>, naming: Arc<dyn Naming>) -> Self {
+        Self { stack, naming, _taken: Arc::default() }
+    }
+
+    /// Takes the names of the functions for as long as the program or a clone of it lives.
+    ///
+    /// # Errors
+    ///
+    /// When another function has one of them, over the same store.
+    pub(super) fn take_names(&mut self, store: &str) -> Result<(), InvalidConfig> {
+        let mut taken = Vec::new();
+        for (function, names) in self.naming.functions() {
+            taken.extend(Taken::all(store, names, function)?);
+        }
+        self._taken = taken.into();
+        Ok(())
+    }
+
     /// The delivery as its consumer is to see it. A letter keeps the name it died under, by which it is dispatched.
     pub(super) fn address(&self, delivery: Delivery) -> Delivery {
         if delivery.lane() == Lane::Store {

@@ -11,8 +11,8 @@ use super::failed::Judge;
 use super::place::Composed;
 use super::stack::{KeyFn, Shared};
 use super::{
-    HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig, ToKey,
-    Unclassified, env, service,
+    FunctionId, HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig,
+    Taken, ToKey, Unclassified, env, service,
 };
 use crate::catch_panic::CatchPanicLayer;
 use crate::classify::{ClassifyLayer, Derived};
@@ -130,12 +130,15 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
     /// Sets the stable name, under which letters, claims and retry records are kept. Defaults to that of the attribute.
     ///
-    /// Whoever renames a handler gives the former name as an [alias](Self::alias), or its letters stay behind.
+    /// Whoever renames a handler gives the former name as an [alias](Self::alias), or its letters stay behind, and what it
+    /// has handled is forgotten. That goes for the default as well, when the function moves to another module.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         self.set(|settings| settings.name = name.into())
     }
 
-    /// Adds a name that the handler had before, and whose letters it takes back. Defaults to none.
+    /// Adds a name that the handler had before, and whose letters it takes back. What was handled under it stays handled:
+    /// with an [`idempotency_key`](Self::idempotency_key) each message costs one more look at the store for each alias.
+    /// Defaults to none.
     pub fn alias(self, alias: impl Into<Arc<str>>) -> Self {
         self.set(|settings| settings.aliases.push(alias.into()))
     }
@@ -252,7 +255,8 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     ///
     /// # Errors
     ///
-    /// When settings contradict each other or cannot be read; the error names them.
+    /// When settings contradict each other or cannot be read, or another function has the name and shares the store of
+    /// keys; the error names them.
     pub fn build<Args>(self) -> Result<HandlerStack, InvalidConfig>
     where
         H: HandlerFn<S, Args>,
@@ -265,6 +269,14 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let settings = settings.check(idempotency.is_some())?;
         let Settings { name, aliases, policy, timeout, concurrency, order_by, clock, .. } =
             settings.clone();
+        let known = FunctionId::of::<H>();
+        let taken = match idempotency.as_ref().and_then(|store| store.store_identity()) {
+            Some(store) => {
+                let names = std::iter::once(&name).chain(&aliases).cloned();
+                Taken::all(&store, names, known)?
+            }
+            None => Vec::new(),
+        };
 
         let mut classify = ClassifyLayer::new(Judge(classifier));
         if let Some(location) = settings.location {
@@ -301,9 +313,18 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         };
         let service = Arc::new(Composed::new(retry.layer(service)));
 
-        let shared =
-            Shared { name, aliases, policy, timeout, concurrency, order_by, upkeep, service };
-        Ok(HandlerStack::new(shared))
+        Ok(HandlerStack::new(Shared {
+            name,
+            aliases,
+            policy,
+            timeout,
+            concurrency,
+            order_by,
+            upkeep,
+            service,
+            function: known,
+            _taken: taken,
+        }))
     }
 }
 
@@ -350,6 +371,7 @@ impl Settings {
         let (store, key) = store.zip(self.idempotency_key.clone())?;
         let layer = IdempotencyLayer::sharing(store, key)
             .consumer(Arc::clone(&self.name))
+            .former_names(self.aliases.iter().cloned())
             .lease(self.lease)
             .keep(self.keep)
             .max_crashes(self.policy.max_crashes());

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use dlq_core::Delivery;
 use tower_service::Service;
 
+use super::FunctionId;
 use crate::idempotency::Upkeep;
 use crate::stage::Verdict;
 
@@ -31,6 +32,12 @@ pub trait Handles:
     /// The names of its handlers whose messages wait for a retry longer than the process holds them, so that something has
     /// to keep them. Defaults to none.
     fn escalates(&self) -> Vec<Arc<str>> {
+        Vec::new()
+    }
+
+    /// The functions that run, each with the names whose letters it takes, by which two functions of one name are told
+    /// apart. Defaults to none, which refuses nothing.
+    fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
         Vec::new()
     }
 

@@ -44,6 +44,13 @@
 //!
 //! Contradictions between them are found by [`HandlerBuilder::build`].
 //!
+//! # Names
+//!
+//! Keys, letters and retry records are kept by the handler's name, which the attribute derives from the module path and
+//! the function. Two functions of one name over one store are refused: where they share keys by `HandlerBuilder::build`,
+//! where they share letters by [`ConsumerBuilder::build`](crate::consumer::ConsumerBuilder::build). One function may be
+//! built as often as it is needed, and another may follow it once its handlers and consumers are gone.
+//!
 //! # On failure
 //!
 //! The error is classified by the attribute's `terminal`, then by its `classify` or the error's own
@@ -67,6 +74,7 @@ mod failed;
 mod function;
 mod handles;
 mod keys;
+mod names;
 mod output;
 mod place;
 mod service;
@@ -81,6 +89,7 @@ pub use failed::Failed;
 pub use function::HandlerFn;
 pub use handles::Handles;
 pub use keys::ToKey;
+pub use names::FunctionId;
 pub use output::{HandlerFailure, HandlerOutput};
 pub use place::StackFuture;
 pub use stack::{HandlerStack, IntoStack};
@@ -90,3 +99,4 @@ pub(crate) use builder::check_name;
 pub(crate) use error::SelfDescribed;
 #[doc(hidden)]
 pub use failed::BoxClassifier;
+pub(crate) use names::Taken;

@@ -10,7 +10,7 @@ use dlq_core::policy::{Place, RetryPolicy};
 use tower_service::Service;
 
 use super::place::Run;
-use super::{Handles, InvalidConfig, StackFuture};
+use super::{FunctionId, Handles, InvalidConfig, StackFuture, Taken};
 use crate::idempotency::Upkeep;
 use crate::stage::Verdict;
 
@@ -35,6 +35,9 @@ pub(super) struct Shared {
     pub(super) order_by: Option<KeyFn>,
     pub(super) upkeep: Option<Upkeep>,
     pub(super) service: Arc<dyn Run>,
+    pub(super) function: FunctionId,
+    // Its names, over the store of its keys.
+    pub(super) _taken: Vec<Taken>,
 }
 
 impl HandlerStack {
@@ -122,6 +125,10 @@ impl Handles for HandlerStack {
         let forgets = !self.is_ordered() && self.shared.upkeep.is_none();
         let escalates = forgets && steps.iter().any(|step| step.place == Place::Escalated);
         escalates.then(|| Arc::clone(&self.shared.name)).into_iter().collect()
+    }
+
+    fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
+        vec![(self.shared.function, self.names())]
     }
 
     fn upkeep(&self) -> Vec<Upkeep> {

@@ -18,6 +18,8 @@ pub(super) struct Shared<I> {
     pub(super) store: Arc<I>,
     pub(super) key: Key,
     pub(super) consumer: Option<Arc<str>>,
+    /// The names that the consumer had before.
+    pub(super) former: Arc<[Arc<str>]>,
     pub(super) lease: Duration,
     pub(super) keep: Duration,
     pub(super) max_crashes: u32,
@@ -31,6 +33,7 @@ impl<I> Clone for Shared<I> {
             store: Arc::clone(&self.store),
             key: Arc::clone(&self.key),
             consumer: self.consumer.clone(),
+            former: Arc::clone(&self.former),
             lease: self.lease,
             keep: self.keep,
             max_crashes: self.max_crashes,
@@ -44,6 +47,7 @@ impl<I: fmt::Debug> fmt::Debug for Shared<I> {
         f.debug_struct("Shared")
             .field("store", &self.store)
             .field("consumer", &self.consumer)
+            .field("former", &self.former)
             .field("lease", &self.lease)
             .field("keep", &self.keep)
             .field("max_crashes", &self.max_crashes)
@@ -82,6 +86,7 @@ impl<I: Store> IdempotencyLayer<I> {
                 store,
                 key,
                 consumer: None,
+                former: Arc::default(),
                 lease: Duration::from_secs(60),
                 keep: Duration::from_secs(30 * 24 * 60 * 60),
                 max_crashes: 5,
@@ -93,6 +98,14 @@ impl<I: Store> IdempotencyLayer<I> {
     /// Sets the consumer's stable name, under which keys are claimed. Defaults to the name that the delivery carries.
     pub fn consumer(mut self, name: impl Into<Arc<str>>) -> Self {
         self.shared.consumer = Some(name.into());
+        self
+    }
+
+    /// Sets the names that the consumer had before: a key that is done or in flight under one of them is so under its
+    /// present name. Costs a look at the store for each name and message with a key, so drop a name once what was done
+    /// under it need not be known any more ([`keep`](Self::keep)). Defaults to none.
+    pub fn former_names(mut self, names: impl IntoIterator<Item = Arc<str>>) -> Self {
+        self.shared.former = names.into_iter().collect();
         self
     }
 

@@ -39,6 +39,9 @@
 //! | in flight elsewhere | is deferred for the rest of that lease, at most for one of its own; nothing is counted |
 //! | done | is a duplicate; the handler does not run |
 //!
+//! A consumer that was renamed looks for its [former names](IdempotencyLayer::former_names) first: what is done or in flight
+//! under one of them is so.
+//!
 //! # Attempts and crashes
 //!
 //! The claim remembers failed attempts, and claims that ended without a word. A run continues their count, so that a

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{
-    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, Proof, Release,
+    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, KeyState, Proof,
+    Release,
 };
-use dlq_core::{Delivery, ErrorClass, Timestamp};
+use dlq_core::{Delivery, ErrorClass, StoreError, Timestamp};
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -134,7 +135,9 @@ where
                 return Err(Box::pin(ready(Err(setback))));
             }
         };
-        let Some(store) = shared.store.immediate() else {
+        // Former names are looked up through the store's futures.
+        let immediate = if shared.former.is_empty() { shared.store.immediate() } else { None };
+        let Some(store) = immediate else {
             let clone = self.inner.clone();
             let ready = std::mem::replace(&mut self.inner, clone);
             return Err(Box::pin(once(Arc::clone(shared), ready, delivery, key)));
@@ -172,6 +175,10 @@ where
     S::Error: ClassifiedError,
 {
     let consumer = Arc::clone(shared.consumer(&delivery));
+    let former = shared.former_state(&key).await;
+    if let Some(outcome) = former.unwrap_or_else(|error| Some(no_answer(&consumer, &error))) {
+        return outcome;
+    }
     let (found, claimed) = match shared.store.claim(consumer, key, shared.lease).await {
         Ok(IdempotencyClaim::New { token, attempts, crashes }) => {
             let found = ImmediateClaim::New {
@@ -185,12 +192,7 @@ where
             (ImmediateClaim::InFlight { remaining }, None)
         }
         Ok(IdempotencyClaim::Done { at }) => (ImmediateClaim::Done { at }, None),
-        Err(error) => {
-            let consumer = &**shared.consumer(&delivery);
-            tracing::warn!(consumer, %error, "a key could not be claimed");
-            let why = "the idempotency store does not answer";
-            return Err(Setback::Deferred { after: NO_ANSWER, why });
-        }
+        Err(error) => return no_answer(shared.consumer(&delivery), &error),
     };
     match shared.admit(delivery, found) {
         Ok(delivery) => ResponseFuture::running(service.call(delivery), claimed).await,
@@ -201,6 +203,13 @@ where
             outcome
         }
     }
+}
+
+/// The outcome of a message whose key the store does not tell of.
+#[cold]
+fn no_answer(consumer: &str, error: &StoreError) -> Result<Done, Setback> {
+    tracing::warn!(consumer, %error, "a key could not be claimed");
+    Err(Setback::Deferred { after: NO_ANSWER, why: "the idempotency store does not answer" })
 }
 
 /// What is owed for a claim under which nothing was run, since the message crashed too often. The counts stay until its
@@ -218,6 +227,22 @@ impl<I: Store> Shared<I> {
     #[inline]
     pub(super) fn at_most(&self, remaining: Duration) -> Duration {
         remaining.min(self.lease)
+    }
+
+    /// The outcome of a message whose key is done or in flight under a name that the consumer had before; `None` for one
+    /// that is to be claimed.
+    async fn former_state(&self, key: &Bytes) -> Result<Option<Result<Done, Setback>>, StoreError> {
+        for former in &*self.former {
+            match self.store.look_up(Arc::clone(former), key.clone()).await? {
+                KeyState::Free => {}
+                KeyState::Done { .. } => return Ok(Some(Ok(Done::Duplicate))),
+                KeyState::InFlight { remaining } => {
+                    let (after, why) = (self.at_most(remaining), "in flight under a former name");
+                    return Ok(Some(Err(Setback::Deferred { after, why })));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// What is to be run after what the claim found; else its outcome.

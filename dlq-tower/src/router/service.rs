@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::table::Table;
 use super::{RouteFuture, RouterBuilder};
-use crate::handler::{HandlerStack, Handles};
+use crate::handler::{FunctionId, HandlerStack, Handles};
 use crate::idempotency::Upkeep;
 use crate::stage::{GivenUp, Verdict};
 
@@ -149,6 +149,10 @@ impl Handles for Router {
 
     fn escalates(&self) -> Vec<Arc<str>> {
         self.shared.handlers.iter().flat_map(Handles::escalates).collect()
+    }
+
+    fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
+        self.shared.handlers.iter().flat_map(Handles::functions).collect()
     }
 
     fn upkeep(&self) -> Vec<Upkeep> {

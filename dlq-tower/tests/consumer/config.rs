@@ -1,13 +1,16 @@
 //! What cannot be built.
 
 use dlq_core::store::Schedule;
+use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Delivery, Ordering};
-use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
+use dlq_tower::consumer::{Consumer, ConsumerBuilder, ConsumerHealth, OutagePolicy, RunState};
+use dlq_tower::extract::Key;
 use dlq_tower::handler::{HandlerStack, handler};
+use dlq_tower::router::Router;
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::support::SECOND;
+use crate::support::{Running, SECOND, soon};
 
 fn work() -> HandlerStack {
     handler("orders.handle", |_: Delivery| async {}).build().unwrap()
@@ -69,4 +72,47 @@ async fn g5_an_order_that_the_source_cannot_keep_is_refused() {
     assert!(unordered.is_ok(), "without an order any source will do");
     broker.set(|world| world.ordering = Some(Ordering::Partition));
     assert!(consumer().handler(ordered()).build().is_ok(), "this source keeps it");
+}
+
+/// Each would be given the other's letters, and run them.
+#[tokio::test]
+async fn g1_two_functions_of_one_name_do_not_share_a_store_of_letters() {
+    let consumer = |store: &MemoryStore, work: HandlerStack| {
+        let builder = Consumer::builder(Broker::new().source()).handler(work);
+        builder.dead_letters(store.clone())
+    };
+    let other = || handler("orders.handle", |_: Delivery, _: Key| async {}).build().unwrap();
+    let store = MemoryStore::new();
+    let first = consumer(&store, work()).build().unwrap();
+    let again = consumer(&store, work()).build().expect("one function, for another consumer");
+    let error = refused(consumer(&store, other()));
+    assert!(error.contains("cannot build the handler `orders.handle`"), "{error}");
+    assert_eq!(error.matches("config::").count(), 2, "both functions are named: {error}");
+    let former = handler("billing", |_: Delivery| async {}).alias("orders.handle");
+    assert!(refused(consumer(&store, former.build().unwrap())).contains("`orders.handle`"));
+    let routed = || Router::new().route("orders", other()).build().unwrap();
+    let of_router = Consumer::builder(Broker::new().source()).dead_letters(store.clone());
+    assert!(refused(of_router.handler(routed())).contains("`orders.handle`"));
+
+    assert!(consumer(&MemoryStore::new(), other()).build().is_ok(), "nothing is shared");
+    drop(first);
+    assert!(consumer(&store, other()).build().is_err(), "one is left");
+    drop(again);
+    assert!(consumer(&store, other()).build().is_ok(), "it is another program's version by now");
+}
+
+#[tokio::test]
+async fn g1_a_running_consumer_keeps_its_names() {
+    let store = MemoryStore::new();
+    let consumer = |work: HandlerStack| {
+        let builder = Consumer::builder(Broker::new().source()).handler(work);
+        builder.dead_letters(store.clone()).build()
+    };
+    let running = Running::start(consumer(work()).unwrap());
+    let runs = |health: &ConsumerHealth| health.state == RunState::Running;
+    soon(running.handle.health().wait_for(runs)).await.expect("it runs");
+    let other = || handler("orders.handle", |_: Delivery, _: Key| async {}).build().unwrap();
+    assert!(consumer(other()).is_err());
+    running.finish().await;
+    assert!(consumer(other()).is_ok());
 }

@@ -134,12 +134,39 @@ async fn it_retries_classifies_and_is_idempotent() {
     assert_eq!((dead.reason, dead.attempts), (Reason::Permanent, 1), "`terminal` beats the derive");
 }
 
+mod orders {
+    #[dlq_tower::dlq_handler(idempotency_key = |p: &bytes::Bytes| p)]
+    pub(super) async fn handle(_: bytes::Bytes) {}
+
+    pub(super) mod r#return {
+        #[dlq_tower::dlq_handler]
+        pub(crate) async fn handle() {}
+    }
+}
+
+mod payments {
+    #[dlq_tower::dlq_handler(idempotency_key = |p: &bytes::Bytes| p)]
+    pub(super) async fn handle(_: bytes::Bytes) {}
+}
+
+#[tokio::test]
+async fn g1_functions_of_one_name_in_two_modules_share_no_keys() {
+    let store = MemoryIdempotency::new();
+    let orders = orders::handle::handler().idempotency(store.clone()).build().unwrap();
+    let payments = payments::handle::handler().idempotency(store).build().unwrap();
+    succeeds(&orders, bytes("one key")).await;
+    succeeds(&payments, bytes("one key")).await;
+    assert_eq!(run(&orders, bytes("one key")).await, Verdict::Done(Done::Duplicate));
+}
+
 #[test]
-fn the_default_name_is_package_and_function() {
+fn the_default_name_is_the_module_path_and_the_function() {
     #[dlq_handler]
     async fn plain() {}
+    let stack = orders::r#return::handle::handler().build().unwrap();
+    assert_eq!(stack.name(), "handler.attribute.orders.return.handle");
     let stack = plain::handler().build().unwrap();
-    assert_eq!(stack.name(), "dlq-tower.plain");
+    assert_eq!(stack.name(), "handler.attribute.plain");
     assert_eq!(stack.policy(), &RetryPolicy::new());
     assert_eq!((stack.timeout(), stack.concurrency(), stack.is_ordered()), (None, None, false));
 }
@@ -331,7 +358,7 @@ fn the_crate_can_be_re_exported() {
 fn raw_names_are_names() {
     #[dlq_handler]
     async fn r#type() {}
-    assert_eq!(r#type::handler().build().unwrap().name(), "dlq-tower.type");
+    assert_eq!(r#type::handler().build().unwrap().name(), "handler.attribute.type");
 }
 
 #[tokio::test]

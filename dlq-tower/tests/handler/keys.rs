@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
-use dlq_tower::core::{Cause, Delivery, Headers, Message};
+use dlq_tower::core::idempotency::{
+    BoxIdempotency, Idempotency, IdempotencyClaim, IdempotencyToken, Release,
+};
+use dlq_tower::core::{Cause, Delivery, Headers, Message, StoreError};
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::{FromDelivery, Json, Payload, Rejection, by_payload, take};
 use dlq_tower::handler::{Handles, handler};
@@ -113,4 +117,89 @@ async fn a_key_closure_that_panics_kills_its_message_and_nothing_else() {
     let failure = refuses(&stack, delivery, Cause::Malformed).await;
     assert!(failure.message().contains("panicked: no cents"), "{failure}");
     succeeds(&stack, payment("b", 1, 1)).await;
+}
+
+/// The second one's message would be a duplicate of the first one's, and never run.
+#[test]
+fn g1_two_functions_of_one_name_do_not_share_a_store_of_keys() {
+    #[dlq_handler(name = "shop.handle", idempotency_key = |bytes: &Bytes| bytes)]
+    async fn orders(_: Bytes) {}
+    #[dlq_handler(name = "shop.handle", idempotency_key = |bytes: &Bytes| bytes)]
+    async fn payments(_: Bytes) {}
+
+    let store = MemoryIdempotency::new();
+    let first = orders::handler().idempotency(store.clone()).build().unwrap();
+    let again = orders::handler().idempotency(store.clone()).build().expect("built twice");
+    let error = payments::handler().idempotency(store.clone()).build().unwrap_err().to_string();
+    for part in ["cannot build the handler `shop.handle`", "::orders`", "::payments`"] {
+        assert!(error.contains(part), "expected `{part}` in `{error}`");
+    }
+    let erased = BoxIdempotency::new(store.clone());
+    assert!(payments::handler().idempotency(erased).build().is_err(), "erased, it is the same");
+    let renamed = payments::handler().name("shop.pay").alias("shop.handle");
+    assert!(renamed.idempotency(store.clone()).build().is_err(), "its former keys are shared");
+
+    assert!(payments::handler().idempotency(MemoryIdempotency::new()).build().is_ok());
+    drop((first, again));
+    assert!(payments::handler().idempotency(store).build().is_ok(), "nobody has the name any more");
+}
+
+/// A handler whose name changes in a new version goes on with what the version before has done.
+#[tokio::test]
+async fn g1_a_rename_with_an_alias_keeps_done_keys() {
+    async fn handle(_: Bytes) {}
+    let built = |name: &str, store: &BoxIdempotency| {
+        let key = |delivery: &Delivery| delivery.message().payload().cloned();
+        handler(name, handle).idempotency_key(key).idempotency(store.clone())
+    };
+    let stores = [
+        BoxIdempotency::new(MemoryIdempotency::new()),
+        BoxIdempotency::new(ClaimsOnly(MemoryIdempotency::new())),
+    ];
+    for store in &stores {
+        let before = built("shop.handle", store).build().unwrap();
+        succeeds(&before, bytes("handled")).await;
+        let after = built("shop.orders", store).alias("shop.handle").build().unwrap();
+        assert_eq!(run(&after, bytes("handled")).await, Verdict::Done(Done::Duplicate));
+        succeeds(&after, bytes("new")).await;
+        assert_eq!(run(&after, bytes("new")).await, Verdict::Done(Done::Duplicate));
+
+        let held = store.claim("shop.handle".into(), "held".into(), Duration::from_secs(9)).await;
+        assert!(matches!(held, Ok(IdempotencyClaim::New { .. })));
+        let deferred = run(&after, bytes("held")).await;
+        assert!(matches!(deferred, Verdict::Defer { .. }), "{deferred:?}");
+        let unrelated = built("shop.else", store).build().unwrap();
+        succeeds(&unrelated, bytes("handled")).await;
+    }
+}
+
+/// A store that can only claim, and has to be waited for.
+#[derive(Debug)]
+struct ClaimsOnly(MemoryIdempotency);
+
+impl Idempotency for ClaimsOnly {
+    async fn claim(
+        &self,
+        consumer: Arc<str>,
+        key: Bytes,
+        lease: Duration,
+    ) -> Result<IdempotencyClaim, StoreError> {
+        self.0.claim(consumer, key, lease).await
+    }
+
+    async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
+        self.0.extend(token, lease).await
+    }
+
+    async fn complete(&self, token: IdempotencyToken, keep: Duration) -> Result<bool, StoreError> {
+        self.0.complete(token, keep).await
+    }
+
+    async fn release(&self, token: IdempotencyToken, release: Release) -> Result<bool, StoreError> {
+        self.0.release(token, release).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        self.0.purge(limit).await
+    }
 }

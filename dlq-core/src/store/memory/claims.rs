@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::{
@@ -38,6 +39,10 @@ impl Claims for MemoryStore {
     async fn next_due(&self, consumers: Vec<String>) -> Result<Option<Timestamp>, StoreError> {
         let now = self.now();
         Ok(self.world().next_due(&consumers, now))
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(format!("memory letters {:p}", Arc::as_ptr(&self.world)))
     }
 
     async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Duration), StoreError> {
