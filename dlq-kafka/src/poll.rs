@@ -219,6 +219,8 @@ impl Poller {
         }
         if piece.len() > 0 {
             piece.receive();
+        }
+        if piece.len() > 0 {
             self.batch.push(piece);
         }
     }
@@ -291,9 +293,10 @@ impl Poller {
         }
     }
 
-    /// Commits what is news.
+    /// Commits what is news. A record that waits for that does not wait for the clock.
     fn commit(&mut self) {
-        if self.committed.elapsed() < self.bounds.commit {
+        let is_awaited = self.shared.is_awaited.load(Ordering::Acquire);
+        if self.committed.elapsed() < self.bounds.commit && !is_awaited {
             return;
         }
         self.committed = Instant::now();
