@@ -5,6 +5,7 @@
 //! the partitions of one topic and take those of others, and the client says of none which: each topic is committed alone then.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,7 @@ pub(crate) fn commit_news(shared: &Arc<Shared>, consumer: &Arc<BaseConsumer<Hook
         return;
     }
     let Some(turn) = shared.commits.turn(Duration::ZERO) else { return };
+    shared.is_awaited.store(false, Ordering::Release);
     let (shared, consumer) = (Arc::clone(shared), Arc::clone(consumer));
     leave(move || {
         let mut news = Vec::new();
@@ -89,11 +91,17 @@ pub(crate) fn commit_news(shared: &Arc<Shared>, consumer: &Arc<BaseConsumer<Hook
                 news.push((partition, point));
             }
         }
-        for (partition, error) in commit(&consumer, news).refused {
+        let Committed { done, refused } = commit(&consumer, news);
+        for (partition, error) in refused {
             partition.not_committed();
             shared.commits.refused(&error);
         }
+        done.iter().for_each(|partition| partition.committed());
         drop(turn);
+        // Whoever waits for more than was committed now asks for it again.
+        let is_awaited = shared.all().iter().any(|partition| partition.awaits());
+        shared.is_awaited.store(is_awaited, Ordering::Release);
+        shared.arrived.notify_one();
     });
 }
 
@@ -120,7 +128,12 @@ pub(crate) fn commit(
         let partitions = topic.into_iter().map(|(partition, _)| partition);
         match result {
             Ok(()) => committed.done.extend(partitions),
-            Err(error) => committed.refused.extend(partitions.map(|of| (of, error.clone()))),
+            Err(error) => {
+                let is_long = error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge);
+                let shorten = |of: &Arc<Partition>| if is_long { of.shortens() };
+                let refused = partitions.inspect(shorten).map(|of| (of, error.clone()));
+                committed.refused.extend(refused);
+            }
         }
     };
     if all.count() == 0 {

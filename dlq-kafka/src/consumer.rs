@@ -292,7 +292,8 @@ impl KafkaConsumer {
             clock: self.clock.clone(),
         };
         let lines = Lines::new(self.concurrency);
-        Ok(KafkaSource::new(shared, reading, lines, self.bounds.prefetch, gauges))
+        let producer = Producer::unopened(&self.brokers);
+        Ok(KafkaSource::new(shared, reading, lines, producer, self.bounds.prefetch, gauges))
     }
 
     fn wanted(&self, stages: &[(String, Vec<Stage>)]) -> Vec<WantedTopic> {

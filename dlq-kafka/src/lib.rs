@@ -98,6 +98,7 @@ mod brokers;
 mod commits;
 mod consumer;
 pub mod dialect;
+mod done;
 mod error;
 mod feed;
 mod gauges;

@@ -1,4 +1,4 @@
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use dlq_core::Death;
 
-use crate::handover::{Handover, REACH};
+use crate::handover::{Handover, REACH, ROOM};
 use crate::tracker::{Sequence, Tracker};
 
 /// How many hops of a retry topic are remembered, so that a copy is passed over.
 const HOPS: usize = 10_000;
+
+/// How many records may be handed out after one commit that says so. The next owner takes all of them for suspects.
+const AT_ONCE: usize = 16;
 
 /// A partition while it is assigned to this process. Another assignment of the same partition is another one of these, so
 /// that what was taken from the past one cannot say anything about this.
@@ -27,6 +30,10 @@ pub(crate) struct Partition {
     limit: AtomicU64,
     /// Deliveries that were yielded and are not settled.
     in_hand: Apart<AtomicUsize>,
+    /// After the highest offset that was handed out.
+    handed: AtomicU64,
+    /// Records from this offset on may not be handed out before that is committed.
+    free: AtomicU64,
     /// Records that wait for their time, or for one before them, and about how many bytes they are.
     held: AtomicUsize,
     held_bytes: AtomicUsize,
@@ -61,6 +68,15 @@ struct State {
     first: Option<u64>,
     /// Whether there is something to commit.
     is_dirty: bool,
+    /// How far it was said last that records are handed out.
+    told: u64,
+    /// Records that wait for the commit that says they are handed out, up to where the one on its way says it, and those of
+    /// which it is said that are not handed out yet.
+    awaiting: BTreeSet<u64>,
+    granting: Option<u64>,
+    granted: BTreeSet<u64>,
+    /// How many bytes of metadata the brokers do not take of those that are written otherwise.
+    cut: usize,
     /// Whether marks were taken away and the group is not known to have heard of it.
     has_ended: bool,
     /// It was given up: nothing that ends now counts.
@@ -92,6 +108,8 @@ pub(crate) struct Received {
     pub(crate) sequence: Sequence,
     /// How often it was handed out to owners that died.
     pub(crate) deaths: u32,
+    /// An owner before has done it.
+    pub(crate) is_done: bool,
 }
 
 /// The records of this partition come from an assignment that is over.
@@ -111,6 +129,8 @@ impl Partition {
             span: Apart(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
             in_hand: Apart(AtomicUsize::new(0)),
+            handed: AtomicU64::new(0),
+            free: AtomicU64::new(u64::MAX),
             held: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
             has_unreadable: AtomicBool::new(false),
@@ -123,6 +143,8 @@ impl Partition {
     pub(crate) fn anew(&self, id: &str) -> Self {
         let mut gone = self.state();
         gone.is_gone = true;
+        // Nothing is committed of it that could be waited for.
+        self.free.store(u64::MAX, Ordering::Relaxed);
         let owner = gone.handover.owner();
         drop(gone);
         let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
@@ -164,6 +186,9 @@ impl Partition {
         if self.limit.load(Ordering::Relaxed) != limit {
             self.limit.store(limit, Ordering::Relaxed);
         }
+        if state.handover.limit().is_none() && self.free.load(Ordering::Relaxed) != u64::MAX {
+            self.free.store(u64::MAX, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn opening(&self) -> Opening {
@@ -178,6 +203,7 @@ impl Partition {
             Some((position, metadata)) => {
                 state.handover = Handover::take_over(state.handover.owner(), metadata, position);
                 state.start = Some(position);
+                self.free.store(state.handover.handed().unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         }
         self.measure(&state);
@@ -232,17 +258,70 @@ impl Partition {
         self.state().opening = Opening::Open;
     }
 
+    /// Whether a record may be handed out; if not, it may once [`Self::committed`] was heard.
+    pub(crate) fn admits(&self, offset: u64) -> bool {
+        if self.is_free(offset) {
+            return true;
+        }
+        let mut state = self.state();
+        if state.is_gone || self.is_free(offset) {
+            return true;
+        }
+        state.awaiting.insert(offset);
+        false
+    }
+
+    /// Whether nothing is to be committed before a record is handed out.
+    pub(crate) fn is_free(&self, offset: u64) -> bool {
+        offset < self.free.load(Ordering::Acquire)
+    }
+
+    /// Whether a record waits for a commit.
+    pub(crate) fn awaits(&self) -> bool {
+        self.state().awaiting.first().is_some_and(|first| !self.is_free(*first))
+    }
+
+    /// What [`Self::news`] has said was committed.
+    pub(crate) fn committed(&self) {
+        let mut state = self.state();
+        let Some(before) = state.granting.take() else { return };
+        let rest = state.awaiting.split_off(&before);
+        let granted = std::mem::replace(&mut state.awaiting, rest);
+        state.granted.extend(granted);
+        self.free.fetch_max(before, Ordering::Release);
+    }
+
+    /// The brokers take no metadata that is so long: the next is at most half as long, if it can be. Ranges that are done
+    /// are left out, and run again.
+    pub(crate) fn shortens(&self) {
+        let mut state = self.state();
+        state.cut = ROOM - (ROOM - state.cut) / 2;
+    }
+
     /// Records were fetched, of which the offset is given and what is to be known is noted.
     pub(crate) fn receive<'a>(&self, records: impl Iterator<Item = (u64, &'a mut Received)>) {
         let mut state = self.state();
         let before = state.position();
+        let mut has_passed = false;
         for (offset, received) in records {
+            if state.tracker.next().or(state.start).is_some_and(|next| offset < next) {
+                state.handover.forgets_done();
+            }
             let sequence = state.tracker.receive(offset);
             // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
             if sequence < REACH {
                 state.handover.reaches(offset);
             }
-            *received = Received { sequence, deaths: state.handover.deaths_of(offset) };
+            let is_done = state.handover.is_done(offset);
+            if is_done {
+                state.tracker.done(sequence);
+                has_passed = true;
+            }
+            *received = Received { sequence, deaths: state.handover.deaths_of(offset), is_done };
+        }
+        if has_passed && let Some(position) = state.position() {
+            state.has_ended |= state.handover.reached(position);
+            state.is_dirty |= Some(position) != before;
         }
         // What was taken for the end was not: the commit goes back to what is not done.
         if state.position() < before {
@@ -260,8 +339,9 @@ impl Partition {
         let before = state.tracker.position();
         state.tracker.done(sequence);
         let position = state.tracker.position();
+        // What is done above the position is said too.
+        state.is_dirty = true;
         if position != before {
-            state.is_dirty = true;
             if let Some(position) = position {
                 state.has_ended |= state.handover.reached(position);
             }
@@ -317,6 +397,7 @@ impl Partition {
         if state.is_over || !std::mem::take(&mut state.has_ended) {
             return None;
         }
+        state.handover.hands_out(self.handed.load(Ordering::Relaxed));
         state.point(false)
     }
 
@@ -325,26 +406,49 @@ impl Partition {
     }
 
     pub(crate) fn has_news(&self) -> bool {
-        self.state().is_dirty
+        let state = self.state();
+        state.is_dirty || state.told < self.handed.load(Ordering::Relaxed) || self.grants(&state)
+    }
+
+    /// Whether a record waits for a commit, and few are not handed out of those that have waited.
+    fn grants(&self, state: &State) -> bool {
+        let is_waiting = state.awaiting.first().is_some_and(|first| !self.is_free(*first));
+        is_waiting && state.granted.len() < AT_ONCE
     }
 
     /// What to commit if there is news; it is then taken for committed, until [`Self::not_committed`] says otherwise.
     pub(crate) fn news(&self) -> Option<(u64, String)> {
         let mut state = self.state();
-        if state.is_over || !std::mem::take(&mut state.is_dirty) {
+        state.granting = None;
+        if state.is_over {
             return None;
         }
+        let handed = self.handed.load(Ordering::Relaxed);
+        let has_handed = std::mem::replace(&mut state.told, handed) < handed;
+        let is_dirty = std::mem::take(&mut state.is_dirty);
+        if self.grants(&state) {
+            let room = AT_ONCE - state.granted.len();
+            let last = state.awaiting.iter().take(room).last();
+            let granting = last.map(|last| last.saturating_add(1));
+            state.handover.hands_out(granting.unwrap_or(0));
+            state.granting = granting;
+        } else if !is_dirty && !has_handed {
+            return None;
+        }
+        state.handover.hands_out(handed);
         state.point(false)
     }
 
     /// What to commit now; `None` while no offset is known, and when it was given up.
     pub(crate) fn point(&self, is_clean: bool) -> Option<(u64, String)> {
-        let state = self.state();
+        let mut state = self.state();
+        state.handover.hands_out(self.handed.load(Ordering::Relaxed));
         if state.is_over { None } else { state.point(is_clean) }
     }
 
     pub(crate) fn not_committed(&self) {
-        self.state().is_dirty = true;
+        let mut state = self.state();
+        (state.is_dirty, state.granting) = (true, None);
     }
 
     /// Nothing of it is yielded from now on.
@@ -363,6 +467,7 @@ impl Partition {
         if std::mem::replace(&mut state.is_over, true) || state.opening != Opening::Open {
             return None;
         }
+        state.handover.hands_out(self.handed.load(Ordering::Relaxed));
         state.point(is_clean)
     }
 
@@ -370,6 +475,11 @@ impl Partition {
     /// many times the message was given on since.
     pub(crate) fn is_first(&self, death: Death, replays: u32, escalations: u32) -> bool {
         self.state().hops.insert((death, replays, escalations))
+    }
+
+    /// This hop is about to be written again: the record that comes is no copy.
+    pub(crate) fn comes_again(&self, death: Death, replays: u32, escalations: u32) {
+        self.state().hops.forget((death, replays, escalations));
     }
 
     /// A record of it has come from the client.
@@ -390,6 +500,14 @@ impl Partition {
 
     pub(crate) fn taken(&self) {
         self.in_hand.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A record was handed out to whoever handles it.
+    pub(crate) fn handed_out(&self, offset: u64) {
+        self.handed.fetch_max(offset.saturating_add(1), Ordering::Relaxed);
+        if self.free.load(Ordering::Relaxed) != u64::MAX {
+            self.state().granted.remove(&offset);
+        }
     }
 
     /// Whether it was the last one.
@@ -431,7 +549,9 @@ impl State {
         if self.is_gone {
             return None;
         }
-        Some((self.position()?, self.handover.write(is_clean)))
+        let position = self.position()?;
+        let ranges = self.tracker.ranges();
+        Some((position, self.handover.write(is_clean, position, ranges, ROOM - self.cut)))
     }
 
     /// Before it everything is done.
@@ -461,6 +581,15 @@ impl Hops {
             self.known.remove(&oldest);
         }
         true
+    }
+
+    /// The oldest are forgotten first as a rule, and so it is found soon.
+    fn forget(&mut self, hop: Hop) {
+        if self.known.remove(&hop)
+            && let Some(at) = self.order.iter().position(|one| *one == hop)
+        {
+            self.order.remove(at);
+        }
     }
 }
 
@@ -501,6 +630,10 @@ mod tests {
         partition.found(Some((500, "dlq1;open;by=9;deaths=1;until=1000")));
         partition.opened();
         assert_eq!([500, 50_000].map(|offset| partition.receive_one(offset).deaths), [2, 2]);
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.found(Some((500, "dlq1;open;by=9;handed=510;deaths=1;until=505;careful=900")));
+        let deaths = [500, 509, 510, 50_000].map(|offset| partition.receive_one(offset).deaths);
+        assert_eq!(deaths, [2, 2, 0, 0]);
         let well = open();
         assert_eq!([5, 50_000].map(|offset| well.receive_one(offset).deaths), [0, 0]);
     }
@@ -583,7 +716,9 @@ mod tests {
         let records = [5, 6].map(|offset| partition.receive_one(offset));
         assert_eq!(partition.news(), None);
         partition.done(records[1].sequence).unwrap();
-        assert_eq!(partition.news(), None, "the position has not moved");
+        let (position, metadata) = partition.news().expect("what is done behind it is told");
+        assert!(position == 5 && metadata.ends_with(";done=5:BB"), "{metadata}");
+        assert_eq!(partition.news(), None);
         partition.done(records[0].sequence).unwrap();
         assert_eq!(partition.news().map(|(position, _)| position), Some(7));
         assert_eq!(partition.news(), None);
@@ -618,6 +753,89 @@ mod tests {
         let (position, metadata) = new.point(false).expect("the next owner has to find it");
         assert_eq!(position, 0);
         assert!(metadata.contains(";topic=two"), "{metadata}");
+    }
+
+    #[test]
+    fn g1_what_an_owner_before_has_done_is_passed_over_and_nothing_else() {
+        let found = || {
+            let partition = Partition::new(1, "orders".into(), 0, None);
+            partition.found(Some((5, "dlq1;clean;done=5:BB")));
+            partition.opened();
+            partition
+        };
+        let is_done = |partition: &Partition, offset| partition.receive_one(offset).is_done;
+        let partition = found();
+        let first = partition.receive_one(5);
+        assert_eq!([6, 7].map(|offset| is_done(&partition, offset)), [true, false]);
+        assert_eq!(partition.news(), None);
+        partition.done(first.sequence).unwrap();
+        assert_eq!(partition.news().map(|news| news.0), Some(7));
+        // What the position stands at is not there any more.
+        let partition = found();
+        assert!(is_done(&partition, 6));
+        assert_eq!(partition.news().map(|news| news.0), Some(7));
+        assert_eq!(partition.rests_at(), Some(7));
+        // The log is another than that of the commit.
+        let partition = found();
+        assert_eq!([3, 6].map(|offset| is_done(&partition, offset)), [false, false]);
+        let partition = found();
+        assert_eq!([8, 5, 6].map(|offset| is_done(&partition, offset)), [false, false, false]);
+    }
+
+    #[test]
+    fn g3_where_an_owner_has_died_none_is_handed_out_before_that_is_committed() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.found(Some((5, "dlq1;open;by=9;handed=7")));
+        partition.opened();
+        let sequences: Vec<_> = (5..50).map(|at| partition.receive_one(at).sequence).collect();
+        assert_eq!((5..50).filter(|at| partition.admits(*at)).collect::<Vec<_>>(), [5, 6]);
+        let (_, metadata) = partition.news().unwrap();
+        assert!(metadata.contains(";handed=23;"), "{metadata}");
+        assert!(!partition.is_free(7), "it is not committed yet");
+        partition.not_committed();
+        partition.committed();
+        assert!(!partition.is_free(7), "it was refused");
+        assert!(partition.news().is_some());
+        partition.committed();
+        assert_eq!((5..50).filter(|at| partition.is_free(*at)).max(), Some(22));
+        assert!(partition.awaits());
+        assert_eq!(partition.news(), None, "nobody takes more");
+        (5..23).for_each(|at| partition.handed_out(at));
+        let (_, metadata) = partition.news().unwrap();
+        assert!(metadata.contains(";handed=39;"), "{metadata}");
+        for sequence in sequences {
+            partition.done(sequence).unwrap();
+        }
+        let end = partition.receive_one(5_000);
+        partition.done(end.sequence).unwrap();
+        assert!(partition.admits(6_000), "nobody has died for a long time");
+        assert!(open().admits(6_000));
+    }
+
+    #[test]
+    fn metadata_that_is_too_long_for_the_brokers_is_shortened() {
+        let partition = open();
+        let all: Vec<_> = (5..1_000).map(|at| partition.receive_one(at).sequence).collect();
+        for sequence in all.into_iter().skip(1).step_by(2) {
+            partition.done(sequence).unwrap();
+        }
+        let length = || partition.point(true).unwrap().1.len();
+        let mut lengths = vec![length()];
+        for _ in 0..16 {
+            partition.shortens();
+            lengths.push(length());
+        }
+        assert!(lengths[0] > 900 && lengths[4] <= ROOM / 16, "{lengths:?}");
+        assert_eq!(lengths[16], "dlq1;clean".len());
+    }
+
+    #[test]
+    fn a_hop_that_is_written_again_is_no_copy() {
+        let partition = open();
+        let death = Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: 1 };
+        assert!(partition.is_first(death, 0, 1) && !partition.is_first(death, 0, 1));
+        partition.comes_again(death, 0, 1);
+        assert!(partition.is_first(death, 0, 1) && !partition.is_first(death, 0, 1));
     }
 
     #[test]

@@ -84,10 +84,11 @@ impl Piece {
         self.rows.retain(|row| keeps(row.offset));
     }
 
-    /// Its records count as received by its partition.
+    /// Its records count as received by its partition. Those that an owner before has done are left out.
     pub(crate) fn receive(&mut self) {
         let rows = self.rows.iter_mut().map(|row| (row.offset, &mut row.received));
         self.partition.receive(rows);
+        self.rows.retain(|row| !row.received.is_done);
     }
 
     /// Its records, one by one.

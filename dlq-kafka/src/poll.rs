@@ -20,7 +20,7 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use crate::blocked::{Watch, is_of_a_topic};
 use crate::commits::commit_news;
 use crate::consumer::Start;
-use crate::error::is_refusal;
+use crate::error::is_moving;
 use crate::gauges::Gauges;
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
@@ -219,6 +219,8 @@ impl Poller {
         }
         if piece.len() > 0 {
             piece.receive();
+        }
+        if piece.len() > 0 {
             self.batch.push(piece);
         }
     }
@@ -262,9 +264,17 @@ impl Poller {
             (_, Some(code)) if is_of_a_topic(code) => return self.watch.heard(said),
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
-            (_, Some(code)) if is_refusal(code) => TransportErrorKind::Unavailable,
-            // News of the transport: the client goes on by itself.
-            _ => return tracing::warn!(%error, "fetching records met with an error"),
+            (_, Some(code)) if is_passing(&error, code) => {
+                return tracing::warn!(%error, "fetching records met with an error");
+            }
+            // The client asks again by itself; that this helps is not known.
+            (_, code) => {
+                let group = &self.consumer.context().group;
+                if let Some(why) = code.and_then(|code| why_not_joined(group, code)) {
+                    said = format!("{why} ({said})");
+                }
+                TransportErrorKind::Unavailable
+            }
         };
         let failed = TransportError::new(kind, "fetch records");
         self.shared.fail(failed.with_detail(said).with_source(error));
@@ -291,9 +301,10 @@ impl Poller {
         }
     }
 
-    /// Commits what is news.
+    /// Commits what is news. A record that waits for that does not wait for the clock.
     fn commit(&mut self) {
-        if self.committed.elapsed() < self.bounds.commit {
+        let is_awaited = self.shared.is_awaited.load(Ordering::Acquire);
+        if self.committed.elapsed() < self.bounds.commit && !is_awaited {
             return;
         }
         self.committed = Instant::now();
@@ -355,5 +366,90 @@ impl Poller {
         }
         drop(self.consumer);
         self.shared.advance(Phase::Left);
+    }
+}
+
+/// Returns whether the client gets over an error by itself: leaders and coordinators move, members come and go, connections
+/// are lost and made again. That all brokers are down is an error of its own.
+fn is_passing(error: &KafkaError, code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{
+        AssignmentLost, BrokerNotAvailable, BrokerTransportFailure, FetchSessionIdNotFound,
+        IllegalGeneration, InProgress, InvalidFetchSessionEpoch, MemberIdRequired, NetworkException,
+        NodeUpdate, OffsetOutOfRange, OperationTimedOut, PartitionEOF, RebalanceInProgress,
+        ReplicaNotAvailable, RequestTimedOut, Resolve, Retry, StaleMemberEpoch,
+        ThrottlingQuotaExceeded, UnknownMemberId,
+    };
+    let passing = [
+        AssignmentLost,
+        BrokerNotAvailable,
+        BrokerTransportFailure,
+        FetchSessionIdNotFound,
+        IllegalGeneration,
+        InProgress,
+        InvalidFetchSessionEpoch,
+        MemberIdRequired,
+        NetworkException,
+        NodeUpdate,
+        // What is left is read then, see `auto.offset.reset`.
+        OffsetOutOfRange,
+        OperationTimedOut,
+        PartitionEOF,
+        RebalanceInProgress,
+        ReplicaNotAvailable,
+        RequestTimedOut,
+        Resolve,
+        Retry,
+        StaleMemberEpoch,
+        ThrottlingQuotaExceeded,
+        UnknownMemberId,
+    ];
+    is_moving(error) || passing.contains(&code)
+}
+
+/// Returns why a group cannot be joined, and what to do about it.
+fn why_not_joined(group: &str, code: RDKafkaErrorCode) -> Option<String> {
+    let what = match code {
+        RDKafkaErrorCode::InvalidSessionTimeout => {
+            "the brokers do not take this `session.timeout.ms`; set it within their `group.min.session.timeout.ms` and \
+             `group.max.session.timeout.ms`"
+        }
+        RDKafkaErrorCode::InconsistentGroupProtocol => {
+            "its other processes have another `partition.assignment.strategy`, or it is a group of something else; set the \
+             same in all of them, or choose another group"
+        }
+        RDKafkaErrorCode::GroupMaxSizeReached => {
+            "it has as many processes as the brokers allow; stop one, or raise their `group.max.size`"
+        }
+        RDKafkaErrorCode::InvalidGroupId => "the brokers do not take its name; choose another group",
+        _ => return None,
+    };
+    Some(format!("cannot join group `{group}`: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g9_only_errors_that_are_known_to_pass_are_not_told() {
+        let passes = |code| is_passing(&KafkaError::MessageConsumption(code), code);
+        for code in [
+            RDKafkaErrorCode::BrokerTransportFailure,
+            RDKafkaErrorCode::NotCoordinator,
+            RDKafkaErrorCode::RebalanceInProgress,
+        ] {
+            assert!(passes(code), "{code}");
+        }
+        for code in [
+            RDKafkaErrorCode::InvalidSessionTimeout,
+            RDKafkaErrorCode::InconsistentGroupProtocol,
+            RDKafkaErrorCode::GroupMaxSizeReached,
+            RDKafkaErrorCode::SSL,
+            RDKafkaErrorCode::Unknown,
+        ] {
+            assert!(!passes(code), "{code}");
+        }
+        let why = why_not_joined("billing", RDKafkaErrorCode::InvalidSessionTimeout).unwrap();
+        assert!(why.contains("`billing`") && why.contains("`session.timeout.ms`"), "{why}");
     }
 }

@@ -33,10 +33,19 @@ pub(crate) struct Reading {
 pub(crate) enum Read {
     /// A message, of its topic or sent back to it.
     Message(Delivery),
-    /// A message that waits for its next attempt.
-    Record { delivery: Delivery, due: Timestamp },
+    /// A message that waits for its next attempt, and what to do about one that waits longer than its stage.
+    Record { delivery: Delivery, due: Timestamp, again: Option<Box<Again>> },
     /// A retry record of another group, in a topic that several share.
     NotOurs,
+}
+
+/// A record that waits longer than its stage: it would hold up what stands behind it there.
+#[derive(Debug)]
+pub(crate) struct Again {
+    /// As it stands.
+    pub(crate) record: Record,
+    /// When it is written into the stage again, behind what stands there now.
+    pub(crate) at: Timestamp,
 }
 
 impl Reading {
@@ -103,7 +112,8 @@ impl Reading {
         }
         let Some(origin) = origin else {
             // Somebody else wrote it. It is a message, and it waits as one of this topic does.
-            return Read::Record { delivery: self.message(record, stands), due };
+            // Written again it would be another message, since it is known by where it stands.
+            return Read::Record { delivery: self.message(record, stands), due, again: None };
         };
         let is_absurd = decoded.is_absurd();
         if is_absurd {
@@ -133,7 +143,10 @@ impl Reading {
         if let Some(history) = decoded.history {
             delivery = delivery.with_history(history);
         }
-        Read::Record { delivery, due }
+        let again = wire::again(due, record.timestamp, delay, now)
+            .filter(|_| wire::is_writable(&record))
+            .map(|at| Box::new(Again { record, at }));
+        Read::Record { delivery, due, again }
     }
 
     /// The letters that may be asked for when it is marked, of one that may have killed its process: whose of the

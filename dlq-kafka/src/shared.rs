@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -127,6 +127,8 @@ pub(crate) struct Shared {
     pub(crate) consumer: Mutex<Weak<BaseConsumer<Hooks>>>,
     pub(crate) commits: Arc<Commits>,
     in_hand: AtomicUsize,
+    /// A record is not handed out before something is committed.
+    pub(crate) is_awaited: AtomicBool,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -146,6 +148,7 @@ impl Shared {
             consumer: Mutex::new(Weak::new()),
             commits: Arc::default(),
             in_hand: AtomicUsize::new(0),
+            is_awaited: AtomicBool::new(false),
         }
     }
 

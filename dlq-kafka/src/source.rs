@@ -5,21 +5,29 @@ use std::time::{Duration, Instant};
 use dlq_core::{
     Capabilities, Delivery, Ordering, Recipients, SharedClock, Source, Timestamp, TransportError,
 };
+use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
 use crate::gauges::{Gauges, late};
 use crate::lines::Lines;
 use crate::marks::KafkaCrashMarks;
 use crate::piece::{Piece, Records};
-use crate::reading::{Read, Reading};
+use crate::produce::{Outgoing, Producer};
+use crate::reading::{Again, Read, Reading};
 use crate::settle::KafkaSettle;
 use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
 use crate::waiting::Waiting;
+use crate::wire;
 
 /// How long closing may take when nothing is in hand.
 const LEAVING: Duration = Duration::from_secs(5);
 /// How long dropping may take: what is done is committed then.
 const DROPPING: Duration = Duration::from_secs(3);
+
+/// How many records are written into their stages again at the same time.
+const WRITING: usize = 256;
+/// After how long that is tried again.
+const LATER: Duration = Duration::from_secs(30);
 
 /// The records of a topic for one consumer, and those of its retry topics when they are due. Made by
 /// [`KafkaConsumer::source`](crate::KafkaConsumer::source).
@@ -56,7 +64,13 @@ pub struct KafkaSource {
     records: Option<Records>,
     /// Records that were released from their line.
     next: VecDeque<(Taken, Option<Line>)>,
+    /// What may be handed out once it is committed that it is: an owner before has died.
+    held_back: VecDeque<HeldBack>,
     waiting: Waiting<Sleeper>,
+    /// Records that are to be written into their stages again, and those that are being written.
+    unwritten: VecDeque<Sleeping>,
+    writing: JoinSet<Written>,
+    producer: Producer,
     bounds: usize,
     has_ended: bool,
     gauges: Gauges,
@@ -68,14 +82,44 @@ enum Sleeper {
     /// A delivery that was given back.
     Returned(Returned),
     /// A retry record.
-    Record { delivery: Delivery, place: Place, due: Timestamp, bytes: usize },
+    Record(Sleeping),
 }
+
+/// A retry record that waits for its time.
+#[derive(Debug)]
+struct Sleeping {
+    delivery: Delivery,
+    place: Place,
+    due: Timestamp,
+    bytes: usize,
+    /// What to do if it waits longer than its stage.
+    again: Option<Box<Again>>,
+}
+
+/// A record that may not be handed out yet.
+#[derive(Debug)]
+enum HeldBack {
+    Taken(Taken, Option<Line>),
+    Due(Sleeping),
+}
+
+impl HeldBack {
+    fn place(&self) -> &Place {
+        match self {
+            Self::Taken(Taken { place, .. }, _) | Self::Due(Sleeping { place, .. }) => place,
+        }
+    }
+}
+
+/// What has become of a record that was to be written again: `None` once that was confirmed.
+type Written = Option<Sleeping>;
 
 impl KafkaSource {
     pub(crate) fn new(
         shared: Arc<Shared>,
         reading: Reading,
         lines: Lines,
+        producer: Producer,
         prefetch: usize,
         gauges: Gauges,
     ) -> Self {
@@ -86,7 +130,11 @@ impl KafkaSource {
             ready: VecDeque::new(),
             records: None,
             next: VecDeque::new(),
+            held_back: VecDeque::new(),
             waiting: Waiting::new(),
+            unwritten: VecDeque::new(),
+            writing: JoinSet::new(),
+            producer,
             bounds: prefetch,
             has_ended: false,
             gauges,
@@ -114,6 +162,7 @@ impl KafkaSource {
         if !self.shared.yielded(&place) {
             return None;
         }
+        place.partition.handed_out(place.offset);
         let suspect = self.reading.suspect(&delivery);
         self.shared.suspect(&suspect, &place);
         let settle = KafkaSettle::new(&self.shared, place, line, delivery.clone(), suspect);
@@ -131,17 +180,17 @@ impl KafkaSource {
                     }
                     self.next.extend(behind.and_then(|line| self.lines.release(line)));
                 }
-                Sleeper::Record { delivery, place, due, bytes } => {
-                    let early = due.since(self.clock().now());
-                    if !early.is_zero() {
-                        // The clock of the machine is the one that counts, and it was set back.
-                        let sleeper = Sleeper::Record { delivery, place, due, bytes };
-                        self.waiting.push(Instant::now() + early, sleeper);
+                Sleeper::Record(sleeping) => {
+                    let now = self.clock().now();
+                    if !sleeping.due.since(now).is_zero() {
+                        self.sleep(sleeping, now);
                         continue;
                     }
-                    place.partition.release(bytes);
-                    late(&place.partition.topic, due, self.clock().now());
-                    if let Some(next) = self.hand_out(delivery, place, None) {
+                    if !sleeping.place.partition.admits(sleeping.place.offset) {
+                        self.hold_back(HeldBack::Due(sleeping));
+                        continue;
+                    }
+                    if let Some(next) = self.wake(sleeping) {
                         return Some(next);
                     }
                 }
@@ -150,18 +199,109 @@ impl KafkaSource {
         None
     }
 
+    /// Has a record wait until it is due, or until it is written again. The clock of the machine is the one that counts, and
+    /// it may have been set back since it was asked last.
+    fn sleep(&mut self, sleeping: Sleeping, now: Timestamp) {
+        let early = sleeping.due.since(now);
+        let until = sleeping.again.as_ref().map_or(early, |again| again.at.since(now).min(early));
+        if until.is_zero() && !early.is_zero() {
+            return self.unwritten.push_back(sleeping);
+        }
+        self.waiting.push(Instant::now() + until, Sleeper::Record(sleeping));
+    }
+
+    /// Hands out a record whose time has come.
+    fn wake(&self, sleeping: Sleeping) -> Option<(Delivery, KafkaSettle)> {
+        let Sleeping { delivery, place, due, bytes, .. } = sleeping;
+        place.partition.release(bytes);
+        late(&place.partition.topic, due, self.clock().now());
+        self.hand_out(delivery, place, None)
+    }
+
+    /// Keeps what may not be handed out, and asks for the commit that says it is.
+    fn hold_back(&mut self, held_back: HeldBack) {
+        self.held_back.push_back(held_back);
+        self.shared.is_awaited.store(true, std::sync::atomic::Ordering::Release);
+    }
+
+    /// What of it may be handed out now.
+    fn admitted(&mut self) -> Option<(Delivery, KafkaSettle)> {
+        loop {
+            let is_free = |held_back: &HeldBack| {
+                let place = held_back.place();
+                place.partition.is_free(place.offset)
+            };
+            let at = self.held_back.iter().position(is_free)?;
+            let next = match self.held_back.remove(at)? {
+                HeldBack::Due(sleeping) => self.wake(sleeping),
+                HeldBack::Taken(taken, line) => {
+                    let behind = line.clone();
+                    let next = self.look_at(taken, line);
+                    if next.is_none() {
+                        self.next.extend(behind.and_then(|line| self.lines.release(line)));
+                    }
+                    next
+                }
+            };
+            if !self.held_back.is_empty() {
+                // There is room for more of them.
+                self.shared.is_awaited.store(true, std::sync::atomic::Ordering::Release);
+            }
+            if next.is_some() {
+                return next;
+            }
+        }
+    }
+
+    /// Writes records into their stages again that wait longer than those. It is no attempt, and the record that is written
+    /// is known by the same letter.
+    fn write_again(&mut self) {
+        while self.writing.len() < WRITING
+            && let Some(sleeping) = self.unwritten.pop_front()
+        {
+            let place = sleeping.place.clone();
+            // Whoever gives its partition up waits for it.
+            if !self.shared.yielded(&place) {
+                continue;
+            }
+            let guard = Yielded(Arc::clone(&self.shared), place);
+            self.writing.spawn(write_again(self.producer.clone(), sleeping, guard));
+        }
+    }
+
+    /// Has what could not be written wait on, and what was about to be too: it may be due meanwhile.
+    fn written(&mut self, written: Written) {
+        let Some(sleeping) = written else { return };
+        let now = self.clock().now();
+        let all = std::mem::take(&mut self.unwritten).into_iter().chain([sleeping]);
+        for mut sleeping in all {
+            if let Some(again) = &mut sleeping.again {
+                again.at = now.after(LATER);
+            }
+            self.sleep(sleeping, now);
+        }
+    }
+
     /// Forgets what waits of partitions that were given up: it takes room, and holds up its line.
     fn forget(&mut self) {
         let mut lines = Vec::new();
         self.waiting.retain(|sleeper| {
-            let (Sleeper::Returned(Returned { place, .. }) | Sleeper::Record { place, .. }) =
-                sleeper;
+            let (Sleeper::Returned(Returned { place, .. })
+            | Sleeper::Record(Sleeping { place, .. })) = sleeper;
             let is_past = place.partition.is_leaving();
             if let (true, Sleeper::Returned(Returned { line, delivery, place, .. })) =
                 (is_past, sleeper)
             {
                 lines.extend(line.clone());
                 self.shared.cleared(&self.reading.suspect(delivery), place);
+            }
+            !is_past
+        });
+        self.unwritten.retain(|sleeping| !sleeping.place.partition.is_leaving());
+        self.held_back.retain(|held_back| {
+            let is_past = held_back.place().partition.is_leaving();
+            if let (true, HeldBack::Taken(_, line)) = (is_past, held_back) {
+                lines.extend(line.clone());
             }
             !is_past
         });
@@ -204,7 +344,7 @@ impl KafkaSource {
         };
         match self.reading.read(record, origin, place.partition.stage) {
             Read::Message(delivery) => self.hand_out(counted(delivery), place, line),
-            Read::Record { delivery, due } => {
+            Read::Record { delivery, due, again } => {
                 let delivery = counted(delivery);
                 let death = delivery.death(delivery.consumer());
                 let (replays, escalations) = (delivery.replays(), delivery.escalations());
@@ -213,13 +353,17 @@ impl KafkaSource {
                     let _ = place.partition.done(place.sequence);
                     return None;
                 }
-                let wait = due.since(self.clock().now());
-                if wait.is_zero() {
-                    return self.hand_out(delivery, place, None);
-                }
                 place.partition.hold(bytes);
-                let sleeper = Sleeper::Record { delivery, place, due, bytes };
-                self.waiting.push(Instant::now() + wait, sleeper);
+                let sleeping = Sleeping { delivery, place, due, bytes, again };
+                let now = self.clock().now();
+                if sleeping.due.since(now).is_zero() {
+                    if sleeping.place.partition.admits(sleeping.place.offset) {
+                        return self.wake(sleeping);
+                    }
+                    self.hold_back(HeldBack::Due(sleeping));
+                } else {
+                    self.sleep(sleeping, now);
+                }
                 None
             }
             Read::NotOurs => {
@@ -265,6 +409,57 @@ impl KafkaSource {
     }
 }
 
+/// Writes a record into its stage again and ends the one that stands there, which is given back if that fails.
+async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -> Written {
+    let Sleeping { delivery, place, due, bytes, again: Some(again) } = &sleeping else { return None };
+    let record = &again.record;
+    let death = delivery.death(delivery.consumer());
+    let (replays, escalations) = (delivery.replays(), delivery.escalations());
+    let partition = &place.partition;
+    partition.comes_again(death, replays, escalations);
+    let outgoing = Outgoing {
+        operation: "write a retry record again",
+        topic: &record.topic,
+        partition: Some(partition.number),
+        key: record.key.as_ref(),
+        value: record.value.as_ref(),
+        headers: &|| Ok(wire::pack_again(record, *due)),
+    };
+    let written = match producer.send(&outgoing).await {
+        Ok(()) => {
+            partition.release(*bytes);
+            let _ = partition.done(place.sequence);
+            None
+        }
+        Err(error) => {
+            tracing::warn!(
+                ?error,
+                topic = &*record.topic,
+                "a record that waits longer than its stage could not be written into it again; it waits in memory"
+            );
+            // It may have been written, and have come: then that is the one that waits.
+            if partition.is_first(death, replays, escalations) {
+                Some(sleeping)
+            } else {
+                partition.release(*bytes);
+                let _ = partition.done(place.sequence);
+                None
+            }
+        }
+    };
+    drop(yielded);
+    written
+}
+
+/// A record that is in hand, of this process itself.
+struct Yielded(Arc<Shared>, Place);
+
+impl Drop for Yielded {
+    fn drop(&mut self) {
+        self.0.came_back(&self.1);
+    }
+}
+
 impl Source for KafkaSource {
     type Settle = KafkaSettle;
 
@@ -288,6 +483,10 @@ impl Source for KafkaSource {
             if let Some(next) = self.awake() {
                 return Ok(Some(next));
             }
+            if let Some(next) = self.admitted() {
+                return Ok(Some(next));
+            }
+            self.write_again();
             let next = match self.next.pop_front() {
                 Some(next) => Some(next),
                 None => match self.fetched() {
@@ -299,6 +498,13 @@ impl Source for KafkaSource {
                 },
             };
             if let Some((taken, line)) = next {
+                let (partition, offset) = (&taken.place.partition, taken.place.offset);
+                // Of a stage it is asked when they are due.
+                if partition.stage.is_none() && !partition.is_leaving() && !partition.admits(offset)
+                {
+                    self.hold_back(HeldBack::Taken(taken, line));
+                    continue;
+                }
                 let behind = line.clone();
                 match self.look_at(taken, line) {
                     Some(next) => return Ok(Some(next)),
@@ -314,6 +520,10 @@ impl Source for KafkaSource {
             tokio::select! {
                 () = self.shared.arrived.notified() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
+                Some(written) = self.writing.join_next(), if !self.writing.is_empty() => {
+                    // One that was cut off waits for the next process.
+                    self.written(written.ok().flatten());
+                }
             }
         }
     }
@@ -323,6 +533,10 @@ impl Source for KafkaSource {
         self.ready.clear();
         self.records = None;
         self.next.clear();
+        self.held_back.clear();
+        self.unwritten.clear();
+        // What is on its way may be written all the same; whoever reads both passes over one of them.
+        self.writing.shutdown().await;
         self.lines.clear();
         self.waiting.clear();
         self.gauges.next_due(None);

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use crate::done::RANGES;
+
 /// The number by which a received record is found again: it counts what was received.
 pub(crate) type Sequence = u64;
 
@@ -56,6 +58,31 @@ impl Tracker {
         self.entries.front().map(|entry| entry.offset).or(self.position)
     }
 
+    /// The ranges that are done above the lowest offset that is not, ascending, without the last of each. Offsets between
+    /// two that are done were never received: no record stands there. None where the log has begun anew meanwhile.
+    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let (mut before, mut is_open) = (None, false);
+        for Entry { offset, is_done } in &self.entries {
+            if before.is_some_and(|before| before >= *offset) {
+                return Vec::new();
+            }
+            before = Some(*offset);
+            match ranges.last_mut() {
+                Some(last) if is_open && *is_done => last.1 = offset + 1,
+                _ if *is_done => {
+                    if ranges.len() >= RANGES {
+                        break;
+                    }
+                    ranges.push((*offset, offset + 1));
+                }
+                _ => {}
+            }
+            is_open = *is_done;
+        }
+        ranges
+    }
+
     /// After the highest offset that was received; `None` while none was.
     pub(crate) fn next(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.offset + 1).or(self.position)
@@ -83,6 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::done::Done;
 
     #[test]
     fn the_lowest_that_is_not_done_is_committed() {
@@ -91,7 +119,12 @@ mod tests {
         let sequences = [10, 11, 15].map(|offset| tracker.receive(offset));
         assert_eq!((tracker.position(), tracker.span()), (Some(10), 6));
         tracker.done(sequences[1]);
-        assert_eq!(tracker.position(), Some(10));
+        assert_eq!((tracker.position(), tracker.ranges()), (Some(10), vec![(11, 12)]));
+        tracker.done(sequences[2]);
+        assert_eq!(tracker.ranges(), [(11, 16)], "nothing stands between them");
+        let mut tracker = Tracker::default();
+        let sequences = [10, 11, 15].map(|offset| tracker.receive(offset));
+        tracker.done(sequences[1]);
         tracker.done(sequences[0]);
         assert_eq!(tracker.position(), Some(15), "what was never received is no gap");
         tracker.done(sequences[2]);
@@ -111,8 +144,14 @@ mod tests {
         assert!(tracker.span() <= 2, "{}", tracker.span());
         tracker.done(sequences[0]);
         assert_eq!(tracker.position(), Some(0));
+        tracker.done(sequences[2]);
+        assert_eq!(tracker.ranges(), [(1, 2)]);
         tracker.done(sequences[1]);
-        assert_eq!((tracker.position(), tracker.span()), (Some(1), 1));
+        assert_eq!((tracker.position(), tracker.span()), (Some(2), 0));
+        let mut tracker = Tracker::default();
+        let sequences = [100, 101, 0].map(|offset| tracker.receive(offset));
+        tracker.done(sequences[1]);
+        assert_eq!(tracker.ranges(), [], "which log it is of cannot be told");
     }
 
     proptest! {
@@ -123,7 +162,7 @@ mod tests {
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
         ) {
             let mut tracker = Tracker::default();
-            let mut open = BTreeMap::new();
+            let (mut open, mut ended) = (BTreeMap::new(), Vec::new());
             let (mut offset, mut committed) = (0, 0);
             let mut gaps = gaps.into_iter();
             for index in order {
@@ -136,9 +175,13 @@ mod tests {
                     let keys: Vec<u64> = open.keys().copied().collect();
                     let key = keys[index.index(keys.len())];
                     tracker.done(open.remove(&key).unwrap());
+                    ended.push(key);
                 }
                 let position = tracker.position().unwrap();
                 prop_assert!(open.keys().all(|open| position <= *open));
+                let ranges = Done::default().with(tracker.ranges());
+                prop_assert!(open.keys().all(|open| !ranges.contains(*open)));
+                prop_assert!(ended.iter().all(|at| *at < position || ranges.contains(*at)));
                 prop_assert!(position >= committed);
                 committed = position;
             }

@@ -180,7 +180,8 @@ pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
 }
 
 /// When a retry record may run: what its header says, but no more than a day later than a record of this stage is due, so
-/// that a clock from the future keeps nothing for years; without a header, its timestamp and the stage's delay.
+/// that a clock from the future keeps nothing for years; without a header, its timestamp and the stage's delay. The day
+/// begins when the record was written, and so does not begin anew with each process that reads it.
 pub(crate) fn due(
     decoded: &Decoded,
     timestamp: Option<Timestamp>,
@@ -188,7 +189,49 @@ pub(crate) fn due(
     now: Timestamp,
 ) -> Timestamp {
     let due = decoded.due.or_else(|| timestamp.map(|at| at.after(delay))).unwrap_or(now);
-    due.min(now.after(delay.saturating_add(LATEST)))
+    due.min(written(timestamp, now).after(delay.saturating_add(LATEST)))
+}
+
+/// When a record was written: a producer may say anything, but it was not later than now.
+fn written(timestamp: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    timestamp.unwrap_or(now).min(now)
+}
+
+/// How long a record stands in a stage at least until it is written into it again.
+const SHORTEST: Duration = Duration::from_secs(5);
+
+/// When a record that is not due by then is written into its stage again, as what follows it there does not wait for it.
+/// `None` of one that waits no longer than its stage.
+pub(crate) fn again(
+    due: Timestamp,
+    timestamp: Option<Timestamp>,
+    delay: Duration,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    // The clock of the brokers may be another, and a record that has a second left is not worth the writing.
+    const WORTH: Duration = Duration::from_secs(1);
+    let at = written(timestamp, now).after(delay.max(SHORTEST));
+    (due > at.after(WORTH)).then_some(at)
+}
+
+/// Whether the client can write a record again as it stands.
+pub(crate) fn is_writable(record: &Record) -> bool {
+    record.unreadable_headers == 0 && record.headers.iter().all(|header| name(header).is_some())
+}
+
+/// The headers of a retry record that is written again as it stands and is due then.
+pub(crate) fn pack_again(record: &Record, due: Timestamp) -> OwnedHeaders {
+    let is_due = |header: &Header| header.name == names::RETRY_DUE;
+    let last = record.headers.iter().rposition(is_due);
+    let due = due.to_string();
+    let headers = OwnedHeaders::new_with_capacity(record.headers.len() + 1);
+    let due = || KafkaHeader { key: names::RETRY_DUE, value: Some(&due) };
+    let each = record.headers.iter().enumerate();
+    let headers = each.fold(headers, |headers, (at, header)| match last {
+        Some(last) if last == at => headers.insert(due()),
+        _ => insert(headers, header),
+    });
+    if last.is_none() { headers.insert(due()) } else { headers }
 }
 
 /// The name of the header by which our records are told.

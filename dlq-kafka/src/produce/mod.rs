@@ -175,10 +175,16 @@ impl Client {
 
 impl Producer {
     pub(crate) fn new(brokers: &Brokers) -> Result<Self, SetupError> {
-        let inner = Slot::new(brokers, true);
+        let new = Self::unopened(brokers);
         // What is wrong with the settings shows here.
-        inner.client()?;
-        Ok(Self { inner, single: Slot::new(brokers, false), brokers: brokers.clone() })
+        new.inner.client()?;
+        Ok(new)
+    }
+
+    /// One that makes its client with the first record.
+    pub(crate) fn unopened(brokers: &Brokers) -> Self {
+        let (inner, single) = (Slot::new(brokers, true), Slot::new(brokers, false));
+        Self { inner, single, brokers: brokers.clone() }
     }
 
     /// Writes a record, and returns once it is confirmed. Of one that is too large nothing is written.

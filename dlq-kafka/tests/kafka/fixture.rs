@@ -172,6 +172,13 @@ impl Place {
             .with_missing_topics_created()
     }
 
+    /// The offset after the last record of partition 0 of this topic.
+    pub(crate) fn end_of(&self, topic: &str) -> i64 {
+        let asking: BaseConsumer = self.config().create().unwrap();
+        let ends = || asking.fetch_watermarks(topic, 0, PATIENCE).unwrap();
+        tokio::task::block_in_place(ends).1
+    }
+
     pub(crate) fn kill_and_restart(&self) {
         let starts = self.running().starts();
         tokio::task::block_in_place(|| self.running().restart().unwrap());

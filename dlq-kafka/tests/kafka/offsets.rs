@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::{CrashMarks, Delivery, Disposition, Settle, Source, TransportErrorKind};
+use dlq_core::{CrashMarks, Delivery, Disposition, Lane, Settle, Source, TransportErrorKind};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED, KafkaSource};
+use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED, KafkaSource, Ladder};
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::gauges::{Told, with_told};
+use crate::waiting::send;
 
 const DONE: Disposition = Disposition::Succeeded;
 
@@ -23,7 +24,8 @@ fn group(place: &Place) -> String {
     format!("{}-billing", place.topic)
 }
 
-/// The commit of partition 0: position and metadata, without the number of the source and the id of the topic.
+/// The commit of partition 0: position and metadata, without the number of the source, the id of the topic, and how far
+/// records were handed out.
 fn committed(place: &Place) -> Option<(i64, String)> {
     committed_of(place, 0)
 }
@@ -38,7 +40,7 @@ fn committed_of(place: &Place, partition: i32) -> Option<(i64, String)> {
         match element.offset() {
             Offset::Offset(offset) => {
                 let is_said =
-                    |part: &&str| !["by=", "topic="].iter().any(|of| part.starts_with(of));
+                    |part: &&str| !["by=", "topic=", "handed="].iter().any(|of| part.starts_with(of));
                 let parts = element.metadata().split(';').filter(is_said);
                 Some((offset, parts.collect::<Vec<_>>().join(";")))
             }
@@ -92,7 +94,8 @@ async fn g1_the_lowest_record_that_is_not_done_is_committed() {
         }
     };
     timeout(PATIENCE, other).await.expect("the other partition is committed");
-    assert_eq!(committed(&place), Some((0, "dlq1;open".into())), "the first is not done");
+    // The first is not done, and two behind it are.
+    until_committed(&place, 0, "dlq1;open;done=0:BC").await;
     first.settle(DONE).await.unwrap();
     until_committed(&place, 3, "dlq1;open").await;
     for settle in held {
@@ -101,6 +104,61 @@ async fn g1_the_lowest_record_that_is_not_done_is_committed() {
     until_committed(&place, 5, "dlq1;open").await;
     source.close().await;
     until_committed(&place, 5, "dlq1;clean").await;
+}
+
+/// One record waits for a quarter of an hour, in the process or in a stage that is shorter than that.
+async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
+    if !available() {
+        return;
+    }
+    const WAIT: Duration = Duration::from_secs(15 * 60);
+    const STAGE: Duration = Duration::from_secs(3);
+    let place = Place::with_partitions(name, 1).await;
+    let consumer = place.billing().with_ladder(Ladder::of([STAGE]));
+    let lane = consumer.retry_lane().await.unwrap();
+    let last = if waits_in_a_stage { Lane::Retry } else { Lane::Main };
+    place.publish(0..=500).await;
+    let mut source = consumer.source().await.unwrap();
+    let mut succeeded = 0;
+    while succeeded < 500 {
+        let (delivery, settle) = next(&mut source).await;
+        let is_first = number(&delivery) == 0;
+        if delivery.lane() != last {
+            send(&lane, delivery, settle, if is_first { WAIT } else { STAGE }).await;
+        } else if is_first {
+            settle.settle(Disposition::Deferred { after: WAIT }).await.unwrap();
+        } else {
+            settle.settle(DONE).await.unwrap();
+            succeeded += 1;
+        }
+    }
+    for restart in 1..=3 {
+        source.close().await;
+        source = consumer.source().await.unwrap();
+        // What is new comes, and nothing before it but what waits.
+        place.publish([500 + restart]).await;
+        loop {
+            let (delivery, settle) = next(&mut source).await;
+            match number(&delivery) {
+                0 => settle.settle(Disposition::Deferred { after: WAIT }).await.unwrap(),
+                new if new == 500 + restart && delivery.lane() == last => {
+                    break settle.settle(DONE).await.unwrap();
+                }
+                new if new == 500 + restart => send(&lane, delivery, settle, STAGE).await,
+                again => panic!("{again} succeeded, and ran again after restart {restart}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_what_succeeded_behind_one_that_waits_does_not_run_again_after_restarts() {
+    restarted_behind_one_that_waits("behind", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_what_succeeded_behind_one_that_waits_in_a_stage_does_not_run_again() {
+    restarted_behind_one_that_waits("behind-stage", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,7 +178,34 @@ async fn a_source_that_is_dropped_leaves_as_one_that_died() {
     let mut source = place.billing().source().await.unwrap();
     let (again, _settle) = next(&mut source).await;
     assert_eq!((number(&again), again.deliveries()), (2, 2));
-    until_committed(&place, 1, "dlq1;open;deaths=1;until=1001").await;
+    until_committed(&place, 1, "dlq1;open;deaths=1;until=2;careful=1002").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_two_deaths_make_suspects_of_what_was_handed_out_and_of_nothing_else() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("two-deaths", 1).await;
+    place.publish(1..=100).await;
+    for _ in 0..2 {
+        let mut source = place.billing().source().await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(next(&mut source).await);
+        }
+        drop((held, source));
+    }
+    let mut source = place.billing().source().await.unwrap();
+    let mut suspects = Vec::new();
+    for expected in 1..=100 {
+        let delivery = handle(&mut source).await;
+        assert_eq!(number(&delivery), expected);
+        if delivery.deliveries() > 1 {
+            suspects.push((number(&delivery), delivery.deliveries()));
+        }
+    }
+    assert_eq!(suspects, [1, 2, 3, 4, 5].map(|number| (number, 3)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,7 +225,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     assert_eq!(one.deliveries(), 3);
     let letter = one.death("billing").letter;
     assert_eq!(marks.begin(letter).await.unwrap(), 0);
-    let marked = "dlq1;open;deaths=2;until=1000;marks=0:1;running=0";
+    let marked = "dlq1;open;deaths=2;until=1;careful=1001;marks=0:1;running=0";
     assert_eq!(committed(&place), Some((0, marked.to_owned())));
     // It dies while it runs.
     drop((settle, source));
@@ -161,7 +246,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     let (_, settle) = next(&mut source).await;
     assert_eq!(marks.begin(one.death("billing").letter).await.unwrap(), 1, "it never ended");
     settle.settle(DONE).await.unwrap();
-    until_committed(&place, 1, "dlq1;open;deaths=4;until=1000").await;
+    until_committed(&place, 1, "dlq1;open;deaths=4;until=1;careful=1001").await;
 }
 
 /// The next run may kill the process, and only that is to be blamed for it. Nothing is committed by the clock here.

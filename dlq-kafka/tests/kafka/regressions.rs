@@ -413,3 +413,25 @@ async fn g1_hundreds_of_partitions_move_and_nothing_is_lost() {
         missing.remove(&number(&handle(&mut two).await));
     }
 }
+
+/// As where a deployment sets a session that the brokers do not take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_a_consumer_that_cannot_join_its_group_says_why_for_as_long_as_that_is_so() {
+    if !available() {
+        return;
+    }
+    let mut place = Place::with_partitions("session", 1).await;
+    place.publish([1]).await;
+    // Half an hour is the most that brokers take unless told otherwise.
+    let (session, poll) = ("3600000", "3700000");
+    place.brokers = place.brokers.with("session.timeout.ms", session).with("max.poll.interval.ms", poll);
+    let mut source = place.billing().without_retries().source().await.unwrap();
+    // A consumer takes its source for well again half a minute after it was told last.
+    for _ in 0..3 {
+        let told = tokio::time::timeout(crate::fixture::PATIENCE, source.next()).await;
+        let error = told.expect("it is told").unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(error.to_string().contains("session.timeout.ms"), "{error}");
+    }
+    source.close().await;
+}

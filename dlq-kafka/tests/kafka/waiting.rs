@@ -16,7 +16,7 @@ async fn postpone(source: &mut KafkaSource, lane: &KafkaRetryLane, wait: Duratio
 }
 
 /// Sends it to wait for so long.
-async fn send(lane: &KafkaRetryLane, delivery: Delivery, settle: KafkaSettle, wait: Duration) {
+pub(crate) async fn send(lane: &KafkaRetryLane, delivery: Delivery, settle: KafkaSettle, wait: Duration) {
     let due = SystemClock.now().after(wait);
     let escalation = Escalation {
         delivery,
@@ -141,6 +141,69 @@ async fn more_records_than_there_is_room_for_wait_at_the_broker() {
     }
     seen.sort_unstable();
     assert_eq!(seen, (1..=200).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_what_waits_longer_than_its_stage_holds_up_nothing_behind_it() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("head", 1).await;
+    let stage = Duration::from_secs(2);
+    let consumer =
+        place.billing().with_ladder(Ladder::of([stage])).with_max_waiting(100, 1 << 20);
+    let mut source = consumer.source().await.unwrap();
+    let lane = consumer.retry_lane().await.unwrap();
+    // As many again as there is room for.
+    let (long, count) = (Duration::from_secs(15 * 60), 200);
+    place.publish(1..=count).await;
+    for _ in 0..count {
+        postpone(&mut source, &lane, long).await;
+    }
+    place.publish(1_001..=1_005).await;
+    let mut due = Vec::new();
+    while due.len() < 5 {
+        let (delivery, settle) = next(&mut source).await;
+        assert!(number(&delivery) > 1_000, "{} came early", number(&delivery));
+        if delivery.lane() == Lane::Main {
+            send(&lane, delivery, settle, stage).await;
+        } else {
+            due.push(number(&delivery));
+            settle.settle(Disposition::Succeeded).await.unwrap();
+        }
+    }
+    due.sort_unstable();
+    assert_eq!(due, [1_001, 1_002, 1_003, 1_004, 1_005]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_into_its_stage_again_comes_once_and_counts_no_attempt() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("again", 1).await;
+    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(1)]));
+    let mut source = consumer.source().await.unwrap();
+    let lane = consumer.retry_lane().await.unwrap();
+    place.publish_keyed(1, "key").await;
+    let (born, settle) = next(&mut source).await;
+    let wait = Duration::from_secs(12);
+    let due = SystemClock.now().after(wait);
+    let message = born.message().clone();
+    let (origin, death) = (born.origin().clone(), born.death("billing"));
+    send(&lane, born, settle, wait).await;
+    let (delivery, settle) = next(&mut source).await;
+    assert!(SystemClock.now() >= due, "it came early");
+    assert_eq!(delivery.message(), &message);
+    assert_eq!((delivery.origin(), delivery.death("billing")), (&origin, death));
+    assert_eq!((delivery.attempt(), delivery.escalations()), (2, 1));
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    // What comes after it in its stage is the next that comes.
+    place.publish([2]).await;
+    postpone(&mut source, &lane, Duration::from_secs(1)).await;
+    assert_eq!(number(&handle(&mut source).await), 2);
+    let topic = format!("{}.{0}-billing.retry.1s", place.topic);
+    assert!(place.end_of(&topic) >= 4, "it was written again twice at least");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
