@@ -7,7 +7,7 @@ use async_nats::jetstream::{Context, consumer};
 use async_nats::{Client, Subject};
 use bytes::Bytes;
 use dlq_core::ingest::{Content, Fed, Feed};
-use dlq_core::{Origin, Position, StoreError, StoreErrorKind};
+use dlq_core::{Origin, Position, StoreError, StoreErrorKind, TransportErrorKind};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use tokio::time::{sleep, timeout};
 
@@ -203,6 +203,11 @@ impl NatsFeed {
             };
             match next {
                 Ok(fetched) => return Ok(fetched),
+                // It is not helped by asking again.
+                Err(error) if error.kind() == TransportErrorKind::Closed => {
+                    let ended = StoreError::new(StoreErrorKind::Unexpected, READING);
+                    return Err(ended.with_detail(error.to_string()));
+                }
                 Err(error) => return Err(unwritable(READING, error)),
             }
         }

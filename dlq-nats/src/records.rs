@@ -87,9 +87,11 @@ impl Records {
                     let now = self.reading.clock.now();
                     let early = due.map_or(Duration::ZERO, |due| due.since(now));
                     if early <= EARLY {
-                        self.puller.pop();
+                        let front = self.puller.pop().and_then(|fetched| fetched.unreadable);
+                        let held = front.map(|unreadable| unreadable.held);
                         let (server, lease) = (Arc::clone(&self.server), self.puller.lease());
                         let settle = NatsSettle::new(server, reply, aside).with_lease(lease);
+                        let settle = settle.with_held(held);
                         return Ok(Some((delivery, settle)));
                     }
                     (early, None)
@@ -154,6 +156,9 @@ fn unreadable(fetched: &Fetched, error: &StoreError) -> TransportError {
 }
 
 async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Record, StoreError> {
+    if fetched.unreadable.is_some() {
+        return Ok((reading.main(fetched), None, Vec::new()));
+    }
     let headers = fetched.message.headers.clone().unwrap_or_default();
     let payload = fetched.message.payload.clone();
     let read = receive(&context, &fetched.place.stream, &headers, payload).await?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::{
-    Addressee, Capabilities, Death, Delivery, Headers, Message, Ordering, Origin, Position,
-    Recipients, SharedClock, Source, Timestamp, TransportError,
+    Addressee, Capabilities, Cause, Death, Delivery, ErrorClass, Failure, Headers, Message,
+    Ordering, Origin, Position, Recipients, SharedClock, Source, Timestamp, TransportError,
 };
 
 use crate::place::Place;
@@ -50,13 +50,13 @@ pub(crate) struct Reading {
 /// They come in the order of their names, since the client does not keep the order on the wire. `Nats-Msg-Id` is the id
 /// of the message.
 ///
-/// What the client cannot read this source never sees: at bytes that are not UTF-8, a line without a colon or a name with a
-/// space the client gives its connection up, and at a carriage return within a value its task breaks down, after which
-/// nothing but another process helps (with `panic = "abort"` this one dies). Servers keep such a message and hand it out
-/// again when its lease has ended, so that it never runs and has no letter. It is looked for when the connection was lost
-/// twice in an hour while messages were on their way, and where a process begins with messages that were handed out before;
-/// then [`next`](Source::next) fails with `Corrupt` and names it. To be looked for it takes the right to
-/// `$JS.API.STREAM.MSG.GET` of the stream.
+/// Servers keep whatever a producer writes, and the client cannot read all of it. At bytes that are not UTF-8, a line
+/// without a colon or a name with a space it gives its connection up. At a carriage return within a value its task breaks
+/// down: [`next`](Source::next) then fails with `Closed`, the consumer ends, and whoever supervises it starts it anew with
+/// another client (with `panic = "abort"` the process dies). Such a message is looked for among those that are out, before a
+/// process asks for its first message and while it runs. It is yielded as it stands in the stream, all bytes of its headers
+/// included, and [refused](Delivery::with_refusal): no handler runs, and its letter has the cause `malformed`. To be looked
+/// for it takes the right to `$JS.API.STREAM.MSG.GET` of the stream; without it, such a message ends one process per lease.
 #[derive(Debug)]
 pub struct NatsSource {
     server: Arc<Server>,
@@ -111,7 +111,9 @@ impl Source for NatsSource {
             let Some(main) = main else { return pending().await };
             let Some(fetched) = main.next().await? else { return Ok(None) };
             let (server, reply) = (Arc::clone(server), fetched.reply.clone());
+            let held = fetched.unreadable.as_ref().map(|unreadable| unreadable.held.clone());
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(main.lease());
+            let settle = settle.with_held(held);
             Ok(Some((reading.main(fetched), settle)))
         };
         let record = async {
@@ -154,9 +156,16 @@ impl Source for NatsSource {
 impl Reading {
     /// A message of the user's stream.
     pub(crate) fn main(&self, fetched: Fetched) -> Delivery {
-        let Fetched { message, place, .. } = fetched;
-        let headers = message.headers.unwrap_or_default();
-        self.message(&message.subject, wire::read(&headers), message.payload, place)
+        let Fetched { message, place, unreadable, .. } = fetched;
+        let Some(unreadable) = unreadable else {
+            let headers = message.headers.unwrap_or_default();
+            return self.message(&message.subject, wire::read(&headers), message.payload, place);
+        };
+        let text = wire::unreadable(&unreadable.headers);
+        let failure =
+            Failure::new(ErrorClass::Permanent, Cause::Malformed, "unreadable header", &text);
+        let read = self.message(&message.subject, unreadable.headers, message.payload, place);
+        read.with_refusal(failure)
     }
 
     /// A message that stands at `place`, with its headers in the order of their names.
