@@ -15,7 +15,7 @@ use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::leader::{self, Which};
-use crate::letters::{SentBack, StoredLetter, ledger_of};
+use crate::letters::{Passed, SentBack, StoredLetter, ledger_of};
 use crate::permissions::{self, unanswered};
 use crate::publish::unwritable;
 use crate::pull::Puller;
@@ -265,6 +265,15 @@ impl Feed for NatsFeed {
             Content::Damaged(_) | Content::Foreign => None,
         });
         self.sent.mark(&self.context, letters).await?;
+        // One line for all of them.
+        let mut passed = Passed::default();
+        for (_, fed) in &self.read {
+            if let (Content::Foreign, Position::Offset(sequence)) =
+                (&fed.content, fed.place.position())
+            {
+                passed.foreign(sequence);
+            }
+        }
         let (replies, fed) = std::mem::take(&mut self.read).into_iter().unzip();
         self.unconfirmed = replies;
         Ok(fed)

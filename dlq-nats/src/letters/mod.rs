@@ -20,6 +20,7 @@ pub use extent::{Extent, Progress};
 pub use reading::LetterScan;
 pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
 pub use send::NatsTarget;
+pub(crate) use stored::Passed;
 pub use stored::StoredLetter;
 
 pub(crate) use sent::SentBack;
