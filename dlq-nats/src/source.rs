@@ -38,8 +38,8 @@ pub(crate) struct Reading {
 /// again, and none is skipped. Of a work queue it reads what is left. Its settings are looked at in trouble, and when a
 /// message has come again: another `ack_wait` that an operator has set counts from there on, and a consumer that would
 /// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
-/// While there are retry records that cannot be read it fails once a minute, with `Corrupt` where they never can be: they
-/// keep nobody from the rest.
+/// While there are retry records that cannot be read it fails once a minute: they keep nobody from the rest. One that never
+/// can be, since parts of it have gone or a header names some that never were, is [refused](Delivery::with_refusal).
 ///
 /// A server that has no room when a record is due does not try it again. Once in a lease some of the records that wait
 /// are looked at, in turn, and those that were due a minute ago are written anew, so that they come, each once. `next`
