@@ -298,6 +298,17 @@ pub(crate) async fn ensure(context: &Context, wanted: &Config) -> Result<Info, S
     }
 }
 
+/// The same of a stream that was there before: where somebody has deleted it, it is said aloud that what it kept is lost.
+pub(crate) async fn anew(context: &Context, wanted: &Config) -> Result<Info, SetupError> {
+    if find(context, &wanted.name).await?.is_none() {
+        tracing::error!(
+            stream = wanted.name,
+            "the stream was deleted, and with it all that it kept: it is created again, empty"
+        );
+    }
+    ensure(context, wanted).await
+}
+
 /// The longest window that a server takes: none is longer than messages are kept, and an age of zero keeps them for ever.
 fn within(window: Duration, max_age: Duration) -> Duration {
     if max_age.is_zero() { window } else { window.min(max_age) }
