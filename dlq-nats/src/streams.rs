@@ -399,7 +399,8 @@ pub(crate) fn settings(found: &Config, wanted: &Config) -> Differences {
     wrong.see("subjects", sorted(&found.subjects), sorted(&wanted.subjects));
     wrong.see("retention", word(&found.retention), word(&wanted.retention));
     wrong.see("storage", word(&found.storage), word(&wanted.storage));
-    wrong.see("max_age", word(&found.max_age), word(&wanted.max_age));
+    let age = |age: Duration| if age.is_zero() { "none".to_owned() } else { duration::format(age) };
+    wrong.see("max_age", age(found.max_age), age(wanted.max_age));
     wrong.see("num_replicas", word(&found.num_replicas), word(&wanted.num_replicas));
     wrong.see("duplicate_window", word(&found.duplicate_window), word(&wanted.duplicate_window));
     wrong
