@@ -14,6 +14,7 @@ mod stored;
 use std::sync::Arc;
 
 use async_nats::jetstream::Context;
+use dlq_core::Timestamp;
 use tokio::sync::Mutex;
 
 pub use extent::{Extent, Progress};
@@ -51,6 +52,7 @@ pub struct NatsLetters {
     stream: DlqStream,
     ledger: String,
     key_header: Option<String>,
+    since: Option<Timestamp>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
 
@@ -60,7 +62,8 @@ impl NatsLetters {
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
         let ledger = ledger_of(&stream);
-        Self { context, api, stream, ledger, key_header: None, kept: Arc::default() }
+        let (key_header, since, kept) = (None, None, Arc::default());
+        Self { context, api, stream, ledger, key_header, since, kept }
     }
 
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
@@ -76,6 +79,17 @@ impl NatsLetters {
     #[must_use]
     pub fn with_key_header(mut self, name: impl Into<String>) -> Self {
         self.key_header = Some(name.into());
+        self
+    }
+}
+
+impl NatsLetters {
+    /// Reads only what was written at this time or later, for which the server seeks: what is before it costs nothing. A
+    /// letter that died before it and again since is then known by its later death alone. Defaults to everything.
+    #[must_use]
+    pub fn with_since(mut self, since: Timestamp) -> Self {
+        self.since = Some(since);
+        self.kept = Arc::default();
         self
     }
 }

@@ -171,11 +171,16 @@ impl NatsLetters {
     }
 
     fn messages(&self, sequence: u64, to: Option<u64>, follow: bool) -> Scanned {
+        let start_sequence = sequence.max(1);
+        self.messages_from(DeliverPolicy::ByStartSequence { start_sequence }, to, follow)
+    }
+
+    fn messages_from(&self, from: DeliverPolicy, to: Option<u64>, follow: bool) -> Scanned {
         let scan = Scan {
             operation: READING,
             stream: self.stream.name.clone(),
             subject: format!("{}.>", self.stream.prefix),
-            from: DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) },
+            from,
             headers_only: false,
             to,
             follow,
@@ -244,7 +249,11 @@ impl NatsLetters {
 
     async fn collapsed(&self, info: &Info) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::new(Seen::of(info));
-        let scan = self.scan_of(1, false);
+        let mut scan = self.scan_of(1, false);
+        if let Some(start_time) = self.since.and_then(buckets::date_time) {
+            let from = DeliverPolicy::ByStartTime { start_time };
+            scan.messages = self.messages_from(from, None, false);
+        }
         self.read_on(scan, &mut snapshot).await?;
         Ok(snapshot)
     }
