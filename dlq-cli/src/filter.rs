@@ -157,6 +157,12 @@ impl FromStr for Attribute {
 }
 
 impl FilterArgs {
+    /// Since when letters are meant, for which a broker can seek.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    pub(crate) fn since(&self) -> Option<Timestamp> {
+        self.since.map(|when| when.0)
+    }
+
     /// The filter that is meant; looks up ids that were given by their first digits.
     pub(crate) async fn resolve(self, letters: &BoxLetters) -> Result<Filter, CliError> {
         #[cfg(feature = "kafka")]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 
-use crate::{Death, History, LetterId, Message, Origin};
+use crate::{Death, Failure, History, LetterId, Message, Origin};
 
 /// By which way a delivery came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ struct Shared {
     /// What the letter of its own consumer would be, once somebody has asked.
     own: OnceLock<LetterId>,
     history: History,
+    /// Why no handler may run it. Boxed, since hardly any message has it.
+    refusal: Option<Box<Failure>>,
     decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -79,6 +81,7 @@ impl Delivery {
                 letter: None,
                 own: OnceLock::new(),
                 history: History::new(),
+                refusal: None,
                 decoded: OnceLock::new(),
             }),
             attempt: 1,
@@ -146,6 +149,12 @@ impl Delivery {
     /// Sets the attempts made before this delivery; the next run continues their count.
     pub fn with_history(self, history: History) -> Self {
         self.change(|shared| shared.history = history)
+    }
+
+    /// Marks it as one that no handler may run, as of a message that its client cannot read: the retry stage gives it up
+    /// with this failure.
+    pub fn with_refusal(self, failure: Failure) -> Self {
+        self.change(|shared| shared.refusal = Some(Box::new(failure)))
     }
 
     /// Makes it a delivery of the letter `death.letter`, whose next death would have generation `death.generation`.
@@ -236,6 +245,12 @@ impl Delivery {
     #[must_use]
     pub fn history(&self) -> &History {
         &self.shared.history
+    }
+
+    /// The failure with which it is given up without a run, where its source has refused it.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&Failure> {
+        self.shared.refusal.as_deref()
     }
 
     /// The death that this delivery would die for `consumer`: its own letter where it came from one, else the

@@ -339,7 +339,11 @@ mod tests {
         // It died of the record at 500 before anything was committed.
         let first = Handover::take_over(1, "", 500);
         let mut second = next_owner(&first, false, 500);
-        assert_eq!((second.deaths_of(500), second.handed()), (0, Some(500)), "it has to tell first");
+        assert_eq!(
+            (second.deaths_of(500), second.handed()),
+            (0, Some(500)),
+            "it has to tell first"
+        );
         second.hands_out(501);
         assert_eq!(next_owner(&second, false, 500).deaths_of(500), 2);
     }

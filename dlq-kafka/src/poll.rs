@@ -374,10 +374,10 @@ impl Poller {
 fn is_passing(error: &KafkaError, code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{
         AssignmentLost, BrokerNotAvailable, BrokerTransportFailure, FetchSessionIdNotFound,
-        IllegalGeneration, InProgress, InvalidFetchSessionEpoch, MemberIdRequired, NetworkException,
-        NodeUpdate, OffsetOutOfRange, OperationTimedOut, PartitionEOF, RebalanceInProgress,
-        ReplicaNotAvailable, RequestTimedOut, Resolve, Retry, StaleMemberEpoch,
-        ThrottlingQuotaExceeded, UnknownMemberId,
+        IllegalGeneration, InProgress, InvalidFetchSessionEpoch, MemberIdRequired,
+        NetworkException, NodeUpdate, OffsetOutOfRange, OperationTimedOut, PartitionEOF,
+        RebalanceInProgress, ReplicaNotAvailable, RequestTimedOut, Resolve, Retry,
+        StaleMemberEpoch, ThrottlingQuotaExceeded, UnknownMemberId,
     };
     let passing = [
         AssignmentLost,
@@ -420,7 +420,9 @@ fn why_not_joined(group: &str, code: RDKafkaErrorCode) -> Option<String> {
         RDKafkaErrorCode::GroupMaxSizeReached => {
             "it has as many processes as the brokers allow; stop one, or raise their `group.max.size`"
         }
-        RDKafkaErrorCode::InvalidGroupId => "the brokers do not take its name; choose another group",
+        RDKafkaErrorCode::InvalidGroupId => {
+            "the brokers do not take its name; choose another group"
+        }
         _ => return None,
     };
     Some(format!("cannot join group `{group}`: {what}"))

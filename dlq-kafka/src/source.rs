@@ -411,7 +411,9 @@ impl KafkaSource {
 
 /// Writes a record into its stage again and ends the one that stands there, which is given back if that fails.
 async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -> Written {
-    let Sleeping { delivery, place, due, bytes, again: Some(again) } = &sleeping else { return None };
+    let Sleeping { delivery, place, due, bytes, again: Some(again) } = &sleeping else {
+        return None;
+    };
     let record = &again.record;
     let death = delivery.death(delivery.consumer());
     let (replays, escalations) = (delivery.replays(), delivery.escalations());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_nats::Client;
-use async_nats::datetime::DateTime;
+use async_nats::datetime::{DateTime, parse_rfc3339};
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::kv::{Config, Store, UpdateError, UpdateErrorKind};
 use async_nats::jetstream::message::StreamMessage;
@@ -119,6 +119,11 @@ pub(crate) fn is_removed(entry: &StreamMessage) -> bool {
 
 pub(crate) fn timestamp(at: DateTime) -> Timestamp {
     Timestamp::from_nanos(i64::try_from(at.unix_timestamp_nanos()).unwrap_or(i64::MAX))
+}
+
+/// The same for the client; `None` for what it cannot say.
+pub(crate) fn date_time(at: Timestamp) -> Option<DateTime> {
+    parse_rfc3339(&at.to_string()).ok()
 }
 
 /// Writes what stands at `revision`, 0 for nothing, anew: the next revision, or `None` when somebody else was faster.

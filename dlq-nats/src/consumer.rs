@@ -22,7 +22,9 @@ use crate::streams::{self, RetryStream};
 pub enum Start {
     /// At the first message of the stream.
     Earliest,
-    /// At the first message that is published from now on.
+    /// At the first message that is published from now on. A consumer that was deleted at the server while no process ran
+    /// is created again like that, and what came in between is skipped: where that matters, begin at the
+    /// [earliest](Self::Earliest).
     Latest,
     /// At the message with this sequence.
     At(u64),

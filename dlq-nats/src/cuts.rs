@@ -1,38 +1,110 @@
-//! [`Cuts`]: connections that are lost while messages are on their way, again and again.
+//! [`Cuts`]: finds the messages that the client cannot read.
 //!
 //! A server keeps whatever headers a producer writes. Where the client cannot read one it gives its connection up, and
 //! does so each time that the message is handed out to it; at a carriage return in a value its task breaks down, and the
-//! client is no more. Nobody says which message it was. So after the second loss, and where a process begins with messages
-//! that were handed out before, it is looked for among those that are out.
+//! client is no more. So each such message would take one process after another with it, one per lease. Nobody says which
+//! message it was: it is looked for among those that are out, in the form of JSON that the client can read whatever the
+//! headers are.
+//!
+//! - Where a process begins, it asks for no messages until all were looked at that are out: the message may have ended the
+//!   process before.
+//! - While it runs, those that have been out for a part of the lease are looked at, so that the process which had the
+//!   message is the only one that it takes with it.
+//! - After a second loss of the connection within an hour all are looked at again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use dlq_core::{StoreError, TransportError, TransportErrorKind};
+use dlq_core::StoreError;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::durable::Durable;
-use crate::leader::{self, Which};
+use crate::leader::{self, Kept, Which};
+use crate::settle::PROGRESS;
 
 const LOOKING: &str = "look for a message that breaks the connection";
 /// Within which time two losses are not bad luck: of many processes each loses its connection seldom.
 const AGAIN: Duration = Duration::from_secs(60 * 60);
-/// How many messages of each filter are looked at, beginning with the oldest that is out: it is this one in the end.
+/// How many messages of each filter are looked at while the process runs, beginning with the oldest that is out: it is
+/// this one in the end.
 const MOST: usize = 32;
+/// How many parts of what is out are looked at beside each other when a process begins, and how large one is at least.
+const PARTS: u64 = 8;
+const PART: u64 = 64;
+/// For how long a process asks for no messages while it looks, at least; a longer lease is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For how long it asks for none while the letter of what was found is not written.
+const UNWRITTEN: Duration = Duration::from_secs(30);
 
-/// Looks for a message that breaks the connection, in the background.
-#[derive(Debug, Default)]
+/// Looks for messages that the client cannot read, in the background.
+#[derive(Debug)]
 pub(crate) struct Cuts {
+    /// When the connection was last lost with messages on their way.
     last: Option<Instant>,
-    looking: JoinSet<Option<Unreadable>>,
+    looking: JoinSet<Option<Seen>>,
+    looked: Instant,
+    /// When the look of the beginning began, while it goes on.
+    beginning: Option<Instant>,
+    /// Up to which sequence messages had been handed out at the last look.
+    handed: u64,
+    /// Up to where each filter was looked at: messages never change.
+    read: Vec<u64>,
+    /// What was found, until it is settled or its holder has let go of it.
+    held: Vec<(u64, Instant, Held)>,
 }
 
-/// Where a message stands that the client cannot read.
+/// Says whether a message that was found is settled. Whoever holds a clone has the message in flight.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held(Arc<AtomicBool>);
+
+impl Held {
+    pub(crate) fn settled(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody has it in flight.
+    fn is_free(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+/// Which messages are looked at.
 #[derive(Debug)]
-struct Unreadable {
-    sequence: u64,
-    subject: String,
+enum Scope {
+    /// All that are out.
+    All,
+    /// Those that were out at the last look, beyond what was read of each filter.
+    Old(u64, Vec<u64>),
+}
+
+/// What a look has found.
+#[derive(Debug)]
+struct Seen {
+    handed: u64,
+    read: Vec<u64>,
+    unreadable: Vec<Kept>,
+}
+
+impl Default for Cuts {
+    fn default() -> Self {
+        Self {
+            last: None,
+            looking: JoinSet::new(),
+            looked: Instant::now(),
+            beginning: None,
+            handed: 0,
+            read: Vec::new(),
+            held: Vec::new(),
+        }
+    }
 }
 
 impl Cuts {
@@ -40,23 +112,43 @@ impl Cuts {
     pub(crate) fn note(&mut self, context: &Context, durable: &Durable) {
         let last = self.last.replace(Instant::now());
         if last.is_some_and(|last| last.elapsed() < AGAIN) {
-            self.look(context, durable, false);
+            self.look(context, durable, Scope::All);
         }
     }
 
-    /// Nobody knows how the one before has ended.
+    /// Nobody knows how the process before has ended.
     pub(crate) fn begin(&mut self, context: &Context, durable: &Durable) {
-        self.look(context, durable, true);
+        self.beginning = Some(Instant::now());
+        self.look(context, durable, Scope::All);
     }
 
-    fn look(&mut self, context: &Context, durable: &Durable, if_redelivered: bool) {
+    /// Looks again when it is time.
+    pub(crate) fn again(&mut self, context: &Context, durable: &Durable) {
+        if self.looked.elapsed() >= durable.lease / 4 {
+            let scope = Scope::Old(self.handed, self.read.clone());
+            self.look(context, durable, scope);
+        }
+    }
+
+    /// Whether messages can be asked for: what is out was looked at, and nothing that was found waits to be handed out
+    /// again.
+    pub(crate) fn is_clear(&mut self, lease: Duration) -> bool {
+        let looks = self.beginning.is_some_and(|began| began.elapsed() < lease.max(PATIENCE));
+        let waits = |(_, found, held): &(u64, Instant, Held)| {
+            !held.is_settled() && found.elapsed() < UNWRITTEN
+        };
+        !looks && !self.held.iter().any(waits)
+    }
+
+    fn look(&mut self, context: &Context, durable: &Durable, scope: Scope) {
         if !self.looking.is_empty() {
             return;
         }
+        self.looked = Instant::now();
         let (context, durable) = (context.clone(), durable.clone());
         self.looking.spawn(async move {
-            match look(&context, &durable, if_redelivered).await {
-                Ok(found) => found,
+            match look(&context, &durable, scope).await {
+                Ok(seen) => Some(seen),
                 Err(error) => {
                     tracing::debug!(%error, consumer = durable.name, "it could not be seen");
                     None
@@ -65,46 +157,114 @@ impl Cuts {
         });
     }
 
-    /// Fails when one was found.
-    pub(crate) fn told(&mut self, durable: &Durable) -> Result<(), TransportError> {
-        let Some(Ok(Some(found))) = self.looking.try_join_next() else { return Ok(()) };
-        let (stream, consumer) = (durable.of.name(), &durable.name);
-        let Unreadable { sequence, subject } = found;
-        let text = format!(
-            "message {sequence} of stream `{stream}`, on `{subject}`, has a header that the client cannot read, and breaks \
-             the connection each time that it is handed out to consumer `{consumer}`: it never runs and has no letter; mend \
-             its producer, keep what it says (`nats stream get {stream} {sequence}`), then remove it (`nats stream rmm \
-             {stream} {sequence}`)"
-        );
-        Err(TransportError::new(TransportErrorKind::Corrupt, "fetch").with_detail(text))
+    /// What was found since, other than what somebody has in flight or has settled.
+    pub(crate) fn found(&mut self) -> Vec<(Kept, Held)> {
+        let Some(looked) = self.looking.try_join_next() else { return Vec::new() };
+        self.beginning = None;
+        let Ok(Some(seen)) = looked else { return Vec::new() };
+        (self.handed, self.read) = (seen.handed, seen.read);
+        let mut found = Vec::new();
+        for kept in seen.unreadable {
+            let sequence = kept.sequence;
+            // What was let go of and not settled comes again from here: the server would hand it to a client.
+            self.held.retain(|(known, _, held)| {
+                *known != sequence || !held.is_free() || held.is_settled()
+            });
+            if self.held.iter().any(|(known, ..)| *known == sequence) {
+                continue;
+            }
+            let held = Held::default();
+            self.held.push((sequence, Instant::now(), held.clone()));
+            found.push((kept, held));
+        }
+        // What is let go of is read again.
+        let free = self.held.iter().filter(|(_, _, held)| held.is_free() && !held.is_settled());
+        if let Some(first) = free.map(|(sequence, ..)| *sequence).min() {
+            for read in &mut self.read {
+                *read = (*read).min(first.saturating_sub(1));
+            }
+        }
+        found
     }
 }
 
-async fn look(
-    context: &Context,
-    durable: &Durable,
-    if_redelivered: bool,
-) -> Result<Option<Unreadable>, StoreError> {
+/// Where the message of this sequence is acknowledged, by whoever did not receive it.
+pub(crate) fn reply(durable: &Durable, kept: &Kept) -> String {
+    // Deliveries, the number of this one, and what is left: the server looks at the sequence only.
+    let (stream, consumer) = (durable.of.name(), &durable.name);
+    let (sequence, nanos) = (kept.sequence, kept.time.as_nanos());
+    format!("$JS.ACK.{stream}.{consumer}.1.{sequence}.{sequence}.{nanos}.0")
+}
+
+async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen, StoreError> {
     let info = durable.find(context).await.map_err(|error| error.for_store(LOOKING))?;
-    let Some(info) = info.filter(|info| info.num_ack_pending > 0) else { return Ok(None) };
-    if if_redelivered && info.num_redelivered == 0 {
-        return Ok(None);
-    }
     let all = [">".to_owned()];
     let filters = if durable.filters.is_empty() { &all[..] } else { &durable.filters };
-    for filter in filters {
-        let mut next = info.ack_floor.stream_sequence + 1;
-        for _ in 0..MOST {
-            let first = Which::From(filter, next);
-            let first = leader::get(context, LOOKING, durable.of.name(), first).await?;
-            let out = first.filter(|kept| kept.sequence <= info.delivered.stream_sequence);
-            let Some(kept) = out else { break };
-            if !kept.is_readable() {
-                let (sequence, subject) = (kept.sequence, kept.subject);
-                return Ok(Some(Unreadable { sequence, subject }));
+    let handed = info.as_ref().map_or(0, |info| info.delivered.stream_sequence);
+    let mut seen = Seen { handed, read: vec![0; filters.len()], unreadable: Vec::new() };
+    let Some(info) = info.filter(|info| info.num_ack_pending > 0) else { return Ok(seen) };
+    let floor = info.ack_floor.stream_sequence;
+    for (at, filter) in filters.iter().enumerate() {
+        let (mut unreadable, read) = match &scope {
+            Scope::All => (everything(context, durable, filter, floor + 1, handed).await?, handed),
+            Scope::Old(before, read) => {
+                let first = floor.max(read.get(at).copied().unwrap_or(0)) + 1;
+                let last = handed.min(*before);
+                some(context, durable, filter, first, last, MOST).await?
             }
-            next = kept.sequence + 1;
+        };
+        seen.read[at] = read;
+        seen.unreadable.append(&mut unreadable);
+    }
+    for kept in &seen.unreadable {
+        // Nobody gets it while its letter is written. Where it cannot be said it may come once more.
+        let _ = context.client().publish(reply(durable, kept), PROGRESS).await;
+    }
+    Ok(seen)
+}
+
+/// What cannot be read between these sequences, which may be many.
+async fn everything(
+    context: &Context,
+    durable: &Durable,
+    filter: &str,
+    first: u64,
+    last: u64,
+) -> Result<Vec<Kept>, StoreError> {
+    let part = last.saturating_sub(first).div_ceil(PARTS).max(PART);
+    let parts = (0..PARTS).map(|number| first + number * part).take_while(|first| *first <= last);
+    let looks = parts.map(|first| async move {
+        let last = last.min(first + part - 1);
+        some(context, durable, filter, first, last, usize::MAX).await.map(|(found, _)| found)
+    });
+    let all = stream::iter(looks).buffered(PARTS as usize).try_collect::<Vec<_>>().await?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// What cannot be read of the first messages between these sequences, and up to where it was looked.
+async fn some(
+    context: &Context,
+    durable: &Durable,
+    filter: &str,
+    first: u64,
+    last: u64,
+    most: usize,
+) -> Result<(Vec<Kept>, u64), StoreError> {
+    let (mut next, mut found) = (first, Vec::new());
+    for _ in 0..most {
+        if next > last {
+            break;
+        }
+        let which = Which::From(filter, next);
+        let kept = leader::get(context, LOOKING, durable.of.name(), which).await?;
+        let Some(kept) = kept.filter(|kept| kept.sequence <= last) else {
+            next = next.max(last + 1);
+            break;
+        };
+        next = kept.sequence + 1;
+        if !kept.is_readable() {
+            found.push(kept);
         }
     }
-    Ok(None)
+    Ok((found, next - 1))
 }

@@ -69,6 +69,7 @@ impl Durable {
     /// the start.
     pub(crate) async fn ensure(&mut self, context: &Context) -> Result<(), SetupError> {
         let stream = match &self.of {
+            Of::Own(config) if self.seen.is_some() => streams::anew(context, config).await?,
             Of::Own(config) => streams::ensure(context, config).await?,
             Of::Stream(name) => find(context, name).await?.ok_or_else(|| {
                 SetupError::Unavailable(
@@ -141,7 +142,15 @@ impl Durable {
         let Some((seen, floor)) = &self.seen else {
             return match self.start {
                 Start::Earliest => DeliverPolicy::All,
-                Start::Latest => DeliverPolicy::New,
+                Start::Latest => {
+                    // Of a consumer that somebody has deleted nobody knows any more.
+                    tracing::warn!(
+                        consumer = self.name,
+                        stream = self.of.name(),
+                        "the consumer is created: it begins with what is published from now on, and skips what is there"
+                    );
+                    DeliverPolicy::New
+                }
                 Start::At(sequence) => from(sequence.max(1)),
             };
         };

@@ -7,7 +7,7 @@ use async_nats::jetstream::{Context, consumer};
 use async_nats::{Client, Subject};
 use bytes::Bytes;
 use dlq_core::ingest::{Content, Fed, Feed};
-use dlq_core::{Origin, Position, StoreError, StoreErrorKind};
+use dlq_core::{Origin, Position, StoreError, StoreErrorKind, TransportErrorKind};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use tokio::time::{sleep, timeout};
 
@@ -15,7 +15,7 @@ use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::leader::{self, Which};
-use crate::letters::{SentBack, StoredLetter, ledger_of};
+use crate::letters::{Passed, SentBack, StoredLetter, ledger_of};
 use crate::permissions::{self, unanswered};
 use crate::publish::unwritable;
 use crate::pull::Puller;
@@ -203,6 +203,11 @@ impl NatsFeed {
             };
             match next {
                 Ok(fetched) => return Ok(fetched),
+                // It is not helped by asking again.
+                Err(error) if error.kind() == TransportErrorKind::Closed => {
+                    let ended = StoreError::new(StoreErrorKind::Unexpected, READING);
+                    return Err(ended.with_detail(error.to_string()));
+                }
                 Err(error) => return Err(unwritable(READING, error)),
             }
         }
@@ -260,6 +265,15 @@ impl Feed for NatsFeed {
             Content::Damaged(_) | Content::Foreign => None,
         });
         self.sent.mark(&self.context, letters).await?;
+        // One line for all of them.
+        let mut passed = Passed::default();
+        for (_, fed) in &self.read {
+            if let (Content::Foreign, Position::Offset(sequence)) =
+                (&fed.content, fed.place.position())
+            {
+                passed.foreign(sequence);
+            }
+        }
         let (replies, fed) = std::mem::take(&mut self.read).into_iter().unzip();
         self.unconfirmed = replies;
         Ok(fed)

@@ -2,7 +2,9 @@ use std::sync::Arc;
 
 use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Ours, of_escalation};
-use dlq_core::{DeadLetter, Escalation, Fingerprint, Reason, RetryLane, SharedClock, StoreError};
+use dlq_core::{
+    Binding, DeadLetter, Escalation, Fingerprint, Reason, RetryLane, SharedClock, StoreError,
+};
 
 use crate::home::Home;
 use crate::names::{tail, token};
@@ -19,7 +21,7 @@ const OPERATION: &str = "write a retry record";
 /// own schedule where it has them, and only the sources of this consumer hear it. It keeps message, origin and identity
 /// of the delivery that failed; attempts and history travel in its headers.
 ///
-/// A record is one hop of one death: within the stream's duplicate window writing the hop again changes nothing. What a
+/// A record is one hop of one death, replay and payload: within the stream's duplicate window writing the hop again changes nothing. What a
 /// later writer knows of more attempts is then forgotten.
 #[derive(Clone, Debug)]
 pub struct NatsRetryLane {
@@ -82,7 +84,9 @@ impl RetryLane for NatsRetryLane {
         let death = delivery.death(consumer);
         let hop = delivery.escalations().saturating_add(1);
         let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
-        let place = format!("{}.{}.{hop}", death.letter, death.generation);
+        // A letter that was sent back twice, or edited in between, is another message each time.
+        let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));
+        let place = format!("{}.{}.{hop}.{replays}.{binding}", death.letter, death.generation);
         let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
         let mut subject = format!("{prefix}.{consumer}.{}", tail(message.subject()));
         let mut orders = Vec::new();

@@ -175,8 +175,7 @@ impl To<'_> {
         };
         let mut written = self.home.publish(subject, whole()?, payload.clone()).await;
         if written.as_ref().is_err_and(|e| e.kind() == PublishErrorKind::StreamNotFound) {
-            // Somebody has deleted it.
-            streams::ensure(&self.home.context, self.stream)
+            streams::anew(&self.home.context, self.stream)
                 .await
                 .map_err(|error| Failed::Other(error.for_store(self.operation)))?;
             written = self.home.publish(subject, whole()?, payload).await;

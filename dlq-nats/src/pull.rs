@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::{Client, Message, Request, Subscriber};
-use dlq_core::TransportError;
+use dlq_core::{TransportError, TransportErrorKind};
 use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cuts::Cuts;
+use crate::cuts::{self, Cuts};
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
 use crate::floor::Floor;
@@ -174,7 +174,7 @@ impl Puller {
                         None => {
                             self.subscriber = None;
                             let has_ended = has_ended(&self.client);
-                            return Err(ended(if has_ended { ENDED } else { "the connection was closed" }));
+                            return Err(if has_ended { closed() } else { ended("the connection was closed") });
                         }
                     }
                 }
@@ -189,7 +189,21 @@ impl Puller {
     /// Sees that there is somebody to ask, and a place where the answers go.
     async fn prepare(&mut self) -> Result<(), TransportError> {
         self.floor.note(&mut self.durable, &self.context);
-        self.cuts.told(&self.durable)?;
+        for (kept, held) in self.cuts.found() {
+            tracing::error!(
+                stream = self.durable.of.name(),
+                consumer = self.durable.name,
+                sequence = kept.sequence,
+                subject = kept.subject,
+                "a message has a header that the client cannot read, and breaks the connection each time that it is handed \
+                 out: it is given up; mend its producer"
+            );
+            let reply = cuts::reply(&self.durable, &kept).into();
+            self.ready.push_unreadable(kept, reply, self.durable.of.name(), held);
+        }
+        if self.connects > 0 {
+            self.cuts.again(&self.context, &self.durable);
+        }
         if let Some(overdue) = &mut self.overdue {
             overdue.note(&self.context, self.durable.lease)?;
         }
@@ -218,6 +232,9 @@ impl Puller {
             Some(Ok(Err(SetupError::Unavailable(..)))) if !self.doubtful => {}
             Some(Ok(Err(error))) => {
                 (self.doubtful, self.vain) = (true, Vain::default());
+                if has_ended(&self.client) {
+                    return Err(closed());
+                }
                 self.slow();
                 return Err(error.passing().for_transport("fetch"));
             }
@@ -226,7 +243,7 @@ impl Puller {
         if self.subscriber.is_none() {
             let subscribed = self.client.subscribe(self.ready.answers()).await;
             self.subscriber = Some(subscribed.map_err(|error| match has_ended(&self.client) {
-                true => ended(ENDED),
+                true => closed(),
                 false => unavailable("fetch", error),
             })?);
             self.asked = 0;
@@ -313,7 +330,8 @@ impl Puller {
         let prefetch = self.prefetch.min(self.durable.most);
         let wanted = prefetch.saturating_sub(self.asked + kept);
         let worth = (prefetch / 2).max(1);
-        if self.doubtful || wanted < worth || Instant::now() < self.not_before {
+        let waits = self.doubtful || wanted < worth || Instant::now() < self.not_before;
+        if waits || !self.cuts.is_clear(self.durable.lease) {
             return Ok(());
         }
         let request = serde_json::json!({
@@ -382,6 +400,11 @@ impl Puller {
         }
         self.ready.give_back(&self.client, self.durable.lease).await;
     }
+}
+
+/// Nothing brings the client back: its source ends, so that whoever supervises it starts it anew.
+fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "fetch").with_detail(ENDED)
 }
 
 fn ended(why: &str) -> TransportError {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::{Client, Message, Subject};
-use dlq_core::TransportError;
+use dlq_core::{Headers, TransportError};
 use tokio::time::Instant;
 
+use crate::cuts::Held;
 use crate::error::unavailable;
+use crate::leader::Kept;
 use crate::place::Place;
 use crate::settle::{PROGRESS, nak};
 
@@ -24,6 +26,16 @@ pub(crate) struct Fetched {
     /// No later than this its lease has begun.
     received: Instant,
     renewal: Option<Renewal>,
+    /// Of a message that no client can read, which was read otherwise.
+    pub(crate) unreadable: Option<Unreadable>,
+}
+
+/// What a client cannot read of a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Unreadable {
+    /// All headers.
+    pub(crate) headers: Headers,
+    pub(crate) held: Held,
 }
 
 /// The server was told that a lease is to begin anew, and has not confirmed it.
@@ -80,8 +92,27 @@ impl Ready {
     }
 
     pub(crate) fn push(&mut self, message: Message, reply: Subject, place: Place, at: Instant) {
-        let fetched = Fetched { message, reply, place, received: at, renewal: None };
+        let (renewal, unreadable) = (None, None);
+        let fetched = Fetched { message, reply, place, received: at, renewal, unreadable };
         self.fetched.push_back(fetched);
+    }
+
+    /// Takes up a message that no client can read, whose lease has just begun anew.
+    pub(crate) fn push_unreadable(&mut self, kept: Kept, reply: Subject, stream: &str, held: Held) {
+        let message = Message {
+            subject: kept.subject.as_str().into(),
+            reply: Some(reply.clone()),
+            length: kept.payload.len(),
+            headers: Some(kept.map()),
+            payload: kept.payload,
+            status: None,
+            description: None,
+        };
+        let (stream, published) = (stream.to_owned(), kept.time);
+        let place = Place { stream, delivered: 1, sequence: kept.sequence, published };
+        let unreadable = Some(Unreadable { headers: kept.headers, held });
+        let (received, renewal) = (Instant::now(), None);
+        self.fetched.push_back(Fetched { message, reply, place, received, renewal, unreadable });
     }
 
     pub(crate) fn clear(&mut self) {
@@ -167,7 +198,8 @@ impl Ready {
             return;
         }
         for fetched in self.fetched.drain(..) {
-            if fetched.received.elapsed() < lease {
+            // What no client can read would be handed out to one.
+            if fetched.received.elapsed() < lease && fetched.unreadable.is_none() {
                 // One that cannot be said comes again when its lease ends.
                 let _ = client.publish(fetched.reply, nak(Duration::ZERO)).await;
             }

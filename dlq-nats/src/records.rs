@@ -7,11 +7,13 @@ use std::time::Duration;
 use async_nats::Subject;
 use async_nats::jetstream::Context;
 use dlq_core::{
-    Addressee, Death, Delivery, Lane, StoreError, Timestamp, TransportError, TransportErrorKind,
+    Addressee, Cause, Death, Delivery, ErrorClass, Failure, Lane, StoreError, Timestamp,
+    TransportError, TransportErrorKind,
 };
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
+use crate::leader::{self, Which};
 use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::pull::Puller;
@@ -22,14 +24,22 @@ use crate::wire;
 
 /// How much before its time a record may come: less than clocks differ.
 const EARLY: Duration = Duration::from_millis(20);
+/// For how much longer than its time a record is given back, since the process that gets it next may have a clock that is
+/// behind: each time that it is handed out counts, and what is handed out often is a suspect.
+const SLACK: Duration = Duration::from_millis(100);
+/// The header of what the server's own schedule has handed out.
+const SCHEDULER: &str = "Nats-Scheduler";
 
-/// For how long a record is given back that cannot be read now, and one that can never be: until somebody sees it. Of
-/// those that come meanwhile the log tells.
+/// For how long a record is given back that cannot be read now. Of those that come meanwhile the log tells.
 const UNREADABLE: Duration = Duration::from_secs(10);
-const DAMAGED: Duration = Duration::from_secs(60);
+const TELLING: Duration = Duration::from_secs(60);
+
+const READING: &str = "read a retry record";
 
 /// A delivery, when it is due, and which messages of the retry stream are parts of it.
 type Record = (Delivery, Option<Timestamp>, Vec<u64>);
+/// `None` for a record that has gone.
+type Read = Result<Option<Record>, StoreError>;
 
 /// The retry records of one consumer, when they are due.
 ///
@@ -49,7 +59,7 @@ pub(crate) struct Records {
 /// The record in front, on its way from the messages that it stands in.
 struct Opening {
     reply: Subject,
-    record: BoxFuture<'static, Result<Record, StoreError>>,
+    record: BoxFuture<'static, Read>,
 }
 
 impl Records {
@@ -83,25 +93,30 @@ impl Records {
             let reply = opening.reply.clone();
             self.opening = None;
             let (after, damage) = match record {
-                Ok((delivery, due, aside)) => {
+                Ok(None) => {
+                    self.puller.pop();
+                    continue;
+                }
+                Ok(Some((delivery, due, aside))) => {
                     let now = self.reading.clock.now();
                     let early = due.map_or(Duration::ZERO, |due| due.since(now));
                     if early <= EARLY {
-                        self.puller.pop();
+                        let front = self.puller.pop().and_then(|fetched| fetched.unreadable);
+                        let held = front.map(|unreadable| unreadable.held);
                         let (server, lease) = (Arc::clone(&self.server), self.puller.lease());
                         let settle = NatsSettle::new(server, reply, aside).with_lease(lease);
+                        let settle = settle.with_held(held);
                         return Ok(Some((delivery, settle)));
                     }
-                    (early, None)
+                    (early + SLACK, None)
                 }
-                Err(error) if error.is_transient() => (UNREADABLE, Some(error)),
-                Err(error) => (DAMAGED, Some(error)),
+                Err(error) => (UNREADABLE, Some(error)),
             };
             // If this is not heard it comes again when its lease ends, and is looked at again.
             let _ = self.server.client.publish(reply, nak(after)).await;
             if let (Some(fetched), Some(error)) = (self.puller.pop(), damage) {
                 let error = unreadable(&fetched, &error);
-                if self.told.is_none_or(|told| told.elapsed() >= DAMAGED) {
+                if self.told.is_none_or(|told| told.elapsed() >= TELLING) {
                     self.told = Some(Instant::now());
                     return Err(error);
                 }
@@ -138,32 +153,51 @@ impl fmt::Debug for Opening {
     }
 }
 
-/// One that can never be read nobody could handle, or write its letter: somebody has to see what can be done.
 fn unreadable(fetched: &Fetched, error: &StoreError) -> TransportError {
-    const READING: &str = "read a retry record";
     let (subject, Place { stream, sequence, .. }) = (&fetched.message.subject, &fetched.place);
-    if error.is_transient() {
-        let text = format!("record {sequence} of stream `{stream}`, on `{subject}`: {error}");
-        return TransportError::new(TransportErrorKind::Unavailable, READING).with_detail(text);
-    }
-    let text = format!(
-        "record {sequence} of stream `{stream}`, on `{subject}`, can never be read whole ({error}): its message is lost unless \
-         its producer has it; see what its headers tell, then remove it (`nats stream rmm {stream} {sequence}`)"
-    );
-    TransportError::new(TransportErrorKind::Corrupt, READING).with_detail(text)
+    let text = format!("record {sequence} of stream `{stream}`, on `{subject}`: {error}");
+    TransportError::new(TransportErrorKind::Unavailable, READING).with_detail(text)
 }
 
-async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Record, StoreError> {
+/// A record that can never be read whole, since its parts have gone or its header is forged. Nobody can handle it, and to
+/// keep it would help nobody: its letter says what is known.
+fn damaged(reading: &Reading, fetched: Fetched, error: &StoreError) -> Delivery {
+    let Place { stream, sequence, .. } = &fetched.place;
+    let text = format!(
+        "record {sequence} of stream `{stream}` can never be read whole ({error}): its message is lost unless its producer \
+         has it"
+    );
+    let failure =
+        Failure::new(ErrorClass::Permanent, Cause::Malformed, "damaged retry record", &text);
+    reading.main(fetched).with_refusal(failure)
+}
+
+async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
+    if fetched.unreadable.is_some() {
+        return Ok(Some((reading.main(fetched), None, Vec::new())));
+    }
     let headers = fetched.message.headers.clone().unwrap_or_default();
     let payload = fetched.message.payload.clone();
-    let read = receive(&context, &fetched.place.stream, &headers, payload).await?;
+    let read = match receive(&context, &fetched.place.stream, &headers, payload).await {
+        Err(error) if !error.is_transient() => {
+            // Whoever has settled it in the meantime has removed its parts, and the record before them.
+            let (stream, at) = (&fetched.place.stream, Which::At(fetched.place.sequence));
+            if leader::get(&context, READING, stream, at).await?.is_none() {
+                return Ok(None);
+            }
+            return Ok(Some((damaged(&reading, fetched, &error), None, Vec::new())));
+        }
+        read => read?,
+    };
     let Some(Whole { read, aside }) = read else {
         tracing::error!(
             subject = %fetched.message.subject,
             "something else than a retry record is in the retry stream; it is handled as a message"
         );
-        return Ok((reading.main(fetched), None, Vec::new()));
+        return Ok(Some((reading.main(fetched), None, Vec::new())));
     };
+    // That it is due is for the server to say where it has kept the record until then.
+    let is_fired = headers.get(SCHEDULER).is_some();
     let wire::Unpacked { message, decoded, rest } = read;
     let (origin, death) = if rest.death.generation > Death::MAX_GENERATION {
         tracing::warn!(
@@ -189,5 +223,5 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Result<Re
     if let Some(death) = death {
         delivery = delivery.with_death(death);
     }
-    Ok((delivery, decoded.due, aside))
+    Ok(Some((delivery, decoded.due.filter(|_| !is_fired), aside)))
 }

@@ -9,6 +9,7 @@ use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep};
 
 use crate::acks::Acks;
+use crate::cuts::Held;
 use crate::error::unavailable;
 
 /// How long one word to the server may take.
@@ -53,17 +54,24 @@ pub struct NatsSettle {
     ends: Instant,
     /// Under which sequences parts of the message stand in the retry stream, which go with it.
     aside: Vec<u64>,
+    /// Of a message that no client can read.
+    held: Option<Held>,
 }
 
 impl NatsSettle {
     pub(crate) fn new(server: Arc<Server>, reply: Subject, aside: Vec<u64>) -> Self {
         let lease = server.lease;
-        Self { server, reply, lease, ends: Instant::now() + lease, aside }
+        Self { server, reply, lease, ends: Instant::now() + lease, aside, held: None }
     }
 
     /// With the lease that the consumer has.
     pub(crate) fn with_lease(self, lease: Duration) -> Self {
         Self { lease, ends: Instant::now() + lease, ..self }
+    }
+
+    /// Of a message that no client can read: given back, it would be handed out to one.
+    pub(crate) fn with_held(self, held: Option<Held>) -> Self {
+        Self { held, ..self }
     }
 
     async fn say(
@@ -136,6 +144,10 @@ pub(crate) const PROGRESS: Bytes = Bytes::from_static(b"+WPI");
 impl Settle for NatsSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         match disposition {
+            // It stays here until its lease ends, and is found again before that.
+            Disposition::Deferred { .. } if self.held.is_some() => {
+                self.say("keep a message", PROGRESS, WORD).await
+            }
             Disposition::Deferred { after } => {
                 self.say("give a message back", nak(after), WORD).await
             }
@@ -144,6 +156,9 @@ impl Settle for NatsSettle {
             | Disposition::Dead(_)
             | Disposition::Escalated { .. } => {
                 self.acknowledge().await?;
+                if let Some(held) = &self.held {
+                    held.settled();
+                }
                 self.remove_aside().await;
                 Ok(())
             }

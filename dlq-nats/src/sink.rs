@@ -38,8 +38,8 @@ pub(crate) const WRITE: &str = "write a dead letter";
 /// [`put`](Sink::put) returns once the server has confirmed every letter. When it does not, nothing may be
 /// acknowledged; the letters can be put again. A stream of another JetStream domain, as that of a leaf node, may keep the
 /// same subjects: its word does not count. [`put_each`](Sink::put_each) says of which it has. A letter that is too large, or
-/// whose subject is full where the stream discards what is new by subject, is refused; others are not concerned. A stream that was deleted
-/// is created again.
+/// whose subject is full where the stream discards what is new by subject, is refused; others are not concerned. A stream
+/// that was deleted is created again, and the log says at level `ERROR` that what it kept is lost.
 #[derive(Clone, Debug)]
 pub struct NatsSink {
     home: Home,

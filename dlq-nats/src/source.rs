@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::protocol::Claimed;
 use dlq_core::{
-    Addressee, BindingKey, Capabilities, Death, Delivery, Headers, Message, Ordering, Origin,
-    Position, Recipients, SharedClock, Source, Timestamp, TransportError,
+    Addressee, BindingKey, Capabilities, Cause, Death, Delivery, ErrorClass, Failure, Headers,
+    Message, Ordering, Origin, Position, Recipients, SharedClock, Source, Timestamp,
+    TransportError,
 };
 
 use crate::place::Place;
@@ -41,8 +42,8 @@ pub(crate) struct Reading {
 /// again, and none is skipped. Of a work queue it reads what is left. Its settings are looked at in trouble, and when a
 /// message has come again: another `ack_wait` that an operator has set counts from there on, and a consumer that would
 /// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
-/// While there are retry records that cannot be read it fails once a minute, with `Corrupt` where they never can be: they
-/// keep nobody from the rest.
+/// While there are retry records that cannot be read it fails once a minute: they keep nobody from the rest. One that never
+/// can be, since parts of it have gone or a header names some that never were, is [refused](Delivery::with_refusal).
 ///
 /// A server that has no room when a record is due does not try it again. Once in a lease some of the records that wait
 /// are looked at, in turn, and those that were due a minute ago are written anew, so that they come, each once. `next`
@@ -53,13 +54,13 @@ pub(crate) struct Reading {
 /// They come in the order of their names, since the client does not keep the order on the wire. `Nats-Msg-Id` is the id
 /// of the message.
 ///
-/// What the client cannot read this source never sees: at bytes that are not UTF-8, a line without a colon or a name with a
-/// space the client gives its connection up, and at a carriage return within a value its task breaks down, after which
-/// nothing but another process helps (with `panic = "abort"` this one dies). Servers keep such a message and hand it out
-/// again when its lease has ended, so that it never runs and has no letter. It is looked for when the connection was lost
-/// twice in an hour while messages were on their way, and where a process begins with messages that were handed out before;
-/// then [`next`](Source::next) fails with `Corrupt` and names it. To be looked for it takes the right to
-/// `$JS.API.STREAM.MSG.GET` of the stream.
+/// Servers keep whatever a producer writes, and the client cannot read all of it. At bytes that are not UTF-8, a line
+/// without a colon or a name with a space it gives its connection up. At a carriage return within a value its task breaks
+/// down: [`next`](Source::next) then fails with `Closed`, the consumer ends, and whoever supervises it starts it anew with
+/// another client (with `panic = "abort"` the process dies). Such a message is looked for among those that are out, before a
+/// process asks for its first message and while it runs. It is yielded as it stands in the stream, all bytes of its headers
+/// included, and [refused](Delivery::with_refusal): no handler runs, and its letter has the cause `malformed`. To be looked
+/// for it takes the right to `$JS.API.STREAM.MSG.GET` of the stream; without it, such a message ends one process per lease.
 #[derive(Debug)]
 pub struct NatsSource {
     server: Arc<Server>,
@@ -114,7 +115,9 @@ impl Source for NatsSource {
             let Some(main) = main else { return pending().await };
             let Some(fetched) = main.next().await? else { return Ok(None) };
             let (server, reply) = (Arc::clone(server), fetched.reply.clone());
+            let held = fetched.unreadable.as_ref().map(|unreadable| unreadable.held.clone());
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(main.lease());
+            let settle = settle.with_held(held);
             Ok(Some((reading.main(fetched), settle)))
         };
         let record = async {
@@ -157,9 +160,16 @@ impl Source for NatsSource {
 impl Reading {
     /// A message of the user's stream.
     pub(crate) fn main(&self, fetched: Fetched) -> Delivery {
-        let Fetched { message, place, .. } = fetched;
-        let headers = message.headers.unwrap_or_default();
-        self.message(&message.subject, wire::read(&headers), message.payload, place)
+        let Fetched { message, place, unreadable, .. } = fetched;
+        let Some(unreadable) = unreadable else {
+            let headers = message.headers.unwrap_or_default();
+            return self.message(&message.subject, wire::read(&headers), message.payload, place);
+        };
+        let text = wire::unreadable(&unreadable.headers);
+        let failure =
+            Failure::new(ErrorClass::Permanent, Cause::Malformed, "unreadable header", &text);
+        let read = self.message(&message.subject, unreadable.headers, message.payload, place);
+        read.with_refusal(failure)
     }
 
     /// Where a message stands.

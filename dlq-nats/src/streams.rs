@@ -298,6 +298,17 @@ pub(crate) async fn ensure(context: &Context, wanted: &Config) -> Result<Info, S
     }
 }
 
+/// The same of a stream that was there before: where somebody has deleted it, it is said aloud that what it kept is lost.
+pub(crate) async fn anew(context: &Context, wanted: &Config) -> Result<Info, SetupError> {
+    if find(context, &wanted.name).await?.is_none() {
+        tracing::error!(
+            stream = wanted.name,
+            "the stream was deleted, and with it all that it kept: it is created again, empty"
+        );
+    }
+    ensure(context, wanted).await
+}
+
 /// The longest window that a server takes: none is longer than messages are kept, and an age of zero keeps them for ever.
 fn within(window: Duration, max_age: Duration) -> Duration {
     if max_age.is_zero() { window } else { window.min(max_age) }
@@ -388,7 +399,8 @@ pub(crate) fn settings(found: &Config, wanted: &Config) -> Differences {
     wrong.see("subjects", sorted(&found.subjects), sorted(&wanted.subjects));
     wrong.see("retention", word(&found.retention), word(&wanted.retention));
     wrong.see("storage", word(&found.storage), word(&wanted.storage));
-    wrong.see("max_age", word(&found.max_age), word(&wanted.max_age));
+    let age = |age: Duration| if age.is_zero() { "none".to_owned() } else { duration::format(age) };
+    wrong.see("max_age", age(found.max_age), age(wanted.max_age));
     wrong.see("num_replicas", word(&found.num_replicas), word(&wanted.num_replicas));
     wrong.see("duplicate_window", word(&found.duplicate_window), word(&wanted.duplicate_window));
     wrong

@@ -189,6 +189,17 @@ pub(crate) fn is_readable(headers: &Headers) -> bool {
     headers.iter().all(|header| held(header).is_some())
 }
 
+/// Which of these headers the client cannot have, in words.
+pub(crate) fn unreadable(headers: &Headers) -> String {
+    let names = headers.iter().filter(|header| held(header).is_none());
+    let names: Vec<String> = names.map(|one| format!("`{}`", one.name.escape_ascii())).collect();
+    format!(
+        "the client cannot read header {}: a name has white space or bytes that are not ASCII, a value has a line break or \
+         bytes that are not UTF-8, or a line has no colon; mend the producer",
+        names.join(", ")
+    )
+}
+
 fn held(header: &Header) -> Option<(HeaderName, HeaderValue)> {
     let name = std::str::from_utf8(&header.name).ok()?.parse().ok()?;
     let value = std::str::from_utf8(header.value.as_deref()?).ok()?.parse().ok()?;

@@ -36,6 +36,28 @@ pub(crate) fn changes(command: &Command) -> bool {
     )
 }
 
+/// From how many messages and bytes on it is said what it costs to read all of them.
+const MANY: u64 = 100_000;
+const MUCH: u64 = 64 * 1024 * 1024;
+
+/// Says what it costs to read all that a broker has, where that is much, and what to type instead.
+pub(crate) fn say_cost(shown: &str, messages: u64, bytes: Option<u64>) {
+    if let Some(cost) = cost(shown, messages, bytes) {
+        say!("{cost}");
+    }
+}
+
+fn cost(shown: &str, messages: u64, bytes: Option<u64>) -> Option<String> {
+    if messages < MANY && bytes.is_none_or(|bytes| bytes < MUCH) {
+        return None;
+    }
+    let size = bytes.map_or_else(String::new, |bytes| format!(", {} MiB", bytes / 1024 / 1024));
+    Some(format!(
+        "all {messages} messages of {shown} are read for this{size}; with --since 1h only what was written since, and \
+         `dlq ingest --from {shown} --into sqlite://dlq.db` keeps letters where they need not be read again"
+    ))
+}
+
 /// The verbs that only look.
 pub(crate) async fn look(
     letters: BoxLetters,
@@ -47,4 +69,21 @@ pub(crate) async fn look(
     let exit = commands::look(&mut context, command).await?;
     context.out.flush()?;
     Ok(exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_much_is_said_with_what_to_type_instead() {
+        assert_eq!(cost("nats://h/DLQ", MANY - 1, Some(MUCH - 1)), None);
+        assert_eq!(cost("kafka://h/orders.dlq", MANY - 1, None), None);
+        let said = cost("kafka://h/orders.dlq", MANY, None).unwrap();
+        assert!(said.contains("all 100000 messages") && !said.contains("MiB"), "{said}");
+        let said = cost("nats://h/DLQ", 1, Some(MUCH)).unwrap();
+        for part in ["64 MiB", "--since 1h", "dlq ingest --from nats://h/DLQ --into"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 use std::process::ExitCode;
 
-use dlq_kafka::DlqTopic;
+use dlq_core::StoreErrorKind;
 use dlq_kafka::admin::{ConsumerPlan, Deployment};
+use dlq_kafka::{DlqTopic, Ladder, find_topic};
 
 use super::{Broker, ladder};
 use crate::broker;
@@ -18,21 +19,47 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let deployment = match &args.deployment {
         Some(file) => broker::read_deployment(file)?,
-        None => given(at, args)?,
+        None => {
+            at.reach().await?;
+            given(at, args).await?
+        }
     };
     at.reach().await?;
     let findings = deployment.check(&at.brokers).await.map_err(|error| at.failed(error))?;
     commands::show_findings(out, &at.shown, &findings)
 }
 
+/// The topic of dead letters that a consumer of ours has for this one.
+fn ours(topic: &str) -> String {
+    format!("{topic}.dlq")
+}
+
+/// Whether there is any of the retry topics that this consumer would have. One whose dead letters another system writes,
+/// as Spring does, has none of them, and nobody would read them.
+async fn has_some(at: &Broker, ladder: &Ladder, of: &ConsumerPlan) -> Result<bool, CliError> {
+    let stages = ladder.stages(&of.topic, &of.group);
+    for stage in stages.map_err(|error| CliError::refused(error.to_string()))? {
+        match find_topic(&at.brokers, &stage.topic).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {}
+            Err(error) => return Err(at.failed(error)),
+            Ok(_) => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
 /// What the arguments say: without consumers, the one whose topic gave the dead letters their name.
-fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
+async fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
     deployment.letters = DlqTopic::new().with_name(&*at.topic);
     let ladder = ladder(&args.ladder);
+    let is_default = ladder == Ladder::new();
     for one in args.consumer {
         let mut plan = ConsumerPlan::new(one.of, one.consumer);
-        plan.ladder = Some(ladder.clone());
+        plan.ladder = Some(ladder.clone()).filter(|_| !is_default || at.topic == ours(&plan.topic));
+        if plan.ladder.is_none() && has_some(at, &ladder, &plan).await? {
+            plan.ladder = Some(ladder.clone());
+        }
         deployment.consumers.push(plan);
     }
     if deployment.consumers.is_empty() {

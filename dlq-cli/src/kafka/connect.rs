@@ -1,13 +1,15 @@
 //! A cluster and a topic of dead letters there.
 
-use dlq_core::{StoreError, StoreErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dlq_core::{StoreError, StoreErrorKind, Timestamp};
 use dlq_kafka::{
     Brokers, IngestMark, KafkaLetters, ScanRange, find_topic, ingest_mark, ingest_marks,
 };
 
 use super::settings::brokers;
 use super::url::KafkaUrl;
-use crate::broker::Mark;
+use crate::broker::{self, Mark};
 use crate::cli::BrokerArgs;
 use crate::error::CliError;
 use crate::filter::{AtKafkaArgs, Attribute};
@@ -31,6 +33,25 @@ impl Broker {
 
     /// The letters that are meant.
     pub(super) fn letters(&self, at_kafka: &AtKafkaArgs) -> KafkaLetters {
+        self.read(at_kafka, None, false)
+    }
+
+    /// The same for verbs that only look, where those since some time are all that is read; what a reading of all costs is
+    /// said before.
+    pub(super) fn looked_at(
+        &self,
+        at_kafka: &AtKafkaArgs,
+        since: Option<Timestamp>,
+    ) -> KafkaLetters {
+        self.read(at_kafka, since, since.is_none())
+    }
+
+    fn read(
+        &self,
+        at_kafka: &AtKafkaArgs,
+        since: Option<Timestamp>,
+        says_cost: bool,
+    ) -> KafkaLetters {
         let AtKafkaArgs { partition, offsets, key, header } = at_kafka;
         let mut range = ScanRange::new();
         for partition in partition {
@@ -45,9 +66,16 @@ impl Broker {
         for Attribute(name, value) in header {
             range = range.with_header(name.clone(), value.clone());
         }
+        if let Some(since) = since {
+            range = range.with_since(since);
+        }
         let bar = Progress::of(0, "records read");
+        let (shown, is_said) = (self.shown.clone(), AtomicBool::new(!says_cost));
         KafkaLetters::new(&self.brokers, &*self.topic).with_range(range).with_progress(
             move |progress| {
+                if !is_said.swap(true, Ordering::Relaxed) {
+                    broker::say_cost(&shown, progress.total, None);
+                }
                 bar.set_total(progress.total);
                 bar.set(progress.read);
                 if progress.read >= progress.total {

@@ -30,6 +30,7 @@ pub(crate) async fn run(
     broker::refuse_held(&mut command)?;
     let at_kafka = command.filter().map(|filter| std::mem::take(&mut filter.at_kafka));
     let at_kafka = at_kafka.unwrap_or_default();
+    let since = command.filter().and_then(|filter| filter.since());
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
@@ -47,7 +48,7 @@ pub(crate) async fn run(
         }
         command => {
             at.find().await?;
-            let letters = BoxLetters::new(at.letters(&at_kafka));
+            let letters = BoxLetters::new(at.looked_at(&at_kafka, since));
             return broker::look(letters, out, &at.shown, command).await;
         }
     };

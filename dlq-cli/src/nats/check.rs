@@ -1,4 +1,5 @@
 use std::process::ExitCode;
+use std::time::Duration;
 
 use dlq_nats::admin::{ConsumerPlan, Deployment, StreamPlan};
 use dlq_nats::{DlqStream, RetryStream};
@@ -10,6 +11,9 @@ use crate::cli::CheckAtBrokerArgs;
 use crate::commands;
 use crate::error::CliError;
 use crate::output::Output;
+
+/// For how long [`DlqStream`] keeps letters unless told otherwise.
+const DEFAULT_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Says what is set wrongly: exit code 3 when something is, other than what is merely worth knowing.
 pub(super) async fn run(
@@ -36,12 +40,17 @@ pub(super) async fn run(
     commands::show_findings(out, &at.shown, &findings)
 }
 
-/// What the arguments say; the stream of dead letters is taken as it is.
+/// What the arguments say. The stream of dead letters is taken as it is, but letters are to be kept for as long as they are
+/// where nobody says otherwise: what a stream removes earlier is lost before somebody looks.
 async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
     let letters = async {
         Ok(match broker.config(&broker.stream).await? {
-            Some(_) => broker.letters().await?,
+            Some(found) => {
+                let (letters, wanted) = (broker.letters().await?, DEFAULT_AGE);
+                let is_brief = !found.max_age.is_zero() && found.max_age < wanted;
+                if is_brief { letters.with_max_age(wanted) } else { letters }
+            }
             None => DlqStream::new().with_name(&broker.stream),
         })
     };

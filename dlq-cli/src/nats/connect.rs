@@ -228,6 +228,15 @@ impl Broker {
         })
     }
 
+    /// How many messages and bytes the stream of dead letters has.
+    pub(super) async fn extent(&self) -> Result<(u64, u64), CliError> {
+        let stream = self.context.get_stream(&self.stream).await;
+        let stream = stream
+            .map_err(|error| CliError::failed(format!("{}: {}", self.shown, chain(&error))))?;
+        let state = &stream.cached_info().state;
+        Ok((state.messages, state.bytes))
+    }
+
     /// Which streams there are.
     async fn others(&self) -> String {
         let names: Result<Vec<String>, _> =

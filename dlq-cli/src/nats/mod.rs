@@ -28,6 +28,7 @@ pub(crate) async fn run(
     mut command: Command,
 ) -> Result<ExitCode, CliError> {
     broker::refuse_held(&mut command)?;
+    let since = command.filter().and_then(|filter| filter.since());
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
@@ -40,8 +41,15 @@ pub(crate) async fn run(
                     let marks = at.marks(&stream).await?;
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
-                let letters = BoxLetters::new(NatsLetters::new(&at.context, stream));
-                broker::look(letters, out, &at.shown, command).await
+                let mut letters = NatsLetters::new(&at.context, stream);
+                match since {
+                    Some(since) => letters = letters.with_since(since),
+                    None => {
+                        let (messages, bytes) = at.extent().await?;
+                        broker::say_cost(&at.shown, messages, Some(bytes));
+                    }
+                }
+                broker::look(BoxLetters::new(letters), out, &at.shown, command).await
             };
             return at.permitted(looking).await;
         }

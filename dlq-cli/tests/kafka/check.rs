@@ -25,6 +25,23 @@ async fn what_is_set_wrongly_is_found() {
     assert_eq!(ran.code, 2, "{}", ran.err);
     assert!(ran.err.contains("--consumer TOPIC/GROUP"), "{}", ran.err);
 
+    // The dead letters of another system: nobody reads retry topics of ours, unless there are some.
+    bench.create("checked-dlt", 1).await;
+    let springs = format!("kafka://{}/checked-dlt", bench.host);
+    let args = ["check", "--from", &springs, "--consumer", "checked/spring", "-o", "json"];
+    let missing = |ran: &crate::common::Ran| -> Vec<String> {
+        let findings = ran.json()["findings"].as_array().unwrap().clone();
+        let missing = findings.iter().filter(|finding| finding["found"] == "missing");
+        missing.map(|finding| finding["subject"].as_str().unwrap().to_owned()).collect()
+    };
+    let ran = bench.run(&args);
+    assert!(missing(&ran).is_empty(), "{}{}", ran.out, ran.err);
+    let ran = bench.run(&[&args[..], &["--ladder", "10s"]].concat());
+    assert_eq!(missing(&ran).len(), 1, "it was asked for: {}{}", ran.out, ran.err);
+    bench.create("checked.spring.retry.5m", 1).await;
+    let ran = bench.run(&args);
+    assert_eq!(missing(&ran).len(), 2, "{}{}", ran.out, ran.err);
+
     let file = bench.file("deployment.json");
     let deployment = r#"{ "consumers": [{ "topic": "checked", "group": "billing" }] }"#;
     std::fs::write(&file, deployment).unwrap();

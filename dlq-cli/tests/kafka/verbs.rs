@@ -1,8 +1,10 @@
 //! The verbs that look, for people and for programs.
 
-use dlq_core::DeadLetter;
+use std::time::Duration;
+
+use dlq_core::{Clock as _, DeadLetter, SystemClock};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
-use dlq_testkit::fixtures::letter;
+use dlq_testkit::fixtures::{died_again, letter};
 
 use crate::fixture::Bench;
 
@@ -91,6 +93,18 @@ async fn letters_are_told_by_place_key_and_header() {
     let refused = bench.run(&["count", "--from", &into, "--key", "k-4"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
     assert!(refused.err.contains("are of a topic of Kafka"), "{}", refused.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn since_is_sought() {
+    let Some(bench) = Bench::with("since", Vec::new()).await else { return };
+    let before = SystemClock.now().before(Duration::from_secs(2 * 60 * 60)).as_millis();
+    bench.put_at(Some(before), letters(2)).await;
+    // Of one of them the later death alone is read.
+    bench.put(vec![died_again(&letters(1)[0])]).await;
+    assert_eq!(bench.run(&["count"]).ok().out, "2\n");
+    assert_eq!(bench.run(&["count", "--since", "1h"]).ok().out, "1\n");
+    assert_eq!(bench.run(&["count", "--until", "1h"]).ok().out, "2\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

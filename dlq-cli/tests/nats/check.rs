@@ -18,6 +18,18 @@ async fn what_is_set_wrongly_is_found_and_the_rest_is_fine() {
         ..stream::Config::default()
     };
     let stream = bench.context.create_stream(config).await.unwrap();
+    // It keeps letters for an hour, whoever is asked about.
+    for args in [&["check"][..], &["check", "--stream", "CHECKED"]] {
+        let ran = bench.run(args);
+        assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+        for expected in ["error: ", "stream `DLQ_check`", "max_age is 1h", "30d"] {
+            assert!(ran.out.contains(expected), "{expected} is not in {}", ran.out);
+        }
+    }
+    let mut letters = bench.context.get_stream(&bench.name).await.unwrap();
+    let mut kept = letters.info().await.unwrap().config.clone();
+    kept.max_age = Duration::from_secs(30 * 24 * 60 * 60);
+    bench.context.update_stream(kept).await.unwrap();
     let fine = bench.run(&["check", "--stream", "CHECKED"]);
     assert_eq!(fine.code, 0, "{}{}", fine.out, fine.err);
     assert!(
@@ -46,7 +58,7 @@ async fn what_is_set_wrongly_is_found_and_the_rest_is_fine() {
     assert_eq!(deliveries.unwrap()["found"], "3", "{findings:?}");
 
     let file = bench.file("deployment.json");
-    let letters = serde_json::json!({ "name": bench.name, "prefix": "dlq-check", "max_age": "1h" });
+    let letters = serde_json::json!({ "name": bench.name, "prefix": "dlq-check" });
     let deployment = serde_json::json!({
         "letters": letters, "consumers": [{ "stream": "CHECKED", "name": "billing" }],
     });

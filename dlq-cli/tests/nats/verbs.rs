@@ -184,3 +184,27 @@ async fn a_large_export() {
         println!("{letters} letters: {} takes {:.2} s", args[0], began.elapsed().as_secs_f64());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_costly_read_says_what_to_type_instead_and_since_is_sought() {
+    let Some(bench) = Bench::with("costly", Vec::new()).await else { return };
+    // More than 64 MiB.
+    for _ in 0..70 {
+        let large = vec![b'x'; 1_000_000].into();
+        let sent = bench.context.publish("dlq-costly.orders", large).await.unwrap();
+        sent.await.unwrap();
+    }
+    bench.put(vec![letter(1)]).await;
+    let ran = bench.run(&["count"]).ok();
+    assert_eq!(ran.out, "1\n");
+    for part in ["all 71 messages", "MiB", "--since 1h", "dlq ingest --from nats://", "passed over"]
+    {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    let stream = bench.context.get_stream(&bench.name).await.unwrap();
+    let since = stream.get_raw_message(71).await.unwrap().time.unix_timestamp_nanos();
+    let since = Timestamp::from_nanos(since.try_into().unwrap()).to_string();
+    let ran = bench.run(&["list", "--since", &since, "-o", "json"]).ok();
+    assert_eq!(ran.json()["letters"].as_array().unwrap().len(), 1);
+    assert_eq!(ran.err, "", "nothing else is read");
+}

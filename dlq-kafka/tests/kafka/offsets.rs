@@ -39,8 +39,9 @@ fn committed_of(place: &Place, partition: i32) -> Option<(i64, String)> {
         let element = &found.elements()[0];
         match element.offset() {
             Offset::Offset(offset) => {
-                let is_said =
-                    |part: &&str| !["by=", "topic=", "handed="].iter().any(|of| part.starts_with(of));
+                let is_said = |part: &&str| {
+                    !["by=", "topic=", "handed="].iter().any(|of| part.starts_with(of))
+                };
                 let parts = element.metadata().split(';').filter(is_said);
                 Some((offset, parts.collect::<Vec<_>>().join(";")))
             }

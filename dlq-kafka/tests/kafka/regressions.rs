@@ -424,7 +424,8 @@ async fn g9_a_consumer_that_cannot_join_its_group_says_why_for_as_long_as_that_i
     place.publish([1]).await;
     // Half an hour is the most that brokers take unless told otherwise.
     let (session, poll) = ("3600000", "3700000");
-    place.brokers = place.brokers.with("session.timeout.ms", session).with("max.poll.interval.ms", poll);
+    place.brokers =
+        place.brokers.with("session.timeout.ms", session).with("max.poll.interval.ms", poll);
     let mut source = place.billing().without_retries().source().await.unwrap();
     // A consumer takes its source for well again half a minute after it was told last.
     for _ in 0..3 {

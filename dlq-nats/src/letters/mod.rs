@@ -14,13 +14,14 @@ mod stored;
 use std::sync::Arc;
 
 use async_nats::jetstream::Context;
-use dlq_core::BindingKey;
+use dlq_core::{BindingKey, Timestamp};
 use tokio::sync::Mutex;
 
 pub use extent::{Extent, Progress};
 pub use reading::LetterScan;
 pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
 pub use send::NatsTarget;
+pub(crate) use stored::Passed;
 pub use stored::StoredLetter;
 
 pub(crate) use sent::SentBack;
@@ -52,6 +53,7 @@ pub struct NatsLetters {
     ledger: String,
     key: Option<BindingKey>,
     key_header: Option<String>,
+    since: Option<Timestamp>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
 
@@ -61,8 +63,8 @@ impl NatsLetters {
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
         let ledger = ledger_of(&stream);
-        let (key, key_header, kept) = (None, None, Arc::default());
-        Self { context, api, stream, ledger, key, key_header, kept }
+        let (key, key_header, since, kept) = (None, None, None, Arc::default());
+        Self { context, api, stream, ledger, key, key_header, since, kept }
     }
 
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
@@ -86,6 +88,17 @@ impl NatsLetters {
     #[must_use]
     pub fn with_key_header(mut self, name: impl Into<String>) -> Self {
         self.key_header = Some(name.into());
+        self
+    }
+}
+
+impl NatsLetters {
+    /// Reads only what was written at this time or later, for which the server seeks: what is before it costs nothing. A
+    /// letter that died before it and again since is then known by its later death alone. Defaults to everything.
+    #[must_use]
+    pub fn with_since(mut self, since: Timestamp) -> Self {
+        self.since = Some(since);
+        self.kept = Arc::default();
         self
     }
 }

@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use super::ledger::Marks;
 use super::scan::{Scan, Scanned};
 use super::snapshot::{Row, Seen, Snapshot};
-use super::stored::{NONE, payload, unless_damaged};
+use super::stored::{NONE, Passed, payload};
 use super::{NatsLetters, StoredLetter, ledger};
 use crate::buckets;
 use crate::place::Place;
@@ -117,8 +117,9 @@ impl NatsLetters {
         let first = rows.first().map_or(0, |row| row.place);
         let last = rows.last().map_or(0, |row| row.place);
         let scan = self.messages(first, Some(last), false);
-        let begin = (self.context.clone(), scan, rows.into_iter().peekable());
-        let read = stream::try_unfold(begin, |(context, mut scan, mut rows)| async {
+        let rows = rows.into_iter().peekable();
+        let begin = (self.context.clone(), scan, rows, Passed::default());
+        let read = stream::try_unfold(begin, |(context, mut scan, mut rows, mut passed)| async {
             while rows.peek().is_some() {
                 let Some((message, place)) = scan.try_next().await? else { break };
                 while rows.next_if(|row| row.place < place.sequence).is_some() {}
@@ -128,9 +129,10 @@ impl NatsLetters {
                 let (headers, inline) = (message.headers.as_ref(), message.payload.clone());
                 let headers = headers.unwrap_or(&NONE);
                 let payload = payload(&context, &place.stream, headers, inline).await;
-                let payload = unless_damaged(payload, place.sequence)?;
+                let payload = passed.unless_damaged(payload, place.sequence)?;
                 if let Some(letter) = payload.and_then(|payload| row.with_payload(payload)) {
-                    return Ok(Some(((row.place, Cow::Owned(letter)), (context, scan, rows))));
+                    let next = (context, scan, rows, passed);
+                    return Ok(Some(((row.place, Cow::Owned(letter)), next)));
                 }
             }
             Ok(None)
@@ -164,15 +166,21 @@ impl NatsLetters {
 
     fn scan_of(&self, sequence: u64, follow: bool) -> LetterScan {
         let messages = self.messages(sequence, None, follow);
-        LetterScan { letters: self.clone(), messages, next: None }
+        let passed = Passed::default();
+        LetterScan { letters: self.clone(), messages, next: None, passed, follow }
     }
 
     fn messages(&self, sequence: u64, to: Option<u64>, follow: bool) -> Scanned {
+        let start_sequence = sequence.max(1);
+        self.messages_from(DeliverPolicy::ByStartSequence { start_sequence }, to, follow)
+    }
+
+    fn messages_from(&self, from: DeliverPolicy, to: Option<u64>, follow: bool) -> Scanned {
         let scan = Scan {
             operation: READING,
             stream: self.stream.name.clone(),
             subject: format!("{}.>", self.stream.prefix),
-            from: DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) },
+            from,
             headers_only: false,
             to,
             follow,
@@ -190,7 +198,13 @@ impl NatsLetters {
         message: &async_nats::jetstream::Message,
     ) -> Result<Option<StoredLetter>, StoreError> {
         match message.reply.as_ref().and_then(|reply| Place::read(reply)) {
-            Some(place) => StoredLetter::read(&self.context, message, &place).await,
+            Some(place) => {
+                let read = StoredLetter::read(&self.context, message, &place).await?;
+                if read.is_none() {
+                    Passed::default().foreign(place.sequence);
+                }
+                Ok(read)
+            }
             None => Ok(None),
         }
     }
@@ -235,7 +249,11 @@ impl NatsLetters {
 
     async fn collapsed(&self, info: &Info) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::new(Seen::of(info));
-        let scan = self.scan_of(1, false);
+        let mut scan = self.scan_of(1, false);
+        if let Some(start_time) = self.since.and_then(buckets::date_time) {
+            let from = DeliverPolicy::ByStartTime { start_time };
+            scan.messages = self.messages_from(from, None, false);
+        }
         self.read_on(scan, &mut snapshot).await?;
         Ok(snapshot)
     }
@@ -301,6 +319,8 @@ pub struct LetterScan {
     messages: Scanned,
     /// A message that was taken and whose parts are not read yet.
     next: Option<(async_nats::jetstream::Message, Place)>,
+    passed: Passed,
+    follow: bool,
 }
 
 impl LetterScan {
@@ -319,14 +339,25 @@ impl LetterScan {
                 Some(next) => next,
                 None => match self.messages.try_next().await? {
                     Some(next) => self.next.insert(next),
-                    None => return Ok(None),
+                    None => {
+                        self.passed.tell();
+                        return Ok(None);
+                    }
                 },
             };
             let read = StoredLetter::read(&self.letters.context, message, place).await;
-            let read = unless_damaged(read, place.sequence)?;
+            let is_foreign = matches!(read, Ok(None));
+            let sequence = place.sequence;
+            let read = self.passed.unless_damaged(read, sequence)?;
             self.next = None;
             if read.is_some() {
                 return Ok(read);
+            }
+            if is_foreign {
+                self.passed.foreign(sequence);
+            }
+            if self.follow {
+                self.passed.tell_now_and_then();
             }
         }
     }

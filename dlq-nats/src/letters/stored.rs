@@ -1,13 +1,19 @@
+use std::mem::take;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
 use dlq_core::{DeadLetter, StoreError};
+use tokio::time::Instant;
 
 use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::wire::{self, REST};
+
+/// Between two lines of a reader that goes on.
+const TELLING: Duration = Duration::from_secs(60);
 
 /// Of a message without headers.
 pub(super) static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
@@ -23,8 +29,8 @@ pub struct StoredLetter {
 }
 
 impl StoredLetter {
-    /// The letter in a message of the stream. `None`, and a warning, for what a sink has not written, or what was
-    /// changed since: its bytes do not fit its identity.
+    /// The letter in a message of the stream. `None` for what a sink has not written, or what was changed since: its bytes
+    /// do not fit its identity.
     pub(crate) async fn read(
         context: &Context,
         message: &Message,
@@ -33,33 +39,80 @@ impl StoredLetter {
         let headers = message.headers.as_ref().unwrap_or(&NONE);
         let read = receive(context, &place.stream, headers, message.payload.clone()).await?;
         let read = read.and_then(|whole| letter_of(whole, place));
-        if read.is_none() {
-            tracing::warn!(
-                sequence = place.sequence,
-                subject = %message.subject,
-                "something else than a letter is among the dead letters; it is passed over"
-            );
-        }
         Ok(read.map(|letter| Self { letter, sequence: place.sequence }))
     }
 }
 
-/// What was read of the message with this sequence; `None`, and a warning, for what will never be readable: one damaged
-/// letter keeps nobody from the others.
-pub(super) fn unless_damaged<T>(
-    read: Result<Option<T>, StoreError>,
-    sequence: u64,
-) -> Result<Option<T>, StoreError> {
-    match read {
-        Err(error) if !error.is_transient() => {
-            tracing::warn!(
-                sequence,
-                %error,
-                "a dead letter cannot be read whole; it is passed over"
-            );
-            Ok(None)
+/// What a reader has passed over, which it tells of in one line: somebody may have written thousands of them.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    foreign: u64,
+    damaged: u64,
+    /// The sequence of the first of each kind, and why that one is damaged.
+    first_foreign: u64,
+    first_damaged: Option<(u64, StoreError)>,
+    told: Option<Instant>,
+}
+
+impl Passed {
+    /// Notes a message that is no letter.
+    pub(crate) fn foreign(&mut self, sequence: u64) {
+        if self.foreign == 0 {
+            self.first_foreign = sequence;
         }
-        read => read,
+        self.foreign += 1;
+    }
+
+    /// What was read of the message with this sequence; `None` for what will never be readable, which is noted: one
+    /// damaged letter keeps nobody from the others.
+    pub(super) fn unless_damaged<T>(
+        &mut self,
+        read: Result<Option<T>, StoreError>,
+        sequence: u64,
+    ) -> Result<Option<T>, StoreError> {
+        match read {
+            Err(error) if !error.is_transient() => {
+                self.damaged += 1;
+                self.first_damaged.get_or_insert((sequence, error));
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
+    /// Tells of what was passed over since the last time, if that is long ago.
+    pub(super) fn tell_now_and_then(&mut self) {
+        if self.told.is_none_or(|told| told.elapsed() >= TELLING) {
+            self.tell();
+        }
+    }
+
+    pub(crate) fn tell(&mut self) {
+        let (foreign, damaged) = (take(&mut self.foreign), take(&mut self.damaged));
+        if foreign > 0 {
+            tracing::warn!(
+                messages = foreign,
+                first_sequence = self.first_foreign,
+                "something else than a letter is among the dead letters; it is passed over"
+            );
+        }
+        if let Some((first_sequence, error)) = self.first_damaged.take() {
+            tracing::warn!(
+                letters = damaged,
+                first_sequence,
+                %error,
+                "dead letters cannot be read whole; they are passed over"
+            );
+        }
+        if foreign + damaged > 0 {
+            self.told = Some(Instant::now());
+        }
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        self.tell();
     }
 }
 

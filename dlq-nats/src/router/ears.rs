@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
-use dlq_core::{Disposition, Settle as _};
+use dlq_core::{Disposition, Settle as _, TransportErrorKind};
 use futures_util::StreamExt as _;
 use futures_util::stream::select;
 use tokio::sync::Semaphore;
@@ -44,6 +44,10 @@ pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Pul
         let fetched = match fetched {
             Ok(Some(fetched)) => fetched,
             Ok(None) => break,
+            Err(error) if error.kind() == TransportErrorKind::Closed => {
+                tracing::error!(%error, "the stream of advisories is not read any more");
+                break;
+            }
             Err(error) => {
                 tracing::warn!(%error, "the stream of advisories cannot be read");
                 sleep(PAUSE).await;

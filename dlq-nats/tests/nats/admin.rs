@@ -86,7 +86,7 @@ async fn what_is_missing_is_created_and_what_exists_is_left() {
         ]
     );
     let [differs] = &done.differs[..] else { panic!("{:#?}", done.differs) };
-    assert_eq!((differs.setting.as_str(), differs.want.as_str()), ("max_age", "3600s"));
+    assert_eq!((differs.setting.as_str(), differs.want.as_str()), ("max_age", "1h"));
     let config = server.context.get_stream(STREAM).await.unwrap().cached_info().config.clone();
     assert_eq!(config.max_age, Duration::ZERO, "it is as it was");
     let again = deployment.create(&server.client).await.unwrap();

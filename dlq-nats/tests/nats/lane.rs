@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use dlq_core::protocol::{Replay, names, on_replay};
 use dlq_core::{
-    Attempt, BindingKey, Cause, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure,
-    Headers, Lane, OperationId, RetryLane, Settle, Source, Timestamp, TransportErrorKind,
+    Attempt, BindingKey, Cause, Clock, DeadLetter, Delivery, Disposition, ErrorClass, Escalation,
+    Failure, Headers, Lane, Message, OperationId, Origin, Position, RetryLane, Settle, Source,
+    SystemClock, Timestamp, TransportErrorKind,
 };
-use dlq_nats::RetryStream;
+use dlq_nats::{NatsSource, RetryStream};
 use dlq_testkit::doubles::Called;
 use dlq_testkit::fixtures::letter_of;
 use tokio::time::timeout;
 
-use crate::fixture::{LEASE, PATIENCE, Server, available, billing, consumer, handle, next, number};
+use crate::fixture::{LEASE, STREAM, Server, available, billing, consumer, handle, next, number};
 
 pub(crate) fn escalation(delivery: Delivery, consumer: &str, due: Timestamp) -> Escalation {
     let failure = Failure::new(ErrorClass::Transient, Cause::Error, "tests::Refused", "not yet");
@@ -96,8 +97,16 @@ async fn g8_a_message_as_large_as_can_be_waits_too() {
     }
 }
 
+/// A delivery that no handler runs, and what it is refused for.
+async fn refused(source: &mut NatsSource) -> String {
+    let refused = handle(source).await.unwrap();
+    let failure = refused.refusal().unwrap_or_else(|| panic!("it would run: {refused:?}"));
+    assert_eq!(failure.cause, Cause::Malformed);
+    failure.message().to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g9_a_record_whose_parts_have_gone_is_told_and_keeps_nobody_from_others() {
+async fn g9_a_record_whose_parts_have_gone_is_refused_and_keeps_nobody_from_others() {
     const MOST: usize = 65_536;
     if !available() {
         return;
@@ -118,25 +127,89 @@ async fn g9_a_record_whose_parts_have_gone_is_told_and_keeps_nobody_from_others(
     let stream = server.context.get_stream("DLQ_RETRY").await.unwrap();
     let purged = stream.purge().filter("retry-aside.>").await.unwrap();
     assert!(purged.purged > 0);
-    let told = async {
-        loop {
-            match source.next().await {
-                Ok(next) => panic!("it is handled without its payload: {next:?}"),
-                Err(error) if error.to_string().contains("can never be read") => return error,
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
-        }
-    };
-    let told = timeout(PATIENCE, told).await.expect("it is told");
-    assert_eq!(told.kind(), TransportErrorKind::Corrupt, "{told}");
-    assert!(told.is_transient(), "nobody ends for it: {told}");
-    let text = told.to_string();
-    assert!(text.contains("has gone") && text.contains("nats stream rmm DLQ_RETRY"), "{text}");
-    // The others wait until somebody has seen it.
-    let wait = Duration::from_secs(10);
-    assert!(timeout(wait, source.next()).await.is_err(), "it is told once in a minute");
+    for _ in 0..3 {
+        let why = refused(&mut source).await;
+        assert!(why.contains("has gone") && why.contains("stream `DLQ_RETRY`"), "{why}");
+    }
     server.publish([2]).await;
     assert_eq!(number(&handle(&mut source).await.unwrap()), 2);
+    assert_eq!(server.count("DLQ_RETRY").await, 0, "nothing comes again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_a_record_that_names_parts_which_never_were_is_refused_once() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut source = server.source(&billing()).await;
+    for forged in ["4711", "1,1", "0"] {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("dlq.nats.rest", forged);
+        let subject = "retry.billing.orders.created";
+        let sent = server.context.publish_with_headers(subject, headers, "7".into()).await;
+        sent.unwrap().await.unwrap();
+        let why = refused(&mut source).await;
+        assert!(why.contains("can never be read whole"), "{why}");
+        assert_eq!(server.count("DLQ_RETRY").await, 0, "it does not come again");
+    }
+}
+
+/// The clock of a process that is behind.
+#[derive(Debug)]
+struct Behind(Duration);
+
+impl Clock for Behind {
+    fn now(&self) -> Timestamp {
+        SystemClock.now().before(self.0)
+    }
+}
+
+/// What is handed out often is a suspect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_clock_that_is_behind_makes_no_record_a_suspect() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let behind = billing().with_clock(Arc::new(Behind(Duration::from_secs(1))));
+    let lane = behind.retry_lane(&server.client).await.unwrap();
+    assert!(lane.has_schedules());
+    server.publish([1]).await;
+    let mut source = server.source(&behind).await;
+    let (delivery, settle) = next(&mut source).await;
+    let due = SystemClock.now().after(Duration::from_secs(1));
+    lane.escalate(escalation(delivery, "billing", due)).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let record = handle(&mut source).await.unwrap();
+    assert_eq!((record.lane(), record.deliveries()), (Lane::Retry, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_hop_of_another_replay_or_of_other_bytes_is_another_record() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    for stream in [RetryStream::new(), RetryStream::new().with_name("PLAIN").with_prefix("plain")] {
+        let name = if stream == RetryStream::new() { "DLQ_RETRY" } else { "PLAIN" };
+        let stream = if name == "PLAIN" { stream.without_schedules() } else { stream };
+        let lane = billing().with_retries(stream).retry_lane(&server.client).await.unwrap();
+        let origin = Origin::new("nats", STREAM, Position::Offset(1));
+        let first = Delivery::to("billing", Message::new("orders.created", "1"), origin.clone());
+        let death = first.death("billing");
+        let edited = Delivery::to("billing", Message::new("orders.created", "2"), origin);
+        let due = SystemClock.now().after(Duration::from_secs(7200));
+        for (records, hop) in [
+            (1, first.clone()),
+            (1, first.clone()),
+            (2, first.with_replays(1)),
+            (3, edited.with_death(death).with_replays(1)),
+        ] {
+            lane.escalate(escalation(hop, "billing", due)).await.unwrap();
+            assert_eq!(server.count(name).await, records);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

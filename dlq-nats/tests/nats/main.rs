@@ -29,6 +29,7 @@ mod sink;
 mod unreadable;
 mod versions;
 mod waiting;
+mod warnings;
 
 mod conformance {
     dlq_testkit::transport_conformance!(crate::fixture::NatsFixture);

@@ -31,9 +31,20 @@ impl Raw {
 
     /// Takes a message of a consumer and says nothing of it.
     pub(crate) fn take(&mut self, stream: &str, consumer: &str) {
+        self.ask(stream, consumer);
+        self.taken();
+    }
+
+    /// Asks a consumer for a message, which may come later.
+    pub(crate) fn ask(&mut self, stream: &str, consumer: &str) {
         self.write(b"SUB _INBOX.raw 1\r\n");
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
         self.write(format!("PUB {subject} _INBOX.raw 1\r\n1\r\n").as_bytes());
+        self.until_pong();
+    }
+
+    /// Waits for the message that was asked for, and says nothing of it.
+    pub(crate) fn taken(&mut self) {
         self.until("HMSG");
     }
 

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, STREAM, Server, available, billing};
+use crate::warnings::Warnings;
 
 async fn sink(server: &Server) -> NatsSink {
     NatsSink::open(&server.client, DlqStream::new()).await.unwrap()
@@ -135,15 +136,20 @@ async fn a_payload_that_does_not_fit_beside_the_headers_stands_on_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_was_deleted_is_made_again() {
+async fn g9_a_stream_that_was_deleted_is_made_again_aloud() {
     if !available() {
         return;
     }
     let server = Server::start().await;
     let sink = sink(&server).await;
+    let warnings = Warnings::default();
+    let _hears = tracing::subscriber::set_default(warnings.clone());
     server.context.delete_stream("DLQ").await.unwrap();
     assert_eq!(sink.put(vec![letter(1)]).await.unwrap(), [Receipt::Stored]);
     assert_eq!(server.count("DLQ").await, 1);
+    let told = warnings.with("the stream was deleted");
+    assert!(told.len() == 1 && told[0].starts_with("ERROR"), "what it kept is lost: {told:?}");
+    assert!(told[0].contains("DLQ"), "{told:?}");
 }
 
 /// Tells when a letter was refused.

@@ -42,15 +42,38 @@ impl Shared {
     #[inline]
     pub(super) fn is_refused(&self, delivery: &Delivery) -> bool {
         let limit = self.policy.max_crashes();
-        limit > 0 && delivery.crashes() >= limit
+        (limit > 0 && delivery.crashes() >= limit) || delivery.refusal().is_some()
     }
 
     /// The verdict on a message that is not to be run at all, if it is one.
     pub(super) fn refuse(&self, delivery: &Delivery) -> Option<Verdict> {
         self.is_refused(delivery).then(|| {
+            if let Some(failure) = delivery.refusal() {
+                return Verdict::Dead(Box::new(self.refused(delivery, failure)));
+            }
             Conviction::Delivery.note();
             Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes())))
         })
+    }
+
+    /// The end of a message that its source has refused. No handler ran, so that no attempt is counted.
+    fn refused(&self, delivery: &Delivery, failure: &Failure) -> GivenUp {
+        let consumer = self.consumer(delivery);
+        tracing::error!(
+            consumer = &*consumer,
+            subject = delivery.message().subject(),
+            cause = failure.cause.as_str(),
+            error = %failure.report(),
+            "a message is given up without a run: its source has refused it"
+        );
+        let mut given_up = GivenUp::unattempted(delivery, consumer, Reason::Permanent);
+        given_up.cause = Some(failure.cause);
+        given_up.history.push(Attempt {
+            number: delivery.attempt(),
+            generation: delivery.generation(),
+            failure: failure.clone().timed(self.clock.now(), Duration::ZERO),
+        });
+        given_up
     }
 
     fn crashed(&self, delivery: &Delivery, crashes: u32) -> GivenUp {

@@ -44,6 +44,7 @@
 //! | failed, permanent | dead, `permanent` |
 //! | was rejected (cause `decode`, `malformed`, `oversize`) | dead, `permanent`, whatever the class says |
 //! | was deferred | deferred; no attempt is counted |
+//! | not made: the source [refused](dlq_core::Delivery::with_refusal) the message | dead, `permanent`, with the failure that the source names |
 //! | not made: the process died too often in earlier ones | dead, `max_crashes` (a policy with `max_crashes = 0` never does so) |
 //!
 //! A delay is decided once, by policy, attempt and the identity of the message; the same value is slept, logged and

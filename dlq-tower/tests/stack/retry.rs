@@ -128,6 +128,19 @@ async fn a_message_that_kills_the_process_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_its_source_refuses_is_not_run() {
+    let handler = Handler::default();
+    let service = retried(RetryLayer::new(policy(3, secs(1))), &handler);
+    let failure = Failure::new(ErrorClass::Permanent, Cause::Malformed, "header", "unreadable");
+    let refused = delivery(1).with_refusal(failure);
+    let dead = dead(verdict(&service, refused).await);
+    assert_eq!((dead.reason, dead.cause), (Reason::Permanent, Some(Cause::Malformed)));
+    assert_eq!((dead.attempts, dead.crashes, dead.class), (0, 0, ErrorClass::Permanent));
+    assert_eq!(dead.history.last().unwrap().message(), "unreadable");
+    assert_eq!(handler.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn attempts_of_earlier_deliveries_count_and_stay_in_the_history() {
     let mut history = History::new();
     for number in [1, 2] {

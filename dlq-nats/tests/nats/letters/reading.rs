@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{bury, dead};
 use crate::fixture::{PATIENCE, Server, available};
+use crate::warnings::Warnings;
 
 const MANY: u64 = 40;
 
@@ -219,10 +220,16 @@ async fn what_is_no_letter_is_passed_over() {
     publish("dlq.orders.created", torn, "x").await;
     sink.put(vec![letter(2)]).await.unwrap();
     assert_eq!(server.count("DLQ").await, 6);
+    let warnings = Warnings::default();
+    let hears = tracing::subscriber::set_default(warnings.clone());
     let letters = NatsLetters::new(&server.client, DlqStream::new());
     let found = listed(&letters, &Filter::new(), Order::OldestFirst).await;
     let ids: Vec<LetterId> = found.iter().map(|found| found.id).collect();
     assert_eq!(ids, [letter(1).id, letter(2).id]);
+    drop(hears);
+    let told = warnings.with("something else than a letter");
+    assert!(told.len() == 1, "one line for all: {told:?}");
+    assert!(told[0].contains("messages=4") && told[0].contains("first_sequence=2"), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
