@@ -7,7 +7,7 @@ use dlq_core::protocol::{Replay, names, on_replay};
 use dlq_core::{
     Attempt, BindingKey, Cause, Clock, DeadLetter, Delivery, Disposition, ErrorClass, Escalation,
     Failure, Headers, Lane, Message, OperationId, Origin, Position, RetryLane, Settle, Source,
-    SystemClock, Timestamp, TransportErrorKind,
+    SystemClock, Timestamp,
 };
 use dlq_nats::{NatsSource, RetryStream};
 use dlq_testkit::doubles::Called;
