@@ -338,6 +338,8 @@ mod tests {
         let fault = writer.run(|_| -> Result<()> { panic!("boom") }).await.unwrap_err();
         assert!(fault.during("x").to_string().contains("it panicked: boom"));
         let fault = writer.run(|_| Ok(())).await.unwrap_err();
+        // No word about what was to be written, and nothing that passes by waiting.
+        assert_eq!(fault.kind(), StoreErrorKind::Unexpected);
         assert!(fault.during("x").to_string().contains("it panicked: boom"));
     }
 
