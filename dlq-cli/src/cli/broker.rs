@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use dlq_core::BindingKey;
 use dlq_core::OperationId;
 use dlq_core::policy::duration;
 #[cfg(feature = "nats")]
@@ -45,6 +47,33 @@ pub(crate) struct BrokerArgs {
     #[cfg(feature = "kafka")]
     #[arg(long, value_name = "NAME", env = "DLQ_KAFKA_CLUSTER", global = true)]
     pub(crate) kafka_cluster: Option<String>,
+
+    /// A file with the secret by which consumers believe that a message is a letter that was sent back; a line break at its
+    /// end is none of it
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[arg(long, value_name = "FILE", env = "DLQ_BINDING_KEY_FILE", global = true)]
+    pub(crate) binding_key_file: Option<PathBuf>,
+}
+
+#[cfg(any(feature = "kafka", feature = "nats"))]
+impl BrokerArgs {
+    /// The secret of the consumers, where there is one.
+    pub(crate) fn binding_key(&self) -> Result<Option<BindingKey>, CliError> {
+        // A variable that is set to nothing says nothing.
+        let file = self.binding_key_file.as_ref().filter(|file| !file.as_os_str().is_empty());
+        let Some(file) = file else { return Ok(None) };
+        let shown = file.display();
+        let secret = std::fs::read(file)
+            .map_err(|error| CliError::refused(format!("cannot read {shown}: {error}")))?;
+        let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
+        let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
+        if secret.is_empty() {
+            return Err(CliError::refused(format!(
+                "cannot take a secret from {shown}: it is empty; write the one that the consumers have into it"
+            )));
+        }
+        Ok(Some(BindingKey::new(secret)))
+    }
 }
 
 /// A setting of a client; its value may be secret.

@@ -26,6 +26,9 @@ pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliE
     if let Some(alias) = args.kafka_cluster.as_ref().filter(|alias| !alias.is_empty()) {
         brokers = brokers.with_cluster(alias.as_str());
     }
+    if let Some(key) = args.binding_key()? {
+        brokers = brokers.with_binding_key(key);
+    }
     for setting in assumed(url, args)?.into_iter().chain(settings) {
         if setting.key == "bootstrap.servers" {
             return Err(CliError::refused(

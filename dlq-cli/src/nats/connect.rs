@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dlq_core::BindingKey;
 use dlq_nats::async_nats::jetstream::context::GetStreamErrorKind;
 use dlq_nats::async_nats::jetstream::{self, Context, ErrorCode, stream};
 use dlq_nats::async_nats::{
@@ -35,6 +36,8 @@ pub(crate) struct Broker {
     /// Whether it is the server's own JetStream.
     pub(crate) is_own: bool,
     pub(crate) stream: String,
+    /// The secret of the consumers, where there is one.
+    pub(crate) key: Option<BindingKey>,
     /// The URL, fit to be shown.
     pub(crate) shown: String,
     /// The servers that it names, and how they are connected to.
@@ -71,6 +74,7 @@ impl Broker {
         args: &BrokerArgs,
     ) -> Result<Self, CliError> {
         let url = NatsUrl::parse(scheme, rest)?;
+        let key = args.binding_key()?;
         let refusals = Arc::new(Refusals::default());
         let heard = Arc::clone(&refusals);
         let mut options = ConnectOptions::new()
@@ -117,7 +121,7 @@ impl Broker {
         };
         let is_own = args.js_domain.is_none();
         let (stream, servers, options) = (url.stream, url.servers, Box::new(options));
-        Ok(Self { context, is_own, stream, shown, servers, options, refusals })
+        Ok(Self { context, is_own, stream, key, shown, servers, options, refusals })
     }
 
     /// A connection to each of the servers that the URL names, to that one alone, also to one that is not there yet. None

@@ -27,6 +27,9 @@ pub(super) async fn run(
             Mark::refuse_beside_store(&at.marks(&stream).await?, &at.shown)?;
         }
         let mut letters = NatsLetters::new(&at.context, stream);
+        if let Some(key) = &at.key {
+            letters = letters.with_binding_key(key.clone());
+        }
         if let Some(name) = &args.at_broker.key_header {
             letters = letters.with_key_header(name);
         }

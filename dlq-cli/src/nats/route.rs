@@ -66,6 +66,9 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         .sweep_every(args.sweep_every)
         .cluster(args.cluster.as_str())
         .retries(args.retry_stream.as_str());
+    if let Some(key) = &broker.key {
+        builder = builder.binding_key(key.clone());
+    }
     if let Some(deliveries) = args.max_retries {
         builder = builder.max_retries(deliveries);
     }

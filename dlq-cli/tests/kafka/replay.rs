@@ -1,12 +1,15 @@
 //! Sending letters back.
 
 use dlq_core::{
-    Clock as _, DeadLetter, ErrorClass, LetterId, Message, Origin, Position, Reason, SystemClock,
+    BindingKey, Clock as _, DeadLetter, Disposition, ErrorClass, LetterId, Message, Origin,
+    Position, Reason, Settle as _, Source as _, SystemClock,
 };
+use dlq_kafka::{Brokers, KafkaConsumer};
 use dlq_testkit::fixtures::letter;
+use tokio::time::timeout;
 
 use crate::common::Ran;
-use crate::fixture::Bench;
+use crate::fixture::{Bench, PATIENCE};
 
 const TO_ORIGIN: [&str; 7] = ["replay", "--all", "--yes", "--to", "origin", "-o", "json"];
 
@@ -164,6 +167,38 @@ async fn letters_of_a_cluster_with_an_alias_go_back_by_that() {
     let ran = Ran::from(tokio::task::block_in_place(|| command.output()).unwrap()).ok();
     assert_eq!(ran.json()["sent"], 1, "{}", ran.err);
     assert_eq!(bench.records("alias").len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_a_letter_is_bound_by_the_secret_of_its_consumer() {
+    let Some(bench) = Bench::born("secret", 1).await else { return };
+    let (file, empty) = (bench.file("secret"), bench.file("empty"));
+    std::fs::write(&file, "a secret\n").unwrap();
+    std::fs::write(&empty, "\n").unwrap();
+    let nowhere = bench.file("nowhere");
+    for (file, expected) in [(&empty, "it is empty"), (&nowhere, "cannot read")] {
+        let ran = bench.run(&[&TO_ORIGIN[..], &["--binding-key-file", file]].concat());
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(ran.err.contains(expected), "{}", ran.err);
+    }
+    // Once with the secret and once without it.
+    let mut command = bench.command(&TO_ORIGIN);
+    command.env("DLQ_BINDING_KEY_FILE", &file);
+    let ran = Ran::from(tokio::task::block_in_place(|| command.output()).unwrap()).ok();
+    assert_eq!(ran.json()["sent"], 1, "{}", ran.err);
+    let again = [&TO_ORIGIN[..], &["--again"]].concat();
+    assert_eq!(bench.run(&again).ok().json()["sent"], 1);
+    let brokers = Brokers::at(bench.host).with_binding_key(BindingKey::new("a secret"));
+    let consumer = KafkaConsumer::new(&brokers, &*bench.source, "billing").without_retries();
+    let mut source = consumer.source().await.unwrap();
+    let mut generations = Vec::new();
+    for _ in 0..3 {
+        let (delivery, settle) = timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap();
+        generations.push((delivery.generation(), delivery.replays()));
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    generations.sort_unstable();
+    assert_eq!(generations, [(0, 0), (0, 0), (1, 1)]);
 }
 
 /// The milliseconds of the clock so long ago.

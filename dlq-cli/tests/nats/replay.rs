@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::{
-    DeadLetter, Disposition, LetterId, Message, Origin, Position, Settle as _, Source as _,
+    BindingKey, DeadLetter, Disposition, LetterId, Message, Origin, Position, Settle as _,
+    Source as _,
 };
 use dlq_nats::async_nats::jetstream::consumer::pull;
 use dlq_nats::async_nats::jetstream::stream;
@@ -217,6 +218,26 @@ async fn what_is_not_sent_is_said() {
     let rest = [&TO_ORIGIN[..], &["--key-header", "key", "--cap", "0"]].concat();
     assert_eq!(born.bench.run(&rest).ok().json()["sent"], 2);
     assert_eq!(born.count().await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_a_letter_is_bound_by_the_secret_of_its_consumer() {
+    let Some(born) = Born::new("secret", 1).await else { return };
+    let file = born.bench.file("secret");
+    std::fs::write(&file, "a secret\n").unwrap();
+    let bound = [&TO_ORIGIN[..], &["--binding-key-file", &file]].concat();
+    assert_eq!(born.bench.run(&bound).ok().json()["sent"], 1);
+    let again = [&TO_ORIGIN[..], &["--again"]].concat();
+    assert_eq!(born.bench.run(&again).ok().json()["sent"], 1);
+    let consumer = NatsConsumer::new(&*born.stream, "billing")
+        .without_retries()
+        .with_binding_key(BindingKey::new("a secret"));
+    let mut source = consumer.source(&born.bench.client).await.unwrap();
+    for expected in [0, 1, 0] {
+        let (delivery, settle) = timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(delivery.generation(), expected);
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

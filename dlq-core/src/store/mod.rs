@@ -69,7 +69,8 @@ pub enum Receipt {
     Reopened,
     /// A letter (or retry record) of a higher generation exists; this one is out of date and was ignored.
     Superseded,
-    /// The same death exists with other bytes. Both are kept: this one under the id given here. Raise an alarm.
+    /// The letter is another message: it has bytes that this death never had, or claims an absurd number of deaths. Both are
+    /// kept: this one under the id given here. Raise an alarm.
     Conflicting(LetterId),
     /// The store deduplicates by original id: an existing letter, whose id is given here, took over this death's error
     /// and payload, now or when the same death was put before.
@@ -81,8 +82,8 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// Writes letters and returns once all of them are durable; receipts come in the order of the letters.
     ///
     /// One letter per death (G2): the same death changes nothing, whatever became of the letter; a higher generation
-    /// reopens the letter; a lower one is ignored; the same or a lower one with another payload or key becomes a second
-    /// letter, under [`LetterId::conflicting`](crate::LetterId::conflicting). The first death of a retry record has the
+    /// reopens the letter; a lower one is ignored. A death with a payload or key that the letter never had becomes a second
+    /// letter at any generation, under [`LetterId::conflicting`](crate::LetterId::conflicting). The first death of a retry record has the
     /// record's generation and reopens it. Letters are taken in order, so that a batch may hold several deaths of one.
     ///
     /// A letter that is reopened takes over everything of the new death, is `pending`, belongs to no operation, and is
