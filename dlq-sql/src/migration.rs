@@ -10,8 +10,11 @@ pub struct Migration {
     pub found: Option<u32>,
     /// The version that this program works with.
     pub known: u32,
-    /// The steps to come, in order; none when the tables are up to date.
+    /// The steps to come, in order; none when the tables are of the version that this program works with.
     pub steps: Vec<MigrationStep>,
+    /// Parts of the present version that somebody has removed, as `table dlq_counts`. Applying makes them again, and counts
+    /// letters again where the counts were lost; what else was in a table is not brought back.
+    pub missing: Vec<String>,
 }
 
 /// One step, from the version before to this one.
@@ -31,13 +34,13 @@ impl Migration {
     pub(crate) fn between(found: Option<u32>, mut all: Vec<MigrationStep>) -> Self {
         let known = u32::try_from(all.len()).unwrap_or(u32::MAX);
         all.retain(|step| step.version > found.unwrap_or(0));
-        Self { found, known, steps: all }
+        Self { found, known, steps: all, missing: Vec::new() }
     }
 
     /// Whether nothing is to be done.
     #[must_use]
     pub fn is_up_to_date(&self) -> bool {
-        self.steps.is_empty()
+        self.steps.is_empty() && self.missing.is_empty()
     }
 
     /// Whether every step can run while consumers work.

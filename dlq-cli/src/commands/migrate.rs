@@ -74,7 +74,12 @@ pub(super) async fn run(
     let wanted = args.apply && !migration.is_up_to_date();
     if wanted {
         explain(&migration, &shown);
-        ask::go_on(args.yes, &format!("migrate {shown} to version {}", migration.known))?;
+        let what = if migration.steps.is_empty() {
+            format!("make again what {shown} lacks")
+        } else {
+            format!("migrate {shown} to version {}", migration.known)
+        };
+        ask::go_on(args.yes, &what)?;
         migration = database.apply().await.map_err(failed)?;
     }
     if out.is_table() {
@@ -85,17 +90,16 @@ pub(super) async fn run(
         }))?;
     }
     out.flush()?;
-    let (known, left) = (migration.known, migration.steps.len());
+    let (known, is_left) = (migration.known, !migration.is_up_to_date());
     if wanted {
         say!("{shown} has version {known} now");
-    } else if left == 0 {
+    } else if !is_left {
         say!("{shown} has version {known}, as this program has");
     } else {
         explain(&migration, &shown);
         say!("to do it: dlq migrate --apply --from '{shown}'");
     }
-    let is_left = args.check && left > 0;
-    Ok(if is_left { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
+    Ok(if args.check && is_left { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }
 
 async fn deduplicate(url: &str, mut out: Output, args: MigrateArgs) -> Result<ExitCode, CliError> {
@@ -121,7 +125,15 @@ async fn deduplicate(url: &str, mut out: Output, args: MigrateArgs) -> Result<Ex
 }
 
 fn explain(migration: &Migration, shown: &str) {
+    if !migration.missing.is_empty() {
+        say!(
+            "{shown} lacks what somebody has removed: {}; all of it can be made again, and the letters counted again, but rows that \
+             were in a table are lost",
+            migration.missing.join(", ")
+        );
+    }
     match migration.found {
+        Some(found) if found == migration.known => {}
         Some(found) => {
             say!("{shown} has version {found}, and this program has {}", migration.known);
         }

@@ -43,6 +43,25 @@ async fn missing_tables_are_shown_checked_and_made() {
     assert_eq!(run(&["count"]).ok().out, "0\n");
 }
 
+/// Statistics that ask for a migration get one: it makes again what somebody has removed.
+#[tokio::test]
+async fn what_was_removed_is_shown_checked_and_made_again() {
+    let bench = Bench::with((1..=3).map(letter).collect()).await;
+    let before = bench.run(&["stats", "-o", "json"]).ok().json();
+    bench.tamper("DROP TABLE dlq_counts");
+    assert_eq!(bench.run(&["stats"]).code, 1);
+    let shown = bench.run(&["migrate"]).ok();
+    assert!(shown.err.contains("table dlq_counts"), "{}", shown.err);
+    assert!(shown.err.contains("dlq migrate --apply --from"), "{}", shown.err);
+    assert_eq!(bench.run(&["migrate", "--check"]).code, 3);
+    let json = bench.run(&["migrate", "-o", "json"]).ok().json();
+    assert_eq!(json["migration"]["missing"], serde_json::json!(["table dlq_counts"]));
+    let done = bench.run(&["migrate", "--apply", "--yes"]).ok();
+    assert!(done.err.contains("now"), "{}", done.err);
+    bench.run(&["migrate", "--check"]).ok();
+    assert_eq!(bench.run(&["stats", "-o", "json"]).ok().json(), before);
+}
+
 /// Whoever only looks leaves an older file to the programs that use it.
 #[tokio::test]
 async fn looking_migrates_nothing() {

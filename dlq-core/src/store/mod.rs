@@ -150,6 +150,10 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
 
     /// One page of the letters that match, without payloads. Its cost does not depend on how deep the page lies. The
     /// page says that there is no next one exactly when nothing more matches.
+    ///
+    /// A retry record that dies is as old as its death, so that between two pages it may move to the newest letters. A walk
+    /// from the oldest comes by it there; one from the newest has been there before, as with every letter that is new. Walk
+    /// from the oldest where none may be missed.
     fn list(
         &self,
         filter: Filter,
@@ -272,6 +276,9 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     /// send the same letter (G6). One that is due by the schedule waits for the operation from now on. An operation
     /// without letters is complete at once.
     ///
+    /// Many letters may be frozen in several steps. Meanwhile the operation is paused, and stays so where the process dies;
+    /// then it has the letters that were frozen until then.
+    ///
     /// A letter leaves the operation with its outcome: it succeeded, died again, or was skipped because it was marked,
     /// merged or deleted, or died anew before its turn.
     ///
@@ -329,7 +336,8 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
 
 /// What operators and janitors need.
 pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
-    /// Marks the selected letters, in one step. Letters that somebody holds a live claim on are skipped and counted; a
+    /// Marks the selected letters, each in one step; many may be marked in several, which are one entry in the audit.
+    /// Letters that somebody holds a live claim on are skipped and counted; a
     /// claim whose lease has ended is void. Whatever was arranged for a letter is cancelled, and its operation skips it.
     fn mark(
         &self,

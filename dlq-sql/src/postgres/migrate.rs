@@ -43,13 +43,13 @@ impl PostgresBuilder {
         Ok(at("", &pool.connect_options(), &names))
     }
 
-    /// Creates or migrates the tables. Returns what it did. Safe when many do it at once, and while others work, when
+    /// Creates or migrates the tables, and makes again what is [missing](Migration::missing) of them. Returns what it did. Safe when many do it at once, and while others work, when
     /// [`Migration::is_online`] said so. Needs the right `CREATE` on the schema, and for an older version the tables'
     /// owner.
     ///
     /// # Errors
     ///
-    /// As for [`PostgresBuilder::migration`].
+    /// As for [`PostgresBuilder::migration`]; `Corrupt` when the table of letters itself is missing.
     ///
     /// # Cancel safety
     ///
@@ -67,15 +67,23 @@ impl PostgresBuilder {
             let migration = self.look(&pool, &names).await?;
             let ensure = schema::ensure(&pool, &names, schema::latest());
             self.patience()?.long().on(ensure).await?;
+            if !migration.missing.is_empty() {
+                self.patience()?.long().on(schema::make_again(&pool, &names)).await?;
+            }
             Ok(migration)
         };
         apply.await.during("migrate the schema")
     }
 
     async fn look(&self, pool: &PgPool, names: &Names) -> Result<Migration> {
-        Ok(schema::migration(
-            self.patience()?.on(schema::found(pool, names, &self.begin()?)).await?,
-        ))
+        let begin = self.begin()?;
+        let mut migration =
+            schema::migration(self.patience()?.on(schema::found(pool, names, &begin)).await?);
+        if migration.is_up_to_date() {
+            let missing = self.patience()?.on(schema::lacks(pool, names, &begin)).await?;
+            migration.missing = missing;
+        }
+        Ok(migration)
     }
 }
 

@@ -20,6 +20,13 @@ pub(super) struct Part {
     pub(super) sql: String,
 }
 
+impl Part {
+    /// Whether it is the table of this full name.
+    pub(super) fn is_table(&self, full: &str) -> bool {
+        self.kind == "table" && full.ends_with(&format!(".\"{}\"", self.name))
+    }
+}
+
 /// What is wrong with a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amiss {

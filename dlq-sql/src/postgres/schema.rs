@@ -14,6 +14,7 @@ use super::Begin;
 use super::call::{Lent, pin, unpin};
 use super::codec::Fields;
 use super::names::Names;
+use super::parts::{self, Amiss, Part};
 use super::query::{DURABLE, Query};
 use super::tables;
 use crate::error::{Fault, Result};
@@ -167,6 +168,61 @@ pub(super) async fn ensure(pool: &PgPool, names: &Names, until: i64) -> Result<(
     }
 }
 
+/// Makes again what a database lacks of the present version, and counts letters again where the counts were lost. Nobody
+/// writes letters meanwhile; indexes are built afterwards, while others write.
+pub(super) async fn make_again(pool: &PgPool, names: &Names) -> Result<()> {
+    let mut lent = Lent::from(pool).await?;
+    let mut transaction = lent.conn().begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    if missing(&mut transaction, names).await?.iter().any(|part| part.is_table(&names.letters)) {
+        return Err(Fault::new(
+            StoreErrorKind::Corrupt,
+            format!("the table {} is not there any more; restore a backup", names.letters),
+        ));
+    }
+    let begin = format!("SET LOCAL statement_timeout = 0; {}", tables::lock_letters(names));
+    sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *transaction).await?;
+    Query::new(format!("SELECT {DURABLE}")).run(&mut transaction).await?;
+    // Another may have been first.
+    let missing = missing(&mut transaction, names).await?;
+    let (indexes, others): (Vec<_>, Vec<_>) =
+        missing.into_iter().partition(|part| part.kind == "index");
+    let mut sql: String = others.iter().map(|part| format!("{}\n", part.sql)).collect();
+    if others.iter().any(|part| part.kind == "sequence") {
+        sql.push_str(&tables::fences_go_on(names));
+    }
+    // What counts is a table, a function and triggers.
+    if others.iter().any(|part| part.kind == "trigger" || part.sql.contains(&names.counts)) {
+        sql.push_str(&tables::count_again(names));
+    }
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    let on = |part: Part| {
+        let (_, on) = part.sql.split_once(" ON ")?;
+        let unique = if part.sql.starts_with("CREATE UNIQUE ") { "UNIQUE " } else { "" };
+        Some((unique, part.name, format!("ON {}", on.trim_end_matches(';'))))
+    };
+    build_all(pool, names, indexes.into_iter().filter_map(on).collect()).await?;
+    lent.give_back();
+    Ok(())
+}
+
+/// The names of what a database lacks of the present version.
+pub(super) async fn lacks(pool: &PgPool, names: &Names, begin: &Begin) -> Result<Vec<String>> {
+    let mut lent = Lent::from(pool).await?;
+    let conn = lent.conn();
+    pin(begin.shared(), conn).await?;
+    let missing = missing(conn, names).await;
+    let missing = unpin(begin.shared(), conn, missing).await?;
+    lent.give_back();
+    Ok(missing.iter().map(|Part { kind, name, .. }| format!("{kind} {name}")).collect())
+}
+
+/// What a database lacks of the present version.
+pub(super) async fn missing(conn: &mut PgConnection, names: &Names) -> Result<Vec<Part>> {
+    let amiss = parts::amiss(conn, names).await?.into_iter();
+    Ok(amiss.filter(|(_, amiss)| *amiss == Amiss::Missing).map(|(part, _)| part).collect())
+}
+
 /// Takes the steps that can be taken at once; `false` when another is about it.
 async fn advance(
     pool: &PgPool,
@@ -226,6 +282,18 @@ async fn advance(
 
 /// Builds indexes while others write.
 async fn build(pool: &PgPool, names: &Names, indexes: Vec<(String, String)>) -> Result<()> {
+    build_all(pool, names, indexes.into_iter().map(|(name, on)| ("", name, on)).collect()).await
+}
+
+/// The same for indexes of which each may be `UNIQUE `.
+async fn build_all(
+    pool: &PgPool,
+    names: &Names,
+    indexes: Vec<(&str, String, String)>,
+) -> Result<()> {
+    if indexes.is_empty() {
+        return Ok(());
+    }
     // Its own, since all of the pool may be in use.
     let mut conn = PgConnection::connect_with(&pool.connect_options()).await?;
     conn.execute("SET statement_timeout = 0").await?;
@@ -233,7 +301,7 @@ async fn build(pool: &PgPool, names: &Names, indexes: Vec<(String, String)>) -> 
     while !lock(&mut conn, "pg_try_advisory_lock", names, BUILDS).await? {
         tokio::time::sleep(PAUSE).await;
     }
-    for (name, on) in indexes {
+    for (unique, name, on) in indexes {
         let full = format!("\"{}\".\"{name}\"", names.schema);
         let is_valid =
             Query::new("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(")
@@ -244,7 +312,7 @@ async fn build(pool: &PgPool, names: &Names, indexes: Vec<(String, String)>) -> 
             conn.execute(AssertSqlSafe(format!("DROP INDEX CONCURRENTLY {full}"))).await?;
         }
         if is_valid != Some(true) {
-            let sql = format!("CREATE INDEX CONCURRENTLY \"{name}\" {on}");
+            let sql = format!("CREATE {unique}INDEX CONCURRENTLY \"{name}\" {on}");
             conn.execute(AssertSqlSafe(sql)).await?;
         }
     }

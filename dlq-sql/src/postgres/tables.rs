@@ -262,10 +262,29 @@ $body$;
 
 /// Puts the counts right after they were not kept.
 pub(super) fn recount(names: &Names) -> String {
+    format!("BEGIN; {}; {} COMMIT;", lock_letters(names), count_again(names))
+}
+
+/// Keeps everybody from writing letters until the transaction ends.
+pub(super) fn lock_letters(names: &Names) -> String {
+    format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", names.letters)
+}
+
+/// Counts all letters. Nobody may write letters meanwhile.
+pub(super) fn count_again(names: &Names) -> String {
     let Names { letters, counts, .. } = names;
     format!(
-        "BEGIN; LOCK TABLE {letters} IN SHARE ROW EXCLUSIVE MODE; DELETE FROM {counts}; \
-         INSERT INTO {counts} ({COUNTED}, n) SELECT {COUNTED}, count(*) FROM {letters} GROUP BY {COUNTED}; COMMIT;"
+        "DELETE FROM {counts}; \
+         INSERT INTO {counts} ({COUNTED}, n) SELECT {COUNTED}, count(*) FROM {letters} GROUP BY {COUNTED};"
+    )
+}
+
+/// Gives out no fencing token again after the sequence was lost.
+pub(super) fn fences_go_on(names: &Names) -> String {
+    let Names { letters, idempotency, fences, .. } = names;
+    format!(
+        "SELECT setval('{fences}', 1000000 + greatest((SELECT max(claim_fence) FROM {letters}), \
+         (SELECT max(fence) FROM {idempotency}), 0));"
     )
 }
 

@@ -199,7 +199,7 @@ fn untold(error: &StoreError) -> Finding {
 }
 
 fn lacks((part, amiss): &(Part, Amiss), names: &Names) -> Finding {
-    let Names { schema, letters, idempotency, fences, .. } = names;
+    let Names { schema, letters, .. } = names;
     let Part { kind, name, sql } = part;
     // On one line, so that it can be typed.
     let again = sql.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -244,14 +244,21 @@ fn lacks((part, amiss): &(Part, Amiss), names: &Names) -> Finding {
             Severity::Error,
             ("missing", "there"),
             format!(
-                "nothing can be claimed; somebody has dropped it, create it again: {again} SELECT setval('{fences}', \
-                 1000000 + greatest((SELECT max(claim_fence) FROM {letters}), (SELECT max(fence) FROM {idempotency}), 0));"
+                "nothing can be claimed; somebody has dropped it, create it again: {again} {}",
+                tables::fences_go_on(names)
             ),
         ),
         "function" => (
             Severity::Error,
             ("missing", "there"),
             format!("what calls it fails; somebody has dropped it, create it again: {again}"),
+        ),
+        _ if part.is_table(&names.counts) => (
+            Severity::Error,
+            ("missing", "there"),
+            "no letter is written without it; somebody has dropped it, make it again, which counts all letters: dlq migrate \
+             --apply"
+                .to_owned(),
         ),
         _ => (
             Severity::Error,

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::SqliteBuilder;
 use super::names::Names;
+use super::unit::Unit;
 use super::{config, schema};
 use crate::error::{During, Fault, Result};
 use crate::migration::{Migration, escaped};
@@ -49,19 +50,23 @@ impl SqliteBuilder {
         super::worker::once(look).await.during("look at the schema")
     }
 
-    /// Migrates the tables and closes the file again; creates neither the file nor tables in a database of another
-    /// program. Returns what it did. Safe while others work, when [`Migration::is_online`] said so.
+    /// Migrates the tables, makes again what is [missing](Migration::missing) of them, and closes the file again; creates
+    /// neither the file nor tables in a database of another program. Returns what it did. Safe while others work, when [`Migration::is_online`] said so.
     ///
     /// # Errors
     ///
-    /// As for [`SqliteBuilder::migration`] and [`SqliteBuilder::open`].
+    /// As for [`SqliteBuilder::migration`] and [`SqliteBuilder::open`]; `Corrupt` when the table of letters itself is missing.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the old version or the new one.
     pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
         let migration = self.migration().await?;
-        drop(self.create(false).migrate(true).open().await?);
+        let store = self.create(false).migrate(true).open().await?;
+        if !migration.missing.is_empty() {
+            let again = |unit: &mut Unit<'_>| schema::make_again(unit.conn(), unit.names());
+            store.write(again).await.during("make again what is missing")?;
+        }
         Ok(migration)
     }
 }

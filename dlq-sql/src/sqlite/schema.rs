@@ -116,7 +116,37 @@ pub(super) fn migration(conn: &Connection, names: &Names) -> Result<Migration> {
         what: step.what.to_owned(),
         is_online: step.is_online,
     });
-    Ok(Migration::between(found, steps.collect()))
+    let mut migration = Migration::between(found, steps.collect());
+    if migration.is_up_to_date() {
+        let missing = missing(conn, names)?;
+        migration.missing =
+            missing.iter().map(|Part { kind, name, .. }| format!("{kind} {name}")).collect();
+    }
+    Ok(migration)
+}
+
+/// Makes again what this database lacks of the present version, and counts letters again where the counts were lost.
+pub(super) fn make_again(conn: &Connection, names: &Names) -> Result<()> {
+    let missing = missing(conn, names)?;
+    let lacks = |table: &str| missing.iter().any(|part| part.kind == "table" && part.name == table);
+    if lacks(&names.letters) {
+        return Err(Fault::new(
+            StoreErrorKind::Corrupt,
+            format!("the table {} is not there any more; restore a backup", names.letters),
+        ));
+    }
+    for part in &missing {
+        conn.execute_batch(&part.sql)?;
+    }
+    if lacks(&names.counts) {
+        let Names { counts, letters, .. } = names;
+        conn.execute_batch(&format!(
+            "INSERT INTO {counts} (status, reason, cause, class, consumer, subject, n) \
+             SELECT status, reason, coalesce(cause, ''), class, consumer, subject, count(*) FROM {letters} \
+             GROUP BY status, reason, cause, class, consumer, subject"
+        ))?;
+    }
+    Ok(())
 }
 
 /// What the schema has and this database lacks.

@@ -21,7 +21,8 @@ impl SqliteStore {
         limits: CheckLimits,
     ) -> std::result::Result<Vec<Finding>, StoreError> {
         let missing = self.read(schema::missing).await.during("check the store")?;
-        let mut findings: Vec<_> = missing.iter().map(lacks).collect();
+        let counts = &self.inner.names.counts;
+        let mut findings: Vec<_> = missing.iter().map(|part| lacks(part, counts)).collect();
         // Without a table there is no more to ask.
         if missing.iter().any(|part| part.kind == "table") {
             return Ok(findings);
@@ -120,7 +121,7 @@ fn nearly_full(used: u64, most: u64) -> Option<Finding> {
     })
 }
 
-fn lacks(part: &schema::Part) -> Finding {
+fn lacks(part: &schema::Part, counts: &str) -> Finding {
     let schema::Part { kind, name, sql } = part;
     // On one line, so that it can be typed.
     let again = || sql.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -138,6 +139,12 @@ fn lacks(part: &schema::Part) -> Finding {
                 "what people query is gone; somebody has dropped it, create it again: {}",
                 again()
             ),
+        ),
+        _ if name == counts => (
+            Severity::Error,
+            "no letter is written without it; somebody has dropped it, make it again, which counts all letters: dlq migrate \
+             --apply"
+                .to_owned(),
         ),
         _ => (
             Severity::Error,

@@ -12,6 +12,7 @@ use dlq_core::{Filter, Resolution, RetryLane as _, StoreErrorKind, Timestamp};
 use dlq_sql::postgres::PostgresStore;
 use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::fixture::{PATIENCE, Schema, available};
@@ -70,8 +71,8 @@ async fn g4_claims_go_on_while_an_operation_is_cancelled() {
     );
     sql(&mut gate, &gated).await;
     let canceller = store.clone();
-    let cancel =
-        tokio::spawn(async move { canceller.control(operation.id, Control::Cancel, by()).await });
+    let mut cancel = JoinSet::new();
+    cancel.spawn(async move { canceller.control(operation.id, Control::Cancel, by()).await });
     until_blocked(&mut watch, &schema).await;
     for _ in 0..3 {
         // More than is due, so that operations are asked too.
@@ -87,9 +88,9 @@ async fn g4_claims_go_on_while_an_operation_is_cancelled() {
     assert_eq!(claim().await.expect("the claim stands still").unwrap().len(), 1);
     let seen = store.operation(operation.id).await.unwrap().unwrap();
     assert_eq!(seen.state, OperationState::Cancelled, "the state comes first");
-    assert!(!cancel.is_finished());
+    assert!(cancel.try_join_next().is_none(), "it waits");
     gate.execute("SELECT pg_advisory_unlock_all()").await.unwrap();
-    let cancelled = timeout(PATIENCE, cancel).await.unwrap().unwrap().unwrap();
+    let cancelled = timeout(PATIENCE, cancel.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(cancelled.progress.with_outcome(ItemOutcome::Skipped), 50);
     let entry = store.audit(1).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected), ("cancel", 50));
@@ -174,7 +175,8 @@ async fn g4_a_consumer_works_while_a_large_operation_is_cancelled() {
     escalate(&store, LETTERS, 20).await;
     let operation = store.start(all(), by()).await.unwrap();
     let (stop, working) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
-    let consumer = tokio::spawn({
+    let mut consumer = JoinSet::new();
+    consumer.spawn({
         let (store, stop, working) =
             (schema.store().await, Arc::clone(&stop), Arc::clone(&working));
         async move {
@@ -202,7 +204,7 @@ async fn g4_a_consumer_works_while_a_large_operation_is_cancelled() {
     let cancelled = store.control(operation.id, Control::Cancel, by()).await.unwrap();
     let ended = Instant::now();
     stop.store(true, Ordering::SeqCst);
-    let calls = consumer.await.unwrap();
+    let calls = consumer.join_next().await.unwrap().unwrap();
     let alone = calls.iter().filter(|(at, _)| *at < began).map(|(_, took)| *took).max();
     let during: Vec<_> =
         calls.iter().filter(|(at, took)| *at > began && *at - *took < ended).collect();

@@ -251,3 +251,52 @@ async fn an_index_may_take_longer_than_a_transaction_may_be_idle() {
     timeout(PATIENCE, work.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     is_migrated(&schema).await;
 }
+
+/// What somebody has removed is made again on request, and letters are counted again where their counts were lost.
+#[tokio::test]
+async fn what_was_removed_is_made_again_and_counted() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    store.put((0..40).map(dlq_testkit::fixtures::varied).collect()).await.unwrap();
+    store
+        .start(OperationSpec::replay(Filter::new()).with_limit(1), Actor::new("ana"))
+        .await
+        .unwrap();
+    let claim = async || {
+        let request = ClaimRequest::due(Vec::<String>::new(), 1, Duration::from_secs(60));
+        store.claim(request).await.unwrap().remove(0).token
+    };
+    let fence = claim().await.fence;
+    let before = store.stats(Filter::new()).await.unwrap();
+    let removed = "DROP TABLE dlq_counts; DROP INDEX dlq_events_by_age; DROP INDEX dlq_events_by_key; \
+                   DROP VIEW dlq_events_readable; DROP SEQUENCE dlq_fences; \
+                   DROP TRIGGER dlq_events_count_update ON dlq_events";
+    sqlx::raw_sql(removed).execute(&mut schema.connect().await).await.unwrap();
+    store.stats(Filter::new()).await.unwrap_err();
+    let migration = schema.builder().migration().await.unwrap();
+    assert!(!migration.is_up_to_date() && migration.steps.is_empty());
+    assert_eq!(migration.missing.len(), 6, "{:?}", migration.missing);
+    assert!(migration.missing.contains(&"table dlq_counts".to_owned()), "{:?}", migration.missing);
+    assert_eq!(schema.builder().apply_migration().await.unwrap(), migration);
+    assert!(schema.builder().migration().await.unwrap().is_up_to_date());
+    assert_eq!(store.stats(Filter::new()).await.unwrap(), before);
+    store.put(vec![letter(77)]).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), before.total + 1);
+    store
+        .start(OperationSpec::replay(Filter::new()).with_limit(1), Actor::new("ana"))
+        .await
+        .unwrap();
+    assert!(claim().await.fence > fence, "no token is given out again");
+    crate::racing::counts_are_right(&schema).await;
+    // Nobody can tell that there were letters.
+    sqlx::raw_sql("DROP TABLE dlq_events CASCADE")
+        .execute(&mut schema.connect().await)
+        .await
+        .unwrap();
+    let error = schema.builder().apply_migration().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("restore a backup"), "{error}");
+}

@@ -121,3 +121,33 @@ async fn opening_may_be_told_not_to_migrate() {
     drop(store);
     at(&directory.path().join("new.db")).migrate(false).open().await.unwrap();
 }
+
+/// What somebody has removed is made again on request, and letters are counted again where their counts were lost.
+#[tokio::test]
+async fn what_was_removed_is_made_again_and_counted() {
+    let (_directory, path) = file().await;
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.put((2..40).map(dlq_testkit::fixtures::varied).collect()).await.unwrap();
+    let before = store.stats(Filter::new()).await.unwrap();
+    drop(store);
+    let tamper = |sql: &str| Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    tamper("DROP TABLE dlq_counts; DROP INDEX dlq_events_by_age; DROP VIEW dlq_events_readable");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.stats(Filter::new()).await.unwrap_err();
+    let migration = at(&path).migration().await.unwrap();
+    assert!(!migration.is_up_to_date() && migration.steps.is_empty());
+    let missing = ["index dlq_events_by_age", "table dlq_counts", "view dlq_events_readable"];
+    assert_eq!(migration.missing, missing);
+    assert_eq!(at(&path).apply_migration().await.unwrap(), migration);
+    assert!(at(&path).migration().await.unwrap().is_up_to_date());
+    // Also who had it open goes on.
+    assert_eq!(store.stats(Filter::new()).await.unwrap(), before);
+    assert_eq!(store.count(Filter::new()).await.unwrap(), before.total);
+    assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
+    store.put(vec![letter(77)]).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), before.total + 1);
+    tamper("PRAGMA foreign_keys = OFF; DROP TABLE dlq_events");
+    let error = at(&path).apply_migration().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert!(error.to_string().contains("restore a backup"), "{error}");
+}

@@ -6,7 +6,7 @@ use dlq_core::{Cursor, Filter, LetterId, Order, PageRequest};
 
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::letter;
+use crate::fixtures::{escalation, letter};
 
 fn ids(letters: &[dlq_core::DeadLetter]) -> Vec<LetterId> {
     letters.iter().map(|letter| letter.id).collect()
@@ -120,6 +120,33 @@ pub async fn walking_is_not_disturbed_by_new_letters<F: StoreFixture>(check: Che
         assert_eq!(distinct.len(), seen.len(), "{order:?}: no letter twice");
         assert!(distinct.is_superset(&buried), "{order:?}: no letter lost");
     }
+}
+
+/// A retry record that dies while somebody walks the pages moves to the newest letters: a walk from the oldest comes by
+/// it, wherever it is at that time.
+pub async fn a_record_that_dies_is_not_missed_from_the_oldest<F: StoreFixture>(check: Check<F>) {
+    for n in 0..12 {
+        check.escalate(escalation(&letter(n), 1, check.now())).await;
+        check.tick().await;
+    }
+    let records = check.ids(&Filter::new(), Order::OldestFirst).await;
+    let (mut seen, mut n) = (BTreeSet::new(), 0);
+    let mut request = PageRequest::new().with_limit(2).with_order(Order::OldestFirst);
+    loop {
+        let page = check.store.list(Filter::new(), request).await.expect("list answers");
+        seen.extend(page.letters.iter().map(|letter| letter.id));
+        let Some(next) = page.next else { break };
+        // One that was passed and one that was not, while there are any.
+        for n in [n, 11_u64.saturating_sub(n)] {
+            if n < 12 {
+                check.put_one(&letter(n)).await;
+            }
+        }
+        n += 1;
+        assert!(n < 100, "the walk does not end");
+        request = request.with_after(Some(next));
+    }
+    assert!(records.iter().all(|id| seen.contains(id)), "{} of 12 were seen", seen.len());
 }
 
 /// A cursor stays good when the letter it points at is deleted.
