@@ -130,7 +130,11 @@ pub(crate) fn commit(
             Ok(()) => committed.done.extend(partitions),
             Err(error) => {
                 let is_long = error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge);
-                let shorten = |of: &Arc<Partition>| if is_long { of.shortens() };
+                let shorten = |of: &Arc<Partition>| {
+                    if is_long {
+                        of.shortens()
+                    }
+                };
                 let refused = partitions.inspect(shorten).map(|of| (of, error.clone()));
                 committed.refused.extend(refused);
             }

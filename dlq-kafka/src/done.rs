@@ -24,6 +24,12 @@ impl Done {
         after > 0 && self.ranges[after - 1].1 > offset
     }
 
+    /// Returns how many offsets from `from` on and before `to` are in the ranges.
+    pub(crate) fn within(&self, from: u64, to: u64) -> u64 {
+        let part = |range: &(u64, u64)| range.1.min(to).saturating_sub(range.0.max(from));
+        self.ranges.iter().map(part).sum()
+    }
+
     /// Forgets what stands before `position`.
     pub(crate) fn reached(&mut self, position: u64) {
         if self.ranges.first().is_some_and(|(from, _)| *from < position) {
@@ -137,9 +143,11 @@ mod tests {
     fn ranges_that_touch_are_one_and_what_is_passed_is_forgotten() {
         let mut some = done(&[(20, 30), (10, 12), (11, 20), (40, 41)]);
         assert_eq!(some.ranges, [(10, 30), (40, 41)]);
-        assert_eq!([9, 10, 29, 30, 40, 41].map(|at| some.contains(at)), [
-            false, true, true, false, true, false
-        ]);
+        assert_eq!(
+            [9, 10, 29, 30, 40, 41].map(|at| some.contains(at)),
+            [false, true, true, false, true, false]
+        );
+        assert_eq!([some.within(0, 50), some.within(25, 40), some.within(30, 40)], [21, 5, 0]);
         some.reached(15);
         assert_eq!(some.ranges, [(15, 30), (40, 41)]);
         some.reached(40);
@@ -161,9 +169,10 @@ mod tests {
     #[test]
     fn g1_what_was_written_for_another_position_or_by_others_is_not_believed() {
         let text = "100:B0P";
-        for text in
-            [text, "99", "99:", ":B", "99:B", "99:BA", "99:B0", "99:B!", "99:g", "x:B0P", "", "99:BBé"]
-        {
+        for text in [
+            text, "99", "99:", ":B", "99:B", "99:BA", "99:B0", "99:B!", "99:g", "x:B0P", "",
+            "99:BBé",
+        ] {
             assert_eq!(Done::read(text, 99), Done::default(), "{text}");
         }
         let endless = format!("99:{}", "_".repeat(40));

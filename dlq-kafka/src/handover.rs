@@ -148,6 +148,11 @@ impl Handover {
         self.done.contains(offset)
     }
 
+    /// Returns the number of offsets in this part that an owner before has done.
+    pub(crate) fn done_within(&self, from: u64, to: u64) -> u64 {
+        self.done.within(from, to)
+    }
+
     /// The log is not the one whose records were done.
     pub(crate) fn forgets_done(&mut self) {
         self.done.clear();
@@ -339,7 +344,11 @@ mod tests {
         // It died of the record at 500 before anything was committed.
         let first = Handover::take_over(1, "", 500);
         let mut second = next_owner(&first, false, 500);
-        assert_eq!((second.deaths_of(500), second.handed()), (0, Some(500)), "it has to tell first");
+        assert_eq!(
+            (second.deaths_of(500), second.handed()),
+            (0, Some(500)),
+            "it has to tell first"
+        );
         second.hands_out(501);
         assert_eq!(next_owner(&second, false, 500).deaths_of(500), 2);
     }

@@ -22,6 +22,7 @@ use crate::commits::commit_news;
 use crate::consumer::Start;
 use crate::error::is_moving;
 use crate::gauges::Gauges;
+use crate::lost::Lost;
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
@@ -82,6 +83,7 @@ pub(crate) struct Poller {
     /// What was known of the ids of topics when partitions were compared with them last.
     compared: u64,
     tail: Tail,
+    lost: Lost,
 }
 
 impl Poller {
@@ -115,6 +117,7 @@ impl Poller {
             turns: HashMap::new(),
             compared: 0,
             tail,
+            lost: Lost::new(),
         }
     }
 
@@ -135,6 +138,7 @@ impl Poller {
             self.flow(phase);
             self.watch.watch(&self.shared);
             self.tail.watch(&self.consumer, &self.shared);
+            self.lost.watch(&self.consumer, &self.shared);
         }
         self.leave();
     }
@@ -374,10 +378,10 @@ impl Poller {
 fn is_passing(error: &KafkaError, code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{
         AssignmentLost, BrokerNotAvailable, BrokerTransportFailure, FetchSessionIdNotFound,
-        IllegalGeneration, InProgress, InvalidFetchSessionEpoch, MemberIdRequired, NetworkException,
-        NodeUpdate, OffsetOutOfRange, OperationTimedOut, PartitionEOF, RebalanceInProgress,
-        ReplicaNotAvailable, RequestTimedOut, Resolve, Retry, StaleMemberEpoch,
-        ThrottlingQuotaExceeded, UnknownMemberId,
+        IllegalGeneration, InProgress, InvalidFetchSessionEpoch, MemberIdRequired,
+        NetworkException, NodeUpdate, OffsetOutOfRange, OperationTimedOut, PartitionEOF,
+        RebalanceInProgress, ReplicaNotAvailable, RequestTimedOut, Resolve, Retry,
+        StaleMemberEpoch, ThrottlingQuotaExceeded, UnknownMemberId,
     };
     let passing = [
         AssignmentLost,
@@ -420,7 +424,9 @@ fn why_not_joined(group: &str, code: RDKafkaErrorCode) -> Option<String> {
         RDKafkaErrorCode::GroupMaxSizeReached => {
             "it has as many processes as the brokers allow; stop one, or raise their `group.max.size`"
         }
-        RDKafkaErrorCode::InvalidGroupId => "the brokers do not take its name; choose another group",
+        RDKafkaErrorCode::InvalidGroupId => {
+            "the brokers do not take its name; choose another group"
+        }
         _ => return None,
     };
     Some(format!("cannot join group `{group}`: {what}"))

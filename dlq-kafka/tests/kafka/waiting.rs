@@ -16,7 +16,12 @@ async fn postpone(source: &mut KafkaSource, lane: &KafkaRetryLane, wait: Duratio
 }
 
 /// Sends it to wait for so long.
-pub(crate) async fn send(lane: &KafkaRetryLane, delivery: Delivery, settle: KafkaSettle, wait: Duration) {
+pub(crate) async fn send(
+    lane: &KafkaRetryLane,
+    delivery: Delivery,
+    settle: KafkaSettle,
+    wait: Duration,
+) {
     let due = SystemClock.now().after(wait);
     let escalation = Escalation {
         delivery,
@@ -150,8 +155,7 @@ async fn g4_what_waits_longer_than_its_stage_holds_up_nothing_behind_it() {
     }
     let place = Place::with_partitions("head", 1).await;
     let stage = Duration::from_secs(2);
-    let consumer =
-        place.billing().with_ladder(Ladder::of([stage])).with_max_waiting(100, 1 << 20);
+    let consumer = place.billing().with_ladder(Ladder::of([stage])).with_max_waiting(100, 1 << 20);
     let mut source = consumer.source().await.unwrap();
     let lane = consumer.retry_lane().await.unwrap();
     // As many again as there is room for.
