@@ -3,6 +3,9 @@
 //! The text is the position that the ranges belong to, then for each range how far it begins after the end of the one
 //! before and how long it is, both in digits of five bits. Ranges that were written for another position are not believed:
 //! a tool that copies commits from one cluster to another keeps the metadata and changes the position.
+//!
+//! As with the position itself, the log is taken for the same. Where brokers lose the end of a log that they had confirmed,
+//! and write other records there while nobody reads, those are passed over up to the end of the ranges.
 
 /// The digits of a number: five bits each, the lowest first; the upper half means that more follow.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

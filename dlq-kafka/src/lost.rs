@@ -17,7 +17,7 @@ use crate::partition::{Gap, Partition};
 use crate::shared::Shared;
 use crate::tail::ANSWER;
 
-/// How often gaps are looked at: in a topic of transactions there are many.
+/// The time between two looks: a topic of transactions has many gaps.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Partitions with a gap, and the offset at which each begins now.
