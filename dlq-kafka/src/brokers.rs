@@ -156,6 +156,15 @@ impl Brokers {
                 )));
             }
         }
+        match self.settings.get("isolation.level").map(String::as_str) {
+            None | Some("read_committed") => {}
+            Some(level) => {
+                return Err(SetupError::Config(format!(
+                    "`isolation.level` is set to `{level}`, and it is not to be set: records of aborted transactions were \
+                     taken back by their producer"
+                )));
+            }
+        }
         let mut config = ClientConfig::new();
         // A server that is back is found within a second, and not within ten.
         config.set("reconnect.backoff.max.ms", "1000");
@@ -198,10 +207,13 @@ mod tests {
             ("request.required.acks", "1"),
             ("auto.commit.enable", "true"),
             ("metadata.broker.list", "x"),
+            ("isolation.level", "read_uncommitted"),
         ] {
             let error = Brokers::at("h").with(setting, value).client(&[], &[]).unwrap_err();
             assert!(error.to_string().contains("not to be set"), "{error}");
         }
+        let committed = Brokers::at("h").with("isolation.level", "read_committed");
+        assert!(committed.client(&[], &[]).is_ok(), "it is so anyway");
     }
     #[test]
     fn what_is_fixed_holds_whichever_name_the_user_has_for_it() {

@@ -3,6 +3,9 @@
 //! The text is the position that the ranges belong to, then for each range how far it begins after the end of the one
 //! before and how long it is, both in digits of five bits. Ranges that were written for another position are not believed:
 //! a tool that copies commits from one cluster to another keeps the metadata and changes the position.
+//!
+//! As with the position itself, the log is taken for the same. Where brokers lose the end of a log that they had confirmed,
+//! and write other records there while nobody reads, those are passed over up to the end of the ranges.
 
 /// The digits of a number: five bits each, the lowest first; the upper half means that more follow.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -22,6 +25,12 @@ impl Done {
     pub(crate) fn contains(&self, offset: u64) -> bool {
         let after = self.ranges.partition_point(|(from, _)| *from <= offset);
         after > 0 && self.ranges[after - 1].1 > offset
+    }
+
+    /// Returns how many offsets from `from` on and before `to` are in the ranges.
+    pub(crate) fn within(&self, from: u64, to: u64) -> u64 {
+        let part = |range: &(u64, u64)| range.1.min(to).saturating_sub(range.0.max(from));
+        self.ranges.iter().map(part).sum()
     }
 
     /// Forgets what stands before `position`.
@@ -141,6 +150,7 @@ mod tests {
             [9, 10, 29, 30, 40, 41].map(|at| some.contains(at)),
             [false, true, true, false, true, false]
         );
+        assert_eq!([some.within(0, 50), some.within(25, 40), some.within(30, 40)], [21, 5, 0]);
         some.reached(15);
         assert_eq!(some.ranges, [(15, 30), (40, 41)]);
         some.reached(40);

@@ -16,6 +16,9 @@ pub const DLQ_KAFKA_LATENESS_SECONDS: &str = "dlq_kafka_lateness_seconds";
 /// Partitions that are read from their beginning, since their topic was deleted and made anew, by `topic`: a counter.
 pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
 
+/// Records that were deleted before they were handled, at most so many, by `topic`: a counter.
+pub const DLQ_KAFKA_LOST: &str = "dlq_kafka_lost_total";
+
 /// Records that were written to a retry topic, by `topic`: a counter.
 pub const DLQ_KAFKA_RETRIES: &str = "dlq_kafka_retries_total";
 
@@ -77,6 +80,10 @@ pub(crate) fn late(topic: &str, due: Timestamp, now: Timestamp) {
 
 pub(crate) fn anew(topic: &str) {
     counter!(DLQ_KAFKA_ANEW, "topic" => topic.to_owned()).increment(1);
+}
+
+pub(crate) fn lost(topic: &str, records: u64) {
+    counter!(DLQ_KAFKA_LOST, "topic" => topic.to_owned()).increment(records);
 }
 
 pub(crate) fn retried(topic: &str) {

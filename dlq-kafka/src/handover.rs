@@ -148,6 +148,11 @@ impl Handover {
         self.done.contains(offset)
     }
 
+    /// Returns the number of offsets in this part that an owner before has done.
+    pub(crate) fn done_within(&self, from: u64, to: u64) -> u64 {
+        self.done.within(from, to)
+    }
+
     /// The log is not the one whose records were done.
     pub(crate) fn forgets_done(&mut self) {
         self.done.clear();

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 ///
 /// A message that has to wait goes to the first stage whose delay is long enough, and waits there for that delay: the
 /// records of a stage are due in the order in which they were written, so that none waits behind one that is due later.
-/// Only the last stage has records that wait longer than its delay, by a day at most, when the policy's delays are longer;
-/// give a ladder a stage for the longest, so that what waits for room in memory does not wait for those.
+/// Only the last stage has records that wait longer than its delay, by a day at most, when the policy's delays are longer.
+/// Such a record is written into the stage again each time that the delay is over, but every five seconds at most; give a
+/// ladder a stage for the longest delay to save that.
 ///
 /// Names are made by a template in which `{topic}`, `{group}` and `{delay}` stand for what they say. Where the template
 /// has no `{group}`, several groups share the topics, and each passes over the records of the others.

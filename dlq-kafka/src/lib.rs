@@ -42,9 +42,11 @@
 //! # Offsets
 //!
 //! Many records of a partition are in hand at the same time, and end in any order. Committed is the lowest offset that is
-//! not done; when all are, the highest that is, plus one. So what was done behind a record that is not done runs again
-//! after a crash: give handlers an idempotency key. How far beyond that record a partition is read is bounded
-//! ([`with_max_span`](KafkaConsumer::with_max_span)).
+//! not done; when all are, the highest that is, plus one. The metadata of the commit holds the ranges of offsets that are
+//! done above it, and the next process passes over those: a record that waits for long makes nothing run again. Brokers take
+//! 4 KiB of metadata, which is some thousand ranges; where there are more, the lowest are kept. What was done since the last
+//! commit, and what had no room in it, runs again after a crash: give handlers an idempotency key. How far beyond that
+//! record a partition is read is bounded ([`with_max_span`](KafkaConsumer::with_max_span)).
 //!
 //! | the process dies after | what the brokers have | what happens next |
 //! |---|---|---|
@@ -66,14 +68,17 @@
 //! A message that has to wait longer than the process holds it goes to the first stage of the [`Ladder`] that is long
 //! enough. One process reads the topic and all its stages. A record that is not due waits in memory with a timer: no poll
 //! loop sleeps, no partition blocks another, and it is a millisecond or two late. What is in memory is bounded
-//! ([`with_max_waiting`](KafkaConsumer::with_max_waiting)); beyond that a stage is paused, as flow control only.
+//! ([`with_max_waiting`](KafkaConsumer::with_max_waiting)); beyond that a stage is paused, as flow control only. A record
+//! that waits longer than its stage is written into the stage again when that time is over, which counts no attempt: so it
+//! makes room for what is due behind it.
 //!
 //! # Records that kill their process
 //!
 //! Kafka does not say how often a record was handed out. So each owner of a partition leaves a word in the metadata of its
 //! commits, and another when it leaves in good order. Who takes over from an owner that died counts that, and reads few
-//! records ahead until it is past the place; after two deaths in a row there, records are suspects and run alone, with a
-//! mark in the commit before each run ([`KafkaCrashMarks`]). A partition whose owners do not die pays nothing for it.
+//! records ahead until it is past the place, each after a commit that says how far it goes; after two deaths in a row there,
+//! the records that were handed out and are not done are suspects and run alone, with a mark in the commit before each run
+//! ([`KafkaCrashMarks`]). A partition whose owners do not die pays nothing for it.
 //!
 //! # One letter per death
 //!
@@ -111,6 +116,7 @@ mod lane;
 mod latest;
 mod letters;
 mod lines;
+mod lost;
 mod marks;
 mod partition;
 mod piece;
@@ -135,8 +141,8 @@ pub use brokers::Brokers;
 pub use consumer::{KafkaConsumer, Start};
 pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_mark, ingest_marks};
 pub use gauges::{
-    DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_NEXT_DUE_SECONDS, DLQ_KAFKA_PAUSED,
-    DLQ_KAFKA_RETRIES, DLQ_KAFKA_WAITING,
+    DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_LOST, DLQ_KAFKA_NEXT_DUE_SECONDS,
+    DLQ_KAFKA_PAUSED, DLQ_KAFKA_RETRIES, DLQ_KAFKA_WAITING,
 };
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;

@@ -68,6 +68,8 @@ struct State {
     first: Option<u64>,
     /// Whether there is something to commit.
     is_dirty: bool,
+    /// The longest part that was passed over without a record since the last look.
+    gap: Option<Gap>,
     /// How far it was said last that records are handed out.
     told: u64,
     /// Records that wait for the commit that says they are handed out, up to where the one on its way says it, and those of
@@ -110,6 +112,23 @@ pub(crate) struct Received {
     pub(crate) deaths: u32,
     /// An owner before has done it.
     pub(crate) is_done: bool,
+}
+
+/// A part of a partition in which no record has come: it was taken back, compacted, or deleted before it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) from: u64,
+    /// The offset after the last.
+    pub(crate) to: u64,
+    /// The number of these that an owner before has done.
+    done: u64,
+}
+
+impl Gap {
+    /// Returns the number of its offsets that were deleted and that nobody has done, if the partition begins at `low` now.
+    pub(crate) fn lost(&self, low: u64) -> u64 {
+        self.to.min(low).saturating_sub(self.from).saturating_sub(self.done)
+    }
 }
 
 /// The records of this partition come from an assignment that is over.
@@ -304,8 +323,10 @@ impl Partition {
         let before = state.position();
         let mut has_passed = false;
         for (offset, received) in records {
-            if state.tracker.next().or(state.start).is_some_and(|next| offset < next) {
-                state.handover.forgets_done();
+            match state.tracker.next().or(state.start) {
+                Some(next) if offset < next => state.handover.forgets_done(),
+                Some(next) if offset > next => state.passes_over(next, offset),
+                _ => {}
             }
             let sequence = state.tracker.receive(offset);
             // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
@@ -341,10 +362,10 @@ impl Partition {
         let position = state.tracker.position();
         // What is done above the position is said too.
         state.is_dirty = true;
-        if position != before {
-            if let Some(position) = position {
-                state.has_ended |= state.handover.reached(position);
-            }
+        if position != before
+            && let Some(position) = position
+        {
+            state.has_ended |= state.handover.reached(position);
         }
         self.measure(&state);
         Ok(())
@@ -363,10 +384,22 @@ impl Partition {
             return;
         }
         let mut state = self.state();
+        state.passes_over(from, to);
         state.tracker.passes(to);
         state.has_ended |= state.handover.reached(to);
         state.is_dirty = true;
         self.measure(&state);
+    }
+
+    /// The longest gap that was not looked at yet.
+    pub(crate) fn gap(&self) -> Option<Gap> {
+        let state = self.state();
+        if state.is_gone { None } else { state.gap }
+    }
+
+    /// The gap was looked at.
+    pub(crate) fn looked_at(&self, gap: Gap) {
+        self.state().gap.take_if(|known| *known == gap);
     }
 
     /// A run of the record at this offset begins alone. How many began before and did not end.
@@ -428,7 +461,7 @@ impl Partition {
         let is_dirty = std::mem::take(&mut state.is_dirty);
         if self.grants(&state) {
             let room = AT_ONCE - state.granted.len();
-            let last = state.awaiting.iter().take(room).last();
+            let last = state.awaiting.iter().take(room).next_back();
             let granting = last.map(|last| last.saturating_add(1));
             state.handover.hands_out(granting.unwrap_or(0));
             state.granting = granting;
@@ -552,6 +585,13 @@ impl State {
         let position = self.position()?;
         let ranges = self.tracker.ranges();
         Some((position, self.handover.write(is_clean, position, ranges, ROOM - self.cut)))
+    }
+
+    fn passes_over(&mut self, from: u64, to: u64) {
+        let gap = Gap { from, to, done: self.handover.done_within(from, to) };
+        if self.gap.is_none_or(|known| known.to - known.from < to - from) {
+            self.gap = Some(gap);
+        }
     }
 
     /// Before it everything is done.
@@ -780,6 +820,26 @@ mod tests {
         assert_eq!([3, 6].map(|offset| is_done(&partition, offset)), [false, false]);
         let partition = found();
         assert_eq!([8, 5, 6].map(|offset| is_done(&partition, offset)), [false, false, false]);
+    }
+
+    #[test]
+    fn g1_what_was_deleted_before_it_was_read_is_counted_without_what_was_done() {
+        let partition = Partition::new(1, "orders".into(), 0, None);
+        partition.found(Some((5, "dlq1;clean;done=5:BB")));
+        partition.opened();
+        partition.receive_one(9);
+        let gap = partition.gap().unwrap();
+        assert_eq!([5, 7, 9, 20].map(|low| gap.lost(low)), [0, 1, 3, 3]);
+        partition.receive_one(11);
+        assert_eq!(partition.gap(), Some(gap), "it is the longest");
+        partition.looked_at(gap);
+        assert_eq!(partition.gap(), None);
+        let partition = open();
+        partition.receive_one(5);
+        assert_eq!(partition.gap(), None);
+        let partition = open();
+        partition.passes(5, 25);
+        assert_eq!(partition.gap().map(|gap| gap.lost(25)), Some(20));
     }
 
     #[test]

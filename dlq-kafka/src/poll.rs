@@ -22,6 +22,7 @@ use crate::commits::commit_news;
 use crate::consumer::Start;
 use crate::error::is_moving;
 use crate::gauges::Gauges;
+use crate::lost::Lost;
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
@@ -82,6 +83,7 @@ pub(crate) struct Poller {
     /// What was known of the ids of topics when partitions were compared with them last.
     compared: u64,
     tail: Tail,
+    lost: Lost,
 }
 
 impl Poller {
@@ -115,6 +117,7 @@ impl Poller {
             turns: HashMap::new(),
             compared: 0,
             tail,
+            lost: Lost::new(),
         }
     }
 
@@ -135,6 +138,7 @@ impl Poller {
             self.flow(phase);
             self.watch.watch(&self.shared);
             self.tail.watch(&self.consumer, &self.shared);
+            self.lost.watch(&self.consumer, &self.shared);
         }
         self.leave();
     }

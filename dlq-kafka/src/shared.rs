@@ -237,6 +237,11 @@ impl Shared {
         self.in_hand.load(Ordering::Acquire)
     }
 
+    /// A record waits for the next commit, which is made soon.
+    pub(crate) fn awaits_commit(&self) {
+        self.is_awaited.store(true, Ordering::Release);
+    }
+
     pub(crate) fn give_back(&self, returned: Returned) {
         self.queue().returned.push(returned);
         self.arrived.notify_one();

@@ -12,7 +12,7 @@ use crate::gauges::{Gauges, late};
 use crate::lines::Lines;
 use crate::marks::KafkaCrashMarks;
 use crate::piece::{Piece, Records};
-use crate::produce::{Outgoing, Producer};
+use crate::produce::{Outgoing, Producer, Unwritten};
 use crate::reading::{Again, Read, Reading};
 use crate::settle::KafkaSettle;
 use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
@@ -37,7 +37,8 @@ const LATER: Duration = Duration::from_secs(30);
 /// The gauges `dlq_kafka_waiting`, `dlq_kafka_paused` and `dlq_kafka_next_due_seconds` (by `group`) say how many retry
 /// records wait in memory, how many partitions are paused and when the next record is due; the histogram
 /// `dlq_kafka_lateness_seconds` (by `topic`) says how long after their time records were handed out. How far the group is
-/// behind is told by [`KafkaLag`](crate::KafkaLag).
+/// behind is told by [`KafkaLag`](crate::KafkaLag). The counter `dlq_kafka_lost_total` (by `topic`) says how many records
+/// were deleted at the brokers before they were handled, at most; an error of the source names them.
 ///
 /// # A topic that is made anew
 ///
@@ -70,6 +71,8 @@ pub struct KafkaSource {
     /// Records that are to be written into their stages again, and those that are being written.
     unwritten: VecDeque<Sleeping>,
     writing: JoinSet<Written>,
+    /// When it was told that one could not be written.
+    told: Option<Instant>,
     producer: Producer,
     bounds: usize,
     has_ended: bool,
@@ -111,8 +114,8 @@ impl HeldBack {
     }
 }
 
-/// What has become of a record that was to be written again: `None` once that was confirmed.
-type Written = Option<Sleeping>;
+/// The outcome of writing a record again: `None` if it was written, else the record and why it was not.
+type Written = Option<(Sleeping, Unwritten)>;
 
 impl KafkaSource {
     pub(crate) fn new(
@@ -134,6 +137,7 @@ impl KafkaSource {
             waiting: Waiting::new(),
             unwritten: VecDeque::new(),
             writing: JoinSet::new(),
+            told: None,
             producer,
             bounds: prefetch,
             has_ended: false,
@@ -221,7 +225,7 @@ impl KafkaSource {
     /// Keeps what may not be handed out, and asks for the commit that says it is.
     fn hold_back(&mut self, held_back: HeldBack) {
         self.held_back.push_back(held_back);
-        self.shared.is_awaited.store(true, std::sync::atomic::Ordering::Release);
+        self.shared.awaits_commit();
     }
 
     /// What of it may be handed out now.
@@ -245,7 +249,7 @@ impl KafkaSource {
             };
             if !self.held_back.is_empty() {
                 // There is room for more of them.
-                self.shared.is_awaited.store(true, std::sync::atomic::Ordering::Release);
+                self.shared.awaits_commit();
             }
             if next.is_some() {
                 return next;
@@ -256,6 +260,10 @@ impl KafkaSource {
     /// Writes records into their stages again that wait longer than those. It is no attempt, and the record that is written
     /// is known by the same letter.
     fn write_again(&mut self) {
+        while let Some(written) = self.writing.try_join_next() {
+            // One that was cut off waits for the next process.
+            self.written(written.ok().flatten());
+        }
         while self.writing.len() < WRITING
             && let Some(sleeping) = self.unwritten.pop_front()
         {
@@ -271,7 +279,15 @@ impl KafkaSource {
 
     /// Has what could not be written wait on, and what was about to be too: it may be due meanwhile.
     fn written(&mut self, written: Written) {
-        let Some(sleeping) = written else { return };
+        let Some((sleeping, error)) = written else { return };
+        if self.told.is_none_or(|at| at.elapsed() >= LATER) {
+            self.told = Some(Instant::now());
+            tracing::warn!(
+                ?error,
+                topic = &*sleeping.place.partition.topic,
+                "a record waits longer than its stage and could not be written into it again; it waits in memory"
+            );
+        }
         let now = self.clock().now();
         let all = std::mem::take(&mut self.unwritten).into_iter().chain([sleeping]);
         for mut sleeping in all {
@@ -434,14 +450,9 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
             None
         }
         Err(error) => {
-            tracing::warn!(
-                ?error,
-                topic = &*record.topic,
-                "a record that waits longer than its stage could not be written into it again; it waits in memory"
-            );
             // It may have been written, and have come: then that is the one that waits.
             if partition.is_first(death, replays, escalations) {
-                Some(sleeping)
+                Some((sleeping, error))
             } else {
                 partition.release(*bytes);
                 let _ = partition.done(place.sequence);
@@ -523,7 +534,6 @@ impl Source for KafkaSource {
                 () = self.shared.arrived.notified() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
                 Some(written) = self.writing.join_next(), if !self.writing.is_empty() => {
-                    // One that was cut off waits for the next process.
                     self.written(written.ok().flatten());
                 }
             }

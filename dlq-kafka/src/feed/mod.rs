@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::brokers::Brokers;
 use crate::dialect;
-use crate::letters::{KafkaLetters, SentBack, Unread};
+use crate::letters::{Completed, KafkaLetters, SentBack, Unread};
 use away::Away;
 use join::join;
 use mark::Mark;
@@ -37,6 +37,10 @@ const CONFIRMING: &str = "confirm dead letters";
 const ANSWER: Duration = Duration::from_secs(30);
 /// For how long a message is waited for whose topic alone is away.
 const AWAY: Duration = Duration::from_secs(60);
+/// The time until letters are looked at again whose message is of a transaction that has not ended, and the most that are kept
+/// while others are read.
+const AGAIN: Duration = Duration::from_secs(5);
+const OPEN: usize = 10_000;
 /// How long a feed that is dropped waits until it has left its group.
 const LEAVING: Duration = Duration::from_secs(3);
 
@@ -63,6 +67,7 @@ const FIXED: [(&str, &str); 5] = [
 /// | after the mark, before a letter is yielded | the oldest offset, and the store | the same |
 /// | with letters in hand | the offset before them, as being read | they come again, and each says that it may have come before |
 /// | with one in hand that is set aside | the same | it comes again, and may have its message by then |
+/// | with one that waits for the end of a transaction | the offset of that one, as being read | it comes, and those behind it come again and say so |
 /// | while it commits | either of the two | as one of the two |
 /// | after it has left | the offset after the last letter, as clean | what comes after it is new |
 ///
@@ -108,6 +113,13 @@ pub struct KafkaFeed {
     /// What was asked for, by a future that may have been dropped since.
     waiting: Option<oneshot::Receiver<Result<Vec<Taken>, StoreError>>>,
     taken: VecDeque<Taken>,
+    /// Letters whose message is of a transaction that may not have ended: they come once it has, and those behind them come
+    /// before. Nothing is committed beyond them until then.
+    open: VecDeque<Taken>,
+    /// When these were looked at last.
+    looked: Instant,
+    /// The offset after the last letter that was yielded of each partition, and of which assignment.
+    furthest: BTreeMap<i32, (u64, i64)>,
     away: Away,
     /// What was sent back, so that it is not sent again from the store.
     sent: SentBack,
@@ -166,6 +178,9 @@ impl KafkaFeed {
             left: Mutex::new(left),
             waiting: None,
             taken: VecDeque::new(),
+            open: VecDeque::new(),
+            looked: Instant::now(),
+            furthest: BTreeMap::new(),
             away: Away::new(AWAY),
             sent: SentBack::default(),
             yielded: BTreeMap::new(),
@@ -192,7 +207,8 @@ impl KafkaFeed {
     /// stands does not answer and the rest of the cluster does; then the letter is yielded as [`Content::Damaged`], as is
     /// at once a letter whose message has gone or may not be read. Defaults to a minute. A message whose transaction has not
     /// ended is waited for at least until the letter is 16 minutes old, since brokers end one after 15 unless
-    /// `transaction.max.timeout.ms` says otherwise.
+    /// `transaction.max.timeout.ms` says otherwise. The letters behind it come meanwhile; what was confirmed of them comes
+    /// again if the process dies before, since the group goes on at the first that is waited for.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.away.patience = patience;
@@ -231,32 +247,17 @@ impl Feed for KafkaFeed {
         if !self.confirmed.is_empty() {
             self.commit().await?;
         }
-        if self.taken.is_empty() && !self.has_ended {
-            let waiting = match self.waiting.take() {
-                Some(waiting) => waiting,
-                None => {
-                    let (reply, answer) = oneshot::channel();
-                    let limit = limit.max(1);
-                    if !self.ask(Command::Next { limit, ends: self.ends, reply }) {
-                        return Err(ended(READING));
-                    }
-                    answer
-                }
-            };
-            // A future that is dropped here leaves the answer to the next one.
-            let taken = self.waiting.insert(waiting).await;
-            self.waiting = None;
-            self.taken = taken.map_err(|_| ended(READING))??.into();
-            self.has_ended = self.taken.is_empty();
+        loop {
+            self.take(limit.max(1)).await?;
+            if self.taken.is_empty() {
+                return Ok(Vec::new());
+            }
+            // What is being read stays where it is until it was.
+            let fed = self.fed(limit.max(1)).await?;
+            if !fed.is_empty() {
+                return Ok(fed);
+            }
         }
-        // What is being read stays where it is until it was.
-        let fed = self.fed(limit.max(1)).await?;
-        for taken in self.taken.drain(..fed.len()) {
-            let (partition, next) = (taken.partition(), taken.next());
-            let done = Done { partition, epoch: taken.epoch, next, letters: 1 };
-            merge(&mut self.yielded, partition, done);
-        }
-        Ok(fed)
     }
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
@@ -268,34 +269,113 @@ impl Feed for KafkaFeed {
 }
 
 impl KafkaFeed {
-    /// What the first of these records are, so many at most. A share group may say only where a message stands, which is
-    /// fetched then.
+    /// Has something to yield, unless the feed has ended: letters that are open are looked at again now and then.
+    async fn take(&mut self, limit: usize) -> Result<(), StoreError> {
+        let due = self.looked + AGAIN;
+        if !self.open.is_empty() && (Instant::now() >= due || self.open.len() >= OPEN) {
+            if self.open.len() >= OPEN {
+                tokio::time::sleep_until(due.into()).await;
+            }
+            self.look_again();
+        }
+        if !self.taken.is_empty() || self.has_ended {
+            return Ok(());
+        }
+        let waiting = match self.waiting.take() {
+            Some(waiting) => waiting,
+            None => {
+                let (reply, answer) = oneshot::channel();
+                if !self.ask(Command::Next { limit, ends: self.ends, reply }) {
+                    return Err(ended(READING));
+                }
+                answer
+            }
+        };
+        // A future that is dropped here leaves the answer to the next one.
+        let waiting = self.waiting.insert(waiting);
+        let taken = if self.open.is_empty() {
+            waiting.await
+        } else {
+            match tokio::time::timeout_at(due.into(), waiting).await {
+                Ok(taken) => taken,
+                Err(_) => {
+                    self.look_again();
+                    return Ok(());
+                }
+            }
+        };
+        self.waiting = None;
+        self.taken = taken.map_err(|_| ended(READING))??.into();
+        self.has_ended = self.taken.is_empty();
+        Ok(())
+    }
+
+    /// Has the letters that are open come next.
+    fn look_again(&mut self) {
+        self.looked = Instant::now();
+        let behind = std::mem::take(&mut self.taken);
+        self.taken = std::mem::take(&mut self.open);
+        self.taken.extend(behind);
+    }
+
+    /// Takes the first of these records, so many at most, and yields what they are. A share group may say only where a
+    /// message stands, which is fetched then. It is an error that they are all open, since there is nothing else to yield.
     async fn fed(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
         let cluster = self.letters.brokers().cluster_shared();
-        let taken = || self.taken.iter().take(limit);
+        let count = self.taken.len().min(limit);
+        let records = || self.taken.iter().take(count).map(|taken| &taken.record);
         let mut letters: Vec<_> =
-            taken().map(|taken| dialect::letter(&taken.record, cluster)).collect();
+            records().map(|record| dialect::letter(record, cluster)).collect();
         let away = &mut self.away;
         let may_wait =
             |place: (&str, u32), why: Option<&Unread>| away.may_wait(place, why, Instant::now());
-        let (records, now) = (&self.taken, SystemClock.now());
+        let (all, now) = (&self.taken, SystemClock.now());
         let may_be_open = |index: usize| {
-            let taken = records.get(index);
+            let taken = all.get(index);
             taken.is_some_and(|taken| away::may_be_open(taken.record.timestamp, now))
         };
         let completing = self.letters.complete(&mut letters, may_wait, may_be_open);
-        let mut missing = completing.await?;
+        let Completed { mut missing, mut open } = completing.await?;
         self.letters.mark(&mut letters, &mut self.sent).await?;
-        let fed = taken().zip(letters).enumerate().map(|(index, (taken, letter))| Fed {
-            place: taken.record.origin(cluster),
-            again: taken.again,
-            // Without its message it would be another letter than the one that it is when it comes again with it.
-            content: match missing.remove(&index) {
-                Some(why) => Content::Damaged(why),
-                None => Content::Letter(Box::new(letter)),
-            },
-        });
-        Ok(fed.collect())
+        let cluster = Arc::clone(cluster);
+        let (mut fed, mut done, mut why_open) = (Vec::new(), Vec::new(), None);
+        for (index, (taken, letter)) in self.taken.drain(..count).zip(letters).enumerate() {
+            if let Some(why) = open.remove(&index) {
+                if self.open.is_empty() {
+                    self.looked = Instant::now();
+                }
+                self.open.push_back(taken);
+                why_open = Some(why);
+                continue;
+            }
+            fed.push(Fed {
+                place: taken.record.origin(&cluster),
+                again: taken.again,
+                // Without its message it would be another letter than the one that it is when it comes again with it.
+                content: match missing.remove(&index) {
+                    Some(why) => Content::Damaged(why),
+                    None => Content::Letter(Box::new(letter)),
+                },
+            });
+            done.push((taken.partition(), taken.epoch, taken.next()));
+        }
+        for (partition, epoch, next) in done {
+            let furthest = self.furthest.entry(partition).or_insert((epoch, next));
+            if epoch > furthest.0 {
+                *furthest = (epoch, next);
+            } else if epoch == furthest.0 {
+                furthest.1 = furthest.1.max(next);
+            }
+            let next = if epoch == furthest.0 { furthest.1 } else { next };
+            let is_before = |open: &&Taken| open.partition() == partition && open.epoch == epoch;
+            let open = self.open.iter().filter(is_before).map(|open| open.next() - 1).min();
+            let next = open.map_or(next, |open| next.min(open));
+            merge(&mut self.yielded, partition, Done { partition, epoch, next, letters: 1 });
+        }
+        match why_open {
+            Some(why) if fed.is_empty() && self.taken.is_empty() => Err(why),
+            _ => Ok(fed),
+        }
     }
 }
 

@@ -193,8 +193,8 @@ impl KafkaLetters {
 
     /// Gives these letters the messages to which they point, and says of those that have none of which it has gone or
     /// cannot be read: why, by their places. What came of each partition is told once: why some of it is away, if any is. What
-    /// cannot be read is an error where that `may_wait`, or where a transaction holds it back and `may_be_open` says that of
-    /// the letter at this place.
+    /// cannot be read is an error where that `may_wait`. Letters whose message a transaction holds back, of which
+    /// `may_be_open` says that it may not have ended yet, are told apart: they are to be asked for again.
     ///
     /// # Errors
     ///
@@ -204,7 +204,8 @@ impl KafkaLetters {
         letters: &mut [DeadLetter],
         mut may_wait: impl FnMut((&str, u32), Option<&Unread>) -> bool + Send,
         may_be_open: impl Fn(usize) -> bool + Send,
-    ) -> Result<BTreeMap<usize, String>, StoreError> {
+    ) -> Result<Completed, StoreError> {
+        let mut open = BTreeMap::new();
         let mut pointed: BTreeMap<String, Wanted<usize>> = BTreeMap::new();
         let mut missing = BTreeMap::new();
         for (index, letter) in letters.iter().enumerate() {
@@ -224,8 +225,14 @@ impl KafkaLetters {
             });
             let found = self.pointed(&topic, wanted.collect());
             let Unfilled { mut away, held } = filled(found, letters, &mut missing).await?;
-            let open = held.into_iter().find(|(index, _)| may_be_open(*index));
-            waits = waits.or(open.map(|(_, why)| why.error(super::reading::READING)));
+            for (index, partition, why) in held {
+                if may_be_open(index) {
+                    missing.remove(&index);
+                    open.insert(index, why.error(super::reading::READING));
+                } else {
+                    away.insert(partition, why);
+                }
+            }
             for partition in partitions {
                 let why = away.remove(&partition);
                 if may_wait((topic.as_str(), partition), why.as_ref()) {
@@ -233,8 +240,17 @@ impl KafkaLetters {
                 }
             }
         }
-        waits.map_or(Ok(missing), Err)
+        waits.map_or(Ok(Completed { missing, open }), Err)
     }
+}
+
+/// The letters without their messages, by their places.
+#[derive(Debug)]
+pub(crate) struct Completed {
+    /// Letters whose message has gone or cannot be read, and why.
+    pub(crate) missing: BTreeMap<usize, String>,
+    /// Letters whose message may come once a transaction has ended.
+    pub(crate) open: BTreeMap<usize, StoreError>,
 }
 
 /// What may be there later.
@@ -242,8 +258,8 @@ impl KafkaLetters {
 struct Unfilled {
     /// Of which partitions something is away, and why: they are not back because something else of them is there.
     away: BTreeMap<u32, Unread>,
-    /// Which letters wait for the end of a transaction.
-    held: Vec<(usize, Unread)>,
+    /// Letters that wait for the end of a transaction, with the partitions of their messages.
+    held: Vec<(usize, u32, Unread)>,
 }
 
 /// Gives letters what was found, or says why it is missing.
@@ -265,9 +281,8 @@ async fn filled(
             Err(why) => {
                 missing.insert(index, format!("its message cannot be read: {why}"));
                 if why.is_held {
-                    unfilled.held.push((index, why.clone()));
-                }
-                if why.is_passing() {
+                    unfilled.held.push((index, partition, why));
+                } else if why.is_passing() {
                     unfilled.away.insert(partition, why);
                 }
             }

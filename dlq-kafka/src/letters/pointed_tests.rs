@@ -93,8 +93,8 @@ async fn what_has_gone_is_told_as_an_answer_of_its_partition() {
         heard.push((topic.to_owned(), partition, why.is_some()));
         false
     };
-    let missing = letters.complete(&mut pointing, waits, |_| false).await.unwrap();
-    assert_eq!(missing.len(), 2);
+    let completed = letters.complete(&mut pointing, waits, |_| false).await.unwrap();
+    assert_eq!(completed.missing.len(), 2);
     assert_eq!(heard, [("orders".to_owned(), 1, false), ("orders".to_owned(), 2, false)]);
 }
 

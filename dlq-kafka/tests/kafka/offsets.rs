@@ -1,6 +1,7 @@
 //! What is committed, and what is not.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlq_core::{CrashMarks, Delivery, Disposition, Lane, Settle, Source, TransportErrorKind};
@@ -10,7 +11,7 @@ use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED, KafkaSource, Ladder};
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::fixture::{PATIENCE, Place, available, handle, next, number, start_with};
 use crate::gauges::{Told, with_told};
 use crate::waiting::send;
 
@@ -160,6 +161,36 @@ async fn g2_what_succeeded_behind_one_that_waits_does_not_run_again_after_restar
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_what_succeeded_behind_one_that_waits_in_a_stage_does_not_run_again() {
     restarted_behind_one_that_waits("behind-stage", true).await;
+}
+
+/// Brokers may be told to take less than the 4 KiB that they take otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_where_brokers_take_less_metadata_less_of_what_is_done_is_told() {
+    if !available() {
+        return;
+    }
+    let running = start_with(&[("offset.metadata.max.bytes", "300")]);
+    let place = Place::at(Arc::new(Mutex::new(running)), "short", 1).await;
+    place.publish(1..=600).await;
+    let consumer = place.billing().without_retries();
+    let mut source = consumer.source().await.unwrap();
+    let mut held = Vec::new();
+    for n in 0..600 {
+        let (_, settle) = next(&mut source).await;
+        if n % 2 == 0 { held.push(settle) } else { settle.settle(DONE).await.unwrap() }
+    }
+    let some = async {
+        while committed(&place).is_none_or(|(_, metadata)| !metadata.contains("done=0:BBBBBB")) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, some).await.expect("what there is room for is told");
+    for settle in held {
+        settle.settle(DONE).await.unwrap();
+    }
+    until_committed(&place, 600, "dlq1;open").await;
+    source.close().await;
+    until_committed(&place, 600, "dlq1;clean").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -110,6 +110,48 @@ async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
     }
 }
 
+/// Three of 100 records are handled, and the first `gone` are deleted while nobody is there.
+async fn told_of_deleted(name: &str, gone: i64) {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions(name, 1).await;
+    let consumer = place.billing().without_retries();
+    place.publish(0..100).await;
+    let mut source = consumer.source().await.unwrap();
+    for expected in 0..3 {
+        assert_eq!(number(&handle(&mut source).await), expected);
+    }
+    source.close().await;
+    let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
+    let mut before = TopicPartitionList::new();
+    before.add_partition_offset(&place.topic, 0, Offset::Offset(gone)).unwrap();
+    admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
+    let mut source = consumer.source().await.unwrap();
+    let told = async {
+        loop {
+            match source.next().await {
+                Ok(next) => next.unwrap().1.settle(DONE).await.unwrap(),
+                Err(error) => break error,
+            }
+        }
+    };
+    let error = timeout(PATIENCE, told).await.expect("that they are gone is told");
+    let text = format!("{} records from offset 3 to {gone} were deleted", gone - 3);
+    assert!(error.is_transient() && error.to_string().contains(&text), "{error}");
+    source.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_records_that_were_deleted_before_they_were_handled_are_told() {
+    told_of_deleted("lost", 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_that_all_were_deleted_before_they_were_handled_is_told() {
+    told_of_deleted("lost-all", 100).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now() {
     if !available() {
