@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dlq_core::idempotency::Release;
 use dlq_core::{
-    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, StoreError,
-    TransportError,
+    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Failure, Lane, SettleOnce,
+    SharedClock, StoreError, TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -51,6 +51,7 @@ pub(super) struct Shared {
     /// What runs is cut off.
     pub(super) abort: CancellationToken,
     pub(super) settle_errors: Counter,
+    pub(super) clock: SharedClock,
 }
 
 /// A message in hand.
@@ -61,6 +62,8 @@ pub(super) struct InHand {
     pub(super) ticket: Option<Ticket>,
     /// Its place in the line of its key; its line waits for it, however long it takes.
     pub(super) key: Option<KeyTurn>,
+    /// Why its key could not be read: it is in no line, and fails of that unrun.
+    pub(super) unread: Option<Box<Failure>>,
     /// When it was received.
     pub(super) since: Instant,
     pub(super) place: Place,
@@ -142,7 +145,8 @@ pub(super) async fn handle(
     mut wait: Option<Duration>,
     mut route_errors: u32,
 ) -> Fate {
-    let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
+    let InHand { mut delivery, settle, mut ticket, mut key, unread, since, place: _place } =
+        message;
     let shared = &shared;
     let mut settle = Leased::new(settle, since);
     // What came with the message; a run may find out more, for itself.
@@ -189,7 +193,8 @@ pub(super) async fn handle(
         };
         let ran = {
             let begun = (admitted, suspicion, turn);
-            let run = pin!(shared.run(delivery.clone(), begun, key.is_some()));
+            let unread = unread.clone();
+            let run = pin!(shared.run(delivery.clone(), begun, key.is_some(), unread));
             settle.keep(run).await
         };
         let mut ran = match ran {
@@ -290,6 +295,7 @@ impl Shared {
         mut delivery: Delivery,
         (ticket, suspicion, turn): (Ticket, Suspicion, Turn),
         ordered: bool,
+        unread: Option<Box<Failure>>,
     ) -> Result<Ran, Left> {
         let mut marked = Marked::default();
         let suspect =
@@ -320,7 +326,8 @@ impl Shared {
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered, self.probation.runs(), (Some(turn), suspect));
+        let runs = self.probation.runs();
+        let hand = Hand::new(ticket, (ordered, unread), runs, (Some(turn), suspect));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;

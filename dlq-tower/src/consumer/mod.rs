@@ -64,7 +64,7 @@
 //! A handler with an order key on a source that promises no order is refused when the consumer is built. A stop gives
 //! the message back, and those behind it; the order in which they come again is the source's. Letters that come back
 //! from the store run in line with their key, and behind what was handled since they died. A message whose key cannot be
-//! read, because the function panicked, is in no line; the log says so.
+//! read, because the function panicked, fails for good and unrun, as it does of an idempotency key that panics.
 //!
 //! # Suspects
 //!
