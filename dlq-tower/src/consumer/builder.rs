@@ -88,7 +88,7 @@ impl ConsumerBuilder {
             settings: Settings {
                 max_in_hand: 256,
                 shutdown_deadline: Duration::from_secs(25),
-                outage: None,
+                outage: Some(OutagePolicy::new()),
                 suspect_after: 3,
                 marks: None,
                 schedule: None,
@@ -208,9 +208,16 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets when fetching pauses because what the handlers depend on is down. Defaults to never.
+    /// Sets when fetching pauses because what the handlers depend on is down. Defaults to
+    /// [`OutagePolicy::default`]: when most of at least 50 messages within half a minute fail of what may pass.
     pub fn outage(mut self, policy: OutagePolicy) -> Self {
         self.settings.outage = Some(policy);
+        self
+    }
+
+    /// Never pauses because of an [outage](Self::outage): each message dies of its own attempts.
+    pub fn without_outage_protection(mut self) -> Self {
+        self.settings.outage = None;
         self
     }
 
