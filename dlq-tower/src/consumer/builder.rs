@@ -46,6 +46,8 @@ pub(super) struct Settings {
     pub(super) outage: Option<OutagePolicy>,
     pub(super) suspect_after: u32,
     pub(super) marks: Option<BoxCrashMarks>,
+    /// Whether the source counts deliveries that an orderly stop ended.
+    pub(super) counts_stops: bool,
     pub(super) schedule: Option<Schedule>,
     pub(super) clock: SharedClock,
     /// Beside that of the handlers.
@@ -72,8 +74,9 @@ pub struct ConsumerBuilder {
 
 impl ConsumerBuilder {
     pub(super) fn new(source: impl Source) -> Self {
+        let capabilities = source.capabilities();
         Self {
-            source: source.capabilities(),
+            source: capabilities,
             feed: Box::new(Main::new(source)),
             work: Work::None,
             store: None,
@@ -91,6 +94,7 @@ impl ConsumerBuilder {
                 outage: Some(OutagePolicy::new()),
                 suspect_after: 3,
                 marks: None,
+                counts_stops: capabilities.counts_stops,
                 schedule: None,
                 clock: SystemClock::shared(),
                 upkeep: Vec::new(),

@@ -44,6 +44,8 @@ pub(super) struct Shared {
     pub(super) gate: Arc<Gate>,
     pub(super) probation: Probation,
     pub(super) marks: Option<BoxCrashMarks>,
+    /// Whether the source counts deliveries that an orderly stop ended.
+    pub(super) counts_stops: bool,
     /// How many may wait for a retry in the process, so that sleepers never fill what is in hand (G4).
     pub(super) slots: HoldSlots,
     /// What has not started or waits is given back.

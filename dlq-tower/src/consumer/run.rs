@@ -225,6 +225,7 @@ impl Run {
             gate: Arc::clone(&gate),
             probation: Probation::new(settings.suspect_after, settings.marks.is_some()),
             marks: settings.marks,
+            counts_stops: settings.counts_stops,
             slots: HoldSlots::new(settings.max_in_hand.div_ceil(2)),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
