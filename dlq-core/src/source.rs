@@ -94,7 +94,7 @@ pub struct Capabilities {
     pub ordering: Ordering,
     /// Whether it counts deliveries, so that crashes can be suspected.
     pub counts_deliveries: bool,
-    /// Whether a delivery counts that an orderly stop ended, as it does where everything handed out is counted. False for a
+    /// True if a delivery counts that an orderly stop ended, as it does where everything handed out is counted. False for a
     /// transport that counts only processes that died.
     pub counts_stops: bool,
     /// Whether it can hand a message out again after a delay.

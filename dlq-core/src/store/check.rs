@@ -31,8 +31,8 @@ pub struct CheckLimits {
 }
 
 impl Default for CheckLimits {
-    /// One hour overdue, seven days old, ten minutes idle, ten million rows, due in seven days, five minutes of skew; not
-    /// deep.
+    /// Sets one hour overdue, seven days old, ten minutes idle, ten million rows, due in seven days, five minutes of skew;
+    /// not deep.
     fn default() -> Self {
         Self {
             overdue: Duration::from_secs(3600),
@@ -215,7 +215,9 @@ impl Vitals {
             Finding::new(Severity::Warning, &format!("consumer `{consumer}`"), "latest due time")
                 .found(due.to_string(), format!("within {ahead} from now"))
                 .advice(format!(
-                    "a letter waits for that long, most likely because of a wrong `retry_after` or a wrong clock; bound what                      errors may ask for (`max_retry_after` of the policy), and call the wait off: dlq mark pending --status                      {status} --consumer '{consumer}', then dlq replay"
+                    "a letter waits for that long, most likely because of a wrong `retry_after` or a wrong clock; bound what \
+                     errors may ask for (`max_retry_after` of the policy), and call the wait off: dlq mark pending --status \
+                     {status} --consumer '{consumer}', then dlq replay"
                 )),
         )
     }

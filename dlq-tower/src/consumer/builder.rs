@@ -46,7 +46,7 @@ pub(super) struct Settings {
     pub(super) outage: Option<OutagePolicy>,
     pub(super) suspect_after: u32,
     pub(super) marks: Option<BoxCrashMarks>,
-    /// Whether the source counts deliveries that an orderly stop ended.
+    /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
     pub(super) schedule: Option<Schedule>,
     pub(super) clock: SharedClock,

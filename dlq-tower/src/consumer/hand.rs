@@ -28,7 +28,7 @@ pub(super) struct Hand {
     counts: bool,
     /// Whether later messages of its key wait for it.
     ordered: bool,
-    /// Why its order key could not be read.
+    /// The panic of its order key.
     unread: Option<Box<Failure>>,
     /// Where its turn comes from.
     runs: Runs,

@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) gate: Arc<Gate>,
     pub(super) probation: Probation,
     pub(super) marks: Option<BoxCrashMarks>,
-    /// Whether the source counts deliveries that an orderly stop ended.
+    /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
     /// How many may wait for a retry in the process, so that sleepers never fill what is in hand (G4).
     pub(super) slots: HoldSlots,
@@ -64,7 +64,7 @@ pub(super) struct InHand {
     pub(super) ticket: Option<Ticket>,
     /// Its place in the line of its key; its line waits for it, however long it takes.
     pub(super) key: Option<KeyTurn>,
-    /// Why its key could not be read: it is in no line, and fails of that unrun.
+    /// The panic of its order key: it is in no line, and fails of that unrun.
     pub(super) unread: Option<Box<Failure>>,
     /// When it was received.
     pub(super) since: Instant,

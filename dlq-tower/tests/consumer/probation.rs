@@ -614,7 +614,7 @@ async fn g3_what_kills_is_found_between_orderly_stops() {
     assert_eq!((letters[0].reason, letters[0].crashes), (Reason::MaxCrashes, 2));
 }
 
-/// What the transport has not counted needs no explanation, and would hide a crash.
+/// A stop that the transport has not counted needs no explanation, and would hide a crash.
 #[tokio::test(start_paused = true)]
 async fn g3_a_stop_that_is_not_counted_explains_nothing() {
     for counts_stops in [true, false] {
