@@ -124,7 +124,8 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     let mut expected: Vec<_> = (0..200)
         .filter_map(|position| Some(format!("{position}: {}", attempt(position)?)))
         .collect();
-    (runs.sort(), expected.sort());
+    runs.sort();
+    expected.sort();
     assert_eq!(runs, expected);
 }
 
