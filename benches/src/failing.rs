@@ -132,6 +132,7 @@ async fn once(count: usize, lane: Later) -> Result<Duration, Box<dyn std::error:
         .retry_lane(lane)
         .sink(MemorySink::new())
         .max_in_hand(1_024)
+        .without_outage_protection()
         .build()?;
     let start = Instant::now();
     let report = consumer.run(counting.done.notified()).await;

@@ -39,8 +39,8 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Notes durably that one delivery of this message ended in good order: an orderly stop gave it back, or cut off its
-    /// run. Defaults to a mark under another identity; does nothing where the transport tells such deliveries from those
-    /// that ended with a process.
+    /// run. Defaults to a mark under another identity. Not told where the transport [does not
+    /// count](crate::Capabilities::counts_stops) such deliveries.
     ///
     /// # Errors
     ///

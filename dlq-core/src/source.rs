@@ -94,6 +94,9 @@ pub struct Capabilities {
     pub ordering: Ordering,
     /// Whether it counts deliveries, so that crashes can be suspected.
     pub counts_deliveries: bool,
+    /// True if a delivery counts that an orderly stop ended, as it does where everything handed out is counted. False for a
+    /// transport that counts only processes that died.
+    pub counts_stops: bool,
     /// Whether it can hand a message out again after a delay.
     pub delayed_release: bool,
 }
@@ -102,7 +105,12 @@ impl Capabilities {
     /// A transport that promises nothing.
     #[must_use]
     pub const fn none() -> Self {
-        Self { ordering: Ordering::None, counts_deliveries: false, delayed_release: false }
+        Self {
+            ordering: Ordering::None,
+            counts_deliveries: false,
+            counts_stops: true,
+            delayed_release: false,
+        }
     }
 
     /// Sets the order it can keep.
@@ -116,6 +124,13 @@ impl Capabilities {
     #[must_use]
     pub const fn with_counts_deliveries(mut self, yes: bool) -> Self {
         self.counts_deliveries = yes;
+        self
+    }
+
+    /// Sets whether a delivery counts that an orderly stop ended.
+    #[must_use]
+    pub const fn with_counts_stops(mut self, yes: bool) -> Self {
+        self.counts_stops = yes;
         self
     }
 

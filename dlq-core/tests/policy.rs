@@ -137,6 +137,21 @@ fn a_ladder_sets_the_attempts_unless_told() {
     assert!(shown.contains("after attempt 5: 1h, escalated"), "{shown}");
 }
 
+/// Taken from an answer, it may be wrong by years.
+#[test]
+fn g4_what_an_error_asks_for_is_bounded() {
+    let day = Duration::from_secs(24 * 3600);
+    let policy = RetryPolicy::new();
+    for asked in [day, 2 * day, Duration::MAX] {
+        assert_eq!(policy.next(1, Some(asked), 0), Next::After(day), "{asked:?}");
+    }
+    let policy = policy.with_max_retry_after(Duration::from_secs(60));
+    assert_eq!(policy.next(1, Some(day), 0), Next::After(Duration::from_secs(60)));
+    // The backoff has a cap of its own.
+    let slow = policy.with_backoff(Backoff::constant(3 * day));
+    assert_eq!(slow.next(1, None, 0), Next::After(3 * day));
+}
+
 #[test]
 fn retry_after_wins_over_the_backoff_but_not_over_the_attempts() {
     let policy = RetryPolicy::new();
@@ -159,11 +174,13 @@ fn the_environment_overrides_and_errors_name_the_variable() {
             ("PAY_BACKOFF", "constant(2s)"),
             ("PAY_PANIC", "retry"),
             ("PAY_HOLD_LIMIT", "1m"),
+            ("PAY_MAX_RETRY_AFTER", "2h"),
         ]),
     );
     let policy = read.unwrap().apply(&RetryPolicy::new()).unwrap();
     assert_eq!((policy.max_attempts(), policy.panic()), (7, PanicPolicy::Retry));
     assert_eq!(policy.hold_limit(), Duration::from_secs(60));
+    assert_eq!(policy.max_retry_after(), Duration::from_secs(7200));
 
     for (pairs, expected) in [
         (&[("P_MAX_ATTEMPTS", "many")] as &'static [_], "P_MAX_ATTEMPTS: `many`"),

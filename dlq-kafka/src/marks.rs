@@ -112,17 +112,4 @@ impl CrashMarks for KafkaCrashMarks {
             None => Ok(()),
         }
     }
-
-    // What the source counts are owners that died: a partition that went in good order explains itself.
-    async fn explain(&self, _: LetterId) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn explained(&self, _: LetterId) -> Result<u32, StoreError> {
-        Ok(0)
-    }
-
-    async fn forget_explained(&self, _: LetterId) -> Result<(), StoreError> {
-        Ok(())
-    }
 }

@@ -480,6 +480,8 @@ impl Source for KafkaSource {
         Capabilities::none()
             .with_ordering(Ordering::Partition)
             .with_counts_deliveries(true)
+            // A partition that goes in good order says so itself.
+            .with_counts_stops(false)
             .with_delayed_release(true)
     }
 

@@ -104,6 +104,8 @@ explored!(
     ordered,
     ordered_with_long_delay,
     killer,
+    suspect_waits_beside_a_killer,
+    killer_at_a_later_attempt,
     ordered_killer_at_a_later_attempt,
     idempotent_killer,
     idempotent_killer_to_stream,

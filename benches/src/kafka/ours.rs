@@ -87,6 +87,7 @@ pub(super) async fn consume(
         .retry_lane(lane)
         .sink(sink)
         .max_in_hand(in_hand)
+        .without_outage_protection()
         .build()?;
     let report = consumer.run(state.done.notified()).await;
     let time = state.begun.get().map(Instant::elapsed).unwrap_or_default();

@@ -79,6 +79,8 @@ pub struct RetryPolicy {
     backoff: Backoff,
     #[serde(with = "duration")]
     hold_limit: Duration,
+    #[serde(with = "duration")]
+    max_retry_after: Duration,
     panic: PanicPolicy,
 }
 
@@ -105,6 +107,7 @@ impl RetryPolicy {
             max_crashes: 5,
             backoff: Backoff::exponential(Duration::from_millis(200)),
             hold_limit: Duration::from_secs(5),
+            max_retry_after: Duration::from_secs(24 * 60 * 60),
             panic: PanicPolicy::Permanent,
         }
     }
@@ -143,6 +146,14 @@ impl RetryPolicy {
         self
     }
 
+    /// Sets the longest delay that an error may ask for; a longer one is cut to it. Defaults to one day.
+    ///
+    /// An error may take the delay from an answer of whatever failed, which can be wrong by years.
+    pub const fn with_max_retry_after(mut self, limit: Duration) -> Self {
+        self.max_retry_after = limit;
+        self
+    }
+
     /// Sets what a panic means. Defaults to permanent.
     pub const fn with_panic(mut self, panic: PanicPolicy) -> Self {
         self.panic = panic;
@@ -177,6 +188,12 @@ impl RetryPolicy {
         self.hold_limit
     }
 
+    /// The longest delay that an error may ask for.
+    #[must_use]
+    pub const fn max_retry_after(&self) -> Duration {
+        self.max_retry_after
+    }
+
     /// What a panic means.
     #[must_use]
     pub const fn panic(&self) -> PanicPolicy {
@@ -186,7 +203,7 @@ impl RetryPolicy {
     /// Decides, once, what comes after `attempts` runs of the handler have failed.
     ///
     /// `retry_after`, what the failing side asked for, wins over the backoff, also above its cap and without jitter: it
-    /// is the provider's word. It grants no further attempt, neither past `max_attempts` nor when a custom backoff has
+    /// is the provider's word, up to [`max_retry_after`](Self::max_retry_after). It grants no further attempt, neither past `max_attempts` nor when a custom backoff has
     /// given up. `seed` decides the jitter: the same arguments always give the same answer, so that the delay that is
     /// logged is the delay that is waited.
     #[must_use]
@@ -194,6 +211,7 @@ impl RetryPolicy {
         if attempts >= self.max_attempts() {
             return Next::Exhausted;
         }
+        let retry_after = retry_after.map(|delay| delay.min(self.max_retry_after));
         match (retry_after, self.backoff.delay(attempts, seed)) {
             (Some(delay), Some(_)) | (None, Some(delay)) => Next::After(delay),
             (_, None) => Next::Exhausted,

@@ -22,14 +22,17 @@ pub struct RetryPolicyOverrides {
     /// See [`RetryPolicy::with_hold_limit`].
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<Duration>,
+    /// See [`RetryPolicy::with_max_retry_after`].
+    #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
+    pub max_retry_after: Option<Duration>,
     /// See [`RetryPolicy::with_panic`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub panic: Option<PanicPolicy>,
 }
 
 impl RetryPolicyOverrides {
-    /// Reads `<PREFIX>MAX_ATTEMPTS`, `<PREFIX>MAX_CRASHES`, `<PREFIX>BACKOFF`, `<PREFIX>HOLD_LIMIT` and
-    /// `<PREFIX>PANIC`.
+    /// Reads `<PREFIX>MAX_ATTEMPTS`, `<PREFIX>MAX_CRASHES`, `<PREFIX>BACKOFF`, `<PREFIX>HOLD_LIMIT`,
+    /// `<PREFIX>MAX_RETRY_AFTER` and `<PREFIX>PANIC`.
     ///
     /// `<PREFIX>MAX_RETRIES` is read as `MAX_ATTEMPTS`: programs that have such a variable mean by it how often the
     /// handler is tried in all. Setting both to different numbers is refused.
@@ -55,6 +58,9 @@ impl RetryPolicyOverrides {
             text.parse()
                 .map_err(|_| format!("`{text}` is not a whole number from 0 to {}", u32::MAX))
         }
+        fn length(text: &str) -> Result<Duration, String> {
+            duration::parse(text).map_err(|error| error.to_string())
+        }
         let attempts = read(format!("{prefix}MAX_ATTEMPTS"), &lookup, number)?;
         let retries = read(format!("{prefix}MAX_RETRIES"), &lookup, number)?;
         if let (Some(attempts), Some(retries)) = (attempts, retries)
@@ -71,9 +77,8 @@ impl RetryPolicyOverrides {
             backoff: read(format!("{prefix}BACKOFF"), &lookup, |text| {
                 text.parse().map_err(|error: InvalidPolicy| error.to_string())
             })?,
-            hold_limit: read(format!("{prefix}HOLD_LIMIT"), &lookup, |text| {
-                duration::parse(text).map_err(|error| error.to_string())
-            })?,
+            hold_limit: read(format!("{prefix}HOLD_LIMIT"), &lookup, length)?,
+            max_retry_after: read(format!("{prefix}MAX_RETRY_AFTER"), &lookup, length)?,
             panic: read(format!("{prefix}PANIC"), &lookup, |text| {
                 text.parse().map_err(|error: crate::UnknownWord| error.to_string())
             })?,
@@ -98,6 +103,9 @@ impl RetryPolicyOverrides {
         }
         if let Some(limit) = self.hold_limit {
             changed = changed.with_hold_limit(limit);
+        }
+        if let Some(limit) = self.max_retry_after {
+            changed = changed.with_max_retry_after(limit);
         }
         if let Some(panic) = self.panic {
             changed = changed.with_panic(panic);

@@ -22,6 +22,8 @@ pub struct CheckLimits {
     pub idle: Duration,
     /// This many rows in the processing audit.
     pub processed: u64,
+    /// A letter that is due so far in the future.
+    pub ahead: Duration,
     /// A letter that was stored so far in the future.
     pub skew: Duration,
     /// Whether to look for damage too, which reads everything that is stored.
@@ -29,13 +31,15 @@ pub struct CheckLimits {
 }
 
 impl Default for CheckLimits {
-    /// One hour overdue, seven days old, ten minutes idle, ten million rows, five minutes of skew; not deep.
+    /// Sets one hour overdue, seven days old, ten minutes idle, ten million rows, due in seven days, five minutes of skew;
+    /// not deep.
     fn default() -> Self {
         Self {
             overdue: Duration::from_secs(3600),
             age: 7 * DAY,
             idle: Duration::from_secs(600),
             processed: 10_000_000,
+            ahead: 7 * DAY,
             skew: Duration::from_secs(300),
             is_deep: false,
         }
@@ -67,6 +71,12 @@ impl CheckLimits {
         self
     }
 
+    /// Sets how far ahead a letter may be due. Defaults to seven days.
+    pub const fn with_ahead(mut self, ahead: Duration) -> Self {
+        self.ahead = ahead;
+        self
+    }
+
     /// Sets how far clocks may differ. Defaults to five minutes.
     pub const fn with_skew(mut self, skew: Duration) -> Self {
         self.skew = skew;
@@ -80,7 +90,7 @@ impl CheckLimits {
     }
 }
 
-/// A letter that could have been claimed.
+/// A letter that can be claimed, or can be at a later time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// `replaying` when the lease of a claim has ended, `retrying` for a retry record, `pending` for a letter that was
@@ -100,6 +110,8 @@ pub struct Vitals {
     pub now: Timestamp,
     /// For each consumer the [`Vitals::MOST`] letters that have waited longest for it to claim them.
     pub waiting: Vec<Waiting>,
+    /// For each consumer the letter that is due last.
+    pub latest: Vec<Waiting>,
     /// When the earliest unresolved letter was stored.
     pub oldest_unresolved: Option<Timestamp>,
     /// When the latest letter was stored.
@@ -120,6 +132,7 @@ impl Vitals {
         Self {
             now,
             waiting: Vec::new(),
+            latest: Vec::new(),
             oldest_unresolved: None,
             newest: None,
             operations: Vec::new(),
@@ -131,6 +144,7 @@ impl Vitals {
     #[must_use]
     pub fn findings(&self, limits: &CheckLimits) -> Vec<Finding> {
         let mut findings = self.nobody_takes(limits);
+        findings.extend(self.latest.iter().filter_map(|letter| self.too_late(letter, limits)));
         findings
             .extend(self.operations.iter().filter_map(|operation| self.stuck(operation, limits)));
         findings.extend(self.too_old(limits));
@@ -188,6 +202,24 @@ impl Vitals {
                 .advice(advice)
         };
         lines.into_iter().map(finding).collect()
+    }
+
+    /// The delay of an error had no bound once, and a clock may be wrong.
+    fn too_late(&self, letter: &Waiting, limits: &CheckLimits) -> Option<Finding> {
+        let Waiting { status, consumer, since: due } = letter;
+        if *status == Status::Replaying || due.since(self.now) <= limits.ahead {
+            return None;
+        }
+        let ahead = duration::format(limits.ahead);
+        Some(
+            Finding::new(Severity::Warning, &format!("consumer `{consumer}`"), "latest due time")
+                .found(due.to_string(), format!("within {ahead} from now"))
+                .advice(format!(
+                    "a letter waits for that long, most likely because of a wrong `retry_after` or a wrong clock; bound what \
+                     errors may ask for (`max_retry_after` of the policy), and call the wait off: dlq mark pending --status \
+                     {status} --consumer '{consumer}', then dlq replay"
+                )),
+        )
     }
 
     fn stuck(&self, operation: &Operation, limits: &CheckLimits) -> Option<Finding> {

@@ -4,6 +4,7 @@ use dlq_core::policy::duration;
 use dlq_core::store::{CheckLimits, Letters as _, Vitals, Waiting};
 use dlq_core::{Clock as _, Filter, Finding, Severity, StoreError, SystemClock, Timestamp};
 use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
 use super::call::attempt;
@@ -38,6 +39,7 @@ impl PostgresStore {
             let now = there.first(conn, |row| Fields::of(row).time()).await?.unwrap_or_default();
             let mut vitals = Vitals::new(now);
             vitals.waiting = waiting(conn, self.names(), now).await?;
+            vitals.latest = latest(conn, self.names()).await?;
             vitals.operations = operations::active(conn, self.names()).await?;
             vitals.processed = rows(conn, &self.names().processed).await?;
             let mut more = dead(conn, self.names()).await?;
@@ -66,29 +68,40 @@ impl PostgresStore {
 
 /// The letters of each consumer that have waited longest, by the index of what each can claim.
 async fn waiting(conn: &mut PgConnection, names: &Names, now: Timestamp) -> Result<Vec<Waiting>> {
-    let (letters, name) = (&names.letters, start("t.consumer"));
-    // From one consumer to the next, past all that wait for it.
-    let next = format!("(SELECT {name} AS name FROM {letters} t WHERE t.available_at IS NOT NULL");
-    let sql = format!(
-        "WITH RECURSIVE c AS ({next} ORDER BY 1 LIMIT 1) UNION ALL \
-         SELECT {next} AND {name} > c.name ORDER BY 1 LIMIT 1) FROM c WHERE c.name IS NOT NULL) \
-         SELECT w.* FROM c, LATERAL (SELECT t.status, t.consumer, t.available_at FROM {letters} t \
-         WHERE {name} = c.name AND t.available_at <= "
-    );
-    Query::new(sql)
+    of_each_consumer(names)
+        .push("t.available_at <= ")
         .bind(now)
         .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
         .bind(Vitals::MOST)
         .push(") w")
-        .all(conn, |record| {
-            let mut fields = Fields::of(record);
-            Ok(Waiting {
-                status: fields.word("status")?,
-                consumer: fields.text()?,
-                since: fields.time()?,
-            })
-        })
+        .all(conn, waits)
         .await
+}
+
+/// The letter of each consumer that is due last, by the same index.
+async fn latest(conn: &mut PgConnection, names: &Names) -> Result<Vec<Waiting>> {
+    of_each_consumer(names)
+        .push("t.available_at IS NOT NULL ORDER BY t.available_at DESC LIMIT 1) w")
+        .all(conn, waits)
+        .await
+}
+
+/// Letters of each consumer that can be claimed now or later, for a condition that is still to be said.
+fn of_each_consumer(names: &Names) -> Query {
+    let (letters, name) = (&names.letters, start("t.consumer"));
+    // From one consumer to the next, past all that wait for it.
+    let next = format!("(SELECT {name} AS name FROM {letters} t WHERE t.available_at IS NOT NULL");
+    Query::new(format!(
+        "WITH RECURSIVE c AS ({next} ORDER BY 1 LIMIT 1) UNION ALL \
+         SELECT {next} AND {name} > c.name ORDER BY 1 LIMIT 1) FROM c WHERE c.name IS NOT NULL) \
+         SELECT w.* FROM c, LATERAL (SELECT t.status, t.consumer, t.available_at FROM {letters} t \
+         WHERE {name} = c.name AND "
+    ))
+}
+
+fn waits(record: &PgRow) -> Result<Waiting> {
+    let mut fields = Fields::of(record);
+    Ok(Waiting { status: fields.word("status")?, consumer: fields.text()?, since: fields.time()? })
 }
 
 /// About how many rows a table has whose rows are numbered one after the other.

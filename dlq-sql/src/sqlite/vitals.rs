@@ -2,7 +2,7 @@
 
 use dlq_core::store::{CheckLimits, Letters as _, Vitals, Waiting};
 use dlq_core::{Filter, Finding, Severity, StoreError};
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 use super::SqliteStore;
 use super::codec::Fields;
@@ -31,7 +31,7 @@ impl SqliteStore {
         let now = self.now();
         let vitals = self.read(move |conn, names| {
             let mut vitals = Vitals::new(now);
-            vitals.waiting = waiting(conn, names, now.as_nanos())?;
+            (vitals.waiting, vitals.latest) = waiting(conn, names, now.as_nanos())?;
             vitals.operations = operations::active(conn, names)?;
             vitals.processed = rows(conn, &names.processed)?;
             Ok(vitals)
@@ -51,21 +51,24 @@ impl SqliteStore {
     }
 }
 
-/// The letters of each consumer that have waited longest, by the index of what each can claim.
-fn waiting(conn: &Connection, names: &Names, now: i64) -> Result<Vec<Waiting>> {
-    let (mut all, mut consumer) = (Vec::new(), None::<String>);
+/// The letters of each consumer that have waited longest, and the one that is due last, by the index of what each can
+/// claim.
+fn waiting(conn: &Connection, names: &Names, now: i64) -> Result<(Vec<Waiting>, Vec<Waiting>)> {
+    let (mut all, mut latest, mut consumer) = (Vec::new(), Vec::new(), None::<String>);
+    let waits = |record: &Row<'_>| {
+        let mut fields = Fields::after(record, 0);
+        Ok(Waiting {
+            status: fields.word("status")?,
+            consumer: fields.next()?,
+            since: fields.time()?,
+        })
+    };
     loop {
         let next = next_consumer("", names, consumer.as_deref());
         consumer = next.first(conn, |record| Fields::after(record, 0).next())?;
-        let Some(consumer) = &consumer else { return Ok(all) };
-        all.extend(line("", names, consumer, now).all(conn, |record| {
-            let mut fields = Fields::after(record, 0);
-            Ok(Waiting {
-                status: fields.word("status")?,
-                consumer: fields.next()?,
-                since: fields.time()?,
-            })
-        })?);
+        let Some(consumer) = &consumer else { return Ok((all, latest)) };
+        all.extend(line("", names, consumer, now).all(conn, waits)?);
+        latest.extend(last("", names, consumer).first(conn, waits)?);
     }
 }
 
@@ -94,6 +97,15 @@ fn line(explain: &str, names: &Names, consumer: &str, now: i64) -> Query {
         .bind(now)
         .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
         .bind(Vitals::MOST)
+}
+
+fn last(explain: &str, names: &Names, consumer: &str) -> Query {
+    let sql = format!(
+        "{explain}SELECT t.status, t.consumer, t.available_at FROM {} t \
+         WHERE t.available_at IS NOT NULL AND t.consumer = ",
+        names.letters
+    );
+    Query::new(sql).bind(consumer).push(" ORDER BY t.available_at DESC LIMIT 1")
 }
 
 /// About how many rows a table has whose rows are numbered one after the other.
@@ -179,6 +191,7 @@ mod tests {
         let by = "SEARCH t USING INDEX dlq_events_available_to";
         let range = "(consumer=? AND available_at>? AND available_at<?)";
         assert_eq!(plan(line(explain, &names, "a", 1)), [format!("{by} {range}")]);
+        assert_eq!(plan(last(explain, &names, "a")).len(), 1, "it reads one row");
         let next = plan(next_consumer(explain, &names, Some("a")));
         assert!(
             next.len() == 1 && next[0].contains("INDEX dlq_events_available_to (consumer>?)"),

@@ -161,6 +161,21 @@ pub fn scenarios() -> Vec<Scenario> {
             "killer",
             [healthy(1), Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)), healthy(3)],
         ),
+        // The second kills the process while the first waits for its next attempt, a suspect like itself: that is nobody
+        // else's crash.
+        Scenario::new(
+            "suspect_waits_beside_a_killer",
+            [
+                Story::new(1, &[Act::Transient], EXHAUSTED),
+                Story::new(2, &[Act::Kill], Ending::Dead(Reason::MaxCrashes)),
+                healthy(3),
+            ],
+        ),
+        // Each attempt is marked anew.
+        Scenario::new(
+            "killer_at_a_later_attempt",
+            [Story::new(1, &[Act::KillLater], Ending::Dead(Reason::MaxCrashes)), healthy(2)],
+        ),
         // Between its attempts it waits outside of any run.
         Scenario::new(
             "ordered_killer_at_a_later_attempt",

@@ -20,6 +20,7 @@ fn none() -> CheckLimits {
         .with_age(ever)
         .with_idle(ever)
         .with_skew(ever)
+        .with_ahead(ever)
         .with_processed(u64::MAX)
         .with_deep(true)
 }
@@ -76,6 +77,22 @@ pub async fn an_overdue_retry_is_found<F: StoreFixture>(check: Check<F>) {
     let finding = check.only(none().with_overdue(Duration::ZERO)).await;
     assert_eq!(finding.setting, "overdue retries");
     assert!(finding.subject.contains(CONSUMER), "{finding}");
+}
+
+/// A retry record that waits for years is found, however many others are due before it.
+pub async fn a_retry_that_is_due_too_late_is_found<F: StoreFixture>(check: Check<F>) {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let late = check.now().after(50 * YEAR);
+    check.escalate(escalation(&letter(1), 1, late)).await;
+    for n in 2..5 {
+        check.escalate(escalation(&letter(n), 1, check.now().after(LONG))).await;
+    }
+    assert_eq!(check.found(none().with_ahead(60 * YEAR)).await, []);
+    let finding = check.only(CheckLimits::default()).await;
+    assert_eq!(finding.setting, "latest due time");
+    assert!(finding.subject.contains(CONSUMER), "{finding}");
+    // To the microsecond, as some stores have it.
+    assert_eq!(finding.found[..22], late.to_string()[..22], "{finding}");
 }
 
 /// A letter of the age that is given is found, unless it is resolved.

@@ -253,6 +253,7 @@ macro_rules! store_conformance {
                 a_store_that_works_is_well,
                 a_claim_never_finished_is_found,
                 an_overdue_retry_is_found,
+                a_retry_that_is_due_too_late_is_found,
                 an_old_letter_is_found,
                 an_operation_without_takers_is_found,
                 a_long_audit_is_found,

@@ -46,6 +46,8 @@ pub(super) struct Settings {
     pub(super) outage: Option<OutagePolicy>,
     pub(super) suspect_after: u32,
     pub(super) marks: Option<BoxCrashMarks>,
+    /// True if the source counts deliveries that an orderly stop ended.
+    pub(super) counts_stops: bool,
     pub(super) schedule: Option<Schedule>,
     pub(super) clock: SharedClock,
     /// Beside that of the handlers.
@@ -72,8 +74,9 @@ pub struct ConsumerBuilder {
 
 impl ConsumerBuilder {
     pub(super) fn new(source: impl Source) -> Self {
+        let capabilities = source.capabilities();
         Self {
-            source: source.capabilities(),
+            source: capabilities,
             feed: Box::new(Main::new(source)),
             work: Work::None,
             store: None,
@@ -88,9 +91,10 @@ impl ConsumerBuilder {
             settings: Settings {
                 max_in_hand: 256,
                 shutdown_deadline: Duration::from_secs(25),
-                outage: None,
+                outage: Some(OutagePolicy::new()),
                 suspect_after: 3,
                 marks: None,
+                counts_stops: capabilities.counts_stops,
                 schedule: None,
                 clock: SystemClock::shared(),
                 upkeep: Vec::new(),
@@ -208,9 +212,16 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets when fetching pauses because what the handlers depend on is down. Defaults to never.
+    /// Sets when fetching pauses because what the handlers depend on is down. Defaults to
+    /// [`OutagePolicy::default`]: when most of at least 50 messages within half a minute fail of what may pass.
     pub fn outage(mut self, policy: OutagePolicy) -> Self {
         self.settings.outage = Some(policy);
+        self
+    }
+
+    /// Never pauses because of an [outage](Self::outage): each message dies of its own attempts.
+    pub fn without_outage_protection(mut self) -> Self {
+        self.settings.outage = None;
         self
     }
 

@@ -68,7 +68,8 @@ pub(super) fn go_on(
             // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
             let wait = Some(*after);
             drop(turn);
-            let message = InHand { delivery, settle, ticket: None, key, since, place };
+            let message =
+                InHand { delivery, settle, ticket: None, key, unread: None, since, place };
             return Box::pin(handle(shared, message, wait, route_errors)).await;
         }
         let outcome = shared.will_be(&delivery, &ran.disposition);

@@ -22,7 +22,10 @@ use super::report::Outcome;
 impl Shared {
     /// Whether `delivery` is a suspect, also by what stopped processes have told of it.
     pub(super) async fn suspicion(&self, delivery: &Delivery) -> Suspicion {
-        if let (Some(marks), true) = (&self.marks, self.probation.is_unexplained(delivery)) {
+        if let Some(marks) = &self.marks
+            && self.counts_stops
+            && self.probation.is_unexplained(delivery)
+        {
             let letter = death_of(delivery).letter;
             // Where it is not known, the message is a suspect.
             if let Ok(ends) = marks.explained(letter).await {
@@ -34,7 +37,7 @@ impl Shared {
 
     /// Tells the next process that `delivery` ended in good order, if it would be a suspect there.
     pub(super) async fn explain(&self, delivery: &Delivery) {
-        let Some(marks) = &self.marks else { return };
+        let Some(marks) = self.marks.as_ref().filter(|_| self.counts_stops) else { return };
         let letter = death_of(delivery).letter;
         let tell = async {
             for _ in 0..self.probation.untold(delivery) {

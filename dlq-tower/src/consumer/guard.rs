@@ -2,7 +2,7 @@
 //! outage's, and whether a postponed message has to wait here for the sake of order.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{self, Future};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -37,7 +37,17 @@ where
     }
 
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        ResponseFuture { state: State::Handling { inner: self.0.call(delivery) } }
+        let refuses = |hand: &Arc<Hand>| {
+            let verdict = hand.refuses(&delivery)?;
+            // It ends the run, and says nothing of an outage.
+            let _ = hand.passes(&verdict);
+            Some(verdict)
+        };
+        let state = match HAND.try_with(refuses).ok().flatten() {
+            Some(verdict) => State::Ruling { ruling: Box::pin(future::ready(verdict)) },
+            None => State::Handling { inner: self.0.call(delivery) },
+        };
+        ResponseFuture { state }
     }
 }
 

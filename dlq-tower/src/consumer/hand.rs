@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlq_core::{Delivery, Disposition, ErrorClass, History};
+use dlq_core::{Attempt, Cause, Delivery, Disposition, ErrorClass, Failure, History, Reason};
 
 use super::outage::{Ruling, Signal, Ticket};
 use super::probation::{Runs, Suspicion, Turn};
 use super::suspect::{NotRun, Suspect};
 use crate::retry;
-use crate::stage::{Done, Postponed, Verdict};
+use crate::stage::{Done, GivenUp, Postponed, Verdict};
 
 tokio::task_local! {
     pub(super) static HAND: Arc<Hand>;
@@ -28,6 +28,8 @@ pub(super) struct Hand {
     counts: bool,
     /// Whether later messages of its key wait for it.
     ordered: bool,
+    /// The panic of its order key.
+    unread: Option<Box<Failure>>,
     /// Where its turn comes from.
     runs: Runs,
     /// How it is marked, if it does not run beside others.
@@ -120,7 +122,7 @@ pub(super) async fn put_off() {
 impl Hand {
     pub(super) fn new(
         ticket: Ticket,
-        ordered: bool,
+        (ordered, unread): (bool, Option<Box<Failure>>),
         runs: &Runs,
         (turn, suspect): (Option<Turn>, Option<Suspect>),
     ) -> Arc<Self> {
@@ -133,6 +135,7 @@ impl Hand {
             ticket,
             counts,
             ordered,
+            unread,
             runs,
             suspect,
             held,
@@ -141,6 +144,23 @@ impl Hand {
             counted,
             forgiven,
         })
+    }
+
+    /// The verdict on a message whose order key cannot be read: run anywhere, it could overtake others of its key (G5).
+    pub(super) fn refuses(&self, delivery: &Delivery) -> Option<Verdict> {
+        let failure = (**self.unread.as_ref()?).clone();
+        tracing::error!(
+            origin = %delivery.origin(),
+            panic = failure.message(),
+            "an order key could not be read, since `order_by` panicked: its message is given up, unrun"
+        );
+        let (consumer, number) = (delivery.consumer_shared().clone(), delivery.attempt());
+        let mut history = delivery.history().clone();
+        history.push(Attempt { number, generation: delivery.generation(), failure });
+        let given_up = GivenUp::unattempted(delivery, consumer, Reason::Permanent);
+        let cause = Some(Cause::Panic);
+        let given_up = GivenUp { cause, history, attempts: number, ..given_up };
+        Some(Verdict::Dead(Box::new(given_up)))
     }
 
     pub(super) fn suspect(&self) -> Option<&Suspect> {
@@ -166,13 +186,15 @@ impl Hand {
         ordered: bool,
         runs: &Runs,
     ) -> Arc<Self> {
-        let Some(mut hand) = ended else { return Self::new(ticket, ordered, runs, (None, None)) };
+        let new = |ticket| Self::new(ticket, (ordered, None), runs, (None, None));
+        let Some(mut hand) = ended else { return new(ticket) };
         match Arc::get_mut(&mut hand) {
-            None => Self::new(ticket, ordered, runs, (None, None)),
+            None => new(ticket),
             Some(Self {
                 ticket: of,
                 counts,
                 ordered: is_ordered,
+                unread,
                 runs: _,
                 suspect,
                 held,
@@ -185,7 +207,7 @@ impl Hand {
                 *of.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
                 *held.get_mut().unwrap_or_else(PoisonError::into_inner) = Held::default();
                 *has_run.get_mut() = false;
-                *suspect = None;
+                (*suspect, *unread) = (None, None);
                 *is_ordered = ordered;
                 *convicted.get_mut() = 0;
                 (*counted.get_mut(), *forgiven.get_mut()) = (0, 0);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use dlq_core::idempotency::Release;
 use dlq_core::store::BoxStore;
 use dlq_core::{
-    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, StoreError,
-    TransportError,
+    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Failure, Lane, SettleOnce,
+    SharedClock, StoreError, TransportError,
 };
 use metrics::{Counter, Gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub(super) marks: Option<BoxCrashMarks>,
     /// Where letters of handled messages are looked for.
     pub(super) letters: Option<BoxStore>,
+    /// True if the source counts deliveries that an orderly stop ended.
+    pub(super) counts_stops: bool,
     /// How many may wait for a retry in the process, so that sleepers never fill what is in hand (G4).
     pub(super) slots: HoldSlots,
     /// What has not started or waits is given back.
@@ -54,6 +56,7 @@ pub(super) struct Shared {
     /// What runs is cut off.
     pub(super) abort: CancellationToken,
     pub(super) settle_errors: Counter,
+    pub(super) clock: SharedClock,
 }
 
 /// A message in hand.
@@ -64,6 +67,8 @@ pub(super) struct InHand {
     pub(super) ticket: Option<Ticket>,
     /// Its place in the line of its key; its line waits for it, however long it takes.
     pub(super) key: Option<KeyTurn>,
+    /// The panic of its order key: it is in no line, and fails of that unrun.
+    pub(super) unread: Option<Box<Failure>>,
     /// When it was received.
     pub(super) since: Instant,
     pub(super) place: Place,
@@ -145,7 +150,8 @@ pub(super) async fn handle(
     mut wait: Option<Duration>,
     mut route_errors: u32,
 ) -> Fate {
-    let InHand { mut delivery, settle, mut ticket, mut key, since, place: _place } = message;
+    let InHand { mut delivery, settle, mut ticket, mut key, unread, since, place: _place } =
+        message;
     let shared = &shared;
     let mut settle = Leased::new(settle, since);
     // What came with the message; a run may find out more, for itself.
@@ -192,7 +198,8 @@ pub(super) async fn handle(
         };
         let ran = {
             let begun = (admitted, suspicion, turn);
-            let run = pin!(shared.run(delivery.clone(), begun, key.is_some()));
+            let unread = unread.clone();
+            let run = pin!(shared.run(delivery.clone(), begun, key.is_some(), unread));
             settle.keep(run).await
         };
         let mut ran = match ran {
@@ -299,6 +306,7 @@ impl Shared {
         mut delivery: Delivery,
         (ticket, suspicion, turn): (Ticket, Suspicion, Turn),
         ordered: bool,
+        unread: Option<Box<Failure>>,
     ) -> Result<Ran, Left> {
         let mut marked = Marked::default();
         let suspect =
@@ -329,7 +337,8 @@ impl Shared {
                 }
             }
         }
-        let hand = Hand::new(ticket, ordered, self.probation.runs(), (Some(turn), suspect));
+        let runs = self.probation.runs();
+        let hand = Hand::new(ticket, (ordered, unread), runs, (Some(turn), suspect));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;

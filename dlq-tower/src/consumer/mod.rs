@@ -85,7 +85,7 @@
 //! A handler with an order key on a source that promises no order is refused when the consumer is built. A stop gives
 //! the message back, and those behind it; the order in which they come again is the source's. Letters that come back
 //! from the store run in line with their key, and behind what was handled since they died. A message whose key cannot be
-//! read, because the function panicked, is in no line; the log says so.
+//! read, because the function panicked, fails for good and unrun, as it does of an idempotency key that panics.
 //!
 //! # Suspects
 //!
@@ -132,9 +132,11 @@
 //!
 //! # Outages
 //!
-//! With an [`OutagePolicy`] fetching pauses when most messages fail of what may pass. Those in hand that fail then are
-//! given back and not buried: no letter is written, no attempt counted (G10), and those that an idempotency key has
-//! counted meanwhile are taken back. After the pause a few different messages
+//! Fetching pauses when most messages fail of what may pass, as the [`OutagePolicy`] says: by default 80 % of at least 50
+//! that ended within 30 s. Those that fail from then on are given back and not buried: no letter is written, no attempt
+//! counted (G10), and those that an idempotency key has counted meanwhile are taken back. What failed until then has died,
+//! or waits for its next attempt. [No protection](ConsumerBuilder::without_outage_protection) is a choice; a
+//! consumer of fewer messages has as little, unless the minimum is lowered. After the pause a few different messages
 //! are tried. One success ends the outage, and a probe that failed beside it has failed by itself; when all fail, the
 //! next pause is twice as long. The automatic schedule waits meanwhile. Probes that say nothing, for they are at fault
 //! themselves, decide nothing: where no other message comes, health shows the outage until one does.

@@ -32,11 +32,14 @@ pub struct OutagePolicy {
 }
 
 impl Default for OutagePolicy {
-    /// 80 % of at least 20 messages within 30 s; pauses of 5 s to 5 min; 3 probes.
+    /// 80 % of at least 50 messages within 30 s; pauses of 5 s to 5 min; 3 probes.
+    ///
+    /// A consumer of fewer messages does not meet that by chance: what fails there is taken to be at fault itself, and dies
+    /// of its attempts. Lower the minimum where an outage is to be noticed there, too.
     fn default() -> Self {
         Self {
             ratio: 0.8,
-            minimum: 20,
+            minimum: 50,
             window: Duration::from_secs(30),
             pause: Duration::from_secs(5),
             max_pause: Duration::from_secs(300),
@@ -57,7 +60,7 @@ impl OutagePolicy {
         self
     }
 
-    /// Sets how many messages must have ended within the window. Defaults to 20.
+    /// Sets how many messages must have ended within the window. Defaults to 50.
     pub const fn with_minimum(mut self, minimum: u32) -> Self {
         self.minimum = minimum;
         self

@@ -228,10 +228,12 @@ impl Run {
             probation: Probation::new(settings.suspect_after, settings.marks.is_some()),
             marks: settings.marks,
             letters: store.clone(),
+            counts_stops: settings.counts_stops,
             slots: HoldSlots::new(settings.max_in_hand.div_ceil(2)),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
             settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
+            clock: settings.clock,
         };
         let lined_up = gauge!(IN_LINE, "consumer" => Arc::clone(&label));
         let keys = Keys::new(lined_up, settings.max_in_hand.div_ceil(2));
@@ -422,7 +424,7 @@ impl Run {
                         // Those behind a suspect are not to begin before it.
                         self.pace.spare(SUSPECT);
                     }
-                    if self.stopping || !self.pace.is_brief() {
+                    if self.stopping || !self.pace.is_brief() || message.unread.is_some() {
                         self.messages.spawn(handle(Arc::clone(&shared), message, None, 0));
                     } else {
                         // From here on: what the source took for the message is not the handler's.
@@ -446,9 +448,15 @@ impl Run {
         let Received { delivery, settle, since, ticket, room } = received;
         let delivery = self.shared.program.address(delivery);
         // Here, in the order of receipt; the tasks begin in any.
-        let key = self.shared.program.order_key(&delivery).map(|key| self.keys.enter(key));
+        let (key, unread) = match self.shared.program.order_key(&delivery) {
+            Ok(key) => (key.map(|key| self.keys.enter(key)), None),
+            Err(mut failure) => {
+                failure.at = self.shared.clock.now();
+                (None, Some(failure))
+            }
+        };
         let place = Place { room, _counted: Counted::new(&self.in_hand) };
-        InHand { delivery, settle, ticket: Some(ticket), key, since, place }
+        InHand { delivery, settle, ticket: Some(ticket), key, unread, since, place }
     }
 
     /// `freed` is the room of those that have ended.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use dlq_core::{Delivery, Lane, Recipients};
+use dlq_core::{Delivery, ErrorClass, Failure, Lane, Recipients};
 use futures_util::poll;
 use tower_service::Service;
 
 use super::hand;
 use crate::InvalidConfig;
-use crate::catch_panic::discard;
+use crate::catch_panic::{discard, failure_of};
 use crate::handler::{FunctionId, Handles, Taken};
 use crate::idempotency::Upkeep;
 use crate::stage::{IsSettlement, RouteError, Settlement};
@@ -286,9 +286,10 @@ impl Program {
         }
     }
 
-    /// In whose line the delivery stands. One whose key cannot be read is in nobody's.
-    pub(super) fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
-        guarded("order_by", delivery, || self.naming.order_key(delivery)).flatten()
+    /// In whose line the delivery stands; or the panic of the function that was to say so.
+    pub(super) fn order_key(&self, delivery: &Delivery) -> Result<Option<Bytes>, Box<Failure>> {
+        let key = catch_unwind(AssertUnwindSafe(|| self.naming.order_key(delivery)));
+        key.map_err(|payload| Box::new(failure_of(payload, ErrorClass::Permanent)))
     }
 
     /// What keeps the idempotency key of the delivery.

@@ -214,7 +214,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     ///
     /// With the prefix `DLQ`, the handler `payments.charge` reads `DLQ_PAYMENTS_CHARGE_MAX_ATTEMPTS`, else
     /// `DLQ_MAX_ATTEMPTS`; so for `MAX_RETRIES` (the same under another name), `MAX_CRASHES`, `BACKOFF`, `HOLD_LIMIT`,
-    /// `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable.
+    /// `MAX_RETRY_AFTER`, `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable.
     pub fn env(self, prefix: impl Into<String>) -> Self {
         // A value that is not UTF-8 is refused when it is read, like any other that makes no sense.
         self.env_from(prefix, |name| {

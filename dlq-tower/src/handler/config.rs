@@ -21,6 +21,9 @@ pub struct HandlerOverrides {
     /// Up to which delay a message waits in the process.
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<Duration>,
+    /// The longest delay that an error may ask for.
+    #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
+    pub max_retry_after: Option<Duration>,
     /// What a panic means.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub panic: Option<PanicPolicy>,
@@ -41,6 +44,7 @@ impl HandlerOverrides {
             max_crashes: self.max_crashes.or(other.max_crashes),
             backoff: self.backoff.or(other.backoff),
             hold_limit: self.hold_limit.or(other.hold_limit),
+            max_retry_after: self.max_retry_after.or(other.max_retry_after),
             panic: self.panic.or(other.panic),
             timeout: self.timeout.or(other.timeout),
             concurrency: self.concurrency.or(other.concurrency),
@@ -54,6 +58,7 @@ impl HandlerOverrides {
         overrides.max_crashes = self.max_crashes;
         overrides.backoff.clone_from(&self.backoff);
         overrides.hold_limit = self.hold_limit;
+        overrides.max_retry_after = self.max_retry_after;
         overrides.panic = self.panic;
         overrides
     }
@@ -66,6 +71,7 @@ impl From<RetryPolicyOverrides> for HandlerOverrides {
             max_crashes: policy.max_crashes,
             backoff: policy.backoff,
             hold_limit: policy.hold_limit,
+            max_retry_after: policy.max_retry_after,
             panic: policy.panic,
             ..Self::default()
         }

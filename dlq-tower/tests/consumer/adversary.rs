@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use dlq_core::{Delivery, Disposition, Message, Origin, Position, RetryLane, Settle, Source};
+use dlq_core::{
+    Cause, Delivery, Disposition, Message, Origin, Position, Reason, RetryLane, Settle, Source,
+};
 use dlq_tower::consumer::{Consumer, OutagePolicy, RunState};
 use dlq_tower::handler::{HandlerError, handler};
 use dlq_tower::store_lane::StoreLane;
@@ -12,9 +14,9 @@ use crate::broker::Broker;
 use crate::faulty::Store;
 use crate::support::{Log, Running, SECOND, policy, position, soon};
 
-/// G4, G9: the key function runs in the run loop, and its panic must not end that.
+/// G4, G5, G9: the key function runs in the run loop, and its panic must not end that.
 #[tokio::test(start_paused = true)]
-async fn g9_a_key_function_that_panics_does_not_end_the_consumer() {
+async fn g5_a_key_function_that_panics_fails_its_message_and_does_not_end_the_consumer() {
     let (broker, store, log) = (Broker::with(3), Store::new(), Log::default());
     let seen = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
@@ -25,15 +27,22 @@ async fn g9_a_key_function_that_panics_does_not_end_the_consumer() {
         assert_ne!(position(delivery), 0, "a field that is not there");
         "same"
     });
-    let consumer =
-        Consumer::builder(broker.source()).handler(work.build().unwrap()).dead_letters(store);
+    let consumer = Consumer::builder(broker.source())
+        .handler(work.build().unwrap())
+        .dead_letters(store.clone())
+        .clock(store.clock.clone());
     let running = Running::start(consumer.build().unwrap());
     broker.until_empty().await;
     let report = running.stop().await;
-    assert_eq!((report.handled, report.unsettled), (3, 0));
-    let mut lines = log.lines();
-    lines.sort();
-    assert_eq!(lines, ["0", "1", "2"], "each is handled");
+    assert_eq!((report.handled, report.dead, report.unsettled), (2, 1, 0));
+    assert_eq!(log.lines(), ["1", "2"], "without its key it is in no line, and does not run");
+    let letters = store.letters().await;
+    let letter = &letters[0];
+    assert_eq!((letter.reason, letter.cause), (Reason::Permanent, Some(Cause::Panic)));
+    assert_eq!((&*letter.consumer, letter.attempts), ("orders.handle", 1));
+    let failure = &letter.history.last().unwrap();
+    assert!(failure.message().contains("a field that is not there"), "{failure:?}");
+    assert_eq!(failure.at, letter.died_at);
 }
 
 #[tokio::test(start_paused = true)]

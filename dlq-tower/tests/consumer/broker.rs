@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) keeps_deliveries: bool,
     /// What is given back comes again as a first delivery.
     pub(crate) forgets_deliveries: bool,
+    /// Says that deliveries which an orderly stop ended are not counted.
+    pub(crate) counts_no_stops: bool,
     pub(crate) errors: VecDeque<TransportErrorKind>,
     pub(crate) panics: bool,
     pub(crate) ends: bool,
@@ -195,8 +197,11 @@ impl Source for ScriptSource {
     type Settle = ScriptSettle;
 
     fn capabilities(&self) -> Capabilities {
-        let ordering = self.0.world().ordering.unwrap_or(Ordering::Process);
-        Capabilities::none().with_ordering(ordering).with_counts_deliveries(true)
+        let world = self.0.world();
+        Capabilities::none()
+            .with_ordering(world.ordering.unwrap_or(Ordering::Process))
+            .with_counts_deliveries(true)
+            .with_counts_stops(!world.counts_no_stops)
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, ScriptSettle)>, TransportError> {

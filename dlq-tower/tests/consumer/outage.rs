@@ -1,5 +1,6 @@
 //! Outage protection: an outage buries no backlog.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use dlq_core::idempotency::Idempotency;
 use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::store::Schedule;
-use dlq_core::{Delivery, Reason, RetryPolicy, Status, StoreErrorKind};
+use dlq_core::{DeadLetter, Delivery, Position, Reason, RetryPolicy, Status, StoreErrorKind};
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, OutagePolicy};
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::{Instant, sleep};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::broker::Broker;
 use crate::faulty::Store;
 use crate::keys::Durable;
-use crate::support::{Log, Running, SECOND, policy, position};
+use crate::support::{Log, Running, SECOND, policy, position, soon};
 
 fn protection() -> OutagePolicy {
     OutagePolicy::new().with_minimum(10).with_ratio(0.5).with_pause(5 * SECOND, 40 * SECOND)
@@ -64,19 +65,38 @@ fn consumer(broker: &Broker, store: &Store, work: HandlerStack) -> ConsumerBuild
 
 #[tokio::test(start_paused = true)]
 async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
-    let (broker, store, dependency) = (Broker::with(200), Store::new(), Dependency::default());
-    let work = dependency.handler(policy(2, SECOND), &store, None);
+    let (broker, store, log) = (Broker::with(200), Store::new(), Log::default());
+    let dependency = Dependency::default();
+    let (seen, this) = (log.clone(), dependency.clone());
+    let work = handler("orders.handle", move |delivery: Delivery| {
+        this.calls.fetch_add(1, Ordering::Relaxed);
+        let works = this.works.load(Ordering::Relaxed);
+        if works {
+            seen.note(format!("{}: {}", position(&delivery), delivery.attempt()));
+        }
+        async move { if works { Ok(()) } else { Err(HandlerError::msg("connection refused")) } }
+    });
+    let work = work.policy(policy(2, SECOND)).clock(store.clock.clone()).build().unwrap();
     let consumer = consumer(&broker, &store, work).build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);
     let open = health.wait_for(|health| health.outage).await.unwrap();
     assert!(open.is_healthy(), "it is not the consumer that is ill");
     let before = dependency.calls();
-    let written = store.letters().await.len();
-    assert!(written < 10, "no more than it took to notice: {written}");
+    // What was counted of each until then. Letters are dead, records wait for their next attempt.
+    let counted = |letters: Vec<DeadLetter>| -> BTreeMap<u64, (bool, u32)> {
+        let of = |letter: &DeadLetter| match letter.origin.position() {
+            Position::Offset(offset) => offset,
+            Position::Pair(..) => unreachable!("the script counts"),
+        };
+        let is_dead = |letter: &DeadLetter| letter.state.status == Status::Pending;
+        letters.iter().map(|one| (of(one), (is_dead(one), one.attempts))).collect()
+    };
+    let noticed = counted(store.letters().await);
+    assert!(noticed.len() < 10, "no more than it took to notice: {noticed:?}");
 
     sleep(300 * SECOND).await;
-    assert_eq!(store.letters().await.len(), written, "nothing more, however long it lasts");
+    assert_eq!(counted(store.letters().await), noticed, "nothing more, however long it lasts");
     let probes = dependency.calls() - before;
     // Pauses of 5, 10, 20 and 40 s; two attempts for each of up to three probes, and those that were in hand.
     assert!((10..100).contains(&probes), "few are tried: {probes}");
@@ -92,8 +112,56 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     assert_eq!(report.handled + report.dead, 200, "{report}");
     assert!(report.dead < 10, "{report}");
     let letters = store.letters().await;
-    assert_eq!(letters.len(), written, "retry records and letters");
+    assert_eq!(letters.len(), noticed.len(), "retry records and letters");
     assert!(letters.iter().all(|letter| letter.crashes == 0));
+    // Each goes on with the attempts that were counted before the outage was noticed.
+    let mut runs = log.lines();
+    let attempt = |position| match noticed.get(&position) {
+        None => Some(1),
+        Some((false, made)) => Some(made + 1),
+        Some((true, _)) => None,
+    };
+    let mut expected: Vec<_> = (0..200)
+        .filter_map(|position| Some(format!("{position}: {}", attempt(position)?)))
+        .collect();
+    runs.sort();
+    expected.sort();
+    assert_eq!(runs, expected);
+}
+
+/// As it comes, without a word about outages.
+#[tokio::test(start_paused = true)]
+async fn g10_a_consumer_is_protected_unless_told_otherwise() {
+    let (broker, store, dependency) = (Broker::with(2_000), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let consumer = consumer.clock(store.clock.clone()).build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    soon(health.wait_for(|health| health.outage)).await.unwrap();
+    sleep(600 * SECOND).await;
+    let buried = store.letters().await.len();
+    assert!(buried < OutagePolicy::default().minimum as usize, "{buried} until it was noticed");
+    dependency.repair();
+    broker.until_empty().await;
+    assert_eq!(running.stop().await.handled, 2_000 - buried as u64);
+}
+
+/// A handful of messages that fail are at fault themselves, for all that is known.
+#[tokio::test(start_paused = true)]
+async fn a_small_consumer_whose_messages_all_fail_has_no_outage() {
+    let (broker, store, dependency) = (Broker::with(40), Store::new(), Dependency::default());
+    let work = dependency.handler(RetryPolicy::never(), &store, None);
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let running = Running::start(consumer.clock(store.clock.clone()).build().unwrap());
+    broker.until_empty().await;
+    // Later ones add up to nothing.
+    for _ in 0..10 {
+        sleep(60 * SECOND).await;
+        (0..40).for_each(|_| broker.publish(""));
+        broker.until_empty().await;
+    }
+    assert_eq!((running.stop().await.dead, broker.settled_as("deferred").len()), (440, 0));
 }
 
 /// The layer counts each attempt at once, and knows nothing of outages: what it has counted is taken back.
@@ -247,6 +315,7 @@ async fn without_protection_each_message_dies_of_its_own_attempts() {
     let (broker, store, dependency) = (Broker::with(50), Store::new(), Dependency::default());
     let work = dependency.handler(policy(2, SECOND), &store, None);
     let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
+    let consumer = consumer.without_outage_protection();
     let running = Running::start(consumer.build().unwrap());
     broker.until_empty().await;
     let report = running.stop().await;

@@ -617,6 +617,25 @@ async fn g3_what_kills_is_found_between_orderly_stops() {
     assert_eq!((letters[0].reason, letters[0].crashes), (Reason::MaxCrashes, 2));
 }
 
+/// A stop that the transport has not counted needs no explanation, and would hide a crash.
+#[tokio::test(start_paused = true)]
+async fn g3_a_stop_that_is_not_counted_explains_nothing() {
+    for counts_stops in [true, false] {
+        let (broker, store, log) = (Broker::new(), Store::new(), Log::default());
+        broker.publish("a");
+        broker.set(|world| world.counts_no_stops = !counts_stops).handed_out(0, 1);
+        let running = Running::start(deployed(&broker, &store, &log, 600 * SECOND));
+        log.until(|lines| !lines.is_empty()).await;
+        assert_eq!(running.stop().await.unsettled, 1);
+        assert_eq!(store.calls("explain"), u32::from(counts_stops));
+        broker.crash();
+        let running = Running::start(deployed(&broker, &store, &log, SECOND));
+        broker.until_empty().await;
+        running.finish().await;
+        assert_eq!(store.calls("explained"), u32::from(counts_stops));
+    }
+}
+
 /// The store does not answer when the process stops: a suspect then, which is no worse than before.
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_no_longer_for_a_store_than_it_may() {

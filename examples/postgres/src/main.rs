@@ -60,6 +60,8 @@ async fn consume<S: Source>(source: S, store: PostgresStore) -> Result<(), Box<d
         .handler(charge)
         .dead_letters(store.clone())
         .schedule(schedule)
+        // So that there are letters to look at: else fetching would pause until the bank is back.
+        .without_outage_protection()
         .processing_audit()
         .shutdown_deadline(Duration::from_secs(10))
         .build()?;

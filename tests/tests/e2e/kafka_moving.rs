@@ -71,6 +71,8 @@ async fn start(
         .retry_lane(messages.retry_lane().await.unwrap())
         .sink(messages.sink().await.unwrap())
         .crash_marks(marks)
+        // Every record fails, which would be one.
+        .without_outage_protection()
         .build()
         .unwrap();
     let (stop, stopped) = oneshot::channel();

@@ -15,16 +15,17 @@ impl World {
         vitals.operations = self.campaigns.iter().map(|one| one.operation.clone()).collect();
         vitals.processed = self.processed.len() as u64;
         let of_consumer = |line| self.waiting([line], now, Vitals::MOST);
-        vitals.waiting = self
-            .lines
-            .values()
-            .flat_map(of_consumer)
-            .map(|(since, row)| Waiting {
-                status: row.letter.state.status,
-                consumer: row.letter.consumer.clone(),
-                since,
-            })
-            .collect();
+        let waits = |(since, row): (Timestamp, &Row)| Waiting {
+            status: row.letter.state.status,
+            consumer: row.letter.consumer.clone(),
+            since,
+        };
+        vitals.waiting = self.lines.values().flat_map(of_consumer).map(waits).collect();
+        let last = |line: &BTreeSet<Place>| {
+            let (due, _, id) = line.last()?;
+            Some(waits((*due, self.rows.get(id)?)))
+        };
+        vitals.latest = self.lines.values().filter_map(last).collect();
         vitals
     }
 
