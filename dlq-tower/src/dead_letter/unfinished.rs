@@ -3,38 +3,52 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlq_core::{Binding, Death, Delivery};
+use dlq_core::{Binding, Death, Delivery, Lane};
 use tokio::time::Instant;
 
 use crate::consumer::hand::Conviction;
 use crate::stage::{GivenUp, Postponed};
 
-/// How many deaths are remembered at most, and for how long: a message that is to come again comes within minutes. One that
-/// another process has had since may be sent here anew on purpose, and is to run then.
+/// Number of deaths that are remembered at most, and the time for which they are. A message that is to come again comes
+/// within minutes; one that another process has had since may be sent here anew on purpose, and is to run then.
 const REMEMBERED: usize = 4096;
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// What was decided about a message and could not be written everywhere: it is written again when the message comes again,
-/// and not decided anew. Bounded: past the bound the oldest is forgotten, and its message runs again.
+/// Verdicts that could not be written everywhere. Each is written again when its message comes again, and not decided
+/// anew. Bounded: past the bound the oldest is forgotten, and its message runs again.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     memory: Mutex<Memory>,
-    /// Whether there is anything: saves the lock, and the identity of the message, where there is not.
+    /// True if there is anything: saves the lock, and the identity of the message, where there is not.
     is_any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// By death, and by the bytes of the message: the same identity with other bytes is another message. The bytes are looked
-    /// at only where the death is known.
-    deaths: HashMap<Death, Vec<(Binding, Routing)>>,
-    order: VecDeque<(Death, Binding)>,
+    /// Keyed by death, since that costs no look at the bytes.
+    deaths: HashMap<Death, Vec<(Which, Routing)>>,
+    order: VecDeque<(Death, Which)>,
+}
+
+/// A message of a death: the same identity with other bytes is another message, and a row of the store has verdicts of its
+/// own, which its settlement records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Which {
+    binding: Binding,
+    is_stored: bool,
+}
+
+impl Which {
+    fn of(delivery: &Delivery, death: Death) -> Self {
+        let binding = Binding::of(&death.letter, delivery.message());
+        Self { binding, is_stored: delivery.lane() == Lane::Store }
+    }
 }
 
 impl Memory {
-    fn forget(&mut self, (death, binding): (Death, Binding)) {
+    fn forget(&mut self, (death, which): (Death, Which)) {
         if let Some(of) = self.deaths.get_mut(&death) {
-            of.retain(|(known, _)| *known != binding);
+            of.retain(|(known, _)| *known != which);
             if of.is_empty() {
                 self.deaths.remove(&death);
             }
@@ -96,8 +110,8 @@ impl Unfinished {
         let death = death_of(delivery);
         let memory = self.memory();
         let of = memory.deaths.get(&death)?;
-        let binding = Binding::of(&death.letter, delivery.message());
-        let (_, known) = of.iter().find(|(known, _)| *known == binding)?;
+        let which = Which::of(delivery, death);
+        let (_, known) = of.iter().find(|(known, _)| *known == which)?;
         let is_current = delivery.attempt() <= known.attempt && known.since.elapsed() < KEPT;
         is_current.then(|| known.clone())
     }
@@ -105,14 +119,14 @@ impl Unfinished {
     /// Remembers what could not be finished.
     pub(super) fn remember(&self, delivery: &Delivery, routing: Routing) {
         let death = death_of(delivery);
-        let binding = Binding::of(&death.letter, delivery.message());
+        let which = Which::of(delivery, death);
         let mut memory = self.memory();
         let of = memory.deaths.entry(death).or_default();
-        match of.iter_mut().find(|(known, _)| *known == binding) {
+        match of.iter_mut().find(|(known, _)| *known == which) {
             Some((_, known)) => *known = routing,
             None => {
-                of.push((binding, routing));
-                memory.order.push_back((death, binding));
+                of.push((which, routing));
+                memory.order.push_back((death, which));
             }
         }
         while memory.order.len() > REMEMBERED {
@@ -131,7 +145,7 @@ impl Unfinished {
         let death = death_of(delivery);
         let mut memory = self.memory();
         if memory.deaths.contains_key(&death) {
-            let key = (death, Binding::of(&death.letter, delivery.message()));
+            let key = (death, Which::of(delivery, death));
             memory.forget(key);
             memory.order.retain(|known| *known != key);
         }
@@ -205,6 +219,8 @@ mod tests {
         );
         let other = Delivery::new(Message::new("orders", "y"), first.origin().clone());
         assert!(unfinished.of(&other).is_none(), "other bytes");
+        let stored = first.clone().with_lane(Lane::Store);
+        assert!(unfinished.of(&stored).is_none(), "a row of the store");
         let Death { letter, generation } = death_of(&first);
         let next = Death { letter, generation: generation + 1 };
         assert!(unfinished.of(&first.clone().with_death(next)).is_none(), "another death");
