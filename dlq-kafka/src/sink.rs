@@ -45,6 +45,9 @@ const OPENING: &str = "open the topic of dead letters";
 /// cannot be written to concerns its own letters only, and so does a topic that may not be written, or that has gone: its
 /// error is none that passes by itself. A topic that was deleted is created again where missing ones were to be created
 /// ([`KafkaConsumer::with_missing_topics_created`](crate::KafkaConsumer::with_missing_topics_created)).
+///
+/// The commit of a partition waits for a message whose letter is refused. Give the consumer a second place for such letters,
+/// a topic of their own or a store: `DeadLetterLayer::parking` of `dlq-tower`.
 #[derive(Clone, Debug)]
 pub struct KafkaSink {
     producer: Producer,

@@ -9,7 +9,7 @@ use super::scenario::{Ending, Story};
 use super::world::World;
 
 /// How long a healthy message may wait.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Notes everything in a world at rest that breaks a guarantee.
 pub(super) fn check(world: &World) {

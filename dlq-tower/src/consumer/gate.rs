@@ -211,10 +211,11 @@ impl Gate {
             return;
         }
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.over(Some(death()), is_written);
+        if refused.over(death(), is_written) {
+            self.health.refused(refused.told());
+        }
         // Those that were refused in a row are counted also when they have been forgotten.
         self.has_refused.store(!refused.is_quiet(), Ordering::Release);
-        self.health.refused(refused.told());
     }
 
     /// Dead-letter routing has written.

@@ -20,6 +20,9 @@ const REMEMBERED: usize = 4096;
 /// Number of different letters, refused one after another with none written in between, that make a sink one that is down.
 const SEVERAL: u32 = 8;
 
+/// Time between two looks for messages that have gone: healthy messages do not pay for the refused.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Time past its delay after which a message is taken to be gone: another process has it, or nobody.
 const GONE: Duration = Duration::from_secs(600);
 
@@ -56,6 +59,8 @@ pub(super) struct Refused {
     order: VecDeque<Death>,
     /// Letters refused for the first time since one was written.
     in_a_row: u32,
+    /// When it was last looked for those that have gone.
+    looked: Option<Instant>,
     shown: Gauge,
     clock: SharedClock,
 }
@@ -83,6 +88,7 @@ impl Refused {
             letters: HashMap::new(),
             order: VecDeque::new(),
             in_a_row: 0,
+            looked: None,
             shown: Gauge::noop(),
             clock: SystemClock::shared(),
         }
@@ -132,18 +138,21 @@ impl Refused {
     }
 
     /// Notes that the message of `death` is over, and that the sink works if a letter `is_written`. Forgets those that have
-    /// gone elsewhere.
-    pub(super) fn over(&mut self, death: Option<Death>, is_written: bool) {
+    /// gone elsewhere, from time to time. Returns true if there is something else to tell.
+    pub(super) fn over(&mut self, death: Death, is_written: bool) -> bool {
         if is_written {
             self.in_a_row = 0;
         }
-        if self.letters.is_empty() {
-            return;
-        }
         let now = Instant::now();
-        self.letters.retain(|known, letter| Some(*known) != death && now < letter.again + GONE);
+        if !self.letters.contains_key(&death) && self.looked.is_some_and(|at| now < at + LOOK) {
+            return false;
+        }
+        self.looked = Some(now);
+        let before = self.letters.len();
+        self.letters.retain(|known, letter| *known != death && now < letter.again + GONE);
         let letters = &self.letters;
         self.order.retain(|known| letters.contains_key(known));
+        before != self.letters.len()
     }
 
     /// What health says of them.
@@ -192,7 +201,7 @@ mod tests {
             assert!(!is_down(&mut refused, number));
             assert!(!is_down(&mut refused, number), "the same one");
         }
-        refused.over(Some(death(1_000)), true);
+        refused.over(death(1_000), true);
         for number in several..2 * several - 1 {
             assert!(!is_down(&mut refused, number), "one was written in between");
         }
@@ -210,13 +219,14 @@ mod tests {
         }
         let told = refused.told().unwrap();
         assert_eq!((told.count, told.oldest, &*told.origin), (3, death(1).letter, "there"));
-        refused.over(Some(death(1)), false);
+        assert!(refused.over(death(1), false));
         let told = refused.told().unwrap();
         assert_eq!((told.count, told.oldest), (2, death(2).letter));
         tokio::time::advance(GONE).await;
         is_down(&mut refused, 3);
         tokio::time::advance(FIRST_DELAY).await;
-        refused.over(None, false);
+        assert!(refused.over(death(9), false));
+        assert!(!refused.over(death(9), false), "nothing has changed");
         let told = refused.told().unwrap();
         assert_eq!((told.count, told.oldest), (1, death(3).letter));
     }

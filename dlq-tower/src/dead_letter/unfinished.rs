@@ -1,32 +1,60 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use dlq_core::{Binding, Death, Delivery};
+use dlq_core::{Binding, Death, Delivery, Lane};
+use tokio::time::Instant;
 
 use crate::consumer::hand::Conviction;
 use crate::stage::{GivenUp, Postponed};
 
-/// How many deaths are remembered at most.
+/// Number of deaths that are remembered at most, and the time for which they are. A message that is to come again comes
+/// within minutes; one that another process has had since may be sent here anew on purpose, and is to run then.
 const REMEMBERED: usize = 4096;
+const KEPT: Duration = Duration::from_secs(3600);
 
-/// What was decided about a message and could not be written everywhere: it is written again when the message comes again,
-/// and not decided anew. Bounded: past the bound the oldest is forgotten, and its message runs again.
+/// Verdicts that could not be written everywhere. Each is written again when its message comes again, and not decided
+/// anew. Bounded: past the bound the oldest is forgotten, and its message runs again.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     memory: Mutex<Memory>,
-    /// Whether there is anything: saves the lock, and the identity of the message, where there is not.
+    /// True if there is anything: saves the lock, and the identity of the message, where there is not.
     is_any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
-    deaths: HashMap<Key, Routing>,
-    order: VecDeque<Key>,
+    /// Keyed by death, since that costs no look at the bytes.
+    deaths: HashMap<Death, Vec<(Which, Routing)>>,
+    order: VecDeque<(Death, Which)>,
 }
 
-/// A message: the same identity with other bytes is another one, of which nothing is known.
-type Key = (Death, Binding);
+/// A message of a death: the same identity with other bytes is another message, and a row of the store has verdicts of its
+/// own, which its settlement records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Which {
+    binding: Binding,
+    is_stored: bool,
+}
+
+impl Which {
+    fn of(delivery: &Delivery, death: Death) -> Self {
+        let binding = Binding::of(&death.letter, delivery.message());
+        Self { binding, is_stored: delivery.lane() == Lane::Store }
+    }
+}
+
+impl Memory {
+    fn forget(&mut self, (death, which): (Death, Which)) {
+        if let Some(of) = self.deaths.get_mut(&death) {
+            of.retain(|(known, _)| *known != which);
+            if of.is_empty() {
+                self.deaths.remove(&death);
+            }
+        }
+    }
+}
 
 /// A verdict that routing has not finished with.
 #[derive(Clone, Debug)]
@@ -38,6 +66,7 @@ pub(super) struct Routing {
     pub(super) confirmed: Vec<bool>,
     /// By what the message was found to crash too often, if it was.
     pub(super) convicted: Option<Conviction>,
+    since: Instant,
 }
 
 /// What is to be written.
@@ -58,6 +87,7 @@ impl Routing {
             verdict,
             confirmed,
             convicted: Conviction::noted(),
+            since: Instant::now(),
         }
     }
 }
@@ -77,21 +107,31 @@ impl Unfinished {
     }
 
     fn look_up(&self, delivery: &Delivery) -> Option<Routing> {
-        let key = key_of(delivery);
+        let death = death_of(delivery);
         let memory = self.memory();
-        memory.deaths.get(&key).filter(|known| delivery.attempt() <= known.attempt).cloned()
+        let of = memory.deaths.get(&death)?;
+        let which = Which::of(delivery, death);
+        let (_, known) = of.iter().find(|(known, _)| *known == which)?;
+        let is_current = delivery.attempt() <= known.attempt && known.since.elapsed() < KEPT;
+        is_current.then(|| known.clone())
     }
 
     /// Remembers what could not be finished.
     pub(super) fn remember(&self, delivery: &Delivery, routing: Routing) {
-        let key = key_of(delivery);
+        let death = death_of(delivery);
+        let which = Which::of(delivery, death);
         let mut memory = self.memory();
-        if memory.deaths.insert(key, routing).is_none() {
-            memory.order.push_back(key);
+        let of = memory.deaths.entry(death).or_default();
+        match of.iter_mut().find(|(known, _)| *known == which) {
+            Some((_, known)) => *known = routing,
+            None => {
+                of.push((which, routing));
+                memory.order.push_back((death, which));
+            }
         }
         while memory.order.len() > REMEMBERED {
             if let Some(oldest) = memory.order.pop_front() {
-                memory.deaths.remove(&oldest);
+                memory.forget(oldest);
             }
         }
         self.is_any.store(true, Ordering::Release);
@@ -102,18 +142,19 @@ impl Unfinished {
         if !self.is_any.load(Ordering::Acquire) {
             return;
         }
-        let key = key_of(delivery);
+        let death = death_of(delivery);
         let mut memory = self.memory();
-        if memory.deaths.remove(&key).is_some() {
+        if memory.deaths.contains_key(&death) {
+            let key = (death, Which::of(delivery, death));
+            memory.forget(key);
             memory.order.retain(|known| *known != key);
         }
         self.is_any.store(!memory.deaths.is_empty(), Ordering::Release);
     }
 }
 
-fn key_of(delivery: &Delivery) -> Key {
-    let death = delivery.death(delivery.consumer());
-    (death, Binding::of(&death.letter, delivery.message()))
+fn death_of(delivery: &Delivery) -> Death {
+    delivery.death(delivery.consumer())
 }
 
 #[cfg(test)]
@@ -156,6 +197,16 @@ mod tests {
         assert_eq!((memory.deaths.len(), memory.order.len()), (REMEMBERED - 1, REMEMBERED - 1));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_has_not_come_again_for_long_is_decided_anew() {
+        let (unfinished, first) = (Unfinished::default(), delivery(1));
+        unfinished.remember(&first, routing(&first, 1));
+        tokio::time::advance(KEPT / 2).await;
+        assert!(unfinished.of(&first).is_some());
+        tokio::time::advance(KEPT / 2).await;
+        assert!(unfinished.of(&first).is_none());
+    }
+
     #[test]
     fn other_bytes_a_later_attempt_and_another_death_are_decided_anew() {
         let (unfinished, first) = (Unfinished::default(), delivery(1));
@@ -168,7 +219,9 @@ mod tests {
         );
         let other = Delivery::new(Message::new("orders", "y"), first.origin().clone());
         assert!(unfinished.of(&other).is_none(), "other bytes");
-        let (Death { letter, generation }, _) = key_of(&first);
+        let stored = first.clone().with_lane(Lane::Store);
+        assert!(unfinished.of(&stored).is_none(), "a row of the store");
+        let Death { letter, generation } = death_of(&first);
         let next = Death { letter, generation: generation + 1 };
         assert!(unfinished.of(&first.clone().with_death(next)).is_none(), "another death");
         unfinished.finished(&first);
