@@ -1,9 +1,9 @@
 //! Reading lists of options so that one mistake does not hide the next.
 
-use proc_macro2::TokenTree;
+use proc_macro2::{Span, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Result};
-use syn::{Ident, Token};
+use syn::{Expr, Ident, Token, Type};
 
 use crate::errors::Errors;
 
@@ -51,6 +51,28 @@ pub(crate) fn fill<T>(slot: &mut Option<T>, key: &Ident, value: T) -> Result<()>
     }
     *slot = Some(value);
     Ok(())
+}
+
+/// The expression itself: one that came through a `macro_rules!` is in a group without brackets.
+pub(crate) fn ungrouped(mut expression: Expr) -> Expr {
+    while let Expr::Group(group) = expression {
+        expression = *group.expr;
+    }
+    expression
+}
+
+/// The type itself, likewise.
+pub(crate) fn ungrouped_type(mut ty: &Type) -> &Type {
+    while let Type::Group(group) = ty {
+        ty = &group.elem;
+    }
+    ty
+}
+
+/// A name for a local variable of an expansion. Its hygiene is the macro's own, so that it is the same variable wherever
+/// the tokens around it come from.
+pub(crate) fn local(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
 }
 
 /// `a`, `b`, `c`, for messages.

@@ -1,11 +1,12 @@
 //! The words of `#[classify(..)]`, each in a slot that keeps its tokens.
 
+use quote::ToTokens;
 use syn::parse::{ParseStream, Parser};
-use syn::{Attribute, Expr, Ident, Lit, LitStr, Path, Result, Token};
+use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Path, Result, Token};
 
 use crate::duration::DurationText;
 use crate::errors::Errors;
-use crate::tokens::{fill, list, words};
+use crate::tokens::{fill, list, ungrouped, words};
 
 const WORDS: &[&str] = &["transient", "permanent", "transparent", "retry_after", "group", "crate"];
 
@@ -34,7 +35,29 @@ impl Args {
     pub(super) fn read(attributes: &[Attribute], errors: &mut Errors) -> Self {
         let mut args = Self::default();
         for attribute in attributes.iter().filter(|a| a.path().is_ident("classify")) {
-            let Some(content) = errors.ok(attribute.meta.require_list()) else { continue };
+            let content = match &attribute.meta {
+                Meta::List(content) => content,
+                Meta::NameValue(pair) => {
+                    let word = match ungrouped(pair.value.clone()) {
+                        Expr::Lit(ExprLit { lit: Lit::Str(word), .. }) => word.value(),
+                        other => other.to_token_stream().to_string(),
+                    };
+                    let known = WORDS[..3].iter().find(|known| **known == word);
+                    let word = known.unwrap_or(&WORDS[1]);
+                    errors.at(
+                        attribute,
+                        format!("write the word in brackets: `#[classify({word})]`"),
+                    );
+                    continue;
+                }
+                Meta::Path(_) => {
+                    errors.at(
+                        attribute,
+                        format!("write in brackets what it is, e.g. `#[classify(permanent)]`; expected one of: {}", words(WORDS)),
+                    );
+                    continue;
+                }
+            };
             if content.tokens.is_empty() {
                 errors.at(attribute, format!("expected one of: {}", words(WORDS)));
             }
@@ -85,7 +108,7 @@ fn retry_after(input: ParseStream<'_>) -> Result<RetryAfter> {
     if input.peek(LitStr) {
         return input.parse().map(RetryAfter::Fixed);
     }
-    let expression: Expr = input.parse()?;
+    let expression = ungrouped(input.parse()?);
     if let Expr::Lit(literal) = &expression
         && let Lit::Int(literal) = &literal.lit
     {

@@ -115,3 +115,24 @@ fn mistakes_are_named_and_reported_together() {
         assert!(found.contains(expected), "expected `{expected}` in `{found}`");
     }
 }
+
+#[test]
+fn words_stand_in_brackets() {
+    let found = mistakes(quote! {
+        enum E {
+            #[classify = "permanent"] A,
+            #[classify = "certain"] B,
+            #[classify] C,
+            #[classify(permanent)] D,
+        }
+    });
+    let expected = [
+        "`#[classify(permanent)]`",
+        "`#[classify(permanent)]`",
+        "`#[classify(permanent)]`; expected",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.contains(expected), "expected `{expected}` in `{found}`");
+    }
+}

@@ -1,14 +1,15 @@
 //! The attribute's options, each in a slot that keeps its tokens.
 
+use quote::ToTokens;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
-use syn::{Expr, ExprClosure, Ident, LitInt, LitStr, Path, Result, Token, Type, bracketed};
+use syn::{Expr, ExprClosure, Ident, LitInt, LitStr, Pat, Path, Result, Token, Type, bracketed};
 
 use super::backoff::Backoff;
 use super::terminal::Terminal;
 use crate::duration::DurationText;
 use crate::errors::Errors;
-use crate::tokens::{fill, list, whole, words};
+use crate::tokens::{fill, list, ungrouped, ungrouped_type, whole, words};
 
 const OPTIONS: &[&str] = &[
     "name",
@@ -87,6 +88,15 @@ impl Parse for KeyClosure {
                 ),
             ));
         }
+        if let Some(Pat::Type(argument)) = closure.inputs.first()
+            && let ty @ (Type::Path(_) | Type::Tuple(_)) = ungrouped_type(&argument.ty)
+        {
+            let ty = ty.to_token_stream();
+            return Err(syn::Error::new_spanned(
+                &argument.ty,
+                format!("a key closure is given a reference to the payload; write `&{ty}`"),
+            ));
+        }
         if let Some(token) = closure.asyncness {
             return Err(syn::Error::new(
                 token.span,
@@ -102,7 +112,7 @@ pub(super) struct Judge(pub(super) Expr);
 
 impl Parse for Judge {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let expression: Expr = input.parse()?;
+        let expression = ungrouped(input.parse()?);
         match expression {
             Expr::Closure(_) | Expr::Path(_) => Ok(Self(expression)),
             other => Err(syn::Error::new_spanned(

@@ -1,15 +1,23 @@
 //! The code beside the function: a thin call into the library, where the logic is.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Ident, ReturnType, parse_quote_spanned};
+use syn::visit_mut::VisitMut;
+use syn::{
+    Expr, ExprAsync, ExprClosure, ExprReturn, Ident, Item, Pat, ReturnType, Type,
+    parse_quote_spanned,
+};
 
 use super::args::{Args, KeyClosure};
 use super::model::Model;
 use super::terminal::Terminal;
 use crate::paths::Paths;
+use crate::tokens::{local, ungrouped_type};
+
+/// The variable that the builder is in while its settings are made.
+const BUILDER: &str = "__dlq_builder";
 
 pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     let paths = Paths::new(args.krate.as_ref());
@@ -28,6 +36,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     // Named at the user's own return type, so that one that does not fit is reported there.
     let error = error(model);
     let returns = returns(model, &paths);
+    let (builder, judge) = (local(BUILDER), local("__dlq_classifier"));
     let summary = format!("The handler of [`{}`](fn@{name}).", name.unraw());
 
     quote! {
@@ -50,22 +59,23 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
             #[allow(trivial_bounds)]
             impl #name where #returns {
                 /// The handler with the policy that its attribute sets, to be given its state and to be built.
+                #[allow(clippy::redundant_closure_call)]
                 #visibility fn handler() -> #handler::HandlerBuilder<
                     Self,
                     (),
                     #private::BoxClassifier<#error>,
                 > {
-                    let __dlq_classifier = #classifier;
-                    let __dlq_builder = #private::annotated(
+                    let #judge = #classifier;
+                    let #builder = #private::annotated(
                         #stable,
                         &[#(#aliases),*],
                         #location,
                         Self {},
-                        __dlq_classifier,
+                        #judge,
                     );
                     #settings
                     #keys
-                    __dlq_builder
+                    #builder
                 }
             }
 
@@ -121,7 +131,7 @@ fn classifier(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
         Some(Terminal::Closure(closure)) => quote!(#closure),
         Some(Terminal::Pattern { pattern, condition }) => {
             let condition = condition.as_ref().map(|condition| quote!(if #condition));
-            let error = Ident::new("__dlq_error", Span::mixed_site());
+            let error = local("__dlq_error");
             quote_spanned!(pattern.span()=>
                 |#error: &#error_type| ::core::matches!(#error, #pattern #condition)
             )
@@ -162,8 +172,9 @@ fn settings(args: &Args, paths: &Paths) -> TokenStream {
         let limit = limit.value;
         quote!(.concurrency(#limit))
     });
+    let builder = local(BUILDER);
     quote! {
-        let __dlq_builder = __dlq_builder
+        let #builder = #builder
             .policy(#private::RetryPolicy::new() #policy)
             #timeout
             #concurrency;
@@ -171,14 +182,15 @@ fn settings(args: &Args, paths: &Paths) -> TokenStream {
 }
 
 fn keys(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
-    let private = paths.private();
+    let (private, builder) = (paths.private(), local(BUILDER));
     let key = |closure: &Option<KeyClosure>, set: TokenStream| {
         closure.as_ref().map(|closure| {
             let span = closure.0.body.span();
             let found = found(model, paths, span);
+            let value = value_type(closure);
             let closure = key_closure(closure, paths);
             quote_spanned!(span=>
-                let __dlq_builder = #private::#set(__dlq_builder, #found, #closure);
+                let #builder = #private::#set::<_, _, _, _, #value, _>(#builder, #found, #closure);
             )
         })
     };
@@ -195,24 +207,62 @@ fn found(model: &Model, paths: &Paths, span: Span) -> TokenStream {
     })
 }
 
-/// The closure, which returns a key whatever it returned before. The body is not moved: it may name a field.
+/// The type that the closure says its value has. Where it is not that of the payload, it is found before the closure is
+/// looked at, and is reported where it is written.
+fn value_type(closure: &KeyClosure) -> TokenStream {
+    if let Some(Pat::Type(argument)) = closure.0.inputs.first()
+        && let Type::Reference(reference) = ungrouped_type(&argument.ty)
+    {
+        return reference.elem.to_token_stream();
+    }
+    quote!(_)
+}
+
+/// The closure, which returns a key whatever it returned before. The body is not moved: it may name a field. One that
+/// returns early is a closure of its own, whose value is the key either way.
 fn key_closure(closure: &KeyClosure, paths: &Paths) -> TokenStream {
     let handler = paths.handler();
     let mut closure = closure.0.clone();
-    let body = &closure.body;
+    let (body, output) = (&closure.body, &closure.output);
     let span = body.span();
+    let key = local("__dlq_key");
     let body = match &closure.output {
+        _ if returns_early(body) => parse_quote_spanned!(span=> {
+            let #key = (|| #output { #body })();
+            #handler::ToKey::to_key(&#key)
+        }),
         ReturnType::Default => {
             parse_quote_spanned!(span=> #handler::ToKey::to_key(&(#body)))
         }
         ReturnType::Type(_, output) => parse_quote_spanned!(span=> {
-            let __dlq_key: #output = #body;
-            #handler::ToKey::to_key(&__dlq_key)
+            let #key: #output = #body;
+            #handler::ToKey::to_key(&#key)
         }),
     };
     *closure.body = body;
     closure.output = ReturnType::Default;
     quote!(#closure)
+}
+
+/// Whether a `return` in it is its own, not that of a function or closure inside.
+fn returns_early(body: &Expr) -> bool {
+    struct Returns(bool);
+
+    impl VisitMut for Returns {
+        fn visit_expr_return_mut(&mut self, _: &mut ExprReturn) {
+            self.0 = true;
+        }
+
+        fn visit_expr_closure_mut(&mut self, _: &mut ExprClosure) {}
+
+        fn visit_expr_async_mut(&mut self, _: &mut ExprAsync) {}
+
+        fn visit_item_mut(&mut self, _: &mut Item) {}
+    }
+
+    let mut returns = Returns(false);
+    returns.visit_expr_mut(&mut body.clone());
+    returns.0
 }
 
 fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
@@ -235,8 +285,9 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
         }
     };
     let returns = returns(model, paths);
+    let (delivery, given) = (local("__dlq_delivery"), local("__dlq_state"));
     let run = quote_spanned!(name.span()=>
-        #handler::HandlerFn::<#state, (#(#arguments,)*)>::run(&#name, __dlq_delivery, __dlq_state)
+        #handler::HandlerFn::<#state, (#(#arguments,)*)>::run(&#name, #delivery, #given)
     );
     quote! {
         #[automatically_derived]
@@ -250,8 +301,8 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
 
             fn run(
                 &self,
-                __dlq_delivery: #core::Delivery,
-                __dlq_state: &#state,
+                #delivery: #core::Delivery,
+                #given: &#state,
             ) -> impl ::core::future::Future<
                 Output = ::core::result::Result<(), #handler::Failed<#error>>,
             > + ::core::marker::Send + 'static + use<#parameter> {

@@ -4,7 +4,9 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ItemFn;
 
+use super::args::Args;
 use crate::errors::Errors;
+use crate::paths::Paths;
 
 fn reported(errors: &mut Errors) -> TokenStream {
     errors.take().map(syn::Error::into_compile_error).unwrap_or_default()
@@ -16,10 +18,48 @@ pub(super) fn item(item: &TokenStream, errors: &mut Errors) -> TokenStream {
     quote!(#item #errors)
 }
 
-/// A function that cannot be a handler, as it is, and the name by which it would be used.
-pub(super) fn function(function: &ItemFn, errors: &mut Errors) -> TokenStream {
+/// A function that cannot be a handler, as it is, and a handler of its name, for those who use it.
+pub(super) fn function(function: &ItemFn, args: &Args, errors: &mut Errors) -> TokenStream {
+    let paths = Paths::new(args.krate.as_ref());
+    let (private, handler, core) = (paths.private(), paths.handler(), paths.core());
+    let (visibility, name) = (&function.vis, &function.sig.ident);
+    let conditions = function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    let conditions: Vec<_> = conditions.collect();
     let errors = reported(errors);
-    quote!(#function #errors)
+    quote! {
+        #function
+        #errors
+
+        #(#conditions)*
+        #[allow(non_camel_case_types)]
+        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+        #visibility struct #name {}
+
+        #(#conditions)*
+        const _: () = {
+            impl #name {
+                #visibility fn handler() -> #handler::HandlerBuilder<Self> {
+                    ::core::panic!()
+                }
+            }
+
+            impl<__DlqState: ::core::marker::Send + ::core::marker::Sync + 'static>
+                #handler::HandlerFn<__DlqState, #private::Annotated> for #name
+            {
+                type Error = ::core::convert::Infallible;
+
+                fn run(
+                    &self,
+                    _: #core::Delivery,
+                    _: &__DlqState,
+                ) -> impl ::core::future::Future<
+                    Output = ::core::result::Result<(), #handler::Failed<Self::Error>>,
+                > + ::core::marker::Send + 'static + use<__DlqState> {
+                    ::core::future::pending()
+                }
+            }
+        };
+    }
 }
 
 /// A handler whose mistaken options were left out.

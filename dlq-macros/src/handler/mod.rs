@@ -1,6 +1,7 @@
 //! `#[dlq_handler]`.
 
 mod args;
+mod associated;
 mod backoff;
 mod check;
 mod expand;
@@ -26,13 +27,24 @@ pub(crate) fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
         }
     };
     let args = read_args(args, &mut errors);
+    let has_self = function.sig.receiver().is_some();
+    if !has_self && associated::is_associated(&function.sig.ident) {
+        errors.at(
+            &function.sig.ident,
+            "a handler is a free function, and this one belongs to an `impl` or a `trait`; move it out, and call the \
+             associated function from it",
+        );
+        return fallback::item(&item, &mut errors);
+    }
     match model::Model::of(&function, &mut errors) {
         Some(model) => {
             check::check(&args, &mut errors);
             let expansion = expand::expand(&model, &args);
             fallback::with_errors(&function, expansion, &mut errors)
         }
-        None => fallback::function(&function, &mut errors),
+        // A type cannot stand beside a method.
+        None if has_self => fallback::item(&item, &mut errors),
+        None => fallback::function(&function, &args, &mut errors),
     }
 }
 

@@ -1,10 +1,16 @@
 //! The function that the attribute stands on.
 
+use std::fmt::Display;
+
+use quote::ToTokens;
+use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Attribute, FnArg, Ident, ItemFn, ReturnType, Safety, Signature, Type, Visibility, parse_quote,
+    Attribute, FnArg, Ident, ItemFn, Lifetime, ParenthesizedGenericArguments, ReturnType, Safety,
+    Signature, Type, TypeFnPtr, TypeReference, Visibility, parse_quote,
 };
 
 use crate::errors::Errors;
+use crate::tokens::ungrouped_type;
 
 /// How many extractors a handler takes at most.
 const MAX_ARGUMENTS: usize = 12;
@@ -43,6 +49,7 @@ impl Model {
                             "an argument of a handler has one type, which says what is taken from the delivery",
                         ));
                     }
+                    borrowed(&argument.ty, &mut refuse);
                     arguments.push((*argument.ty).clone());
                 }
             }
@@ -76,6 +83,61 @@ impl Model {
             arguments,
             output,
         })
+    }
+}
+
+/// Refuses what an argument borrows: it would have to outlive the delivery that it is taken from.
+fn borrowed(ty: &Type, refuse: &mut impl FnMut(syn::Error)) {
+    struct Borrows(Option<syn::Error>);
+
+    impl Borrows {
+        fn found(&mut self, what: impl ToTokens, instead: impl Display) {
+            let error = || {
+                syn::Error::new_spanned(
+                    what,
+                    format!(
+                        "an argument of a handler is owned, since it is taken from the delivery; {instead}"
+                    ),
+                )
+            };
+            self.0.get_or_insert_with(error);
+        }
+    }
+
+    impl VisitMut for Borrows {
+        fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+            if reference.lifetime.as_ref().is_none_or(|lifetime| lifetime.ident == "_") {
+                let owned = ungrouped_type(&reference.elem).to_token_stream().to_string();
+                let owned = match &*owned {
+                    "str" | "[u8]" | "[u8 ]" | "[ u8 ]" => "Bytes",
+                    owned => owned,
+                };
+                self.found(&*reference, format_args!("write `{owned}`"));
+                return;
+            }
+            visit_mut::visit_type_reference_mut(self, reference);
+        }
+
+        fn visit_lifetime_mut(&mut self, lifetime: &mut Lifetime) {
+            if lifetime.ident == "_" {
+                self.found(lifetime, "write a type without a lifetime, or `'static`");
+            }
+        }
+
+        // The arguments of functions may be borrowed.
+        fn visit_type_fn_ptr_mut(&mut self, _: &mut TypeFnPtr) {}
+
+        fn visit_parenthesized_generic_arguments_mut(
+            &mut self,
+            _: &mut ParenthesizedGenericArguments,
+        ) {
+        }
+    }
+
+    let mut borrows = Borrows(None);
+    borrows.visit_type_mut(&mut ty.clone());
+    if let Some(error) = borrows.0 {
+        refuse(error);
     }
 }
 

@@ -114,6 +114,11 @@ mod args {
     fn a_key_closure_takes_one_argument_and_does_not_wait() {
         assert!(mistake(quote!(order_by = |a, b| a)).contains("takes 2 arguments"));
         assert!(mistake(quote!(order_by = || 7)).contains("takes 0 arguments"));
+        assert!(mistake(quote!(order_by = |p: Payment| p.id)).contains("write `&Payment`"));
+        for fine in [quote!(|p: &Payment| p.id), quote!(|p: _| 7), quote!(|Payment { id, .. }| id)]
+        {
+            assert!(read(quote!(order_by = #fine)).1.is_empty(), "{fine}");
+        }
     }
 }
 
@@ -284,7 +289,7 @@ mod model {
 
     #[test]
     fn every_reason_against_is_given() {
-        let cases: [(syn::ItemFn, &[&str]); 7] = [
+        let cases: [(syn::ItemFn, &[&str]); 9] = [
             (
                 parse_quote!(
                     fn f() {}
@@ -306,6 +311,18 @@ mod model {
                     }
                 ),
                 &["cannot be generic", "no bounds"],
+            ),
+            (
+                parse_quote!(
+                    async fn f(a: &Message, b: Option<&'_ str>, c: Json<Cow<'_, str>>) {}
+                ),
+                &["write `Message`", "write `Bytes`", "without a lifetime"],
+            ),
+            (
+                parse_quote!(
+                    async fn f(a: &u8, b: impl Sized) {}
+                ),
+                &["is owned", "one type"],
             ),
             (
                 parse_quote!(
@@ -426,5 +443,19 @@ mod expansion {
             ),
         );
         assert_eq!(expansion.matches("cfg (unix)").count(), 3, "{expansion}");
+    }
+}
+
+#[test]
+fn owned_arguments_are_taken() {
+    for function in [
+        parse_quote!(
+            async fn f(a: State<&'static str>, b: State<fn(&str) -> &u8>) {}
+        ),
+        parse_quote!(
+            async fn f(a: State<Arc<dyn Fn(&str) + Send + Sync>>, b: Json<Vec<u8>>) {}
+        ),
+    ] {
+        assert!(refusals(&function).is_empty(), "{function:?}");
     }
 }

@@ -11,7 +11,9 @@ pub use self::classify::{
     ClassProbe, RetryAfter, ViaClassify, ViaHandlerError, ViaNothing, classifier, closure, pattern,
     retry_after,
 };
-pub use self::payload::{IsPayload, PayloadProbe, ViaOther, ViaPayload, idempotency_key, order_by};
+pub use self::payload::{
+    IsPayload, IsValue, PayloadProbe, ViaOther, ViaPayload, idempotency_key, order_by,
+};
 pub use self::state::{Annotated, AnyState, is_extractor};
 pub use crate::handler::BoxClassifier;
 use crate::handler::HandlerBuilder;

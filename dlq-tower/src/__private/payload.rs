@@ -86,28 +86,49 @@ impl<P: Payload> IsPayload for Found<P> {
     type Payload = P;
 }
 
+/// The payload's value is what the key closure takes a reference to. Every value is its own, and nothing else is.
+#[diagnostic::on_unimplemented(
+    message = "the key closure takes `&{T}`, and is given `&{Self}`, the first payload of the handler",
+    label = "expected a closure of `&{Self}`",
+    note = "write `|payload: &{Self}| …`; or put the extractor of `{T}` before those of other payloads, e.g. before `Bytes`"
+)]
+pub trait IsValue<T: ?Sized> {
+    /// The value, by the name that the closure gives its type.
+    fn value(&self) -> &T;
+}
+
+impl<T: ?Sized> IsValue<T> for T {
+    fn value(&self) -> &T {
+        self
+    }
+}
+
 /// Sets the key by which a message is handled once, read from the payload that was found.
-pub fn idempotency_key<H, S, C, F, K>(
+pub fn idempotency_key<H, S, C, F, T, K>(
     builder: HandlerBuilder<H, S, C>,
     _: F,
     key: K,
 ) -> HandlerBuilder<H, S, C>
 where
     F: IsPayload,
-    K: Fn(&<F::Payload as Payload>::Value) -> Option<Bytes> + Send + Sync + 'static,
+    <F::Payload as Payload>::Value: IsValue<T>,
+    T: ?Sized,
+    K: Fn(&T) -> Option<Bytes> + Send + Sync + 'static,
 {
-    builder.idempotency_key(by_payload::<F::Payload, _, _>(key))
+    builder.idempotency_key(by_payload::<F::Payload, _, _>(move |payload| key(payload.value())))
 }
 
 /// Sets the key by which messages keep their order, read from the payload that was found.
-pub fn order_by<H, S, C, F, K>(
+pub fn order_by<H, S, C, F, T, K>(
     builder: HandlerBuilder<H, S, C>,
     _: F,
     key: K,
 ) -> HandlerBuilder<H, S, C>
 where
     F: IsPayload,
-    K: Fn(&<F::Payload as Payload>::Value) -> Option<Bytes> + Send + Sync + 'static,
+    <F::Payload as Payload>::Value: IsValue<T>,
+    T: ?Sized,
+    K: Fn(&T) -> Option<Bytes> + Send + Sync + 'static,
 {
-    builder.order_by(by_payload::<F::Payload, _, _>(key))
+    builder.order_by(by_payload::<F::Payload, _, _>(move |payload| key(payload.value())))
 }

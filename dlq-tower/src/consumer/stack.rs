@@ -267,7 +267,7 @@ impl Program {
     pub(super) fn take_names(&mut self, store: &str) -> Result<(), InvalidConfig> {
         let mut taken = Vec::new();
         for (function, names) in self.naming.functions() {
-            taken.extend(Taken::all(store, names, function)?);
+            taken.extend(Taken::names(store, names, function)?);
         }
         self._taken = taken.into();
         Ok(())

@@ -62,6 +62,14 @@ pub struct HandlerBuilder<H, S = (), C = Unclassified, I = BoxIdempotency> {
 }
 
 #[derive(Clone)]
+struct Environment {
+    prefix: String,
+    lookup: Lookup,
+    /// It is the process' own, which other handlers read as well.
+    is_shared: bool,
+}
+
+#[derive(Clone)]
 struct Settings {
     name: Arc<str>,
     aliases: Vec<Arc<str>>,
@@ -73,7 +81,7 @@ struct Settings {
     keep: Duration,
     order_by: Option<KeyFn>,
     config: HandlerConfig,
-    env: Option<(String, Lookup)>,
+    env: Option<Environment>,
     // None for the machine's.
     clock: Option<SharedClock>,
     recorder: Recorder,
@@ -214,12 +222,15 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     ///
     /// With the prefix `DLQ`, the handler `payments.charge` reads `DLQ_PAYMENTS_CHARGE_MAX_ATTEMPTS`, else
     /// `DLQ_MAX_ATTEMPTS`; so for `MAX_RETRIES` (the same under another name), `MAX_CRASHES`, `BACKOFF`, `HOLD_LIMIT`,
-    /// `MAX_RETRY_AFTER`, `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable.
+    /// `MAX_RETRY_AFTER`, `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable, so
+    /// that the handlers `a.b`, `a-b` and `a_b` would read the same ones: [`build`](Self::build) refuses the second of them.
     pub fn env(self, prefix: impl Into<String>) -> Self {
         // A value that is not UTF-8 is refused when it is read, like any other that makes no sense.
-        self.env_from(prefix, |name| {
+        let lookup: Lookup = Arc::new(|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-        })
+        });
+        let prefix = prefix.into();
+        self.set(|settings| settings.env = Some(Environment { prefix, lookup, is_shared: true }))
     }
 
     /// The same as [`env`](Self::env), with variables from elsewhere: a file of them, or a test.
@@ -227,7 +238,8 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     where
         F: Fn(&str) -> Option<String> + Send + Sync + 'static,
     {
-        self.set(|settings| settings.env = Some((prefix.into(), Arc::new(lookup))))
+        let (prefix, lookup) = (prefix.into(), Arc::new(lookup));
+        self.set(|settings| settings.env = Some(Environment { prefix, lookup, is_shared: false }))
     }
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
@@ -270,13 +282,19 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let Settings { name, aliases, policy, timeout, concurrency, order_by, clock, .. } =
             settings.clone();
         let known = FunctionId::of::<H>();
-        let taken = match idempotency.as_ref().and_then(|store| store.store_identity()) {
+        let mut taken = match idempotency.as_ref().and_then(|store| store.store_identity()) {
             Some(store) => {
                 let names = std::iter::once(&name).chain(&aliases).cloned();
-                Taken::all(&store, names, known)?
+                Taken::names(&store, names, known)?
             }
             None => Vec::new(),
         };
+        let variables = settings.env.as_ref().map(|env| env::own(&env.prefix, &name));
+        if let Some(prefix) = &variables
+            && settings.env.as_ref().is_some_and(|env| env.is_shared)
+        {
+            taken.push(Taken::variables(prefix, &name)?);
+        }
 
         let mut classify = ClassifyLayer::new(Judge(classifier));
         if let Some(location) = settings.location {
@@ -323,6 +341,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
             upkeep,
             service,
             function: known,
+            variables,
             _taken: taken,
         }))
     }
@@ -336,7 +355,7 @@ impl Settings {
         }
         let name = Arc::clone(&self.name);
         let mut overrides = self.config.overrides(&name);
-        if let Some((prefix, lookup)) = &self.env {
+        if let Some(Environment { prefix, lookup, .. }) = &self.env {
             overrides = env::overrides(prefix, &name, &**lookup)?.or(overrides);
         }
         let HandlerOverrides { timeout, concurrency, .. } = overrides;

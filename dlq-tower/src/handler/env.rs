@@ -4,6 +4,17 @@ use dlq_core::policy::{RetryPolicyOverrides, duration};
 
 use super::{HandlerOverrides, InvalidConfig};
 
+/// How the variables of the handler `name` begin.
+pub(super) fn own(prefix: &str, name: &str) -> String {
+    format!("{}{}_", all(prefix), variable(name))
+}
+
+/// How those of all handlers begin.
+fn all(prefix: &str) -> String {
+    let prefix = prefix.trim_end_matches('_');
+    if prefix.is_empty() { String::new() } else { format!("{prefix}_") }
+}
+
 /// What the variables say that begin with `prefix` and the name of the handler; where those say nothing, those that
 /// begin with `prefix` alone.
 pub(super) fn overrides(
@@ -11,10 +22,8 @@ pub(super) fn overrides(
     name: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<HandlerOverrides, InvalidConfig> {
-    let prefix = prefix.trim_end_matches('_');
-    let all = if prefix.is_empty() { String::new() } else { format!("{prefix}_") };
-    let own = read(name, &format!("{all}{}_", variable(name)), lookup)?;
-    Ok(own.or(read(name, &all, lookup)?))
+    let own = read(name, &own(prefix, name), lookup)?;
+    Ok(own.or(read(name, &all(prefix), lookup)?))
 }
 
 /// The name as it stands in a variable: upper case, everything but letters and digits as `_`.

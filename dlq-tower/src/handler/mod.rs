@@ -99,4 +99,4 @@ pub(crate) use builder::check_name;
 pub(crate) use error::SelfDescribed;
 #[doc(hidden)]
 pub use failed::BoxClassifier;
-pub(crate) use names::Taken;
+pub(crate) use names::{Taken, same_variables};

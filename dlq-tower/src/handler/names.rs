@@ -1,4 +1,5 @@
-//! The names in use by this process: two functions of one name over one store are refused.
+//! The names in use by this process: two functions of one name over one store are refused, and so are two names whose
+//! variables of the environment are the same.
 //!
 //! Keys and letters are kept by the handler's name. Where two functions go by one name, the key of a message that one of
 //! them handled makes the other's message a duplicate, which never runs, and either is given the other's letters. Only
@@ -7,6 +8,7 @@
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::InvalidConfig;
@@ -40,18 +42,28 @@ impl PartialEq for FunctionId {
 
 impl Eq for FunctionId {}
 
-/// By store and name: the function, and how often the name was taken for it.
-type Names = BTreeMap<(Arc<str>, Arc<str>), (FunctionId, usize)>;
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    /// Keys and letters of this function.
+    Function(FunctionId),
+    /// Variables of the handler of this name.
+    Handler(Arc<str>),
+}
 
-static NAMES: Mutex<Names> = Mutex::new(BTreeMap::new());
+/// Where a name is taken: a store, or the environment.
+type Key = (Arc<str>, Arc<str>);
 
-fn names() -> MutexGuard<'static, Names> {
+/// Who has each name, and how often it was taken.
+static NAMES: Mutex<BTreeMap<Key, (Owner, usize)>> = Mutex::new(BTreeMap::new());
+
+fn names() -> MutexGuard<'static, BTreeMap<Key, (Owner, usize)>> {
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A name taken for one function over one store, until it is dropped.
+/// A name that is taken until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken(Arc<str>, Arc<str>);
+pub(crate) struct Taken(Key);
 
 impl Taken {
     /// Takes `names` for `function` over the store of this identity.
@@ -59,43 +71,73 @@ impl Taken {
     /// # Errors
     ///
     /// When one of them is taken for another function.
-    pub(crate) fn all(
+    pub(crate) fn names(
         store: &str,
-        wanted: impl IntoIterator<Item = Arc<str>>,
+        names: impl IntoIterator<Item = Arc<str>>,
         function: FunctionId,
     ) -> Result<Vec<Self>, InvalidConfig> {
         let store: Arc<str> = Arc::from(store);
-        wanted.into_iter().map(|name| Self::one(&store, name, function)).collect()
+        let take = |name: Arc<str>| {
+            let key = (Arc::clone(&store), Arc::clone(&name));
+            Self::take(key, Owner::Function(function)).map_err(|other| {
+                let other = match other {
+                    Owner::Function(other) => other.path(),
+                    Owner::Handler(_) => "another one",
+                };
+                InvalidConfig::new(format!(
+                    "cannot build the handler `{name}`, which is `{}`: `{other}` goes by this name as well and has the same \
+                     store, so that each would get the other's letters and its keys would pass for handled; give one of them \
+                     another `name`",
+                    function.path()
+                ))
+            })
+        };
+        names.into_iter().map(take).collect()
     }
 
-    fn one(store: &Arc<str>, name: Arc<str>, function: FunctionId) -> Result<Self, InvalidConfig> {
-        let key = (Arc::clone(store), name);
+    /// Takes the variables of the environment that begin with `prefix` for the handler `name`.
+    ///
+    /// # Errors
+    ///
+    /// When they are those of a handler with another name.
+    pub(crate) fn variables(prefix: &str, name: &Arc<str>) -> Result<Self, InvalidConfig> {
+        // No store has this identity.
+        let key = (Arc::from("environment"), Arc::from(prefix));
+        Self::take(key, Owner::Handler(Arc::clone(name))).map_err(|other| match other {
+            Owner::Handler(other) => same_variables(name, &other, prefix),
+            Owner::Function(other) => same_variables(name, other.path(), prefix),
+        })
+    }
+
+    /// Takes a name, or says who has it.
+    fn take(key: Key, owner: Owner) -> Result<Self, Owner> {
         let mut names = names();
-        let (known, times) = names.entry(key.clone()).or_insert((function, 0));
-        if *known == function {
-            *times += 1;
-            return Ok(Self(key.0, key.1));
+        let (known, times) = names.entry(key.clone()).or_insert_with(|| (owner.clone(), 0));
+        if *known != owner {
+            return Err(known.clone());
         }
-        Err(InvalidConfig::new(format!(
-            "cannot build the handler `{name}`, which is `{}`: `{}` goes by this name as well and has the same store, so that \
-             each would get the other's letters and its keys would pass for handled; give one of them another `name`",
-            function.path,
-            known.path,
-            name = key.1
-        )))
+        *times += 1;
+        Ok(Self(key))
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let key = (Arc::clone(&self.0), Arc::clone(&self.1));
-        if let std::collections::btree_map::Entry::Occupied(mut entry) = names().entry(key) {
+        if let Entry::Occupied(mut entry) = names().entry(self.0.clone()) {
             entry.get_mut().1 -= 1;
             if entry.get().1 == 0 {
                 entry.remove();
             }
         }
     }
+}
+
+/// Two handlers read the same variables.
+pub(crate) fn same_variables(name: &str, other: &str, prefix: &str) -> InvalidConfig {
+    InvalidConfig::new(format!(
+        "cannot build the handler `{name}`: the handler `{other}` reads the same variables of the environment, those that \
+         begin with `{prefix}`, and what is set for one would change both; rename one, or give one another prefix"
+    ))
 }
 
 #[cfg(test)]
@@ -106,7 +148,7 @@ mod tests {
     struct Payments;
 
     fn take<F: 'static>(store: &str, names: &[&str]) -> Result<Vec<Taken>, InvalidConfig> {
-        Taken::all(store, names.iter().map(|name| Arc::from(*name)), FunctionId::of::<F>())
+        Taken::names(store, names.iter().map(|name| Arc::from(*name)), FunctionId::of::<F>())
     }
 
     #[test]
@@ -124,5 +166,17 @@ mod tests {
         assert!(take::<Payments>("names test", &["handle"]).is_ok());
         drop((elsewhere, other));
         assert!(!names().keys().any(|(store, _)| store.starts_with("names test")), "none is kept");
+    }
+
+    #[test]
+    fn variables_belong_to_one_name() {
+        let names = ["a.b", "a-b"].map(Arc::<str>::from);
+        let first = Taken::variables("NAMES_TEST_A_B_", &names[0]).unwrap();
+        assert!(Taken::variables("NAMES_TEST_A_B_", &names[0]).is_ok(), "built twice");
+        let error = Taken::variables("NAMES_TEST_A_B_", &names[1]).unwrap_err().to_string();
+        assert!(error.contains("`a-b`: the handler `a.b`"), "{error}");
+        assert!(Taken::variables("NAMES_TEST_2_A_B_", &names[1]).is_ok());
+        drop(first);
+        assert!(Taken::variables("NAMES_TEST_A_B_", &names[1]).is_ok());
     }
 }

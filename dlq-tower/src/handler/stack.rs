@@ -36,7 +36,9 @@ pub(super) struct Shared {
     pub(super) upkeep: Option<Upkeep>,
     pub(super) service: Arc<dyn Run>,
     pub(super) function: FunctionId,
-    // Its names, over the store of its keys.
+    /// How the variables of the environment begin that it was built with.
+    pub(super) variables: Option<String>,
+    // Its names, over the store of its keys, and its variables.
     pub(super) _taken: Vec<Taken>,
 }
 
@@ -72,6 +74,11 @@ impl HandlerStack {
     #[must_use]
     pub fn concurrency(&self) -> Option<usize> {
         self.shared.concurrency
+    }
+
+    /// How the variables of the environment begin that it was built with.
+    pub(crate) fn variables(&self) -> Option<&str> {
+        self.shared.variables.as_deref()
     }
 
     /// Whether both are clones of one handler.

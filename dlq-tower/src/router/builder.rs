@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::service::Shared;
 use super::table::Table;
 use super::{Matcher, Router};
-use crate::handler::{HandlerStack, Handles, IntoStack, InvalidConfig, check_name};
+use crate::handler::{HandlerStack, Handles, IntoStack, InvalidConfig, check_name, same_variables};
 
 /// A router whose routes are being declared. See the [module docs](super).
 #[derive(Debug)]
@@ -47,7 +47,8 @@ impl RouterBuilder {
     ///
     /// # Errors
     ///
-    /// When a pattern cannot be read, two routes are in conflict, two handlers have one name, or a handler that was
+    /// When a pattern cannot be read, two routes are in conflict, two handlers have one name or the same variables of
+    /// the environment, or a handler that was
     /// given as a builder could not be built. The error names them.
     pub fn build(self) -> Result<Router, InvalidConfig> {
         check_name(&self.name)?;
@@ -95,6 +96,12 @@ impl Handlers {
                     "two handlers are called `{name}`; give one another name, or clone one built handler for both routes"
                 )));
             }
+        }
+        let variables = handler.variables();
+        let reads_them =
+            |known: &&HandlerStack| variables.is_some() && known.variables() == variables;
+        if let (Some(known), Some(variables)) = (self.all.iter().find(reads_them), variables) {
+            return Err(same_variables(handler.name(), known.name(), variables));
         }
         self.all.push(handler);
         Ok(number)

@@ -44,6 +44,32 @@ fn the_payload_is_found_wherever_it_stands() {
     assert!(key(&|d| stack.order_key(d)).starts_with(b"{"));
 }
 
+#[test]
+fn a_key_closure_may_return_early() {
+    #[dlq_handler(order_by = |p: &Payment| {
+        if p.customer == 0 {
+            return None;
+        }
+        Some(p.customer)
+    })]
+    async fn optional(_: Json<Payment>) {}
+
+    #[dlq_handler(order_by = |p: &Payment| -> &str {
+        if p.customer == 0 {
+            return "nobody";
+        }
+        &p.id
+    })]
+    async fn borrowed(_: Json<Payment>) {}
+
+    let optional = optional::handler().build().unwrap();
+    assert_eq!(optional.order_key(&payment("a", 0, 1)), None);
+    assert_eq!(optional.order_key(&payment("a", 7, 1)).unwrap(), "7");
+    let borrowed = borrowed::handler().build().unwrap();
+    assert_eq!(borrowed.order_key(&payment("a", 0, 1)).unwrap(), "nobody");
+    assert_eq!(borrowed.order_key(&payment("a", 7, 1)).unwrap(), "a");
+}
+
 /// How often payloads were decoded.
 static DECODED: AtomicU32 = AtomicU32::new(0);
 

@@ -9,6 +9,7 @@ mod errors;
 mod extract;
 mod fixture;
 mod keys;
+mod macros;
 mod router;
 mod settings;
 mod spares;

@@ -9,6 +9,7 @@ use dlq_tower::core::idempotency::memory::MemoryIdempotency;
 use dlq_tower::core::policy::{Backoff, PanicPolicy};
 use dlq_tower::dlq_handler;
 use dlq_tower::handler::{HandlerConfig, Handles, InvalidConfig, handler};
+use dlq_tower::router::Router;
 
 #[dlq_handler(name = "payments.charge", max_attempts = 4, max_crashes = 7, timeout = "1s")]
 async fn charge() {}
@@ -131,4 +132,27 @@ fn what_cannot_be_read_or_contradicts_itself_is_refused_by_name() {
     refused(charge::handler().idempotency_key(|_| "k").build(), "no store");
     let store = MemoryIdempotency::new();
     refused(charge::handler().idempotency(store).build(), "no `idempotency_key`");
+}
+
+/// What is set for one would change the other.
+#[test]
+fn names_whose_variables_are_the_same_are_refused() {
+    let built = |name: &str| handler(name, charge).env("DLQ_SETTINGS_TEST").build();
+    let first = built("a.b").unwrap();
+    assert!(built("a.b").is_ok(), "the same handler again");
+    for other in ["a-b", "a_b", "A.B"] {
+        let error = built(other).unwrap_err().to_string();
+        assert!(error.contains("`a.b` reads the same variables"), "{error}");
+        assert!(error.contains("`DLQ_SETTINGS_TEST_A_B_`"), "{error}");
+    }
+    assert!(handler("a-b", charge).env("DLQ_SETTINGS_TEST_2").build().is_ok());
+    assert!(handler("a-b", charge).build().is_ok(), "it reads none");
+    drop(first);
+    assert!(built("a-b").is_ok());
+
+    let given = |name: &str| handler(name, charge).env_from("DLQ", variables(&[]));
+    assert!(given("a.b").build().and(given("a-b").build()).is_ok(), "of two lookups");
+    let router = Router::new().route("x", given("a.b")).route("y", given("a-b"));
+    let error = router.build().unwrap_err().to_string();
+    assert!(error.contains("`a.b` reads the same variables"), "{error}");
 }
