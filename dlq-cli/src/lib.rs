@@ -54,10 +54,11 @@ pub async fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Warnings of what runs underneath go to standard error; `RUST_LOG` says which.
+/// Warnings of what runs underneath go to standard error; `RUST_LOG` says which. Clients whose errors the command reports
+/// itself are silent.
 fn log() {
     let filter = EnvFilter::try_from_default_env();
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,async_nats=off"));
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,async_nats=off,sqlx=off"));
     // A program that runs the command may log in its own way.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

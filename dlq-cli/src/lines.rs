@@ -41,8 +41,9 @@ impl LinesFile {
         Ok(Self(BufWriter::new(file)))
     }
 
-    /// Opens a file that was begun, or creates it; cuts a torn last line. Says where its last letter stands.
-    pub(crate) fn resume(path: &Path) -> Result<(Self, Option<Cursor>), CliError> {
+    /// Opens a file that was begun, or creates it; cuts a torn last line. Returns where its last letter stands, and how many
+    /// letters the file has.
+    pub(crate) fn resume(path: &Path) -> Result<(Self, Option<Cursor>, u64), CliError> {
         let cannot = |error: io::Error| {
             CliError::failed(format!("cannot go on with {}: {error}", path.display()))
         };
@@ -71,10 +72,11 @@ impl LinesFile {
             file.set_len(end).map_err(cannot)?;
             say!("cut a torn last line of {} bytes", length - end);
         }
+        let written = line_breaks(&mut file).map_err(cannot)?;
         file.seek(SeekFrom::End(0)).map_err(cannot)?;
         let after =
             last.map(|letter| Cursor { created_at: letter.state.created_at, id: letter.id });
-        Ok((Self(BufWriter::new(file)), after))
+        Ok((Self(BufWriter::new(file)), after, written))
     }
 
     /// Writes one line.
@@ -124,6 +126,19 @@ fn last_line(file: &mut File) -> io::Result<(u64, Option<Vec<u8>>)> {
     file.seek(SeekFrom::Start(start))?;
     file.take(end - start).read_to_end(&mut line)?;
     Ok((end + 1, Some(line)))
+}
+
+/// Number of line breaks in the file.
+fn line_breaks(file: &mut File) -> io::Result<u64> {
+    file.rewind()?;
+    let (mut chunk, mut count) = (vec![0; 1 << 16], 0);
+    loop {
+        let length = file.read(&mut chunk)?;
+        if length == 0 {
+            return Ok(count);
+        }
+        count += chunk[..length].iter().filter(|byte| **byte == b'\n').count() as u64;
+    }
 }
 
 /// The last line break before a place.

@@ -14,7 +14,8 @@ pub enum StoreErrorKind {
     NotFound,
     /// The request contradicts what is stored, or what another holds.
     Conflict,
-    /// The request is not acceptable as it stands, e.g. a destructive call without a filter.
+    /// The request is not acceptable as it stands, e.g. a destructive call without a filter, or a letter that is larger
+    /// than the store takes. Says nothing against another request: the store itself works.
     Refused,
     /// The store cannot be reached, is locked, full or read-only; the same call may succeed later.
     Unavailable,

@@ -178,6 +178,24 @@ impl LetterId {
         Self(fields.finish())
     }
 
+    /// Whether this is the id that follows from a message's birth and consumer: its own, or the one under which
+    /// [another message](Self::conflicting) with that birth is kept. Letters of other systems may leave the publish time
+    /// out.
+    #[must_use]
+    pub fn follows_from(
+        &self,
+        origin: &Origin,
+        published_at: Option<Timestamp>,
+        consumer: &str,
+        message: &Message,
+    ) -> bool {
+        let is_of = |published_at| {
+            let id = Self::of(origin, published_at, consumer);
+            *self == id || *self == id.conflicting(message)
+        };
+        is_of(published_at) || (published_at.is_some() && is_of(None))
+    }
+
     /// The id under which another payload that claims this id is kept beside it.
     #[must_use]
     pub fn conflicting(&self, message: &Message) -> Self {
@@ -210,6 +228,12 @@ pub struct Death {
     pub generation: u32,
 }
 
+impl Death {
+    /// The highest generation that headers are believed to claim. No message dies more often; where a letter says so it
+    /// is compared with none of a lower generation, so that it hides no death.
+    pub const MAX_GENERATION: u32 = 1_000_000;
+}
+
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.letter, self.generation)
@@ -233,6 +257,47 @@ impl Binding {
         fields.add_option(message.payload().map(|payload| &payload[..]));
         fields.add_option(message.key().map(|key| &key[..]));
         Self(fields.finish())
+    }
+}
+
+/// A secret by which identity headers are bound to a message, so that nobody forges them who does not have it.
+///
+/// A [`Binding`] without a secret keeps headers apart that were copied onto another message; who knows how it is computed
+/// can compute one. The processes that send letters back and the consumers that take them have the same secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BindingKey([u8; 32]);
+
+impl BindingKey {
+    /// The key of this secret, which should have at least 16 bytes that cannot be guessed.
+    #[must_use]
+    pub fn new(secret: impl AsRef<[u8]>) -> Self {
+        Self(blake3::derive_key("dlq binding key v1", secret.as_ref()))
+    }
+
+    /// The binding of `death` to payload and key of `message` by this secret. Its generation counts, too.
+    #[must_use]
+    pub fn bind(&self, death: &Death, message: &Message) -> Binding {
+        let mut fields = Fields::of("dlq keyed binding v1");
+        fields.add(death.letter.as_bytes());
+        fields.add(&death.generation.to_le_bytes());
+        fields.add_option(message.payload().map(|payload| &payload[..]));
+        fields.add_option(message.key().map(|key| &key[..]));
+        let hash = blake3::keyed_hash(&self.0, &fields.finish::<32>());
+        Binding(std::array::from_fn(|at| hash.as_bytes()[at]))
+    }
+
+    /// Whether `binding` is that of `death` to `message`. How long the answer takes tells nothing of it.
+    #[must_use]
+    pub fn fits(&self, binding: &Binding, death: &Death, message: &Message) -> bool {
+        let own = self.bind(death, message);
+        own.0.iter().zip(binding.0).fold(0, |differs, (own, other)| differs | (own ^ other)) == 0
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for BindingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BindingKey(..)")
     }
 }
 
@@ -277,6 +342,18 @@ mod tests {
     }
 
     #[test]
+    fn g2_another_key_conflicts_under_an_id_of_its_own() {
+        let letter = LetterId::of(&origin(), None, "a");
+        let message = || Message::new("s", "payload");
+        let of = |message: Message| letter.conflicting(&message);
+        let (none, empty) = (of(message()), of(message().with_key("")));
+        let (one, other) = (of(message().with_key("1")), of(message().with_key("2")));
+        let all = std::collections::BTreeSet::from([letter, none, empty, one, other]);
+        assert_eq!(all.len(), 5, "{all:?}");
+        assert_eq!(of(message().with_key("1")), one);
+    }
+
+    #[test]
     fn a_copied_header_does_not_bind_to_other_bytes() {
         let letter = LetterId::of(&origin(), None, "a");
         let message = Message::new("s", "payload");
@@ -288,5 +365,36 @@ mod tests {
             Binding::of(&letter, &Message::tombstone("s")),
             Binding::of(&letter, &Message::new("s", "")),
         );
+    }
+
+    #[test]
+    fn a_binding_by_a_secret_fits_what_it_was_made_for() {
+        let key = BindingKey::new("a secret");
+        let message = Message::new("s", "payload").with_key("k");
+        let death = Death { letter: LetterId::of(&origin(), None, "a"), generation: 3 };
+        let binding = key.bind(&death, &message);
+        assert!(key.fits(&binding, &death, &message));
+        assert!(!BindingKey::new("another").fits(&binding, &death, &message));
+        assert!(!key.fits(&Binding::of(&death.letter, &message), &death, &message));
+        assert!(!key.fits(&binding, &Death { generation: 4, ..death }, &message));
+        assert!(!key.fits(&binding, &death, &message.clone().with_key("l")));
+        let other = Death { letter: LetterId::of(&origin(), None, "b"), ..death };
+        assert!(!key.fits(&binding, &other, &message));
+        assert_eq!(format!("{key:?}"), "BindingKey(..)");
+    }
+
+    #[test]
+    fn an_id_follows_from_birth_and_consumer() {
+        let (message, at) = (Message::new("s", "p"), Some(Timestamp::from_millis(7)));
+        let id = LetterId::of(&origin(), at, "a");
+        assert!(id.follows_from(&origin(), at, "a", &message));
+        assert!(id.conflicting(&message).follows_from(&origin(), at, "a", &message));
+        assert!(LetterId::of(&origin(), None, "a").follows_from(&origin(), at, "a", &message));
+        let other = id.conflicting(&Message::new("s", "q"));
+        assert!(!other.follows_from(&origin(), at, "a", &message));
+        assert!(!id.follows_from(&origin(), at, "b", &message));
+        assert!(!id.follows_from(&origin(), None, "a", &message));
+        let elsewhere = origin().with_position(Position::Offset(8));
+        assert!(!id.follows_from(&elsewhere, at, "a", &message));
     }
 }

@@ -44,7 +44,7 @@ pub use failure::{
 pub use filter::{Filter, searchable};
 pub use finding::{Finding, Severity};
 pub use fingerprint::Fingerprint;
-pub use identity::{Binding, Death, InvalidId, LetterId, OperationId};
+pub use identity::{Binding, BindingKey, Death, InvalidId, LetterId, OperationId};
 pub use lane::{BoxRetryLane, Escalation, RetryLane};
 pub use message::{Header, Headers, Message};
 pub use origin::{InvalidPosition, Origin, Position};

@@ -92,7 +92,7 @@ fn what_lies_behind_a_wrapper_keeps_its_groups_apart() {
 
 #[test]
 fn hostile_texts_are_read_in_linear_time() {
-    // Each of these made some scanner, somewhere, quadratic or worse.
+    // Each of these made some scanner, somewhere, quadratic or worse: hours, of a megabyte.
     let started = std::time::Instant::now();
     for unit in
         ["\"", "'a ", "`\\", "a-", "1.", "::1 ", "a:", "@", "<n>, ", "\u{4e00}", "1:2:", "://"]
@@ -102,7 +102,7 @@ fn hostile_texts_are_read_in_linear_time() {
     }
     let distinct: String = ('\u{4e00}'..'\u{9fff}').collect();
     assert!(normalize(&distinct).chars().count() <= 256);
-    assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < std::time::Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
 #[test]

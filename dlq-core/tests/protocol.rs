@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use dlq_core::fingerprint::Fingerprint;
-use dlq_core::protocol::{self, Replay, names};
+use dlq_core::protocol::{self, Decoded, Replay, names};
 use dlq_core::{
-    Attempt, Cause, DeadLetter, Delivery, ErrorClass, Escalation, Failure, Header, Headers,
-    History, LetterId, LetterState, Message, OperationId, Origin, Position, Reason, Timestamp,
+    Attempt, BindingKey, Cause, DeadLetter, Death, Delivery, ErrorClass, Escalation, Failure,
+    Header, Headers, History, LetterId, LetterState, Message, OperationId, Origin, Position,
+    Reason, Timestamp,
 };
 use proptest::prelude::*;
 
@@ -64,17 +65,76 @@ fn a_death_is_read_back() {
     assert_eq!(decoded.original.offset, Some(Position::Offset(42)));
     assert_eq!(decoded.original.timestamp, letter.message.published_at());
     assert_eq!((decoded.escalations, decoded.attempts), (Some(1), Some(2)));
-    assert_eq!(decoded.death(&letter.message, "payments.charge", false), Some(letter.death()));
+    assert_eq!(claimed(&decoded, &letter.message), Some((letter.death(), letter.origin)));
+}
+
+/// What is believed of a message of the main lane, by a consumer without a secret.
+fn claimed(decoded: &Decoded, message: &Message) -> Option<(Death, Origin)> {
+    let claimed = decoded.claimed(message, "payments.charge", &read_at(), None)?;
+    Some((claimed.death, claimed.origin))
+}
+
+fn read_at() -> Origin {
+    Origin::new("memory", "orders", Position::Offset(99))
 }
 
 #[test]
 fn g2_an_identity_copied_onto_another_message_is_not_believed() {
     let letter = letter(Message::new("orders", "payload"), "e", 1);
     let (_, decoded) = protocol::split(&protocol::on_death(&letter));
-    let other = Message::new("orders", "another payload");
-    assert_eq!(decoded.death(&other, "payments.charge", false), None);
-    assert_eq!(decoded.death(&other, "payments.charge", true), Some(letter.death()));
-    assert_eq!(decoded.death(&letter.message, "somebody.else", true), None);
+    assert!(claimed(&decoded, &letter.message).is_some());
+    assert_eq!(claimed(&decoded, &Message::new("orders", "another payload")), None);
+    assert_eq!(decoded.claimed(&letter.message, "somebody.else", &read_at(), None), None);
+    for elsewhere in
+        [read_at().with_cluster("b"), Origin::new("kafka", "orders", Position::Offset(9))]
+    {
+        assert_eq!(decoded.claimed(&letter.message, "payments.charge", &elsewhere, None), None);
+    }
+}
+
+#[test]
+fn g2_an_identity_is_believed_by_the_secret_of_the_consumer() {
+    let letter = letter(Message::new("orders", "payload").with_key("k"), "e", 1);
+    let key = BindingKey::new("a secret");
+    let sent = |key| protocol::of_replay(&letter, &replay()).bound_by(key, &letter);
+    let believes = |key: Option<&BindingKey>, headers: &Headers| {
+        let (_, decoded) = protocol::split(headers);
+        decoded.claimed(&letter.message, "payments.charge", &read_at(), key).is_some()
+    };
+    let bound = sent(Some(&key)).onto(&Headers::new());
+    assert!(believes(Some(&key), &bound));
+    assert!(believes(None, &bound), "who has no secret goes by the other binding");
+    assert!(!believes(Some(&BindingKey::new("another")), &bound));
+    assert!(!believes(Some(&key), &sent(None).onto(&Headers::new())), "it is not bound by one");
+    for (name, value) in [(names::DLQ_GENERATION, "9"), (names::ORIGINAL_TOPIC, "nosuch")] {
+        let mut forged = bound.clone();
+        forged.set(name, value);
+        assert!(!believes(Some(&key), &forged), "{name}");
+    }
+}
+
+#[test]
+fn g2_a_letter_that_took_over_another_death_is_sent_under_the_identity_of_that() {
+    let mut letter = letter(Message::new("orders", "payload"), "e", 1);
+    let latest = letter.id;
+    letter.id = LetterId::of(&letter.origin.clone().with_position(Position::Offset(1)), None, "c");
+    let key = BindingKey::new("a secret");
+    let sent = protocol::of_replay(&letter, &replay()).bound_by(Some(&key), &letter);
+    let (_, decoded) = protocol::split(&sent.onto(letter.message.headers()));
+    let claimed = decoded.claimed(&letter.message, "payments.charge", &read_at(), Some(&key));
+    assert_eq!(claimed.unwrap().death, Death { letter: latest, generation: 2 });
+    // To its handler, which is no main lane, under its own.
+    let (_, decoded) = protocol::split(&protocol::on_replay_to_handler(&letter, &replay()));
+    assert_eq!(decoded.letter, Some(letter.id));
+}
+
+fn replay() -> Replay {
+    Replay {
+        operation: OperationId::of("t", Timestamp::EPOCH, 0),
+        count: 1,
+        from: "sqlite".to_owned(),
+        at: Timestamp::EPOCH,
+    }
 }
 
 #[test]
@@ -98,6 +158,33 @@ fn our_headers_do_not_grow_from_cycle_to_cycle() {
         (protocol::on_death(&letter).len(), protocol::on_replay(&letter, &replay).len()),
         first
     );
+}
+
+#[test]
+fn g8_a_replay_gives_back_names_like_ours_as_they_were() {
+    let message = Message::new("orders", "p")
+        .with_header("retry.count", "7")
+        .with_header("error.message", "the producer's")
+        .with_header("original.partition", "9")
+        .with_header("dlq.id", "copied");
+    let letter = letter(message, "e", 3);
+    let replay = Replay {
+        operation: OperationId::of("t", Timestamp::EPOCH, 0),
+        count: 1,
+        from: "orders.dlq/0/1".to_owned(),
+        at: Timestamp::EPOCH,
+    };
+    let sent = protocol::on_replay(&letter, &replay);
+    let values = |name: &str| {
+        let named = sent.iter().filter(|header| header.name == name);
+        named.map(|header| header.value.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(values("retry.count"), ["7", "0"], "ours is the last one");
+    assert_eq!(values("error.message"), ["the producer's"]);
+    assert_eq!((values("original.partition").len(), values("dlq.id").len()), (1, 1), "ours only");
+    let (producers, decoded) = protocol::split(&sent);
+    assert_eq!(&producers, letter.message.headers());
+    assert_eq!((decoded.escalations, decoded.letter), (Some(0), Some(letter.id)));
 }
 
 #[test]
@@ -201,7 +288,8 @@ proptest! {
         let (producers, decoded) = protocol::split(&written);
         prop_assert_eq!(&producers, &headers);
         prop_assert_eq!(&decoded.invalid, &[]);
-        prop_assert_eq!(decoded.death(&carried(&letter, written), "payments.charge", false), Some(letter.death()));
+        let believed = claimed(&decoded, &carried(&letter, written));
+        prop_assert_eq!(believed, Some((letter.death(), letter.origin)));
     }
 }
 

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dlq_core::BindingKey;
 use rdkafka::ClientConfig;
 
 use crate::error::SetupError;
@@ -63,13 +64,14 @@ pub struct Brokers {
     bootstrap: String,
     settings: BTreeMap<String, String>,
     cluster: Arc<str>,
+    key: Option<BindingKey>,
 }
 
 impl Brokers {
     /// The cluster of these brokers: `HOST:PORT`, several by commas.
     pub fn at(bootstrap: impl Into<String>) -> Self {
         let (settings, cluster) = (BTreeMap::new(), Arc::from("default"));
-        Self { bootstrap: bootstrap.into(), settings, cluster }
+        Self { bootstrap: bootstrap.into(), settings, cluster, key: None }
     }
 
     /// Sets a [setting of librdkafka](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md), for
@@ -110,6 +112,19 @@ impl Brokers {
     pub fn with_cluster(mut self, alias: impl Into<Arc<str>>) -> Self {
         self.cluster = alias.into();
         self
+    }
+
+    /// Sets the secret by which letters are bound that are sent back to their topics. Consumers that have one believe no
+    /// message to be a letter that was not bound by it, and handle it as a new one; retry topics are not concerned. Give it
+    /// to those who send letters back before the consumers. Defaults to none: then any producer that knows payload and key
+    /// of a message can claim the identity of its letter.
+    pub fn with_binding_key(mut self, key: BindingKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    pub(crate) fn binding_key(&self) -> Option<&BindingKey> {
+        self.key.as_ref()
     }
 
     /// The alias of the cluster.

@@ -284,6 +284,7 @@ impl KafkaConsumer {
             addressee: Addressee::new(Arc::clone(&self.name)),
             group: Arc::from(&*self.group),
             cluster: Arc::clone(self.brokers.cluster_shared()),
+            key: self.brokers.binding_key().cloned(),
             id_header: self.id_header.clone(),
             event_header: self.event_header.clone(),
             is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),

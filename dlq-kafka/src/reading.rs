@@ -2,8 +2,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::protocol::Claimed;
 use dlq_core::{
-    Addressee, Death, Delivery, Headers, Lane, LetterId, Message, Origin, SharedClock, Timestamp,
+    Addressee, BindingKey, Death, Delivery, Headers, Lane, LetterId, Message, Origin, SharedClock,
+    Timestamp,
 };
 
 use crate::record::Record;
@@ -15,6 +17,8 @@ pub(crate) struct Reading {
     pub(crate) addressee: Addressee,
     pub(crate) group: Arc<str>,
     pub(crate) cluster: Arc<str>,
+    /// The secret by which letters are sent back to the topics.
+    pub(crate) key: Option<BindingKey>,
     pub(crate) id_header: Option<Arc<str>>,
     pub(crate) event_header: Option<Arc<str>>,
     /// Whether several groups have the same retry topics.
@@ -74,20 +78,11 @@ impl Reading {
         // Headers that claim an identity are believed where they fit the message (G2).
         let (producers, decoded) = wire::split_ours(&headers);
         let read = Delivery::to(consumer, sent(headers, timestamp), origin);
-        match decoded.death_of(&read, &self.addressee) {
+        match decoded.claimed_of(&read, &self.addressee, self.key.as_ref()) {
             None => read,
-            Some(Death { letter, generation }) => {
-                let born = &decoded.original;
-                let origin = match (&born.topic, born.partition, born.offset) {
-                    (Some(topic), Some(partition), Some(position)) => {
-                        dlq_core::Origin::new("kafka", topic.as_str(), position)
-                            .with_partition(partition)
-                            .with_cluster(Arc::clone(&self.cluster))
-                    }
-                    _ => read.origin().clone(),
-                };
+            Some(Claimed { death: Death { letter, generation }, origin }) => {
                 let mut message = read.message().clone().with_headers(producers);
-                if let Some(at) = born.timestamp {
+                if let Some(at) = decoded.original.timestamp {
                     message = message.with_published_at(at);
                 }
                 Delivery::to(Arc::clone(self.addressee.name()), message, origin)
@@ -110,6 +105,15 @@ impl Reading {
             // Somebody else wrote it. It is a message, and it waits as one of this topic does.
             return Read::Record { delivery: self.message(record, stands), due };
         };
+        let is_absurd = decoded.is_absurd();
+        if is_absurd {
+            tracing::warn!(
+                origin = %stands, generation = decoded.generation,
+                "a retry record claims more deaths than any message has, and is handled as a message of its own"
+            );
+        }
+        // What it says of itself was not written by us.
+        let origin = if is_absurd { stands.clone() } else { origin };
         if !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
             return Read::NotOurs;
         }
@@ -122,7 +126,7 @@ impl Reading {
             .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
             .with_escalations(decoded.escalations.unwrap_or(1))
             .with_replays(decoded.replays.unwrap_or(0));
-        if let Some(letter) = decoded.letter {
+        if let Some(letter) = decoded.letter.filter(|_| !is_absurd) {
             let generation = decoded.generation.unwrap_or(0).saturating_add(1);
             delivery = delivery.with_death(Death { letter, generation });
         }
@@ -153,5 +157,140 @@ impl Reading {
             }
             (None, _) => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::protocol::{Replay, names, on_replay};
+    use dlq_core::{DeadLetter, OperationId, Position, SystemClock};
+    use dlq_testkit::fixtures::letter_of;
+
+    use super::*;
+
+    fn reading() -> Reading {
+        Reading {
+            addressee: Addressee::new("billing".into()),
+            group: "billing".into(),
+            cluster: "default".into(),
+            key: None,
+            id_header: None,
+            event_header: None,
+            is_shared: false,
+            former: Arc::new([]),
+            clock: SystemClock::shared(),
+        }
+    }
+
+    fn stands() -> Origin {
+        Origin::new("kafka", "orders", Position::Offset(99)).with_partition(1)
+    }
+
+    fn letter() -> DeadLetter {
+        let at = Timestamp::from_millis(1_790_000_000_000);
+        let message = Message::new("orders", "1").with_key("k").with_published_at(at);
+        let mut letter = letter_of(message, 1);
+        letter.origin = Origin::new("kafka", "orders", Position::Offset(7)).with_partition(3);
+        letter.consumer = "billing".to_owned();
+        letter.id = LetterId::of(&letter.origin, Some(at), "billing");
+        letter
+    }
+
+    fn sent_back(letter: &DeadLetter) -> Headers {
+        let at = Timestamp::from_millis(1_790_000_001_000);
+        let operation = OperationId::of("ana", at, 1);
+        on_replay(letter, &Replay { operation, count: 3, from: "orders.dlq/0/1".to_owned(), at })
+    }
+
+    fn record(letter: &DeadLetter, headers: Headers) -> Record {
+        Record {
+            topic: "orders".into(),
+            partition: 1,
+            offset: 99,
+            timestamp: Some(Timestamp::from_millis(1_790_000_002_000)),
+            key: letter.message.key().cloned(),
+            value: letter.message.payload().cloned(),
+            headers,
+            unreadable_headers: 0,
+        }
+    }
+
+    fn read(letter: &DeadLetter, headers: Headers, stage: Option<Duration>) -> Delivery {
+        match reading().read(record(letter, headers), stands(), stage) {
+            Read::Message(delivery) | Read::Record { delivery, .. } => delivery,
+            Read::NotOurs => panic!("it is ours"),
+        }
+    }
+
+    fn is_new(delivery: &Delivery) -> bool {
+        let of_origin = LetterId::of(&stands(), delivery.message().published_at(), "billing");
+        let death = delivery.death("billing");
+        (delivery.origin(), death.letter, death.generation, delivery.replays())
+            == (&stands(), of_origin, 0, 0)
+    }
+
+    #[test]
+    fn g2_where_it_was_born_is_believed_where_its_identity_follows_from_it() {
+        let letter = letter();
+        let known = read(&letter, sent_back(&letter), None);
+        assert_eq!(known.death("billing"), Death { letter: letter.id, generation: 1 });
+        assert_eq!((known.origin(), known.replays()), (&letter.origin, 3));
+        assert_eq!(known.message(), &letter.message);
+        for (name, value) in [
+            (names::ORIGINAL_TOPIC, "nosuch"),
+            (names::ORIGINAL_PARTITION, "4"),
+            (names::ORIGINAL_OFFSET, "8"),
+            (names::ORIGINAL_TIMESTAMP, "2026-09-21T00:00:00Z"),
+            (names::ORIGINAL_TOPIC, ""),
+            (names::DLQ_ID, "00000000000000000000000000000000"),
+        ] {
+            let mut headers = sent_back(&letter);
+            headers.set(name, value);
+            assert!(is_new(&read(&letter, headers, None)), "{name}: {value}");
+        }
+        for name in [names::ORIGINAL_TOPIC, names::ORIGINAL_OFFSET, names::DLQ_GENERATION] {
+            let mut headers = sent_back(&letter);
+            headers.remove(name);
+            assert!(is_new(&read(&letter, headers, None)), "without {name}");
+        }
+    }
+
+    #[test]
+    fn g2_a_secret_is_asked_for_where_there_is_one() {
+        let letter = letter();
+        let key = BindingKey::new("a secret");
+        let read = |headers| {
+            let reading = Reading { key: Some(key.clone()), ..reading() };
+            match reading.read(record(&letter, headers), stands(), None) {
+                Read::Message(delivery) => delivery,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(is_new(&read(sent_back(&letter))), "without it");
+        let bound = key.bind(&letter.death(), &letter.message).to_string();
+        let mut headers = sent_back(&letter);
+        headers.append(names::DLQ_KEYED_BINDING, bound);
+        assert_eq!(read(headers.clone()).death("billing").letter, letter.id);
+        headers.set(names::DLQ_GENERATION, "9");
+        assert!(is_new(&read(headers)), "it was bound at another generation");
+    }
+
+    #[test]
+    fn g2_an_absurd_generation_is_not_believed() {
+        let letter = letter();
+        for generation in ["1000000", "4294967294", "4294967295", "4294967296", "-1"] {
+            let mut headers = sent_back(&letter);
+            headers.set(names::DLQ_GENERATION, generation);
+            assert!(is_new(&read(&letter, headers.clone(), None)), "{generation}");
+            // Nor where nobody but us should write.
+            if generation.parse::<u32>().is_ok() {
+                let record = read(&letter, headers, Some(Duration::ZERO));
+                assert_eq!((record.generation(), record.origin()), (0, &stands()));
+                assert_eq!(record.message().payload(), letter.message.payload());
+            }
+        }
+        let mut headers = sent_back(&letter);
+        headers.set(names::DLQ_GENERATION, "999999");
+        assert_eq!(read(&letter, headers, None).generation(), Death::MAX_GENERATION);
     }
 }

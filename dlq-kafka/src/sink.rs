@@ -1,23 +1,25 @@
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use dlq_core::store::Receipt;
 use dlq_core::{DeadLetter, Headers, Message, Sink, StoreError, StoreErrorKind};
 use futures_util::future::join_all;
-use tokio::sync::RwLock;
+use tokio::sync::Mutex;
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::lane::{shortest, too_large, unwritable};
 use crate::letters::POINTER;
 use crate::produce::{Outgoing, Producer, Unwritten};
-use crate::topics::{self, DlqTopic, partition_for};
+use crate::topics::{self, DlqTopic, FoundTopic, WantedTopic, partition_for};
 use crate::wire::pack_letter;
 
 const OPERATION: &str = "write a dead letter";
 const OPENING: &str = "open the topic of dead letters";
 
 /// The topic of dead letters: `<topic>.dlq` unless told otherwise.
+///
+/// It writes to the topics that it was opened for and to no others, whatever the headers of a message say of where that was
+/// born.
 ///
 /// # What is on the topic
 ///
@@ -40,17 +42,31 @@ const OPENING: &str = "open the topic of dead letters";
 ///
 /// [`put`](Sink::put) returns once every replica in sync has every letter. When that is not known, nothing may be
 /// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it is known: a partition that
-/// cannot be written to concerns its own letters only.
+/// cannot be written to concerns its own letters only, and so does a topic that may not be written, or that has gone: its
+/// error is none that passes by itself. A topic that was deleted is created again where missing ones were to be created
+/// ([`KafkaConsumer::with_missing_topics_created`](crate::KafkaConsumer::with_missing_topics_created)).
 #[derive(Clone, Debug)]
 pub struct KafkaSink {
     producer: Producer,
     topic: DlqTopic,
-    /// How many partitions topics have.
-    partitions: Arc<RwLock<HashMap<String, i32>>>,
+    /// The topics that it was opened for, with how many partitions they have.
+    topics: Arc<RwLock<Vec<FoundTopic>>>,
+    /// Where topics that have gone are created again.
+    again: Option<Arc<Again>>,
+}
+
+/// Topics that are created again when they have gone.
+#[derive(Debug)]
+struct Again {
+    brokers: Brokers,
+    wanted: Vec<WantedTopic>,
+    /// Many letters find at once that their topic has gone.
+    turn: Mutex<()>,
 }
 
 impl KafkaSink {
-    /// Makes sure of the topics in which the letters of these topics are kept; creates none.
+    /// Makes sure of the topics in which the letters of these topics are kept; creates none. What was born elsewhere is kept
+    /// with those of the topic where it was read, or else of the first.
     ///
     /// # Errors
     ///
@@ -74,47 +90,94 @@ impl KafkaSink {
         let opened = async {
             let found = topics::ensure(brokers, &wanted, creates).await?;
             let producer = Producer::new(brokers)?;
-            let partitions = found.into_iter().map(|topic| (topic.name, topic.partitions));
-            Ok(Self { producer, topic, partitions: Arc::new(RwLock::new(partitions.collect())) })
+            let again = creates.then(|| {
+                let (brokers, wanted) = (brokers.clone(), wanted.clone());
+                Arc::new(Again { brokers, wanted, turn: Mutex::new(()) })
+            });
+            Ok(Self { producer, topic, topics: Arc::new(RwLock::new(found)), again })
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
 
-    async fn partitions(&self, topic: &str) -> Result<i32, StoreError> {
-        if let Some(count) = self.partitions.read().await.get(topic) {
-            return Ok(*count);
+    /// The topic in which a letter is kept: that of the topic where it was born, else that of the one where its message
+    /// was read, else the first. Where it was born headers can say, which others write.
+    fn topic_of(&self, letter: &DeadLetter) -> Result<FoundTopic, StoreError> {
+        let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
+        let opened = |of: &str| {
+            let name = self.topic.name_for(of);
+            topics.iter().find(|topic| topic.name == name)
+        };
+        let found = opened(letter.origin.stream()).or_else(|| opened(letter.message.subject()));
+        found.or(topics.first()).cloned().ok_or_else(|| {
+            let text = "the sink was opened for no topic; name those whose letters it keeps";
+            StoreError::new(StoreErrorKind::InvalidConfig, OPERATION).with_detail(text)
+        })
+    }
+
+    /// Creates a topic again that has gone, if it is one that is to be created. Returns how many partitions it has.
+    async fn create_again(&self, topic: &str) -> Option<i32> {
+        let again = self.again.as_ref()?;
+        let wanted = again.wanted.iter().find(|wanted| wanted.name == topic)?;
+        let _turn = again.turn.lock().await;
+        match topics::ensure(&again.brokers, std::slice::from_ref(wanted), true).await {
+            Ok(found) => {
+                let partitions = found.first()?.partitions;
+                let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
+                for known in topics.iter_mut().filter(|known| known.name == topic) {
+                    known.partitions = partitions;
+                }
+                tracing::warn!(topic, "a topic of dead letters had gone; it is created again");
+                Some(partitions)
+            }
+            Err(error) => {
+                tracing::error!(topic, %error, "a topic of dead letters has gone, and cannot be created again");
+                None
+            }
         }
-        let count = self.producer.partitions(topic).await;
-        let count = count.map_err(|error| error.for_store(OPERATION))?;
-        self.partitions.write().await.insert(topic.to_owned(), count);
-        Ok(count)
     }
 
     async fn bury(&self, letter: &DeadLetter) -> Result<Receipt, StoreError> {
-        let topic = self.topic.name_for(letter.origin.stream());
-        let partitions = self.partitions(&topic).await?;
+        let FoundTopic { name: topic, partitions } = self.topic_of(letter)?;
+        match self.bury_in(letter, &topic, partitions).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                // Boxed: this path is rare, and boxing keeps the future small.
+                let Some(partitions) = Box::pin(self.create_again(&topic)).await else {
+                    return Err(error);
+                };
+                Box::pin(self.bury_in(letter, &topic, partitions)).await
+            }
+            written => written,
+        }
+    }
+
+    async fn bury_in(
+        &self,
+        letter: &DeadLetter,
+        topic: &str,
+        partitions: i32,
+    ) -> Result<Receipt, StoreError> {
         let key = letter.message.key();
         let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), partitions);
-        match self.write(letter, &topic, partition).await {
+        match self.write(letter, topic, partition).await {
             Err(Unwritten::TooLarge) => {}
-            written => return received(written, &topic),
+            written => return received(written, topic),
         }
         let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
-        let written = self.write(&short, &topic, partition).await;
+        let written = self.write(&short, topic, partition).await;
         let Some(mut pointer) = pointer(short).filter(|_| is_too_large(&written)) else {
-            return received(written, &topic);
+            return received(written, topic);
         };
         tracing::warn!(
             death = %letter.death(), topic,
             "a dead letter is too large for its topic; it says where its message stands instead"
         );
-        let mut written = self.write(&pointer, &topic, partition).await;
+        let mut written = self.write(&pointer, topic, partition).await;
         if is_too_large(&written) && pointer.message.key().is_some() {
             // It stands with the message, too.
             pointer.message = without_key(&pointer.message);
-            written = self.write(&pointer, &topic, partition).await;
+            written = self.write(&pointer, topic, partition).await;
         }
-        received(written, &topic)
+        received(written, topic)
     }
 
     async fn write(
@@ -143,7 +206,7 @@ fn received(written: Result<(), Unwritten>, topic: &str) -> Result<Receipt, Stor
     match written {
         Ok(()) => Ok(Receipt::Stored),
         Err(Unwritten::Failed(error)) => Err(error),
-        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Unavailable)),
+        Err(Unwritten::TooLarge) => Err(too_large(OPERATION, topic, StoreErrorKind::Refused)),
     }
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
+use dlq_core::{Addressee, BindingKey, SharedClock, StoreError, SystemClock, TransportError};
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
@@ -55,6 +55,7 @@ pub struct NatsConsumer {
     prefetch: usize,
     max_ack_pending: i64,
     cluster: Arc<str>,
+    key: Option<BindingKey>,
     key_header: Option<Arc<str>>,
     event_header: Option<Arc<str>>,
     retries: Option<RetryStream>,
@@ -75,6 +76,7 @@ impl NatsConsumer {
             prefetch: 32,
             max_ack_pending: 1_024,
             cluster: Arc::from("default"),
+            key: None,
             key_header: None,
             event_header: None,
             retries: Some(RetryStream::new()),
@@ -127,6 +129,15 @@ impl NatsConsumer {
     /// Sets the alias of the cluster, which is part of the identity of letters. Defaults to `default`.
     pub fn with_cluster(mut self, alias: impl Into<Arc<str>>) -> Self {
         self.cluster = alias.into();
+        self
+    }
+
+    /// Sets the secret by which letters are bound that are sent back to the stream. With one no message is believed to be a
+    /// letter that was not bound by it, and it is handled as a new one; the retry lane is not concerned. Give it to those
+    /// who send letters back ([`NatsLetters::with_binding_key`](crate::NatsLetters::with_binding_key)) before the consumers.
+    /// Defaults to none: then any publisher that knows payload and key of a message can claim the identity of its letter.
+    pub fn with_binding_key(mut self, key: BindingKey) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -205,6 +216,7 @@ impl NatsConsumer {
         let reading = Reading {
             addressee: Addressee::new(Arc::clone(&self.name)),
             cluster: Arc::clone(&self.cluster),
+            key: self.key.clone(),
             key_header: self.key_header.clone(),
             event_header: self.event_header.clone(),
             clock: self.clock.clone(),

@@ -24,6 +24,7 @@ use crate::error::answer;
 use crate::home::Home;
 use crate::leader::Kept;
 use crate::permissions::{ENDED, has_ended, read_from, unanswered};
+use crate::sink::WRITE;
 use crate::streams;
 use crate::wire::{self, REST, Rest, Unpacked};
 
@@ -193,7 +194,17 @@ impl To<'_> {
     fn told(&self, subject: &str, error: PublishError) -> StoreError {
         let (name, client) = (&self.stream.name, self.home.context.client());
         let code = answer(&error).map(jetstream::Error::error_code);
-        let advice = if code == Some(STORE_FAILED) {
+        let is_full = is_subject_full(&error);
+        // Other subjects take more. A retry record that is refused dies, and a subject is not full for ever: it waits.
+        let kind = match is_full && self.operation == WRITE {
+            true => StoreErrorKind::Refused,
+            false => StoreErrorKind::Unavailable,
+        };
+        let advice = if is_full {
+            format!(
+                "; the subject takes no more: raise `max_msgs_per_subject` of stream `{name}`, or remove what is settled"
+            )
+        } else if code == Some(STORE_FAILED) {
             format!(
                 "; stream `{name}` takes no more: raise its `max_bytes` or `max_msgs`, or that of \
                  each subject, or remove what is settled"
@@ -211,9 +222,7 @@ impl To<'_> {
             String::new()
         };
         let text = format!("publish to `{subject}` of stream `{name}`: {error}{advice}");
-        StoreError::new(StoreErrorKind::Unavailable, self.operation)
-            .with_detail(text)
-            .with_source(error)
+        StoreError::new(kind, self.operation).with_detail(text).with_source(error)
     }
 
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
@@ -236,6 +245,14 @@ impl To<'_> {
 pub(crate) fn is_too_large(error: &PublishError) -> bool {
     error.kind() == PublishErrorKind::MaxPayloadExceeded
         || answer(error).is_some_and(|answer| TOO_LARGE.contains(&answer.error_code()))
+}
+
+/// Returns true if the stream is full for this subject only (`discard_new_per_subject`). The server has one code for all that
+/// its storage refuses.
+fn is_subject_full(error: &PublishError) -> bool {
+    answer(error).is_some_and(|answer| {
+        answer.error_code() == STORE_FAILED && answer.to_string().contains("per subject")
+    })
 }
 
 enum Failed {

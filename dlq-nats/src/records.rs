@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_nats::Subject;
 use async_nats::jetstream::Context;
 use dlq_core::{
-    Addressee, Cause, Delivery, ErrorClass, Failure, Lane, StoreError, Timestamp, TransportError,
-    TransportErrorKind,
+    Addressee, Cause, Death, Delivery, ErrorClass, Failure, Lane, StoreError, Timestamp,
+    TransportError, TransportErrorKind,
 };
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
@@ -199,18 +199,29 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
     // That it is due is for the server to say where it has kept the record until then.
     let is_fired = headers.get(SCHEDULER).is_some();
     let wire::Unpacked { message, decoded, rest } = read;
-    let delivery = Delivery::new(message, rest.origin)
+    let (origin, death) = if rest.death.generation > Death::MAX_GENERATION {
+        tracing::warn!(
+            subject = %fetched.message.subject, death = %rest.death,
+            "a retry record claims more deaths than any message has, and is handled as a message of its own"
+        );
+        (reading.stands(&fetched.place), None)
+    } else {
+        (rest.origin, Some(rest.death))
+    };
+    let mut delivery = Delivery::new(message, origin)
         // By the name of the handler that failed, which is the one to run it again.
         .with_consumer(
             decoded.consumer.map_or_else(|| Arc::clone(reading.addressee.name()), Arc::from),
         )
         .with_lane(Lane::Retry)
         .with_previous(&*fetched.message.subject)
-        .with_death(rest.death)
         .with_history(decoded.history.unwrap_or_default())
         .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
         .with_escalations(decoded.escalations.unwrap_or(1))
         .with_replays(decoded.replays.unwrap_or(0))
         .with_deliveries(fetched.place.delivered);
+    if let Some(death) = death {
+        delivery = delivery.with_death(death);
+    }
     Ok(Some((delivery, decoded.due.filter(|_| !is_fired), aside)))
 }

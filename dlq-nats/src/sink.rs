@@ -15,7 +15,8 @@ use crate::publish::{Outgoing, most, send, unheard, unwritable};
 use crate::streams::{self, DlqStream};
 use crate::wire::{self, Rest};
 
-const WRITE: &str = "write a dead letter";
+/// Names the operation of this sink.
+pub(crate) const WRITE: &str = "write a dead letter";
 
 /// The stream of dead letters: a letter for `orders.created` is published to `dlq.orders.created`.
 ///
@@ -36,8 +37,9 @@ const WRITE: &str = "write a dead letter";
 ///
 /// [`put`](Sink::put) returns once the server has confirmed every letter. When it does not, nothing may be
 /// acknowledged; the letters can be put again. A stream of another JetStream domain, as that of a leaf node, may keep the
-/// same subjects: its word does not count. [`put_each`](Sink::put_each) says of which it has. A stream that was deleted
-/// is created again, and the log says at level `ERROR` that what it kept is lost.
+/// same subjects: its word does not count. [`put_each`](Sink::put_each) says of which it has. A letter that is too large, or
+/// whose subject is full where the stream discards what is new by subject, is refused; others are not concerned. A stream
+/// that was deleted is created again, and the log says at level `ERROR` that what it kept is lost.
 #[derive(Clone, Debug)]
 pub struct NatsSink {
     home: Home,

@@ -3,9 +3,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dlq_core::protocol::Claimed;
 use dlq_core::{
-    Addressee, Capabilities, Cause, Death, Delivery, ErrorClass, Failure, Headers, Message,
-    Ordering, Origin, Position, Recipients, SharedClock, Source, Timestamp, TransportError,
+    Addressee, BindingKey, Capabilities, Cause, Death, Delivery, ErrorClass, Failure, Headers,
+    Message, Ordering, Origin, Position, Recipients, SharedClock, Source, Timestamp,
+    TransportError,
 };
 
 use crate::place::Place;
@@ -23,6 +25,8 @@ const STREAK: u32 = 32;
 pub(crate) struct Reading {
     pub(crate) addressee: Addressee,
     pub(crate) cluster: Arc<str>,
+    /// The secret by which letters are sent back to the stream.
+    pub(crate) key: Option<BindingKey>,
     pub(crate) key_header: Option<Arc<str>>,
     pub(crate) event_header: Option<Arc<str>>,
     pub(crate) clock: SharedClock,
@@ -168,6 +172,12 @@ impl Reading {
         read.with_refusal(failure)
     }
 
+    /// Where a message stands.
+    pub(crate) fn stands(&self, place: &Place) -> Origin {
+        Origin::new("nats", &*place.stream, Position::Offset(place.sequence))
+            .with_cluster(Arc::clone(&self.cluster))
+    }
+
     /// A message that stands at `place`, with its headers in the order of their names.
     pub(crate) fn message(
         &self,
@@ -196,25 +206,16 @@ impl Reading {
             }
             sent.with_headers(headers)
         };
-        let origin = |stream: &str, position: Position| {
-            Origin::new("nats", stream, position).with_cluster(Arc::clone(&self.cluster))
-        };
         // Headers that claim an identity are believed where they fit the message (G2). The id on such a message is
         // that of the replay; the producer's was kept.
         let (producers, decoded) = wire::split_ours(&headers);
-        let here = Position::Offset(place.sequence);
         let consumer = Arc::clone(self.addressee.name());
-        let at = origin(&place.stream, here);
-        let read = Delivery::to(consumer, sent(headers, place.published), at);
-        let delivery = match decoded.death_of(&read, &self.addressee) {
+        let origin = self.stands(&place);
+        let read = Delivery::to(consumer, sent(headers, place.published), origin);
+        let delivery = match decoded.claimed_of(&read, &self.addressee, self.key.as_ref()) {
             None => read,
-            Some(Death { letter, generation }) => {
-                let born = decoded.original;
-                let at = born.timestamp.unwrap_or(place.published);
-                let origin = match (&born.topic, born.offset) {
-                    (Some(stream), Some(position)) => origin(stream, position),
-                    _ => read.origin().clone(),
-                };
+            Some(Claimed { death: Death { letter, generation }, origin }) => {
+                let at = decoded.original.timestamp.unwrap_or(place.published);
                 Delivery::to(Arc::clone(self.addressee.name()), sent(producers, at), origin)
                     .with_death(Death { letter, generation: generation.saturating_add(1) })
                     .with_replays(decoded.replays.unwrap_or(0))

@@ -50,9 +50,19 @@ impl Fault {
     }
 
     /// Says too what was deleted before it happened.
-    pub(crate) fn having_deleted(mut self, letters: u64) -> Self {
+    pub(crate) fn having_deleted(self, letters: u64) -> Self {
+        self.having(letters, "deleted")
+    }
+
+    /// Says too what was marked before it happened.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn having_marked(self, letters: u64) -> Self {
+        self.having(letters, "marked")
+    }
+
+    fn having(mut self, letters: u64, done: &str) -> Self {
         if letters > 0 {
-            let more = format!("; {letters} letters were deleted before, and the audit says so");
+            let more = format!("; {letters} letters were {done} before, and the audit says so");
             self.detail.push_str(&more);
         }
         self

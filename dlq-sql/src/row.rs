@@ -103,6 +103,15 @@ impl Row {
         self.claim.as_ref().is_some_and(|held| held.until > now)
     }
 
+    /// Whether it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
+    /// instead, since its run does.
+    pub(crate) fn is_idle_replay(&self, now: Timestamp) -> bool {
+        match &self.claim {
+            Some(held) => held.former == Status::Pending && held.until <= now,
+            None => self.letter.state.status == Status::Pending,
+        }
+    }
+
     /// Whether marking it would change nothing.
     pub(crate) fn is_so(&self, mark: Mark) -> bool {
         let state = &self.letter.state;

@@ -1,5 +1,7 @@
 //! What the store on SQLite has to pass: the conformance suites, and what is its own.
 
+#[path = "sqlite/batches.rs"]
+mod batches;
 #[path = "sqlite/checkup.rs"]
 mod checkup;
 #[path = "sqlite/failing.rs"]

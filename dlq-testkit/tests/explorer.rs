@@ -107,6 +107,10 @@ explored!(
     ordered_killer_at_a_later_attempt,
     idempotent_killer,
     idempotent_killer_to_stream,
+    refused_letter,
+    refused_letter_to_stream,
+    second_sink_down,
+    second_sink_down_then_replay,
 );
 
 #[test]

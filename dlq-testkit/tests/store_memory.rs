@@ -1,7 +1,8 @@
 //! The store in memory passes every check, by a clock that the checks move and by the machine's.
 
 use dlq_core::store::memory::MemoryStore;
-use dlq_testkit::fixtures::ManualClock;
+use dlq_core::{DeadLetters, Message};
+use dlq_testkit::fixtures::{ManualClock, letter, letter_of};
 use dlq_testkit::store::{MemoryFixture, StoreFixture};
 
 dlq_testkit::store_conformance!(MemoryFixture);
@@ -29,4 +30,18 @@ mod own_time {
     use super::OwnTime;
 
     dlq_testkit::store_conformance!(OwnTime);
+}
+
+/// However many consumers have failed at one message.
+#[tokio::test]
+async fn all_letters_of_a_message_are_found() {
+    let letters = DeadLetters::new(MemoryStore::new());
+    let message = Message::new("orders.created", "x").with_id("m-1");
+    let all = (0..2_500).map(|n| letter_of(message.clone(), n));
+    let all: Vec<_> = all.chain([letter(9_000)]).collect();
+    letters.put(all).await.unwrap();
+    let found = letters.find("m-1").await.unwrap();
+    assert_eq!(found.len(), 2_500);
+    let places = || found.iter().map(|letter| (letter.state.created_at, letter.id));
+    assert!(places().is_sorted_by(|one, next| one > next), "newest first, each of them once");
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use dlq_core::{
     Attempt, BoxError, Cause, Classification, Clock, Delivery, Disposition, ErrorClass, Failure,
-    History, Reason, SharedClock, StoreError, SystemClock, Timestamp,
+    History, Reason, SharedClock, StoreError, StoreErrorKind, SystemClock, Timestamp,
 };
 use tokio::time::Instant;
 
@@ -424,11 +424,23 @@ impl RouteError {
         &self.0.cause
     }
 
+    /// Returns true if the sink refused this letter, which says nothing about others; false if the sink itself is down.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        is_refusal(self.0.source.kind())
+    }
+
     /// Why it could not be written.
     #[must_use]
     pub fn store_error(&self) -> &StoreError {
         &self.0.source
     }
+}
+
+/// Returns true if an error of this kind concerns one letter, and false if it concerns the sink as such.
+pub(crate) const fn is_refusal(kind: StoreErrorKind) -> bool {
+    use StoreErrorKind::{Corrupt, Incompatible, Unavailable};
+    !matches!(kind, Unavailable | Corrupt | Incompatible)
 }
 
 impl fmt::Display for RouteError {

@@ -28,6 +28,16 @@ impl Kafka {
         Builder::new(Service::Kafka)
     }
 
+    /// Installs another version than [`KAFKA_VERSION`] and returns the folder of its jars, for [`Builder::program`]. The
+    /// tools of that version are among them, such as `org.apache.kafka.tools.ConfigCommand`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ensure_installed`](crate::ensure_installed).
+    pub fn installed(version: &str) -> Result<PathBuf, Error> {
+        fetch(version, &["kafka_2.13", "kafka-tools"])
+    }
+
     /// Starts one as it is by default: 512 MB of heap, internal topics with one replica.
     ///
     /// # Errors
@@ -58,20 +68,29 @@ impl KafkaCluster {
     }
 }
 
-/// Fetches the jars and returns their folder.
 pub(crate) fn install() -> Result<PathBuf, Error> {
+    fetch(KAFKA_VERSION, &["kafka_2.13"])
+}
+
+/// Fetches the jars of these artifacts, with all that they need, and returns their folder.
+fn fetch(version: &str, artifacts: &[&str]) -> Result<PathBuf, Error> {
     let name = Service::Kafka.name();
     tool(Service::Kafka, "java", "Java 17 or later")?;
-    let folder = cache().join(format!("kafka-{KAFKA_VERSION}"));
+    let folder = cache().join(format!("kafka-{version}"));
     let jars = folder.join("jars");
     once(name, &folder, || {
         let maven = tool(Service::Kafka, "mvn", "Maven")?;
+        let dependency = |artifact: &&str| {
+            format!(
+                "    <dependency>\n      <groupId>org.apache.kafka</groupId>\n      \
+                 <artifactId>{artifact}</artifactId>\n      <version>{version}</version>\n    </dependency>\n"
+            )
+        };
+        let dependencies: String = artifacts.iter().map(dependency).collect();
         let project = format!(
             "<project>\n  <modelVersion>4.0.0</modelVersion>\n  <groupId>dlq</groupId>\n  \
-             <artifactId>kafka</artifactId>\n  <version>1</version>\n  <dependencies>\n    \
-             <dependency>\n      <groupId>org.apache.kafka</groupId>\n      \
-             <artifactId>kafka_2.13</artifactId>\n      <version>{KAFKA_VERSION}</version>\n    \
-             </dependency>\n  </dependencies>\n</project>\n"
+             <artifactId>kafka</artifactId>\n  <version>1</version>\n  <dependencies>\n{dependencies}  \
+             </dependencies>\n</project>\n"
         );
         let file = folder.join("pom.xml");
         fs::write(&file, project).map_err(Error::system(name, "write the Maven project"))?;

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
-use dlq_core::DeadLetters;
-use dlq_core::store::Letters as _;
+use dlq_core::store::{Letters as _, OperationSpec};
+use dlq_core::{DeadLetters, Status};
 
 use super::{Context, mark};
 use crate::ask;
@@ -14,6 +14,7 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: DeleteArgs,
 ) -> Result<ExitCode, CliError> {
+    tell_held(context, store, &args).await?;
     let Some(selection) = mark::select(context, args.filter, &args.change, "delete").await? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -23,4 +24,18 @@ pub(super) async fn run(
     let left = async || letters.count(filter.clone()).await.ok();
     let deleted = Progress::of(total, "letters").during(delete, left).await?;
     mark::finish(context, "deleted", deleted)
+}
+
+/// Says how many of the letters an operation holds, such as one that is paused: those it does not send any more.
+async fn tell_held(
+    context: &Context,
+    store: &DeadLetters,
+    args: &DeleteArgs,
+) -> Result<(), CliError> {
+    let filter = args.filter.clone().resolve(&context.letters).await?;
+    let held = store.plan(OperationSpec::replay(filter)).await?.ineligible;
+    if let Some(held) = held.get(&Status::Pending) {
+        say!("{held} of them are held by an operation, which will skip them: dlq op list");
+    }
+    Ok(())
 }

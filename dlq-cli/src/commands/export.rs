@@ -31,11 +31,20 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
         bar.end();
         return Ok(ExitCode::from(exported?.say()));
     };
-    let (mut file, after) =
-        if args.resume { LinesFile::resume(path)? } else { (LinesFile::create(path)?, None) };
+    let (mut file, after, written) =
+        if args.resume { LinesFile::resume(path)? } else { (LinesFile::create(path)?, None, 0) };
     let mut rest = filter.clone();
+    let mut has_gaps = false;
     if let Some(after) = after {
         say!("going on after letter {}", after.id);
+        has_gaps = lacks_letters(context, &filter, after, written).await?;
+        if has_gaps {
+            say!(
+                "{} does not have every letter up to there that matches this filter: it was begun with another one, or letters \
+                 have changed since; to have them all, give another path without --resume",
+                path.display()
+            );
+        }
         rest.since = Some(rest.since.map_or(after.created_at, |since| since.max(after.created_at)));
     }
     let bar = Progress::of(context.letters.count(rest).await?, "letters");
@@ -53,7 +62,25 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
     let exported = ended.await.map_err(|error| {
         error.hinting("what is written stays; the same command with --resume goes on from there")
     })?;
-    Ok(ExitCode::from(exported.say()))
+    let code = exported.say();
+    Ok(ExitCode::from(if has_gaps { PARTIAL } else { code }))
+}
+
+/// True if a file of `written` letters, whose last one stands at `last`, was not written by this filter, as far as that can
+/// be seen: it does not match its last letter, or more letters before that one than the file has.
+async fn lacks_letters(
+    context: &Context,
+    filter: &Filter,
+    last: Cursor,
+    written: u64,
+) -> Result<bool, CliError> {
+    let mut earlier = filter.clone();
+    earlier.until = Some(earlier.until.map_or(last.created_at, |until| until.min(last.created_at)));
+    if context.letters.count(earlier).await? > written {
+        return Ok(true);
+    }
+    let Some(letter) = context.letters.get(last.id).await? else { return Ok(false) };
+    Ok(!filter.matches(&letter))
 }
 
 #[derive(Default)]

@@ -30,7 +30,9 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     match command {
         OpCommand::List { limit } => show_all(context, store, limit).await,
-        OpCommand::Show { id } => show(context, store, named(store, &id).await?).await,
+        OpCommand::Show { id, limit } => {
+            show(context, store, named(store, &id).await?, at_most(limit)).await
+        }
         OpCommand::Watch { id } => {
             let operation = watch(store, named(store, &id).await?).await?;
             if context.out.is_table() {
@@ -117,18 +119,11 @@ async fn show(
     context: &mut Context,
     store: &DeadLetters,
     id: OperationId,
+    limit: u32,
 ) -> Result<ExitCode, CliError> {
     let operation = store.operation(id).await?;
-    let mut items = Vec::new();
-    let mut after = 0;
-    loop {
-        let page = store.items(id, after, PAGE).await?;
-        items.extend(page.items);
-        match page.next {
-            Some(next) => after = next,
-            None => break,
-        }
-    }
+    let items = items(store, &operation, limit as usize).await?;
+    let more = operation.progress.total.saturating_sub(items.len() as u64);
     match context.out.format {
         Format::Json => context.out.document(&serde_json::json!({
             "operation": operation, "items": items,
@@ -168,7 +163,41 @@ async fn show(
             context.out.table(&table)?;
         }
     }
+    if more > 0 {
+        say!("{more} more letters; all of them: dlq op show {id} --limit 0");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The letters of an operation in their order, at most so many; those that somebody has to look at come before others.
+async fn items(
+    store: &DeadLetters,
+    operation: &Operation,
+    limit: usize,
+) -> Result<Vec<OperationItem>, CliError> {
+    let is_ill = |outcome| matches!(outcome, ItemOutcome::FailedAgain | ItemOutcome::Skipped);
+    let ill = [ItemOutcome::FailedAgain, ItemOutcome::Skipped]
+        .map(|outcome| operation.progress.with_outcome(outcome));
+    let ill = usize::try_from(ill.iter().sum::<u64>()).unwrap_or(usize::MAX).min(limit);
+    let (mut first, mut others) = (Vec::new(), Vec::new());
+    let mut after = 0;
+    loop {
+        let page = store.items(operation.id, after, PAGE).await?;
+        for item in page.items {
+            let wanted = if is_ill(item.outcome) { &mut first } else { &mut others };
+            if wanted.len() < limit {
+                wanted.push(item);
+            }
+        }
+        match page.next {
+            Some(next) if first.len() < ill || first.len() + others.len() < limit => after = next,
+            _ => break,
+        }
+    }
+    others.truncate(limit.saturating_sub(first.len()));
+    first.append(&mut others);
+    first.sort_by_key(|item| item.index);
+    Ok(first)
 }
 
 /// The latest errors of letters that failed again.
@@ -196,6 +225,12 @@ async fn steer(
 ) -> Result<ExitCode, CliError> {
     let id = named(store, &args.id).await?;
     let operation = store.control(id, control, ask::actor(args.note.as_deref())).await?;
+    if control == Control::Resume && operation.state == OperationState::Stopped {
+        say!(
+            "letters of the canary died again while the operation was paused, and the rest was not sent; see why: dlq op show {id}; \
+             to go on all the same: dlq op resume {id}, to give it up: dlq op cancel {id}"
+        );
+    }
     if context.out.is_table() {
         context.out.line(one_line(&operation))?;
     } else {
@@ -238,12 +273,15 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
                 (*ended, *since) = (now, Instant::now());
             } else if since.elapsed() >= QUIET {
                 let for_so_long = QUIET.as_secs();
+                let untaken = operation.progress.with_outcome(ItemOutcome::Released) == 0;
                 bar.aside(|| {
                     say!(
-                        "no letter has come to an end for {for_so_long} s; they are taken by the consumers in which they died, \
-                         where these run on this store: see whether they do"
+                        "no letter has come to an end for {for_so_long} s{}; the consumers in which they died take them, where \
+                         these run on this store: see whether they do",
+                        if untaken { ", and nobody takes any" } else { "" }
                     );
                 });
+                bar.stall();
                 quiet = None;
             }
         }

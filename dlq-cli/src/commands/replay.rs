@@ -1,13 +1,16 @@
 use std::process::ExitCode;
 
-use dlq_core::store::{ItemOutcome, Operation, OperationSpec, OperationState, Plan, Selection};
-use dlq_core::{DeadLetters, Status};
+use dlq_core::store::{
+    ItemOutcome, Letters as _, Operation, OperationSpec, OperationState, Plan, Selection,
+};
+use dlq_core::{DeadLetters, Filter, Status};
 
 use super::{Context, PARTIAL, list, op};
 use crate::ask;
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::filter::{must_exist, until_now};
+use crate::output::escape;
 
 pub(super) async fn run(
     context: &mut Context,
@@ -45,10 +48,11 @@ pub(super) async fn run(
     explain(&plan, "will be");
     if plan.count == 0 {
         say!("nothing to replay");
+        let is_unknown = tell_unknown(context, &spec.filter).await?;
         if !context.out.is_table() {
             context.out.document(&serde_json::json!({ "id": null, "plan": plan }))?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if is_unknown { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS });
     }
     ask::confirm(&args.change, "replay", plan.count)?;
     let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
@@ -102,6 +106,26 @@ fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
         context.out.document(&serde_json::json!({ "plan": plan }))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which consumers of the filter have no letter at all, and which others have. Returns whether there are such.
+async fn tell_unknown(context: &Context, filter: &Filter) -> Result<bool, CliError> {
+    let mut is_unknown = false;
+    for consumer in &filter.consumers {
+        if context.letters.count(Filter::new().with_consumer(consumer.clone())).await? > 0 {
+            continue;
+        }
+        is_unknown = true;
+        let stats = context.letters.stats(Filter::new()).await?;
+        let others: Vec<_> =
+            stats.by_consumer.keys().take(10).map(|name| format!("`{}`", escape(name))).collect();
+        let others = match others.as_slice() {
+            [] => "there is no letter at all".to_owned(),
+            others => format!("there are letters of {}", others.join(", ")),
+        };
+        say!("no letter is of the consumer `{}`; {others}", escape(consumer));
+    }
+    Ok(is_unknown)
 }
 
 fn explain(plan: &Plan, verb: &str) {

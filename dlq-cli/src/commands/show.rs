@@ -21,6 +21,10 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
     })?;
     if args.payload {
         match (letter.message.payload(), no_message(&letter)) {
+            // It may hold what steers the terminal. A pipe gets it byte for byte.
+            (Some(payload), _) if context.out.is_terminal() => {
+                context.out.line(bytes(payload, true))?;
+            }
             (Some(payload), _) => context.out.raw(payload)?,
             (None, None) => say!("the message has no payload (a tombstone)"),
             (None, Some(why)) => {

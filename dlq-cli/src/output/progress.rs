@@ -83,6 +83,13 @@ impl Progress {
         self.0.set_length(total);
     }
 
+    /// Shows no time left any more: nothing is known of it while nothing is done.
+    pub(crate) fn stall(&self) {
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}") {
+            self.0.set_style(style);
+        }
+    }
+
     /// Says something beside the bar.
     pub(crate) fn say(&self, text: impl Into<Cow<'static, str>>) {
         self.0.set_message(text);

@@ -39,7 +39,7 @@ async fn a_consumer_exports_what_the_table_says() {
             tokio::task::yield_now().await;
         }
     };
-    let report = timeout(Duration::from_secs(20), consumer.run(consumed)).await.unwrap();
+    let report = timeout(Duration::from_secs(60), consumer.run(consumed)).await.unwrap();
     assert_eq!(report.unsettled, 0, "{report}");
     // What happens only on bad days, as the code does it that day.
     count_quarantined(Some("order_placed"), Reason::MaxReplays);

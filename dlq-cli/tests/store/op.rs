@@ -111,3 +111,46 @@ async fn watching_says_by_its_exit_code_that_letters_failed() {
     assert_eq!(ran.code, 3, "{}", ran.err);
     assert!(ran.out.contains("completed: 1 of 1 letters done, 1 failed"), "{}", ran.out);
 }
+
+/// An operation may have hundreds of thousands of letters: those that somebody has to look at are shown first.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_shows_a_few_letters_and_first_those_that_failed() {
+    let bench = Bench::with((0..60).map(letter).collect()).await;
+    let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+    let request = ClaimRequest::due([CONSUMER], 60, std::time::Duration::from_secs(60));
+    let claim = bench.store.claim(request).await.unwrap().pop().unwrap();
+    let died = died_again(&claim.letter);
+    bench.store.finish(vec![(claim.token, Finish::Dead(Box::new(died)))]).await.unwrap();
+    let rows = |args: &[&str]| bench.run(&[&["op", "show", &id], args].concat()).ok();
+    let few = rows(&["--limit", "2"]);
+    assert_eq!(few.out.lines().count(), 2 + 1 + 2, "{}", few.out);
+    assert!(few.out.contains("failed_again"), "{}", few.out);
+    assert!(few.err.contains("58 more letters; all of them: dlq op show"), "{}", few.err);
+    assert_eq!(rows(&[]).out.lines().count(), 2 + 1 + 50);
+    let all = rows(&["--limit", "0"]);
+    assert_eq!((all.out.lines().count(), all.err.as_str()), (2 + 1 + 60, ""));
+}
+
+/// Who deletes letters of a paused operation is told, as who replays them is.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_an_operation_are_said_to_be_held_before_they_are_deleted() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    let ran = bench.run(&["delete", "--all", "--dry-run"]).ok();
+    assert!(!ran.err.contains("held"), "{}", ran.err);
+    let id = bench.run(&["replay", "--all", "--yes"]).ok().out.trim().to_owned();
+    bench.run(&["op", "pause", &id]).ok();
+    for args in [&["delete", "--all", "--dry-run"] as &[&str], &["delete", "--all", "--yes"]] {
+        let ran = bench.run(args).ok();
+        assert!(ran.err.contains("3 of them are held by an operation"), "{}", ran.err);
+    }
+}
+
+/// A name that was mistyped is not taken for one without letters.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_has_no_letter_is_told_and_who_has_some() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    let ran = bench.run(&["replay", "--consumer", "nosuch", "--yes"]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let told = format!("no letter is of the consumer `nosuch`; there are letters of `{CONSUMER}`");
+    assert!(ran.err.contains(&told), "{}", ran.err);
+}

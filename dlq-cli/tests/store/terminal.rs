@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims as _, Finish, Letters as _, Sink as _};
-use dlq_core::{DeadLetter, Filter, Resolution};
+use dlq_core::{DeadLetter, Filter, PageRequest, Resolution};
 use dlq_testkit::fixtures::{CONSUMER, failed, letter};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -144,4 +144,20 @@ async fn a_watched_operation_shows_its_outcomes() {
     assert!(out.contains("2/2 letters") && out.contains("completed, 2 succeeded"), "{out:?}");
     let out = shown(&bench, 100, &["op", "watch", &id, "--quiet"]).unwrap();
     assert!(!out.contains("2/2 letters"), "{out:?}");
+}
+
+/// A payload can hold what clears the screen, or types a command.
+#[tokio::test]
+async fn a_payload_cannot_steer_the_terminal() {
+    let payload = "\u{1b}[2J\u{1b}]0;title\u{7}first\nsecond";
+    let mut hostile = letter(1);
+    hostile.message = hostile.message.with_payload(Some(payload.into()));
+    let bench = Bench::with(vec![hostile]).await;
+    let id = bench.store.list(Filter::new(), PageRequest::new()).await.unwrap().letters[0].id;
+    let args = ["show", &id.to_string(), "--payload"];
+    let Some(out) = shown(&bench, 80, &args) else { return };
+    let is_steering = |char: char| char.is_control() && !matches!(char, '\r' | '\n');
+    assert!(!out.contains(is_steering), "{out:?}");
+    assert!(out.contains("first\r\nsecond"), "{out:?}");
+    assert_eq!(bench.run(&args).ok().out, payload, "a pipe has it byte for byte");
 }

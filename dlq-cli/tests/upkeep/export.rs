@@ -1,3 +1,4 @@
+use dlq_core::store::Sink as _;
 use dlq_core::{DeadLetter, Message};
 use dlq_testkit::fixtures::{letter, letter_of};
 
@@ -101,4 +102,23 @@ async fn nothing_that_matches_is_said() {
         assert_eq!(ran.out, "");
     }
     assert_eq!(std::fs::read(&to).unwrap(), b"");
+}
+
+/// A file that goes on under another filter would lack letters, and look complete.
+#[tokio::test]
+async fn a_file_that_was_begun_with_another_filter_is_told() {
+    let bench = Bench::with((0..9).map(letter).collect()).await;
+    // Stored later than the others.
+    bench.store.put(vec![letter(9)]).await.unwrap();
+    let to = bench.arg("out.jsonl");
+    let last = bench.run(&["export"]).ok().out;
+    let last: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
+    let last = last["id"].as_str().unwrap();
+    bench.run(&["export", "--to", &to, "--id", last]).ok();
+    bench.run(&["export", "--to", &to, "--id", last, "--resume"]).ok();
+    for filter in [&[] as &[&str], &["--status", "resolved"]] {
+        let ran = bench.run(&[&["export", "--to", &to, "--resume"], filter].concat());
+        assert_eq!(ran.code, 3, "{filter:?}: {}", ran.err);
+        assert!(ran.err.contains("begun with another one"), "{filter:?}: {}", ran.err);
+    }
 }

@@ -16,8 +16,10 @@
 //! # On failure
 //!
 //! A store or a feed that is not there is waited for, and nothing is confirmed meanwhile. A letter that the store
-//! refuses is tried again alone, then set aside: it is told and counted, confirmed so that it blocks nobody, and stays
-//! with the broker for as long as that keeps it. A store that is damaged or of another version ends the run.
+//! refuses ([`Refused`](crate::StoreErrorKind::Refused)) is tried again alone, then set aside: it is told and counted,
+//! confirmed so that it blocks nobody, and stays with the broker for as long as that keeps it. So it goes only where the
+//! store has taken another letter of the batch, or can be read; a store that refuses ten letters in a row and takes none
+//! ends the run. Any other error of the store is no word about a letter, and ends the run too.
 
 mod incident;
 mod report;

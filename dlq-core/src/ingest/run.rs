@@ -6,11 +6,14 @@ use tokio::time::{Instant, sleep};
 
 use super::{Content, Fed, Feed, Incident, IngestReport, Outcome};
 use crate::store::reading::unclear;
-use crate::store::{BoxStore, Processed, ProcessedEvent, Receipt, Sink, Upkeep as _};
-use crate::{BoxError, DeadLetter, StoreError, StoreErrorKind};
+use crate::store::{BoxStore, Letters, Processed, ProcessedEvent, Receipt, Sink, Upkeep as _};
+use crate::{BoxError, DeadLetter, LetterId, StoreError, StoreErrorKind};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Number of letters in a row at whose refusal the run ends.
+const MOST_REFUSED: usize = 10;
 
 /// Puts the letters of a [`Feed`] into a sink. See the [module docs](super).
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub struct Ingest<F, S> {
     tries: u32,
     patience: Option<Duration>,
     report: IngestReport,
+    // How many letters the sink has refused since it took one.
+    refused: usize,
 }
 
 /// Why a call was not made to the end.
@@ -31,11 +36,11 @@ enum Ended {
     Failed(StoreError),
 }
 
-impl<F: Feed, S: Sink> Ingest<F, S> {
+impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     /// From this feed into this sink.
     pub fn new(feed: F, sink: S) -> Self {
         let report = IngestReport::default();
-        Self { feed, sink, audit: None, batch: 256, tries: 3, patience: None, report }
+        Self { feed, sink, audit: None, batch: 256, tries: 3, patience: None, report, refused: 0 }
     }
 
     /// Sets a store whose processing audit gets a row for each letter of which an incident is told; a row may be there
@@ -75,8 +80,8 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
     ///
     /// # Errors
     ///
-    /// When the store or the feed failed for good or for longer than the [patience](Self::with_patience), or `tell`
-    /// failed. What was not confirmed comes again.
+    /// When the store or the feed failed for good or for longer than the [patience](Self::with_patience), when the store
+    /// refused several letters in a row and took none, or when `tell` failed. What was not confirmed comes again.
     ///
     /// # Cancel safety
     ///
@@ -155,17 +160,28 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
         let letters: Vec<&DeadLetter> = fed.iter().filter_map(letter).collect();
         let mut put = Vec::with_capacity(letters.len());
         match self.try_put(&letters, 1, stop).await? {
-            Ok(receipts) => put.extend(receipts.into_iter().map(|receipt| (receipt.into(), None))),
+            Ok(receipts) => {
+                if !receipts.is_empty() {
+                    self.refused = 0;
+                }
+                put.extend(receipts.into_iter().map(|receipt| (receipt.into(), None)));
+            }
             // One of them is refused: each is asked for alone.
             Err(_) => {
-                for letter in letters {
+                let mut refused = Vec::new();
+                for &letter in &letters {
                     put.push(match self.try_put(&[letter], self.tries, stop).await? {
                         Ok(receipts) => {
                             (receipts.first().copied().map_or(Outcome::Known, Outcome::from), None)
                         }
-                        Err(error) => (Outcome::SetAside, Some(error.to_string())),
+                        Err(error) => {
+                            let why = error.to_string();
+                            refused.push((letter.id, error));
+                            (Outcome::SetAside, Some(why))
+                        }
                     });
                 }
+                self.believe(letters.len(), refused, stop).await?;
             }
         }
         let mut put = put.into_iter();
@@ -175,6 +191,36 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
             Content::Foreign => (Outcome::Foreign, None),
         };
         Ok(fed.iter().map(outcome).collect())
+    }
+
+    /// Returns once it is known that the refusals among so many letters are of these letters: the store has taken another
+    /// one, or at least answers. A letter that is set aside is confirmed, so a store that takes nothing must not get here.
+    async fn believe(
+        &mut self,
+        put: usize,
+        mut refused: Vec<(LetterId, StoreError)>,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<(), Ended> {
+        if refused.len() < put {
+            self.refused = 0;
+            return Ok(());
+        }
+        self.refused += refused.len();
+        let Some((letter, why)) = refused.pop() else { return Ok(()) };
+        if self.refused >= MOST_REFUSED {
+            let detail = format!(
+                "the store refused {} letters in a row and took none; see why, then start again: these letters were not confirmed",
+                self.refused
+            );
+            let error = StoreError::new(why.kind(), "put letters");
+            return Err(Ended::Failed(error.with_detail(detail).with_source(why)));
+        }
+        let mut outage = Outage::new(self.patience);
+        while let Err(error) = self.sink.get(letter).await {
+            self.report.outages += 1;
+            outage.wait(error, stop).await?;
+        }
+        Ok(())
     }
 
     /// Puts them, once the store is there; the inner error is a refusal.
@@ -200,22 +246,21 @@ impl<F: Feed, S: Sink> Ingest<F, S> {
                     self.report.outages += 1;
                     outage.wait(error, stop).await?;
                 }
-                StoreErrorKind::Corrupt
-                | StoreErrorKind::Incompatible
-                | StoreErrorKind::InvalidConfig => return Err(Ended::Failed(error)),
-                _ => {
+                StoreErrorKind::Refused => {
                     left -= 1;
                     if left == 0 {
                         return Ok(Err(error));
                     }
                     pause(FIRST_PAUSE, stop).await?;
                 }
+                // Whatever else it is, it is no word about these letters.
+                _ => return Err(Ended::Failed(error)),
             }
         }
     }
 }
 
-impl<F: Feed, S: Sink> Ingest<F, S> {
+impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     /// Writes what is news to the processing audit, once that is there.
     async fn note(
         &mut self,

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::store::memory::MemoryStore;
-use crate::store::{BoxStore, Letters as _, Processed, Receipt, Sink, Upkeep as _};
+use crate::store::{BoxStore, Group, Letters, Processed, Receipt, Sink, Stats, Upkeep as _};
 use crate::{
-    Cause, ErrorClass, Failure, Filter, Fingerprint, History, LetterId, LetterState, Message,
-    Position, Reason, StoreErrorKind, Timestamp,
+    Cause, ErrorClass, Failure, Filter, Fingerprint, History, LetterId, LetterState, Message, Page,
+    PageRequest, Position, Reason, StoreErrorKind, Timestamp,
 };
 use std::time::Duration;
 
@@ -97,6 +97,7 @@ struct Picky {
     refuses: BTreeSet<LetterId>,
     outages: Mutex<u32>,
     kind: Option<StoreErrorKind>,
+    unread: Option<StoreErrorKind>,
 }
 
 impl Sink for Picky {
@@ -112,6 +113,39 @@ impl Sink for Picky {
             return Err(StoreError::new(self.kind.unwrap_or(StoreErrorKind::Refused), "put"));
         }
         self.store.put(letters).await
+    }
+}
+
+impl Letters for Picky {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        match self.unread {
+            Some(kind) => Err(StoreError::new(kind, "get")),
+            None => self.store.get(id).await,
+        }
+    }
+
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        self.store.get_all(ids).await
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        self.store.with_prefix(digits, limit).await
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        self.store.list(filter, page).await
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        self.store.count(filter).await
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        self.store.groups(filter, limit).await
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        self.store.stats(filter).await
     }
 }
 
@@ -185,6 +219,68 @@ async fn a_damaged_store_ends_it_and_confirms_nothing() {
     let mut ingest = Ingest::new(broker.feed(), picky);
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 5);
+}
+
+/// Only a refusal is of one letter: whatever else is wrong is wrong with the store.
+#[tokio::test(start_paused = true)]
+async fn g1_nothing_is_confirmed_when_the_store_itself_fails() {
+    for kind in [
+        StoreErrorKind::Unexpected,
+        StoreErrorKind::NotFound,
+        StoreErrorKind::Conflict,
+        StoreErrorKind::Incompatible,
+        StoreErrorKind::InvalidConfig,
+        StoreErrorKind::Corrupt,
+    ] {
+        let broker = Broker::with(letters(5));
+        let refuses = (1..=5).map(|n| letter(n).id).collect();
+        let picky = Picky { refuses, kind: Some(kind), ..Picky::default() };
+        let mut ingest = Ingest::new(broker.feed(), picky);
+        let ran = ingest.run(pending(), |_| Ok(())).await;
+        assert!(ran.is_err() && broker.left() == 5, "{kind}: {ran:?}, {} left", broker.left());
+    }
+}
+
+/// A letter that nobody else was taken beside is set aside where the store can be read, and only there.
+#[tokio::test(start_paused = true)]
+async fn g1_a_lone_letter_is_set_aside_only_where_the_store_answers() {
+    let refusing = |unread| Picky { refuses: [letter(1).id].into(), unread, ..Picky::default() };
+    let broker = Broker::with(letters(1));
+    let (report, told, _) = drain(&broker, refusing(None)).await;
+    assert_eq!((report.with_outcome(Outcome::SetAside), broker.left()), (1, 0));
+    assert_eq!(told.len(), 1);
+
+    let broker = Broker::with(letters(1));
+    let mut ingest = Ingest::new(broker.feed(), refusing(Some(StoreErrorKind::NotFound)));
+    ingest.run(pending(), |_| Ok(())).await.unwrap_err();
+    assert_eq!(broker.left(), 1);
+
+    let broker = Broker::with(letters(1));
+    let mut ingest = Ingest::new(broker.feed(), refusing(Some(StoreErrorKind::Unavailable)))
+        .with_patience(Duration::from_secs(30));
+    ingest.run(pending(), |_| Ok(())).await.unwrap_err();
+    assert_eq!(broker.left(), 1);
+    assert!(ingest.report().outages > 1, "it was waited for");
+}
+
+/// A store that takes no letter at all is no store, whatever it says.
+#[tokio::test(start_paused = true)]
+async fn g1_refusals_in_a_row_end_the_run() {
+    for batch in [1, 4, 100] {
+        let broker = Broker::with(letters(100));
+        let refuses = (1..=100).map(|n| letter(n).id).collect();
+        let picky = Picky { refuses, ..Picky::default() };
+        let mut ingest = Ingest::new(broker.feed(), picky).with_batch(batch);
+        let error = ingest.run(pending(), |_| Ok(())).await.unwrap_err();
+        assert!(broker.left() > 90, "in batches of {batch}: {} left", broker.left());
+        assert!(error.to_string().contains("in a row"), "{error}");
+    }
+    // Letters that it takes in between tell the difference.
+    let broker = Broker::with(letters(100));
+    let refuses = (1..=100).filter(|n| n % 4 != 0).map(|n| letter(n).id).collect();
+    let (report, ..) = drain(&broker, Picky { refuses, ..Picky::default() }).await;
+    assert_eq!(report.with_outcome(Outcome::SetAside), 75);
+    assert_eq!((report.with_outcome(Outcome::Stored), broker.left()), (25, 0));
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 
 use super::text::unescape;
 use super::{KEPT, is_ours, names};
 use crate::{
-    Addressee, Binding, Cause, Death, Delivery, ErrorClass, Fingerprint, Header, Headers, History,
-    LetterId, Message, OperationId, Position, Reason, Timestamp,
+    Addressee, Binding, BindingKey, Cause, Death, Delivery, ErrorClass, Fingerprint, Header,
+    Headers, History, LetterId, Message, OperationId, Origin, Position, Reason, Timestamp,
 };
 
 /// Where a message was born, as its headers say.
@@ -51,12 +54,14 @@ pub struct Decoded {
     pub previous_topic: Option<String>,
     /// `original.*`.
     pub original: Original,
-    /// `dlq.id`. A claim; see [`Decoded::death`].
+    /// `dlq.id`. A claim; see [`Decoded::claimed`].
     pub letter: Option<LetterId>,
     /// `dlq.generation`.
     pub generation: Option<u32>,
     /// `dlq.binding`.
     pub binding: Option<Binding>,
+    /// `dlq.keyed-binding`.
+    pub keyed_binding: Option<Binding>,
     /// `dlq.consumer`.
     pub consumer: Option<String>,
     /// `dlq.service`.
@@ -75,29 +80,119 @@ pub struct Decoded {
     pub invalid: Vec<Header>,
 }
 
+/// An identity that headers claim and that is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The death after which the message was sent back.
+    pub death: Death,
+    /// Where the message was born.
+    pub origin: Origin,
+}
+
 impl Decoded {
-    /// The death that these headers claim, if the claim is to be believed for `consumer` (G2).
+    /// The identity that these headers claim for a message of the main lane, if the claim is to be believed for `consumer`
+    /// (G2). The message was read at `read_at`.
     ///
-    /// Handlers copy headers onto new messages, so a claim is believed only on a lane that nobody but us writes to
-    /// (`own_lane`), or where the binding fits payload and key of `message`. Another consumer's letter is never taken
-    /// over.
+    /// Handlers copy headers onto new messages, and producers can forge them. A claim is believed where the binding fits
+    /// payload and key of `message`, by the secret too where there is one; where the identity follows from the birth that
+    /// is told beside it; and where the message can have died so often. Another consumer's letter is never taken over. Of
+    /// a claim that fits the bytes and is not believed the log tells.
     #[must_use]
-    pub fn death(&self, message: &Message, consumer: &str, own_lane: bool) -> Option<Death> {
-        let letter = self.letter?;
-        if self.consumer.as_deref() != Some(consumer) {
+    pub fn claimed(
+        &self,
+        message: &Message,
+        consumer: &str,
+        read_at: &Origin,
+        key: Option<&BindingKey>,
+    ) -> Option<Claimed> {
+        let letter = self.letter.filter(|_| self.consumer.as_deref() == Some(consumer))?;
+        if !self.is_bound(message) {
             return None;
         }
-        let bound = self.binding.is_some_and(|binding| binding == Binding::of(&letter, message));
-        (own_lane || bound).then(|| Death { letter, generation: self.generation.unwrap_or(0) })
+        let believed = self.judged(letter, message, consumer, read_at, key);
+        believed.map_err(|why| doubted(letter, consumer, read_at, why)).ok()
+    }
+
+    fn judged(
+        &self,
+        letter: LetterId,
+        message: &Message,
+        consumer: &str,
+        read_at: &Origin,
+        key: Option<&BindingKey>,
+    ) -> Result<Claimed, &'static str> {
+        let generation = self.generation.ok_or("it has no generation that can be read")?;
+        if self.is_absurd() {
+            return Err("no message dies so often");
+        }
+        let death = Death { letter, generation };
+        if let Some(key) = key {
+            let is_bound = |binding| key.fits(&binding, &death, message);
+            if !self.keyed_binding.is_some_and(is_bound) {
+                return Err(
+                    "it is not bound by the secret of this consumer; give who sends letters \
+                            back the same one",
+                );
+            }
+        }
+        let born = &self.original;
+        let place = born.topic.as_deref().zip(born.offset);
+        let (stream, position) = place.ok_or("it does not say where it was born")?;
+        let mut origin = Origin::new(read_at.transport(), stream, position);
+        origin = origin.with_cluster(read_at.cluster());
+        if let Some(partition) = born.partition {
+            origin = origin.with_partition(partition);
+        }
+        if !letter.follows_from(&origin, born.timestamp, consumer, message) {
+            return Err("its identity does not follow from where it says that it was born");
+        }
+        Ok(Claimed { death, origin })
     }
 
     /// The same for whoever of `addressee` a message of the main lane is for.
     #[must_use]
-    pub fn death_of(&self, delivery: &Delivery, addressee: &Addressee) -> Option<Death> {
+    pub fn claimed_of(
+        &self,
+        delivery: &Delivery,
+        addressee: &Addressee,
+        key: Option<&BindingKey>,
+    ) -> Option<Claimed> {
         let name = self.consumer.as_deref().filter(|_| self.letter.is_some())?;
-        let is_own = addressee.is_own(name, delivery);
-        self.death(delivery.message(), name, false).filter(|_| is_own)
+        if !addressee.is_own(name, delivery) {
+            return None;
+        }
+        self.claimed(delivery.message(), name, delivery.origin(), key)
     }
+
+    /// Whether the identity that they claim was written for payload and key of this message, or by whoever forged it.
+    #[must_use]
+    pub fn is_bound(&self, message: &Message) -> bool {
+        self.letter.is_some_and(|letter| self.binding == Some(Binding::of(&letter, message)))
+    }
+
+    /// Whether they claim more deaths than any message has, so that their identity is believed on no lane.
+    #[must_use]
+    pub fn is_absurd(&self) -> bool {
+        self.generation.is_some_and(|generation| generation >= Death::MAX_GENERATION)
+    }
+}
+
+/// Tells of a claim that is not believed, once a minute: somebody may send them by the thousand.
+fn doubted(letter: LetterId, consumer: &str, read_at: &Origin, why: &str) {
+    const PAUSE: Duration = Duration::from_secs(60);
+    static TOLD: Mutex<Option<(Instant, u64)>> = Mutex::new(None);
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let untold = match &mut *told {
+        Some((at, untold)) if at.elapsed() < PAUSE => {
+            *untold += 1;
+            return;
+        }
+        told => told.replace((Instant::now(), 0)).map_or(0, |(_, untold)| untold),
+    };
+    tracing::warn!(
+        %letter, consumer, origin = %read_at, untold,
+        "a message claims the identity of a letter and is not believed, so that it is handled as a new one: {why}"
+    );
 }
 
 /// Separates the producer's headers from ours, and reads ours. Never fails.
@@ -175,6 +270,7 @@ fn read(into: &mut Decoded, name: &[u8], value: Option<&[u8]>) -> Option<()> {
         names::DLQ_ID => word(text, &mut into.letter),
         names::DLQ_GENERATION => word(text, &mut into.generation),
         names::DLQ_BINDING => word(text, &mut into.binding),
+        names::DLQ_KEYED_BINDING => word(text, &mut into.keyed_binding),
         names::DLQ_CONSUMER => free(text, &mut into.consumer),
         names::DLQ_SERVICE => free(text, &mut into.service),
         names::REPLAY_ID => word(text, &mut into.operation),

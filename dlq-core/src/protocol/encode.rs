@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::text::escape;
 use super::{KEPT, VERSION, is_ours, names};
 use crate::{
-    Binding, DeadLetter, Escalation, Failure, Fingerprint, Header, Headers, History, LetterId,
-    Message, OperationId, Origin, Timestamp,
+    Binding, BindingKey, DeadLetter, Death, Escalation, Failure, Fingerprint, Header, Headers,
+    History, LetterId, Message, OperationId, Origin, Timestamp,
 };
 
 /// The longest `error.history` that is written, in bytes.
@@ -94,17 +94,45 @@ pub struct Replay {
 
 /// The headers of a letter that is sent back: the producer's, where it was born, whose letter it is, and the replay.
 /// `retry.count` starts over at 0.
+///
+/// A producer's header with the name of one of ours that tells of an error or a retry stands there twice: as it was, in
+/// front, for consumers that do not know this protocol, and under [`KEPT`]. Ours are the last of their names, which count.
 #[must_use]
 pub fn on_replay(letter: &DeadLetter, replay: &Replay) -> Headers {
-    of_replay(letter, replay).onto(letter.message.headers())
+    let producers = letter.message.headers();
+    // Not those that tell whose letter it is and where it was born: an absent one of ours must stay absent.
+    let is_given_back = |header: &&Header| {
+        let tells: [&[u8]; 3] = [b"error.", b"retry.", b"previous."];
+        is_ours(&header.name) && tells.iter().any(|prefix| header.name.starts_with(prefix))
+    };
+    let as_they_were = producers.iter().filter(is_given_back).cloned().collect::<Headers>();
+    let all = of_replay(letter, replay).onto(producers);
+    as_they_were.iter().chain(all.iter()).cloned().collect()
 }
 
 /// Our own of these.
+///
+/// Consumers believe an identity that follows from the birth beside it. A letter that others were merged into, or that
+/// took over the name of another consumer, has one that does not, and is sent under the one that its latest death had.
 pub fn of_replay(letter: &DeadLetter, replay: &Replay) -> Ours {
+    replayed(letter, sent_as(letter), replay)
+}
+
+/// The id under which a letter is sent to the main lane.
+fn sent_as(letter: &DeadLetter) -> LetterId {
+    let DeadLetter { id, message, origin, consumer, .. } = letter;
+    let at = message.published_at();
+    if id.follows_from(origin, at, consumer, message) {
+        return *id;
+    }
+    LetterId::of(origin, at, consumer)
+}
+
+fn replayed(letter: &DeadLetter, id: LetterId, replay: &Replay) -> Ours {
     let mut ours = Ours::new();
     ours.set(names::RETRY_COUNT, 0);
     ours.origin(&letter.origin, &letter.message);
-    ours.identity(letter.id, letter.generation, &letter.message);
+    ours.identity(id, letter.generation, &letter.message);
     ours.text(names::DLQ_CONSUMER, [&*letter.consumer]);
     ours.set(names::REPLAY_ID, replay.operation);
     ours.set(names::REPLAY_COUNT, replay.count);
@@ -123,7 +151,7 @@ pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
 
 /// Our own of these.
 pub fn of_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Ours {
-    let mut ours = of_replay(letter, replay);
+    let mut ours = replayed(letter, letter.id, replay);
     ours.history(&letter.history);
     ours.set(names::RETRY_ATTEMPTS, 0);
     ours
@@ -231,6 +259,15 @@ impl Ours {
                 }
             }
         }
+    }
+
+    /// The same [of a replay](of_replay) of this letter, bound by a secret where there is one.
+    pub fn bound_by(mut self, key: Option<&BindingKey>, letter: &DeadLetter) -> Self {
+        if let Some(key) = key {
+            let death = Death { letter: sent_as(letter), generation: letter.generation };
+            self.set(names::DLQ_KEYED_BINDING, key.bind(&death, &letter.message));
+        }
+        self
     }
 
     /// The same without the one of this name.

@@ -17,7 +17,7 @@ mod encode;
 mod facts;
 mod text;
 
-pub use decode::{Decoded, Original, split, split_text};
+pub use decode::{Claimed, Decoded, Original, split, split_text};
 pub use encode::{
     Ours, Replay, of_death, of_escalation, of_replay, of_replay_to_handler, on_death,
     on_escalation, on_replay, on_replay_to_handler, producers,
@@ -101,6 +101,7 @@ table! {
     DLQ_ID = "dlq.id", Death, "The identity of the letter.";
     DLQ_GENERATION = "dlq.generation", Death, "Deaths before this one.";
     DLQ_BINDING = "dlq.binding", Death, "Ties the identity to payload and key.";
+    DLQ_KEYED_BINDING = "dlq.keyed-binding", Replay, "The same by a secret, where one is configured.";
     DLQ_CONSUMER = "dlq.consumer", EachStage, "Whose death it was, or whose retry record it is.";
     DLQ_SERVICE = "dlq.service", Death, "The program that wrote the letter.";
     REPLAY_ID = "replay.id", Replay, "The operation that sent it back.";

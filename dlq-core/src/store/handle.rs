@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::{
     Actor, BoxStore, Cleanup, Control, Edit, Group, Health, HealthThresholds, ItemPage,
     Letters as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan, Receipt,
@@ -5,7 +7,7 @@ use super::{
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::{
-    DeadLetter, Filter, LetterId, LetterSummary, OperationId, Page, PageRequest, StoreError,
+    DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Page, PageRequest, StoreError,
     StoreErrorKind,
 };
 
@@ -67,7 +69,7 @@ impl DeadLetters {
         })
     }
 
-    /// The letters of the message to which its producer gave this id, newest first, one per consumer and subject.
+    /// All letters of the message to which its producer gave this id, newest first, one per consumer and subject.
     ///
     /// # Errors
     ///
@@ -77,7 +79,21 @@ impl DeadLetters {
         message_id: impl Into<String>,
     ) -> Result<Vec<LetterSummary>, StoreError> {
         let filter = Filter::new().with_message_id(message_id.into());
-        Ok(self.store.list(filter, PageRequest::new().with_limit(1000)).await?.letters)
+        let mut request = PageRequest::new().with_limit(1000).with_order(Order::OldestFirst);
+        let mut found = Vec::new();
+        loop {
+            let page = self.store.list(filter.clone(), request).await?;
+            found.extend(page.letters);
+            if page.next.is_none() {
+                break;
+            }
+            request = request.with_after(page.next);
+        }
+        // A record that died between two pages is at the end of the line now: found twice, and not skipped.
+        found.reverse();
+        let mut seen = HashSet::new();
+        found.retain(|letter| seen.insert(letter.id));
+        Ok(found)
     }
 
     /// One page of the letters that match.

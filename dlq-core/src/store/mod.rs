@@ -103,7 +103,8 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// When the letters are not known to be durable. Either all were written or it is open which were; write them
-    /// again.
+    /// again. `Refused` is of one of these letters, e.g. for its size: another letter may be taken. Any other kind is of
+    /// the store.
     fn put(
         &self,
         letters: Vec<DeadLetter>,
@@ -300,8 +301,12 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
 
     /// Pauses, resumes or cancels. What was not released stays untouched; what runs goes on to its end, and so does
-    /// what waits for a retry. Cancelling also takes back letters that were released and that nobody has claimed. Asking
-    /// for the state it has changes nothing.
+    /// what waits for a retry. Cancelling also takes back letters that were released and that nobody has claimed, or whose
+    /// lease has ended; a lease that ends later makes its letter pending, and nobody is given it. Asking for the state it
+    /// has changes nothing, but that a cancel which was cut off goes on.
+    ///
+    /// The state is written first: from then on no letter is released, and the others of the operation are taken back in
+    /// bounded batches, so that claims go on meanwhile.
     ///
     /// # Errors
     ///
@@ -364,9 +369,9 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
     /// are durable; receipts come in the order of the letters.
     ///
     /// A letter whose id is there follows the rules of [`Sink::put`] (one that is `retrying`, those of retry records):
-    /// one that is known changes nothing, so that restoring may be repeated. Claims and operations are not restored.
-    /// Whoever waits for what is due now is woken, as far as the store can. Many letters may be restored in several
-    /// steps, each of them with an entry in the audit.
+    /// one that is known changes nothing, so that restoring may be repeated. One of a later death that is resolved stays
+    /// so. Claims and operations are not restored. Whoever waits for what is due now is woken, as far as the store can.
+    /// Many letters may be restored in several steps, each of them with an entry in the audit.
     ///
     /// # Errors
     ///

@@ -123,15 +123,16 @@ impl Pace {
     /// How many letters, `most` at most, may go at `now` when the next one may go at `next`, and when the one after
     /// these may go.
     ///
-    /// A pause does not save up: after it at most one second's worth (at least one letter) goes at once. This is the
-    /// generic cell rate algorithm (ITU-T I.371) with that burst.
+    /// A pause does not save up: after it at most a tenth of a second's worth (at least one letter) goes at once, so that no
+    /// second sees more than the rate and a tenth. This is the generic cell rate algorithm (ITU-T I.371) with that burst.
     #[must_use]
     pub fn take(self, next: Timestamp, now: Timestamp, most: u64) -> (u64, Timestamp) {
+        const BURST: Duration = Duration::from_millis(100);
         if next > now || most == 0 {
             return (0, next);
         }
         let interval = self.interval().as_nanos();
-        let burst = (Duration::from_secs(1).as_nanos() / interval).max(1);
+        let burst = (BURST.as_nanos() / interval).max(1);
         let waited = now.since(next).as_nanos() / interval;
         let (from, earned) = if waited >= burst {
             (now.before(nanos(interval * (burst - 1))), burst)
@@ -201,7 +202,7 @@ words! {
         Running = "running",
         /// An operator paused it.
         Paused = "paused",
-        /// It stopped by itself because letters of its canary failed again; resume it or cancel it.
+        /// It stopped because letters of its canary failed again, by itself or when it was resumed; resume it or cancel it.
         Stopped = "stopped",
         /// Every letter has an outcome.
         Completed = "completed",
@@ -345,7 +346,8 @@ impl Operation {
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///
     /// Pausing one that stopped by itself leaves it stopped. Resuming one that was paused goes on with its canary
-    /// unless the canary is through or has failed.
+    /// unless the canary is through. A canary that failed while the operation was paused stops it: who resumes it may not
+    /// have seen the failure, and resumes it once more to go on without a canary.
     #[must_use]
     pub fn steer(&self, control: Control) -> Option<OperationState> {
         use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
@@ -361,7 +363,11 @@ impl Operation {
                     .canary
                     .is_some_and(|canary| self.progress.sent() <= u64::from(canary));
                 let failed = self.progress.with_outcome(ItemOutcome::FailedAgain) > 0;
-                Some(if in_canary && !failed { Canary } else { Running })
+                Some(match (in_canary, failed) {
+                    (true, true) => Stopped,
+                    (true, false) => Canary,
+                    (false, _) => Running,
+                })
             }
             (Control::Resume, state) => Some(state),
         }
@@ -423,7 +429,8 @@ words! {
     Control("control") {
         /// Release no more letters for now.
         Pause = "pause",
-        /// Go on; after a canary that failed, without a canary.
+        /// Go on; after a canary that failed, without a canary. A paused operation whose canary failed meanwhile stops
+        /// first.
         Resume = "resume",
         /// Release no more letters, for good.
         Cancel = "cancel",
@@ -444,15 +451,43 @@ mod tests {
         let all = u64::MAX;
         assert_eq!(pace.take(at(0), at(0), all), (1, at(100)));
         assert_eq!(pace.take(at(100), at(50), all), (0, at(100)));
-        assert_eq!(pace.take(at(100), at(450), all), (4, at(500)));
-        assert_eq!(pace.take(at(100), at(450), 2), (2, at(300)));
-        assert_eq!(pace.take(at(0), at(60_000), all), (10, at(60_100)));
+        assert_eq!(pace.take(at(100), at(199), all), (1, at(200)), "on schedule");
+        assert_eq!(pace.take(at(100), at(450), all), (1, at(550)));
+        let pace: Pace = "100/s".parse().unwrap();
+        assert_eq!(pace.take(at(100), at(145), all), (5, at(150)));
+        assert_eq!(pace.take(at(100), at(145), 2), (2, at(120)));
+        assert_eq!(pace.take(at(0), at(60_000), all), (10, at(60_010)));
         assert_eq!(pace.take(at(0), at(60_000), 0), (0, at(0)));
         assert_eq!("1/h".parse::<Pace>().unwrap().take(at(0), at(0), all).0, 1);
         for text in ["0/s", "x", "10/y", "", "-1/s"] {
             assert!(text.parse::<Pace>().is_err(), "{text}");
         }
         assert_eq!("50".parse::<Pace>().unwrap().to_string(), "50/s");
+    }
+
+    /// However late and however often it is asked.
+    #[test]
+    fn no_second_sees_more_letters_than_the_rate_and_a_tenth() {
+        for (rate, step) in [(200, 5), (200, 1), (200, 130), (200, 700), (7, 40), (1_000, 3)] {
+            let pace = Pace::per_second(rate).unwrap();
+            let (mut next, mut taken) = (at(0), Vec::new());
+            // Begun long after it was planned, and paused from the third second to the ninth.
+            let times = (5_000..8_000).chain(14_000..20_000).step_by(step);
+            for now in times {
+                let (count, then) = pace.take(next, at(now), u64::MAX);
+                next = then;
+                taken.push((now, count));
+            }
+            let limit = u64::from(rate) + u64::from(rate).div_ceil(10) + 1;
+            for (index, (begin, _)) in taken.iter().enumerate() {
+                let within = taken[index..].iter().take_while(|(now, _)| now - begin < 1_000);
+                let count: u64 = within.map(|(_, count)| count).sum();
+                assert!(
+                    count <= limit,
+                    "{rate}/s asked each {step} ms: {count} from {begin} ms on"
+                );
+            }
+        }
     }
 
     fn operation(state: OperationState, outcomes: &[(ItemOutcome, u64)]) -> Operation {
@@ -504,7 +539,9 @@ mod tests {
         assert_eq!(steer(Stopped, &queued, Control::Pause), Some(Stopped));
         assert_eq!(steer(Paused, &queued, Control::Resume), Some(Canary));
         assert_eq!(steer(Paused, &[(Queued, 9), (Succeeded, 3)], Control::Resume), Some(Running));
-        assert_eq!(steer(Paused, &[(Queued, 9), (FailedAgain, 1)], Control::Resume), Some(Running));
+        assert_eq!(steer(Paused, &[(Queued, 9), (FailedAgain, 1)], Control::Resume), Some(Stopped));
+        let past_canary = [(Queued, 9), (Succeeded, 2), (FailedAgain, 1)];
+        assert_eq!(steer(Paused, &past_canary, Control::Resume), Some(Running));
         assert_eq!(steer(Stopped, &queued, Control::Resume), Some(Running));
         assert_eq!(steer(Cancelled, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Resume), None);

@@ -8,8 +8,8 @@
 use super::Receipt;
 use crate::fingerprint::Fingerprint;
 use crate::{
-    Binding, DeadLetter, ErrorClass, Escalation, History, LetterState, Message, Reason, Resolution,
-    Status, Timestamp,
+    Binding, DeadLetter, Death, ErrorClass, Escalation, History, LetterState, Message, Reason,
+    Resolution, Status, Timestamp,
 };
 
 /// The row under the id of a letter that arrives.
@@ -44,16 +44,24 @@ pub enum Arrival {
     Conflict,
 }
 
+/// Whether a letter of generation `generation` is of another message than the row under its id: going by its bytes, or by
+/// a generation that no message reaches. Headers that claim an identity can be forged, and a generation that is compared
+/// with an absurd one would be out of date for ever.
+fn is_another(row: Standing, generation: u32) -> bool {
+    let is_absurd = |generation| generation > Death::MAX_GENERATION;
+    !row.has_same_bytes || is_absurd(generation) != is_absurd(row.generation)
+}
+
 /// What a death of generation `generation` means to the row under its id.
 ///
-/// Only what is known by its bytes is out of date: another message with the same identity is kept, however often the
-/// one that is there has died.
+/// Only what is known by its bytes is out of date, or news: another message with the same identity is kept beside the one
+/// that is there, however often each has died.
 #[must_use]
 pub fn death_arrives(row: Option<Standing>, generation: u32) -> Arrival {
     match row {
         None => Arrival::New,
+        Some(row) if is_another(row, generation) => Arrival::Conflict,
         Some(row) if generation > row.generation => Arrival::News,
-        Some(row) if !row.has_same_bytes => Arrival::Conflict,
         Some(row) if generation < row.generation => Arrival::OutOfDate,
         Some(row) if row.is_record => Arrival::News,
         Some(_) => Arrival::Known,
@@ -67,8 +75,8 @@ pub fn death_arrives(row: Option<Standing>, generation: u32) -> Arrival {
 pub fn record_arrives(row: Option<Standing>, generation: u32, attempts: u32) -> Arrival {
     match row {
         None => Arrival::New,
+        Some(row) if is_another(row, generation) => Arrival::Conflict,
         Some(row) if generation > row.generation => Arrival::News,
-        Some(row) if !row.has_same_bytes => Arrival::Conflict,
         Some(row) if generation < row.generation => Arrival::OutOfDate,
         Some(row) if row.is_record && !row.is_claimed && attempts > row.attempts => Arrival::News,
         Some(_) => Arrival::Known,
@@ -184,6 +192,21 @@ pub fn reopen(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     waits(letter, &said, now);
 }
 
+/// Lets `letter` take over a later death that was put or [restored], as [`reopen`] does. A letter that is restored as
+/// resolved was handled after that death, and stays resolved.
+pub fn replace(letter: &mut DeadLetter, news: DeadLetter, now: Timestamp) {
+    let handled = handled(&news);
+    reopen(letter, news, now);
+    if let Some(resolution) = handled {
+        resolve(letter, resolution, now);
+    }
+}
+
+/// The resolution of `news`, which a store believes of a [restored] letter only.
+fn handled(news: &DeadLetter) -> Option<Resolution> {
+    news.state.resolution.filter(|_| news.state.status == Status::Resolved)
+}
+
 /// `letter` waits, unless it is `said` that it was sent back already, or may have been and is quarantined.
 fn waits(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
@@ -208,10 +231,12 @@ pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) 
 }
 
 /// Another letter of the same original message died: `letter` takes over everything of `death` except id and state,
-/// is seen once more, and waits again as one that is [reopened](reopen); one that was set aside stays so.
+/// is seen once more, and waits again as one that is [reopened](reopen); one that was set aside stays so, and so does one
+/// that was resolved, where the other is [restored] as resolved.
 pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     let generation = letter.generation.max(death.generation);
     let said = death.state.clone();
+    let handled = handled(&death).filter(|_| letter.state.status == Status::Resolved);
     take(letter, death);
     letter.generation = generation;
     letter.state.seen = letter.state.seen.saturating_add(1);
@@ -219,6 +244,9 @@ pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
     waits(letter, &said, now);
     if quarantined {
         letter.state.status = Status::Quarantined;
+    }
+    if let Some(resolution) = handled {
+        resolve(letter, resolution, now);
     }
 }
 
@@ -376,9 +404,24 @@ mod tests {
         assert_eq!(death_arrives(standing(1, true, false), 1), News);
         let other = standing(1, true, false).map(|row| Standing { has_same_bytes: false, ..row });
         assert_eq!(death_arrives(other, 1), Conflict);
-        assert_eq!(death_arrives(other, 2), News);
+        assert_eq!(death_arrives(other, 2), Conflict, "nor is it news of this one");
         assert_eq!(death_arrives(other, 0), Conflict, "another message is never out of date");
+        assert_eq!(record_arrives(other, 2, 1), Conflict);
         assert_eq!(record_arrives(other, 0, 1), Conflict);
+    }
+
+    #[test]
+    fn g2_an_absurd_generation_is_compared_with_no_other() {
+        use Arrival::{Conflict, Known, News};
+        let most = Death::MAX_GENERATION;
+        for absurd in [most + 1, u32::MAX - 1, u32::MAX] {
+            assert_eq!(death_arrives(standing(absurd, false, false), 1), Conflict);
+            assert_eq!(death_arrives(standing(1, false, false), absurd), Conflict);
+            assert_eq!(record_arrives(standing(absurd, true, false), 1, 1), Conflict);
+            assert_eq!(record_arrives(standing(1, false, false), absurd, 1), Conflict);
+            assert_eq!(death_arrives(standing(absurd, false, false), absurd), Known);
+        }
+        assert_eq!(death_arrives(standing(0, false, false), most), News);
     }
 
     #[test]

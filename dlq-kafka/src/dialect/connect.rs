@@ -3,7 +3,7 @@
 use dlq_core::{Cause, ErrorClass, Reason};
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -23,6 +23,7 @@ const ERRORS: ErrorNames = ErrorNames {
     types: &[CLASS],
     messages: &["__connect.errors.exception.message"],
     traces: &["__connect.errors.exception.stacktrace"],
+    thrown: Thrown::Stated,
 };
 
 /// Reads the headers, which are there only if the connector was told to write them.

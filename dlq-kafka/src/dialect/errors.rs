@@ -14,6 +14,17 @@ pub(super) struct ErrorNames {
     pub(super) messages: &'static [&'static str],
     /// The stack trace: the first one of these that an error has.
     pub(super) traces: &'static [&'static str],
+    /// Where the class that was thrown stands.
+    pub(super) thrown: Thrown,
+}
+
+/// Where a dialect tells the class that was thrown, as opposed to the wrappers around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thrown {
+    /// In the first header of a class that is no wrapper; else in the first such class of the messages or the trace.
+    Stated,
+    /// In the last cause of the trace: the headers have a wrapper only, and so may causes in between.
+    LastCause,
 }
 
 /// One error.
@@ -34,6 +45,7 @@ const WRAPPERS: &[&str] = &[
     "org.apache.kafka.connect.errors.ConnectException",
     "org.apache.kafka.streams.errors.StreamsException",
     "org.springframework.kafka.listener.ListenerExecutionFailedException",
+    "org.springframework.kafka.listener.TimestampedException",
     "org.springframework.messaging.MessageHandlingException",
     "org.springframework.messaging.MessagingException",
 ];
@@ -85,23 +97,38 @@ impl<'a> Fields<'a> {
     }
 
     fn error(&mut self, names: &ErrorNames, part: std::ops::Range<usize>) -> Option<Error<'a>> {
-        let mut first = |of: &[&'static str]| of.iter().find_map(|name| self.within(name, &part));
-        let stated = first(names.types);
-        let trace = first(names.traces);
+        let types = names.types.iter().filter_map(|name| self.peek_within(name, &part));
+        let types: Vec<&'a str> = types.collect();
+        let trace = names.traces.iter().find_map(|name| self.within(name, &part));
+        let texts = names.messages.iter().filter_map(|name| self.within(name, &part));
+        let texts: Vec<&'a str> = texts.collect();
         let mut messages: Vec<String> = Vec::new();
-        for text in names.messages.iter().filter_map(|name| self.within(name, &part)) {
+        for text in &texts {
             if !messages.iter().any(|known| known == text) {
                 messages.push(bounded(text));
             }
         }
-        if stated.is_none() && trace.is_none() && messages.is_empty() {
+        if types.is_empty() && trace.is_none() && messages.is_empty() {
             return None;
         }
-        let mut error_type = stated.unwrap_or_default();
+        let is_thrown = |class: &&str| !WRAPPERS.contains(class);
+        // A wrapper without a message of its own repeats the class and the message of its cause.
+        let told = || texts.iter().filter_map(|text| leading_class(text)).find(is_thrown);
+        let caused = || trace.into_iter().flat_map(causes).map(|(class, _)| class);
+        let error_type = match names.thrown {
+            Thrown::Stated if types.is_empty() => None,
+            Thrown::Stated => types.iter().copied().find(is_thrown).or_else(told),
+            Thrown::LastCause => caused().last(),
+        };
+        let error_type = error_type.or_else(|| caused().find(is_thrown));
+        let error_type = error_type.or_else(|| caused().last());
+        let error_type = error_type.or_else(|| types.first().copied()).unwrap_or_default();
+        // The others stay unread, so that they are kept beside the letter.
+        let is_stated = |name: &&&str| self.peek_within(name, &part) == Some(error_type);
+        if let Some(name) = names.types.iter().find(is_stated) {
+            self.within(name, &part);
+        }
         for (class, text) in trace.into_iter().flat_map(causes).take(MAX_CHAIN - messages.len()) {
-            if error_type.is_empty() || WRAPPERS.contains(&error_type) {
-                error_type = class;
-            }
             if class == error_type && messages.iter().any(|known| known.contains(text)) {
                 continue;
             }
@@ -118,31 +145,94 @@ impl<'a> Fields<'a> {
 /// The classes and messages of the causes in a stack trace of Java, outermost first; of a message its first line.
 fn causes(trace: &str) -> impl Iterator<Item = (&str, &str)> {
     trace.lines().filter_map(|line| {
+        // Those of a suppressed error are indented.
         let cause = line.strip_prefix("Caused by: ")?;
         let (class, text) = cause.split_once(": ").unwrap_or((cause, ""));
-        let is_class = |char: char| char.is_alphanumeric() || matches!(char, '.' | '_' | '$' | '/');
-        (!class.is_empty() && class.chars().all(is_class)).then_some((class, text))
+        is_class(class).then_some((class, text))
     })
 }
 
-/// A text without the identity hashes of objects (`Order@1a2b3c`), which differ in every process.
+fn is_class(text: &str) -> bool {
+    let belongs = |char: char| char.is_alphanumeric() || matches!(char, '.' | '_' | '$' | '/');
+    !text.is_empty() && text.chars().all(belongs)
+}
+
+/// The class, with its package, that a text begins with, as the text of an error does that is made of its cause; behind the
+/// names of wrappers.
+fn leading_class(text: &str) -> Option<&str> {
+    let (class, rest) = text.split_once(": ").unwrap_or((text, ""));
+    let name = class.rsplit_once('.').map(|(_, name)| name)?;
+    if !is_class(class) || !name.starts_with(|first: char| first.is_ascii_uppercase()) {
+        return None;
+    }
+    let behind = || leading_class(rest.lines().next().unwrap_or_default());
+    if WRAPPERS.contains(&class) { behind().or(Some(class)) } else { Some(class) }
+}
+
+/// A text without what differs from one message to the next although the error is the same: identity hashes of objects
+/// (`Order@1a2b3c`), short ids (`r17`), and the dump of a message that Spring appends (`failedMessage=…`, `headers={…}`).
 pub(super) fn without_identities(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find('@') {
-        let (before, after) = rest.split_at(at);
-        let after = &after[1..];
-        let digits = after.bytes().take_while(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).count();
-        let ends = !after[digits..].starts_with(|char: char| char.is_alphanumeric() || char == '.');
-        let names = before.ends_with(|char: char| char.is_alphanumeric() || char == ';');
-        out.push_str(before);
-        if names && ends && (1..=8).contains(&digits) {
-            rest = &after[digits..];
-        } else {
-            out.push('@');
-            rest = after;
+    while let Some(char) = rest.chars().next() {
+        let is_inside = out.ends_with(|before: char| before.is_alphanumeric() || before == '_');
+        let dump = ["failedMessage=", "headers={"].iter().find(|start| rest.starts_with(**start));
+        if let Some(start) = dump.filter(|_| !is_inside) {
+            out.push_str(start.trim_end_matches('{'));
+            rest = behind_brackets(&rest[start.trim_end_matches('{').len()..]);
+            continue;
+        }
+        if char == '@' {
+            let after = &rest[1..];
+            let digits = hex_digits(after);
+            let ends =
+                !after[digits..].starts_with(|char: char| char.is_alphanumeric() || char == '.');
+            let names = out.ends_with(|char: char| char.is_alphanumeric() || char == ';');
+            if names && ends && (1..=8).contains(&digits) {
+                rest = &after[digits..];
+                continue;
+            }
+        }
+        if let Some(letters) = short_id(rest).filter(|_| !is_inside) {
+            out.push_str(letters);
+            rest = rest[letters.len()..].trim_start_matches(|char: char| char.is_ascii_digit());
+            continue;
+        }
+        out.push(char);
+        rest = &rest[char.len_utf8()..];
+    }
+    out
+}
+
+fn hex_digits(text: &str) -> usize {
+    text.bytes().take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).count()
+}
+
+/// The letters of a short id that the text begins with: one or two, and digits up to the end of the word.
+fn short_id(text: &str) -> Option<&str> {
+    let letters = text.bytes().take_while(u8::is_ascii_alphabetic).count();
+    let rest = text[letters..].trim_start_matches(|char: char| char.is_ascii_digit());
+    let has_digits = rest.len() < text.len() - letters;
+    let ends = !rest.starts_with(|char: char| char.is_alphanumeric() || char == '_');
+    ((1..=2).contains(&letters) && has_digits && ends).then(|| &text[..letters])
+}
+
+/// What stands behind the brackets that open first, whatever is nested in them. All of it is skipped where none opens in
+/// the same line, and where they are not closed, since the text was cut.
+fn behind_brackets(text: &str) -> &str {
+    let mut depth = 0_usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return &text[at + 1..];
+                }
+            }
+            b'\n' if depth == 0 => return &text[at..],
+            _ => {}
         }
     }
-    out.push_str(rest);
-    out
+    ""
 }

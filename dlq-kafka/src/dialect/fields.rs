@@ -70,12 +70,31 @@ pub(super) struct Fields<'a> {
     pub(super) newest: Newest,
     owns: fn(&[u8]) -> bool,
     is_read: Vec<bool>,
+    /// Headers with a name of the dialect that its writer did not write.
+    is_producers: Vec<bool>,
+    /// The names that earlier dialects wrote of the same record.
+    earlier: Vec<fn(&[u8]) -> bool>,
 }
 
 impl<'a> Fields<'a> {
     /// `owns` tells the names that the dialect writes.
     pub(super) fn new(record: &'a Record, newest: Newest, owns: fn(&[u8]) -> bool) -> Self {
-        Self { record, newest, owns, is_read: vec![false; record.headers.len()] }
+        let count = record.headers.len();
+        let (is_read, is_producers) = (vec![false; count], vec![false; count]);
+        Self { record, newest, owns, is_read, is_producers, earlier: Vec::new() }
+    }
+
+    /// Takes the headers that `earlier` wrote onto the record for those of a death, too, of which none is read here.
+    pub(super) fn absorb(&mut self, earlier: &Self) {
+        self.earlier.push(earlier.owns);
+        self.earlier.extend(&earlier.earlier);
+        for (is_producers, was) in self.is_producers.iter_mut().zip(&earlier.is_producers) {
+            *is_producers |= was;
+        }
+    }
+
+    fn is_owned(&self, name: &[u8]) -> bool {
+        (self.owns)(name) || self.earlier.iter().any(|owns| owns(name))
     }
 
     /// Where the dialect wrote last; `None` if it wrote nothing.
@@ -113,10 +132,20 @@ impl<'a> Fields<'a> {
 
     /// The latest text under a name in this part of the headers. Looks at that part only.
     pub(super) fn within(&mut self, name: &str, part: &Range<usize>) -> Option<&'a str> {
+        let index = self.latest_within(name, part)?;
+        self.read(index, text)
+    }
+
+    /// The same without noting that it was read.
+    pub(super) fn peek_within(&self, name: &str, part: &Range<usize>) -> Option<&'a str> {
+        text(self.value(self.latest_within(name, part)?)?)
+    }
+
+    fn latest_within(&self, name: &str, part: &Range<usize>) -> Option<usize> {
         let headers = self.record.headers.iter().enumerate().skip(part.start).take(part.len());
         let mut named = headers.filter(|(_, header)| header.name == name);
         let latest = if self.newest == Newest::First { named.next() } else { named.last() };
-        self.read(latest?.0, text)
+        latest.map(|(index, _)| index)
     }
 
     /// Where headers of this name stand, oldest first.
@@ -132,7 +161,8 @@ impl<'a> Fields<'a> {
 
     /// Where the record stood; `None` unless the latest coordinates are complete and of the right form.
     ///
-    /// Occurrences belong together by their rank. Where some are missing only the latest ones are believed.
+    /// Occurrences belong together by their rank. Where one name stands there more often than the others, its oldest
+    /// values are the producer's, who used that name for something else.
     pub(super) fn hops(&mut self, names: &Coordinates) -> Option<Hops<'a>> {
         if !self.has(names.offset) || !self.has(names.partition) {
             return None;
@@ -140,10 +170,17 @@ impl<'a> Fields<'a> {
         let mut topics = self.series(names.topic, topic);
         let mut partitions = self.series(names.partition, names.partition_as);
         let mut offsets = self.series(names.offset, names.offset_as);
-        if topics.len() != partitions.len() || topics.len() != offsets.len() {
-            topics.drain(..topics.len().saturating_sub(1));
-            partitions.drain(..partitions.len().saturating_sub(1));
-            offsets.drain(..offsets.len().saturating_sub(1));
+        let count = topics.len().min(partitions.len()).min(offsets.len());
+        topics.drain(..topics.len() - count);
+        partitions.drain(..partitions.len() - count);
+        offsets.drain(..offsets.len() - count);
+        for name in [names.topic, names.partition, names.offset] {
+            let named = self.indices(name);
+            for index in named.iter().take(named.len() - count) {
+                if let Some(is_producers) = self.is_producers.get_mut(*index) {
+                    *is_producers = true;
+                }
+            }
         }
         let numbers = partitions.into_iter().zip(offsets);
         let all: Vec<_> = topics
@@ -169,10 +206,12 @@ impl<'a> Fields<'a> {
 
     /// The producer's headers: all but those that `owns` or `is_state` tells.
     pub(super) fn producers(&self, is_state: fn(&[u8]) -> bool) -> Headers {
-        let headers = self.record.headers.iter();
+        let headers = self.record.headers.iter().zip(&self.is_producers);
         headers
-            .filter(|header| !(self.owns)(&header.name) && !is_state(&header.name))
-            .cloned()
+            .filter(|(header, is_producers)| {
+                !is_state(&header.name) && (**is_producers || !self.is_owned(&header.name))
+            })
+            .map(|(header, _)| header.clone())
             .collect()
     }
 
@@ -181,9 +220,11 @@ impl<'a> Fields<'a> {
         &self,
         is_state: fn(&[u8]) -> bool,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let headers = self.record.headers.iter().zip(&self.is_read);
-        headers.filter_map(move |(header, is_read)| {
-            let is_kept = !is_read && ((self.owns)(&header.name) || is_state(&header.name));
+        let headers = self.record.headers.iter().zip(self.is_read.iter().zip(&self.is_producers));
+        headers.filter_map(move |(header, (is_read, is_producers))| {
+            let is_dialects = self.is_owned(&header.name) || is_state(&header.name);
+            let is_given_back = *is_producers && !is_state(&header.name);
+            let is_kept = is_dialects && !is_read && !is_given_back;
             is_kept.then_some((&header.name[..], header.value.as_deref()?))
         })
     }

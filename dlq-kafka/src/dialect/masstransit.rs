@@ -1,7 +1,7 @@
 //! The faults of MassTransit.
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::Fields;
 use super::story::Story;
 use super::values;
@@ -13,6 +13,7 @@ const ERRORS: ErrorNames = ErrorNames {
     types: &[CLASS],
     messages: &["MT-Fault-Message"],
     traces: &["MT-Fault-StackTrace"],
+    thrown: Thrown::Stated,
 };
 
 /// Reads the headers, which say neither partition nor offset. The address of the input ends in the topic.

@@ -9,15 +9,15 @@
 //! | `spring-retry`: `@RetryableTopic` | `kafka_original-topic`, `-partition` (4 bytes), `-offset` (8 bytes) | last | deaths before this one; where it stood in between |
 //! | `spring-cloud-stream` | `x-original-topic`, `-partition` (4 bytes), `-offset` (8 bytes), `x-exception-fqcn`, as headers or embedded in the payload | last | attempts; the group, unless the topic has its default name |
 //! | `connect` | `__connect.errors.topic`, `.partition`, `.offset` | last | attempts; when it died; anything, if context headers are off |
-//! | `streams` | `__streams.errors.partition`, `.offset` | last | group, attempts, when it died; the birth, if it failed in a punctuator. Behind a repartition topic the birth is that in the internal topic |
+//! | `streams` | `__streams.errors.partition`, `.offset` | last | group, attempts, when it died; the birth, if it failed in a punctuator or behind a repartition topic |
 //! | `share-group` | `__dlq.errors.topic`, `.partition`, `.offset`, `.group` | last | attempts (the deliveries are); the producer's headers; the bytes, unless copying is on |
 //! | `smallrye` | `dead-letter-topic`, `-partition`, `-offset`, `-reason` | **first** | group, attempts |
 //! | `smallrye-retry` | `delayed-retry-topic`, `-partition`, `-offset` | **first**, but the last count | group, deaths before this one |
 //! | `karafka` | `source_topic`, `_partition`, `_offset`, `_consumer_group`, `_attempts` | last | the error, deaths before this one |
 //! | `wolverine` | `original-destination`, `-partition`, `-offset`, `exception-type` | last | group, deaths before this one |
 //! | `silverback` | `x-source-topic`, `-partition`, `-offset`, and `x-failed-attempts` or `x-failure-reason` | last | type of the error, deaths before this one |
-//! | `watermill` | the four `…_poisoned` headers | last | partition, offset and key; type of the error; attempts |
-//! | `masstransit` | `MT-Fault-InputAddress`, `MT-Fault-ExceptionType` | last | partition and offset |
+//! | `watermill` | the four `…_poisoned` headers | last | partition, offset and key; when it was published; type of the error; attempts |
+//! | `masstransit` | `MT-Fault-InputAddress`, `MT-Fault-ExceptionType` | last | partition and offset; when it was published |
 //! | `protocol`: our headers without an identity | `original.topic`, `.partition`, `.offset`, and `error.class` or `error.message` | last | what is not said |
 //! | `dlq`: ours | `dlq.id` and a binding that fits | last | nothing |
 //!
@@ -34,8 +34,8 @@
 //! - **Identity** follows from birth and consumer, so that copies of one death are one letter, and a letter that died
 //!   again keeps its id; the **generation** counts the coordinates, where a dialect adds some at each death. A letter that we
 //!   sent back and that died there again is the same letter too: the replay's headers tell, if they fit its bytes.
-//! - **Error**: its type is what the application threw, not the wrapper around it; the causes that a Java stack trace
-//!   names follow the message. The trace is kept up to [`dlq_core::MAX_TEXT`] bytes.
+//! - **Error**: its type is what the application threw, neither the wrapper around it nor its cause; the causes that a
+//!   Java stack trace names follow the message. Its group leaves out object hashes, short ids and dumps of headers. The trace is kept up to [`dlq_core::MAX_TEXT`] bytes.
 //! - **Class and reason**: permanent where the bytes could not be decoded, or the system does not retry such an error;
 //!   transient and exhausted where it was tried more than once. Else they are not known, and then the letter is
 //!   permanent, so that no schedule sends it back by itself.
@@ -46,8 +46,9 @@
 //!
 //! # Several dialects in one record
 //!
-//! A dead letter of one system can die in another. The dialect that was written last is read, and the headers of the
-//! others stay with the message. Last is what stands last, except that SmallRye writes in front: what stands at the
+//! A dead letter of one system can die in another. The dialect that was written last is read. Where one other tells of a
+//! death in another topic, that was the death before: the letter was born there, and its generation counts both. Other
+//! headers stay with the message. Last is what stands last, except that SmallRye writes in front: what stands at the
 //! very front is the latest, unless offsets of one partition say otherwise. Beside a letter of ours SmallRye is taken
 //! for the earlier one.
 
@@ -199,10 +200,13 @@ const READERS: [Reader; 14] = [
 
 fn read<'a>(record: &'a Record, cluster: &Arc<str>) -> Told<'a> {
     let mut latest: Option<Story<'a>> = None;
+    let mut earlier: Vec<Story<'a>> = Vec::new();
     for (newest, owns, read) in READERS {
         let Some(story) = read(Fields::new(record, newest, owns)) else { continue };
         if latest.as_ref().is_none_or(|latest| is_later(&story, latest)) {
-            latest = Some(story);
+            earlier.extend(latest.replace(story));
+        } else {
+            earlier.push(story);
         }
     }
     if record.headers.get(names::DLQ_ID).is_some()
@@ -212,7 +216,20 @@ fn read<'a>(record: &'a Record, cluster: &Arc<str>) -> Told<'a> {
         return Told::Ours(Box::new(letter));
     }
     let unknown = || Story::new(None, Fields::new(record, Newest::Last, |_| false));
-    Told::Foreign(Box::new(latest.unwrap_or_else(unknown)))
+    let latest = latest.unwrap_or_else(unknown);
+    // Their order among themselves is not known where there are more, so they stay with the message.
+    let before = earlier.pop().filter(|before| earlier.is_empty() && has_followed(&latest, before));
+    Told::Foreign(Box::new(match before {
+        Some(before) => latest.behind(before),
+        None => latest,
+    }))
+}
+
+/// Whether `latest` tells of the death of a dead letter that `earlier` tells of: it had stood elsewhere before.
+fn has_followed(latest: &Story<'_>, earlier: &Story<'_>) -> bool {
+    let is_own = |story: &Story<'_>| story.dialect == Some(Dialect::Protocol);
+    let (Some(birth), Some(died)) = (latest.birth, earlier.newest) else { return false };
+    !is_own(latest) && !is_own(earlier) && birth != died && birth.topic != died.topic
 }
 
 /// Whether `story` was written after `other`.

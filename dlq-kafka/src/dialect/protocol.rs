@@ -71,8 +71,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
 /// Whether our headers are those of a letter that was sent back as this very message.
 fn is_replayed(unpacked: &Unpacked) -> bool {
     let said = &unpacked.decoded;
-    let consumer = said.consumer.as_deref().unwrap_or_default();
-    said.replays.is_some() && said.death(&unpacked.message, consumer, false).is_some()
+    said.replays.is_some() && said.consumer.is_some() && said.is_bound(&unpacked.message)
 }
 
 pub(super) fn owns(name: &[u8]) -> bool {

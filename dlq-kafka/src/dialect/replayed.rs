@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dlq_core::protocol::{names, split};
+use dlq_core::protocol::{Claimed, names, split};
 use dlq_core::{Death, Message, Origin, Timestamp};
 
 use crate::record::Record;
@@ -12,7 +12,7 @@ pub(super) struct Replayed {
     /// The death that was replayed.
     pub(super) death: Death,
     /// Where it was born.
-    pub(super) origin: Option<Origin>,
+    pub(super) origin: Origin,
     /// When it was published there.
     pub(super) published_at: Option<Timestamp>,
     /// How often it was sent back.
@@ -21,7 +21,7 @@ pub(super) struct Replayed {
 
 impl Replayed {
     /// Reads it, if it was a letter of this consumer. The system copied our headers from the replay to the new dead letter;
-    /// they are believed if they fit its bytes.
+    /// they are believed where a consumer of ours would believe them.
     pub(super) fn of(record: &Record, consumer: &str, cluster: &Arc<str>) -> Option<Self> {
         record.headers.get(names::DLQ_ID)?;
         let mut message = Message::tombstone("").with_payload(record.value.clone());
@@ -29,15 +29,10 @@ impl Replayed {
             message = message.with_key(key.clone());
         }
         let said = split(&record.headers).1;
-        let death = said.death(&message, consumer, false)?;
-        let born = said.original;
-        let origin = born.topic.zip(born.offset).zip(born.partition);
-        let origin = origin.map(|((topic, offset), partition)| {
-            Origin::new("kafka", topic, offset)
-                .with_cluster(Arc::clone(cluster))
-                .with_partition(partition)
-        });
-        let replays = said.replays.unwrap_or(0);
-        Some(Self { death, origin, published_at: born.timestamp, replays })
+        // The secret of the consumers of a cluster is not needed to read what is at rest.
+        let claimed = said.claimed(&message, consumer, &record.origin(cluster), None)?;
+        let Claimed { death, origin } = claimed;
+        let (published_at, replays) = (said.original.timestamp, said.replays.unwrap_or(0));
+        Some(Self { death, origin, published_at, replays })
     }
 }

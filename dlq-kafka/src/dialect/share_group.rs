@@ -3,7 +3,7 @@
 use dlq_core::{ErrorClass, Reason};
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -17,8 +17,13 @@ const COORDINATES: Coordinates = Coordinates {
 };
 
 const MESSAGE: &str = "__dlq.errors.message";
-const ERRORS: ErrorNames =
-    ErrorNames { start: &[MESSAGE], types: &[], messages: &[MESSAGE], traces: &[] };
+const ERRORS: ErrorNames = ErrorNames {
+    start: &[MESSAGE],
+    types: &[],
+    messages: &[MESSAGE],
+    traces: &[],
+    thrown: Thrown::Stated,
+};
 
 /// Reads the headers. Without key and value the record is not a tombstone but points to the one that died: brokers copy
 /// only when they are told to, and never the producer's headers.

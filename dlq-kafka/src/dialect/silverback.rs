@@ -1,7 +1,7 @@
 //! Silverback.
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -16,8 +16,13 @@ const COORDINATES: Coordinates = Coordinates {
 
 const ATTEMPTS: &str = "x-failed-attempts";
 const FAILURE: &str = "x-failure-reason";
-const ERRORS: ErrorNames =
-    ErrorNames { start: &[FAILURE], types: &[], messages: &[FAILURE], traces: &[] };
+const ERRORS: ErrorNames = ErrorNames {
+    start: &[FAILURE],
+    types: &[],
+    messages: &[FAILURE],
+    traces: &[],
+    thrown: Thrown::Stated,
+};
 
 /// Reads the headers, which replace those of an earlier death.
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {

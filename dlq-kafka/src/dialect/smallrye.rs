@@ -5,7 +5,7 @@
 use dlq_core::Cause;
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -20,9 +20,10 @@ const DEAD: Coordinates = Coordinates {
 
 const DEAD_ERRORS: ErrorNames = ErrorNames {
     start: &["dead-letter-exception-class-name"],
-    types: &["dead-letter-cause-class-name", "dead-letter-exception-class-name"],
+    types: &["dead-letter-exception-class-name", "dead-letter-cause-class-name"],
     messages: &["dead-letter-reason", "dead-letter-cause"],
     traces: &[],
+    thrown: Thrown::Stated,
 };
 
 /// Reads what the dead-letter queue writes.
@@ -48,9 +49,10 @@ const RETRIED: Coordinates = Coordinates {
 
 const RETRIED_ERRORS: ErrorNames = ErrorNames {
     start: &["delayed-retry-exception-class-name"],
-    types: &["delayed-retry-cause-class-name", "delayed-retry-exception-class-name"],
+    types: &["delayed-retry-exception-class-name", "delayed-retry-cause-class-name"],
     messages: &["delayed-retry-reason", "delayed-retry-cause"],
     traces: &[],
+    thrown: Thrown::Stated,
 };
 
 /// Reads what delayed retry writes, on its retry topics and on the dead-letter topic behind them. Its coordinates tell

@@ -3,7 +3,7 @@
 use dlq_core::{ErrorClass, Reason};
 
 use super::Dialect;
-use super::errors::{Error, ErrorNames, is_one_of};
+use super::errors::{Error, ErrorNames, Thrown, is_one_of};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -42,6 +42,7 @@ const RECOVERED_ERRORS: ErrorNames = ErrorNames {
     ],
     messages: &["kafka_dlt-exception-message", "kafka_dlt-key-exception-message"],
     traces: &["kafka_dlt-exception-stacktrace", "kafka_dlt-key-exception-stacktrace"],
+    thrown: Thrown::Stated,
 };
 
 /// Reads what `DeadLetterPublishingRecoverer` writes by itself: coordinates pile up, the last ones are the latest.
@@ -71,6 +72,7 @@ const RETRIED_ERRORS: ErrorNames = ErrorNames {
     types: &["kafka_exception-cause-fqcn", "kafka_exception-fqcn", "kafka_key-exception-fqcn"],
     messages: &["kafka_exception-message", "kafka_key-exception-message"],
     traces: &["kafka_exception-stacktrace", "kafka_key-exception-stacktrace"],
+    thrown: Thrown::Stated,
 };
 
 /// Reads what `@RetryableTopic` writes: coordinates once, retry state piling up. How often it died is not told.

@@ -1,7 +1,7 @@
 //! The Kafka binder of Spring Cloud Stream.
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -21,6 +21,7 @@ const ERRORS: ErrorNames = ErrorNames {
     types: &[CLASS],
     messages: &["x-exception-message"],
     traces: &["x-exception-stacktrace"],
+    thrown: Thrown::LastCause,
 };
 
 /// Reads the headers. The class is that of a wrapper; what was thrown is in the stack trace only, and the group in

@@ -25,6 +25,8 @@ pub(super) struct Story<'a> {
     /// The topic it was born in, where the place in it is not known.
     pub(super) topic: Option<&'a str>,
     pub(super) generation: u32,
+    /// The producer's own id of the message.
+    pub(super) message_id: Option<&'a str>,
     /// When it was published, as a header says that always stands there.
     pub(super) published_at: Option<Timestamp>,
     /// Whether the timestamp of the record is still that of the record that died.
@@ -63,6 +65,7 @@ impl<'a> Story<'a> {
             newest: None,
             topic: None,
             generation: 0,
+            message_id: None,
             published_at: None,
             keeps_time: false,
             consumer: None,
@@ -82,6 +85,17 @@ impl<'a> Story<'a> {
     pub(super) fn at(mut self, hops: &Hops<'a>) -> Self {
         self.birth = Some(hops.birth());
         self.newest = Some(hops.newest());
+        self
+    }
+
+    /// Puts the deaths before its own that another dialect tells of: it died there first, and that dead letter died here.
+    pub(super) fn behind(mut self, earlier: Self) -> Self {
+        self.fields.absorb(&earlier.fields);
+        self.generation = self.generation.saturating_add(earlier.generation).saturating_add(1);
+        self.birth = earlier.birth;
+        self.topic = earlier.topic.or(self.topic);
+        self.published_at = earlier.published_at;
+        self.errors = earlier.errors.into_iter().chain(self.errors).collect();
         self
     }
 
@@ -166,7 +180,7 @@ impl<'a> Story<'a> {
 
     /// Where it was born, as a replay of ours said.
     pub(super) fn replayed_from(&self) -> Option<&Origin> {
-        self.replayed.as_ref().and_then(|replayed| replayed.origin.as_ref())
+        self.replayed.as_ref().map(|replayed| &replayed.origin)
     }
 
     fn message(&self) -> Message {
@@ -188,7 +202,11 @@ impl<'a> Story<'a> {
         if let Some(key) = &record.key {
             message = message.with_key(key.clone());
         }
-        let has_moved = self.birth.is_some() && !(self.keeps_time && self.generation == 0);
+        if let Some(id) = self.message_id {
+            message = message.with_id(id);
+        }
+        let is_elsewhere = self.birth.is_some() || self.topic.is_some();
+        let has_moved = is_elsewhere && !(self.keeps_time && self.generation == 0);
         let record_time = record.timestamp.filter(|_| !has_moved);
         let own = self.published_at.or(record_time);
         let published_at = self.replayed.as_ref().map_or(own, |replayed| replayed.published_at);

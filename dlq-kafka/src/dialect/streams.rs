@@ -1,7 +1,7 @@
 //! The dead-letter queue of Kafka Streams.
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Coordinates, Fields};
 use super::story::Story;
 use super::values;
@@ -14,6 +14,9 @@ const COORDINATES: Coordinates = Coordinates {
     offset_as: values::decimal,
 };
 
+/// How the names of the topics end by which Streams hands records from one part of a topology to the next.
+const REPARTITION: &str = "-repartition";
+
 const CLASS: &str = "__streams.errors.exception";
 
 const ERRORS: ErrorNames = ErrorNames {
@@ -21,9 +24,11 @@ const ERRORS: ErrorNames = ErrorNames {
     types: &[CLASS],
     messages: &["__streams.errors.message"],
     traces: &["__streams.errors.stacktrace"],
+    thrown: Thrown::Stated,
 };
 
-/// Reads the headers. What failed in a punctuator came from nowhere: no topic, and -1 for partition and offset.
+/// Reads the headers. What failed in a punctuator came from nowhere: no topic, and -1 for partition and offset. What failed
+/// behind a repartition topic stood in that internal topic, with another key, and where it was born is not known.
 pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let hops = fields.hops(&COORDINATES);
     let is_punctuator = || {
@@ -40,6 +45,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     if let Some(hops) = hops {
         story.generation = hops.before();
         story = story.at(&hops);
+        story.birth = story.birth.filter(|birth| !birth.topic.ends_with(REPARTITION));
     }
     Some(story)
 }

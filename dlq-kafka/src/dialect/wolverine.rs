@@ -1,7 +1,7 @@
 //! Wolverine.
 
 use super::Dialect;
-use super::errors::ErrorNames;
+use super::errors::{ErrorNames, Thrown};
 use super::fields::{Fields, place};
 use super::story::Story;
 use super::values;
@@ -14,6 +14,7 @@ const ERRORS: ErrorNames = ErrorNames {
     types: &[CLASS],
     messages: &["exception-message"],
     traces: &["exception-stack"],
+    thrown: Thrown::Stated,
 };
 
 /// Reads the headers. The destination is an address that ends in the topic.

@@ -2,10 +2,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dlq_core::protocol::{Replay, names, on_replay, on_replay_to_handler};
+use dlq_core::protocol::{Replay, names, of_replay, on_replay_to_handler};
 use dlq_core::replay::Skipped;
 use dlq_core::{
-    Clock, DeadLetter, OperationId, StoreError, StoreErrorKind, SystemClock, Timestamp,
+    BindingKey, Clock, DeadLetter, OperationId, StoreError, StoreErrorKind, SystemClock, Timestamp,
 };
 use rdkafka::message::{Headers as _, OwnedHeaders};
 
@@ -50,6 +50,8 @@ pub(super) struct Shipment {
     pub(super) from: String,
     pub(super) ledger: Arc<str>,
     pub(super) cluster: Arc<str>,
+    /// The secret by which consumers of the topics believe whose letter it is.
+    pub(super) key: Option<BindingKey>,
     pub(super) target: KafkaTarget,
     pub(super) operation: OperationId,
     pub(super) who: String,
@@ -114,7 +116,10 @@ impl Shipment {
                 headers.append(names::RETRY_DUE, now.to_string());
                 (headers, Rest::of(&letter.message, &letter.origin))
             }
-            _ => (on_replay(letter, &replay), Rest::default()),
+            _ => {
+                let ours = of_replay(letter, &replay).bound_by(self.key.as_ref(), letter);
+                (ours.onto(letter.message.headers()), Rest::default())
+            }
         };
         let is_bare = rest == Rest::default();
         let packed = pack(&headers, &rest).map_err(|error| refused(error.to_string()))?;

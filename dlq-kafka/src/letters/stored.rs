@@ -5,7 +5,7 @@ use super::snapshot::{Place, Row};
 use crate::dialect;
 use crate::ladder::is_topic;
 use crate::record::Record;
-use crate::wire::split_ours;
+use crate::wire::{VERSION, split_ours};
 
 /// The attribute of a letter that says where its message stands, `TOPIC/PARTITION/OFFSET`, when the record of the letter
 /// does not have it.
@@ -105,7 +105,10 @@ pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> Option<DeadLe
         message = message.with_key(key.clone());
     }
     if message.headers().is_empty() {
-        message = message.with_headers(split_ours(&record.headers).0);
+        // Names like ours are the producer's own, unless the record says that it is one of ours.
+        let is_ours = record.headers.iter().any(|header| header.name == VERSION);
+        let headers = if is_ours { split_ours(&record.headers).0 } else { record.headers.clone() };
+        message = message.with_headers(headers);
     }
     if let Some(at) = record.timestamp {
         message = message.with_published_at(at);
@@ -162,5 +165,27 @@ mod tests {
         };
         assert_eq!(found(published), Some("large".into()));
         assert_eq!(found(published.after(Duration::from_millis(1))), None);
+    }
+
+    #[test]
+    fn g8_a_producers_names_like_ours_stay_with_the_message_that_is_pointed_to() {
+        let headers: Headers = [("retry.count", "7"), ("error.message", "mine")]
+            .into_iter()
+            .map(|(name, value)| dlq_core::Header { name: name.into(), value: Some(value.into()) })
+            .collect();
+        let record = Record {
+            topic: "orders".into(),
+            partition: 3,
+            offset: 9,
+            timestamp: None,
+            key: None,
+            value: Some("large".into()),
+            headers: headers.clone(),
+            unreadable_headers: 0,
+        };
+        let mut letter = letter(1);
+        letter.message = letter.message.with_headers(Headers::new());
+        let found = resolved(letter, &record).unwrap();
+        assert_eq!(found.message.headers(), &headers);
     }
 }

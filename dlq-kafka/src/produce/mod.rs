@@ -302,6 +302,8 @@ fn unwritten(operation: &'static str, topic: &str, error: KafkaError) -> Unwritt
     }
     let kind = match code {
         Some(code) if is_refusal(code) => StoreErrorKind::InvalidConfig,
+        // Other topics of these brokers are there.
+        Some(code) if is_gone(code) => StoreErrorKind::NotFound,
         _ => StoreErrorKind::Unavailable,
     };
     let text = match code {

@@ -5,19 +5,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dlq_core::ingest::Feed as _;
+use dlq_core::protocol::on_death;
 use dlq_core::store::Letters as _;
 use dlq_core::{
-    Clock as _, DeadLetter, Delivery, Disposition, Escalation, Filter, History, Lane,
-    RetryLane as _, Settle as _, Sink as _, Source as _, StoreErrorKind, SystemClock,
-    TransportError, TransportErrorKind,
+    Classification, Clock as _, DeadLetter, Delivery, Disposition, Escalation, Filter, History,
+    Lane, LetterId, Message, Origin, Position, RetryLane as _, Settle as _, Sink as _, Source as _,
+    StoreErrorKind, SystemClock, TransportError, TransportErrorKind,
 };
 use dlq_kafka::dialect::UNREADABLE_HEADERS;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSource, Ladder};
-use dlq_testkit::fixtures::letter;
+use dlq_kafka::{
+    Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSink, KafkaSource, Ladder,
+};
+use dlq_testkit::fixtures::{letter, letter_of};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
@@ -153,6 +157,64 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     assert!(!seen.is_healthy());
 }
 
+/// Headers of a letter that was sent back, which a producer has written itself: everything fits, and the topic where it says
+/// that it was born is not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_a_forged_birth_keeps_no_other_record_waiting() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("forged", 1).await;
+    let nosuch = format!("{}-nosuch", place.topic);
+    let born = |consistent: bool| {
+        let mut forged = letter_of(Message::new(&*nosuch, "bad"), 1);
+        forged.origin = Origin::new("kafka", &*nosuch, Position::Offset(1)).with_partition(0);
+        forged.consumer = "billing".to_owned();
+        let real = Origin::new("kafka", &*place.topic, Position::Offset(1)).with_partition(0);
+        let of = if consistent { &forged.origin } else { &real };
+        forged.id = LetterId::of(of, None, "billing");
+        forged
+    };
+    for forged in [born(true), born(false)] {
+        let headers = on_death(&forged);
+        let headers = headers
+            .iter()
+            .map(|one| (std::str::from_utf8(&one.name).unwrap(), one.value.as_deref().unwrap()));
+        place.send(&place.topic, b"bad", &headers.collect::<Vec<_>>()).await;
+    }
+    place.publish(1..=100).await;
+    let consumer = place.billing();
+    let (done, mut seen) = watch::channel(0);
+    let stack = handler("billing", move |delivery: Delivery| {
+        let is_bad = delivery.message().payload().is_some_and(|payload| payload == "bad");
+        if !is_bad {
+            done.send_modify(|done| *done += 1);
+        }
+        async move { if is_bad { Err("it is bad".to_owned()) } else { Ok(()) } }
+    })
+    .classify(|_: &String| Classification::permanent())
+    .build()
+    .unwrap();
+    let running = Consumer::builder(consumer.source().await.unwrap())
+        .handler(stack)
+        .sink(consumer.sink().await.unwrap())
+        .build()
+        .unwrap();
+    let letters = KafkaLetters::new(&place.brokers, format!("{}.dlq", place.topic));
+    let all = async {
+        let all = timeout(PATIENCE, seen.wait_for(|done| *done == 100)).await;
+        all.expect("the others are handled").unwrap();
+        let dead = async {
+            while letters.count(Filter::new()).await.unwrap() < 2 {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(PATIENCE, dead).await.expect("these have their letters");
+    };
+    let report = running.run(all).await;
+    assert_eq!((report.handled, report.dead, report.deferred), (100, 2, 0), "{report}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_away_is_told_and_waited_for() {
     if available() {
@@ -185,7 +247,7 @@ async fn away_for_a_while() {
     assert_eq!(unwritten.kind(), StoreErrorKind::Unavailable);
     assert!(unwritten.to_string().contains(".dlq`"), "{unwritten}");
     // After four seconds it is given up; by itself the writer has more patience.
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < PATIENCE);
     tokio::task::block_in_place(|| place.running().restart().unwrap());
     sink.put(vec![letter(1)]).await.unwrap();
     drop(settle);
@@ -225,8 +287,14 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let place = Place::with_partitions("unwritten", 3).await;
     let consumer = consumer(&place);
     let mut source = consumer.source().await.unwrap();
-    let (lane, sink) = (consumer.retry_lane().await.unwrap(), consumer.sink().await.unwrap());
+    let lane = consumer.retry_lane().await.unwrap();
     let dead = format!("{}.dlq", place.topic);
+    consumer.sink().await.unwrap();
+    // This one creates nothing.
+    let named = DlqTopic::new().with_name(&dead);
+    let brokers = quick(&place);
+    let sink = KafkaSink::open(&brokers, named, std::slice::from_ref(&place.topic)).await;
+    let sink = sink.unwrap();
     let retry = format!("{}.{0}-billing.retry.1s", place.topic);
     place.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
@@ -245,7 +313,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let error = sink.put(vec![letter(2)]).await.unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert!(error.to_string().contains(&format!("topic `{dead}`")), "{error}");
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert_eq!(error.kind(), StoreErrorKind::NotFound, "other topics can be written");
     let error = lane.escalate(escalation()).await.unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert!(error.to_string().contains(&format!("topic `{retry}`")), "{error}");
@@ -264,6 +332,26 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     while handle(&mut source).await.lane() != Lane::Retry {}
     let letters = KafkaLetters::new(&place.brokers, dead);
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_of_letters_that_was_deleted_is_created_again_where_that_was_asked_for() {
+    if !available() {
+        return;
+    }
+    let place = Place::with_partitions("again", 3).await;
+    let sink = consumer(&place).sink().await.unwrap();
+    let dead = format!("{}.dlq", place.topic);
+    sink.put(vec![letter(1)]).await.unwrap();
+    topic::delete(place.brokers.bootstrap(), &dead).await;
+    let written = async {
+        while let Err(error) = sink.put((2..12).map(letter).collect()).await {
+            println!("not yet: {error}");
+        }
+    };
+    timeout(PATIENCE, written).await.unwrap();
+    let letters = KafkaLetters::new(&place.brokers, dead);
+    assert_eq!(letters.count(Filter::new()).await.unwrap(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use dlq_core::policy::Backoff;
 use dlq_core::protocol::{Replay, on_replay};
 use dlq_core::{
-    Classification, Delivery, Disposition, Message, OperationId, RetryPolicy, Settle as _,
-    Source as _, Timestamp,
+    Classification, Delivery, Disposition, LetterId, Message, OperationId, Origin, Position,
+    RetryPolicy, Settle as _, Source as _, Timestamp,
 };
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
@@ -170,11 +170,13 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
     }
     let place = Place::with_partitions("sent-back", 1).await;
     let mut letter = letter_of(Message::new(&*place.topic, "1"), 1);
+    letter.origin = Origin::new("kafka", &*place.topic, Position::Offset(7)).with_partition(0);
     let at = Timestamp::from_millis(1_790_000_000_000);
     let operation = OperationId::of("ana", at, 1);
     let replay = Replay { operation, count: 1, from: "orders.dlq/0/1".to_owned(), at };
     for consumer in ["shop.created", "shop.created", "billing", "other"] {
         letter.consumer = consumer.to_owned();
+        letter.id = LetterId::of(&letter.origin, None, consumer);
         let headers = on_replay(&letter, &replay);
         let text = |name| std::str::from_utf8(name).unwrap();
         let headers = headers.iter().map(|one| (text(&one.name), one.value.as_deref().unwrap()));
@@ -185,7 +187,8 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
     assert_eq!(unknown.generation(), 0, "nobody here is called that");
     source.yields_to(Arc::new(Called::by(["shop", "shop.created"])));
     let (known, _settle) = next(&mut source).await;
-    assert_eq!((known.death("shop.created").letter, known.generation()), (letter.id, 1));
+    let id = LetterId::of(&letter.origin, None, "shop.created");
+    assert_eq!((known.death("shop.created").letter, known.generation()), (id, 1));
     assert_eq!(known.replays(), 1);
     let (before, _settle) = next(&mut source).await;
     assert_eq!(before.generation(), 1, "it died before its handler had a name of its own");

@@ -6,6 +6,7 @@ use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{DlqTopic, KafkaLetters, KafkaSink};
 use dlq_testkit::fixtures::{hostile_messages, letter};
+use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Place, available, next};
 
@@ -55,6 +56,46 @@ async fn g2_a_death_that_was_written_twice_is_one_letter() {
     let read = letters.get(again.id).await.unwrap().unwrap();
     assert_eq!(read.generation, again.generation);
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 2);
+}
+
+/// Headers of a producer may say where a message was born.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_letters_go_to_topics_that_the_sink_was_opened_for() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh("opened").await;
+    let second = format!("{}-second", place.topic);
+    place.create(&second, 1, &[]).await;
+    let sink = place.billing().with_topic(&second).sink().await.unwrap();
+    let born = |number, topic: &str, subject: &str| {
+        let mut letter = letter(number);
+        letter.message = dlq_core::Message::new(subject, "x");
+        letter.origin = dlq_core::Origin::new("kafka", topic, dlq_core::Position::Offset(number))
+            .with_partition(0);
+        letter
+    };
+    let nosuch = format!("{}-nosuch", place.topic);
+    // It is there, and would take what is written.
+    let others = format!("{}-others", place.topic);
+    place.create(&format!("{others}.dlq"), 1, &[]).await;
+    let written = timeout(
+        PATIENCE,
+        sink.put(vec![
+            born(1, &nosuch, &nosuch),
+            born(2, &nosuch, &second),
+            born(3, &second, &others),
+            born(4, &others, &place.topic),
+        ]),
+    );
+    written.await.expect("nobody waits for a topic that is not there").unwrap();
+    let count = async |topic: &str| {
+        let letters = KafkaLetters::new(&place.brokers, format!("{topic}.dlq"));
+        letters.count(Filter::new()).await.unwrap()
+    };
+    assert_eq!(count(&place.topic).await, 2, "by its topic, or the first");
+    assert_eq!(count(&second).await, 2, "by where it was born, and by where it was read");
+    assert_eq!(count(&others).await, 0);
 }
 
 /// A consumer whose own topics take less than the messages that it reads.

@@ -14,7 +14,7 @@ mod stored;
 use std::sync::Arc;
 
 use async_nats::jetstream::Context;
-use dlq_core::Timestamp;
+use dlq_core::{BindingKey, Timestamp};
 use tokio::sync::Mutex;
 
 pub use extent::{Extent, Progress};
@@ -51,6 +51,7 @@ pub struct NatsLetters {
     api: Option<&'static str>,
     stream: DlqStream,
     ledger: String,
+    key: Option<BindingKey>,
     key_header: Option<String>,
     since: Option<Timestamp>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
@@ -62,8 +63,8 @@ impl NatsLetters {
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
         let ledger = ledger_of(&stream);
-        let (key_header, since, kept) = (None, None, Arc::default());
-        Self { context, api, stream, ledger, key_header, since, kept }
+        let (key, key_header, since, kept) = (None, None, None, Arc::default());
+        Self { context, api, stream, ledger, key, key_header, since, kept }
     }
 
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
@@ -71,6 +72,14 @@ impl NatsLetters {
     #[must_use]
     pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
         self.ledger = bucket.into();
+        self
+    }
+
+    /// Sets the secret by which letters are bound that are sent back to a stream; the same as the
+    /// [consumer's](crate::NatsConsumer::with_binding_key). Defaults to none.
+    #[must_use]
+    pub fn with_binding_key(mut self, key: BindingKey) -> Self {
+        self.key = Some(key);
         self
     }
 

@@ -6,7 +6,9 @@ use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{Context, ErrorCode};
 use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ID, REPLAY_ORIGINAL_ERROR};
 use dlq_core::protocol::{Replay, of_replay, of_replay_to_handler};
-use dlq_core::{DeadLetter, Death, OperationId, StoreError, StoreErrorKind, SystemClock};
+use dlq_core::{
+    BindingKey, DeadLetter, Death, OperationId, StoreError, StoreErrorKind, SystemClock,
+};
 
 use super::ledger::death_of;
 use crate::error::answer;
@@ -56,6 +58,8 @@ pub(super) struct Shipment {
     pub(super) inboxes: Arc<Inboxes>,
     /// The stream that the letters are from.
     pub(super) from: String,
+    /// The secret by which consumers of the streams believe whose letter it is.
+    pub(super) key: Option<BindingKey>,
     pub(super) key_header: Option<String>,
     pub(super) target: NatsTarget,
     /// The stream that keeps the subject that was asked for.
@@ -165,7 +169,7 @@ impl Shipment {
             )));
         };
         let (id, replay) = self.marks(letter, sequence);
-        let mut ours = of_replay(letter, &replay);
+        let mut ours = of_replay(letter, &replay).bound_by(self.key.as_ref(), letter);
         if is_short {
             ours = ours.without(REPLAY_ORIGINAL_ERROR);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::jetstream::Context;
-use dlq_core::{Addressee, StoreError, SystemClock};
+use dlq_core::{Addressee, BindingKey, StoreError, SystemClock};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +43,7 @@ pub struct EventRouterBuilder {
     context: Context,
     api: Option<&'static str>,
     config: RouterConfig,
+    key: Option<BindingKey>,
     ears: Vec<Client>,
 }
 
@@ -50,7 +51,8 @@ impl EventRouter {
     /// A router of everything that the account's consumers give up.
     pub fn builder(jetstream: impl JetStream) -> EventRouterBuilder {
         let (context, api) = (jetstream.context(), jetstream.api());
-        EventRouterBuilder { context, api, config: RouterConfig::default(), ears: Vec::new() }
+        let (config, key, ears) = (RouterConfig::default(), None, Vec::new());
+        EventRouterBuilder { context, api, config, key, ears }
     }
 
     /// Listens and writes until `stop` is ready, finishes what it has in hand, and reports. What cannot be written then is
@@ -167,6 +169,13 @@ impl EventRouterBuilder {
         self
     }
 
+    /// Sets the secret by which letters are bound that are sent back to a stream, as
+    /// [`NatsLetters::with_binding_key`](crate::NatsLetters::with_binding_key) has it. Defaults to none.
+    pub fn binding_key(mut self, key: BindingKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
     /// Takes the type of the event from this header, e.g. `ce-type`; it stays a header. Defaults to none.
     pub fn event_header(mut self, name: impl Into<String>) -> Self {
         self.config.event_header = Some(name.into());
@@ -191,7 +200,7 @@ impl EventRouterBuilder {
     /// says that the user may not fetch what is watched, fetch and acknowledge advisories, or read the letters;
     /// `Unavailable` when the server does not answer.
     pub async fn open(self) -> Result<EventRouter, StoreError> {
-        let Self { context, api, config, ears } = self;
+        let Self { context, api, config, key, ears } = self;
         config.check()?;
         let watch = config.watch();
         let sink = NatsSink::open(&context, config.letters).await?;
@@ -223,6 +232,7 @@ impl EventRouterBuilder {
         let reading = Reading {
             addressee: Addressee::new(Arc::from("")),
             cluster: config.cluster.into(),
+            key,
             key_header: None,
             event_header: config.event_header.map(Arc::from),
             clock: SystemClock::shared(),

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::protocol::{Replay, on_replay};
+use dlq_core::protocol::{Replay, names, on_replay};
 use dlq_core::{
-    Attempt, Cause, Clock, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure,
-    Lane, Message, OperationId, Origin, Position, RetryLane, Settle, Source, SystemClock,
-    Timestamp,
+    Attempt, BindingKey, Cause, Clock, DeadLetter, Delivery, Disposition, ErrorClass, Escalation,
+    Failure, Headers, Lane, Message, OperationId, Origin, Position, RetryLane, Settle, Source,
+    SystemClock, Timestamp,
 };
 use dlq_nats::{NatsSource, RetryStream};
 use dlq_testkit::doubles::Called;
@@ -229,13 +229,21 @@ async fn a_retry_stream_that_was_deleted_is_made_again() {
     assert_eq!(handle(&mut source).await.unwrap().lane(), Lane::Retry);
 }
 
-/// Publishes what a replay to the origin would, with this payload.
-async fn replay(server: &Server, letter: &DeadLetter, payload: &'static str) {
+/// What a replay to the origin says.
+fn sent_back(letter: &DeadLetter) -> Headers {
     let at = Timestamp::from_millis(1_790_000_000_000);
     let operation = OperationId::of("ana", at, 1);
-    let replay = Replay { operation, count: 1, from: "DLQ@1".to_owned(), at };
+    on_replay(letter, &Replay { operation, count: 1, from: "DLQ@1".to_owned(), at })
+}
+
+/// Publishes what a replay to the origin would, with this payload.
+async fn replay(server: &Server, letter: &DeadLetter, payload: &'static str) {
+    publish(server, letter, sent_back(letter), payload).await;
+}
+
+async fn publish(server: &Server, letter: &DeadLetter, said: Headers, payload: &'static str) {
     let mut headers = async_nats::HeaderMap::new();
-    for header in &on_replay(letter, &replay) {
+    for header in &said {
         let name = std::str::from_utf8(&header.name).unwrap();
         let value = std::str::from_utf8(header.value.as_deref().unwrap()).unwrap();
         headers.append(name, value);
@@ -243,6 +251,71 @@ async fn replay(server: &Server, letter: &DeadLetter, payload: &'static str) {
     let subject = letter.message.subject().to_owned();
     let sent = server.context.publish_with_headers(subject, headers, payload.into()).await;
     sent.unwrap().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_forged_headers_are_not_believed() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish([1]).await;
+    let mut source = server.source(&billing()).await;
+    let original = handle(&mut source).await.unwrap();
+    let mut letter = letter_of(original.message().clone(), 1);
+    letter.origin = original.origin().clone();
+    letter.consumer = "billing".to_owned();
+    letter.id = original.death("billing").letter;
+    for (name, value) in [
+        (names::ORIGINAL_TOPIC, "OTHERS"),
+        (names::ORIGINAL_OFFSET, "2"),
+        (names::ORIGINAL_TIMESTAMP, "2026-09-21T00:00:00Z"),
+        (names::DLQ_GENERATION, "4294967295"),
+        (names::DLQ_GENERATION, "1000000"),
+    ] {
+        let mut headers = sent_back(&letter);
+        headers.set(name, value);
+        publish(&server, &letter, headers, "1").await;
+        let forged = handle(&mut source).await.unwrap();
+        assert_ne!(forged.death("billing").letter, letter.id, "{name}: {value}");
+        assert_eq!((forged.generation(), forged.replays()), (0, 0), "{name}: {value}");
+        assert_eq!(forged.origin().stream(), original.origin().stream());
+        assert_ne!(forged.origin(), original.origin());
+    }
+    // By a secret, where the consumer has one.
+    let key = BindingKey::new("a secret");
+    let mut keyed = server.source(&billing().with_binding_key(key.clone())).await;
+    drop(source);
+    publish(&server, &letter, sent_back(&letter), "1").await;
+    assert_eq!(handle(&mut keyed).await.unwrap().generation(), 0, "it is not bound by it");
+    let mut headers = sent_back(&letter);
+    let bound = key.bind(&letter.death(), &letter.message).to_string();
+    headers.append(names::DLQ_KEYED_BINDING, bound);
+    publish(&server, &letter, headers, "1").await;
+    let known = handle(&mut keyed).await.unwrap();
+    assert_eq!((known.death("billing").letter, known.generation()), (letter.id, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_an_absurd_retry_record_is_a_message_of_its_own() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let lane = billing().retry_lane(&server.client).await.unwrap();
+    server.publish([1]).await;
+    let mut source = server.source(&billing()).await;
+    let (delivery, settle) = next(&mut source).await;
+    let mut absurd = delivery.death("billing");
+    absurd.generation = u32::MAX;
+    let forged = delivery.clone().with_death(absurd);
+    lane.escalate(escalation(forged, "billing", Timestamp::EPOCH)).await.unwrap();
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    let record = handle(&mut source).await.unwrap();
+    assert_eq!((record.lane(), record.generation()), (Lane::Retry, 0));
+    assert_eq!(record.origin().stream(), "DLQ_RETRY");
+    assert_eq!(record.message().payload(), delivery.message().payload());
+    assert_ne!(record.death("billing").letter, absurd.letter);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,6 +343,7 @@ async fn g2_a_replayed_letter_is_known_and_copied_headers_are_not_believed() {
     assert_eq!((copied.generation(), copied.replays()), (0, 0));
     // Whoever is called that is one of those whom a router hands messages to.
     letter.consumer = "shop.billing".to_owned();
+    letter.id = original.death("shop.billing").letter;
     source.yields_to(Arc::new(Called::by(["shop"])));
     replay(&server, &letter, "1").await;
     assert_eq!(handle(&mut source).await.unwrap().generation(), 0, "nobody is called that");
@@ -277,6 +351,7 @@ async fn g2_a_replayed_letter_is_known_and_copied_headers_are_not_believed() {
     replay(&server, &letter, "1").await;
     assert_eq!(handle(&mut source).await.unwrap().death("shop.billing").letter, letter.id);
     letter.consumer = "billing".to_owned();
+    letter.id = original.death("billing").letter;
     replay(&server, &letter, "1").await;
     let before = handle(&mut source).await.unwrap();
     assert_eq!(before.generation(), 1, "it died before its handler had a name of its own");

@@ -20,6 +20,7 @@ mod opening;
 mod overdue;
 mod promises;
 mod raw;
+mod refused;
 mod replicated;
 mod resuming;
 mod router;

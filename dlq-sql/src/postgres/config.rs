@@ -358,6 +358,16 @@ async fn current_schema(pool: &PgPool, begin: &Begin) -> Result<String> {
 mod tests {
     use super::*;
 
+    /// As libpq does: the user of the operating system, by the number of the process's user.
+    #[test]
+    fn who_names_no_user_is_who_runs_the_process() {
+        let id = std::process::Command::new("id").arg("-un").output().unwrap();
+        let named = std::env::var("PGUSER");
+        let expected = named.unwrap_or_else(|_| String::from_utf8(id.stdout).unwrap());
+        let options: PgConnectOptions = "postgres://localhost/orders".parse().unwrap();
+        assert_eq!(options.get_username(), expected.trim());
+    }
+
     /// The server ends no statement of a pool that was handed over, so no time is too long for one.
     #[tokio::test]
     async fn silence_is_limited_by_default_where_statements_are() {

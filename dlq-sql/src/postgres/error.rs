@@ -93,7 +93,9 @@ impl Error for Said {}
 
 /// By the codes of the manual of PostgreSQL, appendix A.
 fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
-    use StoreErrorKind::{Corrupt, Incompatible, InvalidConfig, NotFound, Unavailable, Unexpected};
+    use StoreErrorKind::{
+        Corrupt, Incompatible, InvalidConfig, NotFound, Refused, Unavailable, Unexpected,
+    };
     let code = error.code().unwrap_or_default();
     let (kind, detail) = match &*code {
         "25006" => (
@@ -125,6 +127,11 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
         }
         "42703" | "42883" => {
             (Incompatible, "the tables are not those that this program knows; run `dlq migrate`")
+        }
+        // These are of what was written, and nothing else need be wrong: a limit of size, bytes that the encoding of the
+        // database does not have, a constraint or trigger of the operator.
+        "54000" | "22001" | "22003" | "22021" | "22P05" | "23502" | "23514" | "23P01" | "P0001" => {
+            (Refused, "a limit, constraint or trigger of the database keeps it out")
         }
         // What was prepared on a connection is not there when it is run, or another's is.
         "26000" | "42P05" => (

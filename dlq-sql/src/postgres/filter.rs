@@ -47,13 +47,16 @@ impl Query {
             self = self.push(" AND t.operation = ").bind(operation);
         }
         for (name, value) in &filter.attributes {
-            // The column is a JSON object of texts without spaces. A quote inside a text is escaped there, so `{"` and
-            // `,"` only occur where a name begins. JSON has no NUL, and is stored as it is.
-            let member = format!("{}:{}", quoted(name), quoted(value));
-            self = self.push(" AND (strpos(t.attributes, convert_from(");
-            self = self.bind(format!("{{{member}").into_bytes());
-            self = self.push(", 'UTF8')) = 1 OR strpos(t.attributes, convert_from(");
-            self = self.bind(format!(",{member}").into_bytes()).push(", 'UTF8')) > 0)");
+            // Most letters are passed over by their text. The text alone does not tell a name that begins from a value
+            // that ends: both may stand between a comma and a quote. JSON functions refuse NUL, so it stands as `\z` in
+            // what they read, and a backslash as `\s`; what is not JSON is not read.
+            self = self.push(" AND CASE WHEN strpos(t.attributes, convert_from(");
+            self = self.bind(format!("{}:{}", quoted(name), quoted(value)).into_bytes());
+            self = self.push(
+                r", 'UTF8')) > 0 THEN replace(replace(t.attributes, E'\\\\', E'\\\\s'), E'\\u0000', E'\\\\z')::jsonb ->> convert_from(",
+            );
+            self = self.bind(plain(name).into_bytes()).push(", 'UTF8') = convert_from(");
+            self = self.bind(plain(value).into_bytes()).push(", 'UTF8') ELSE false END");
         }
         self
     }
@@ -71,6 +74,11 @@ pub(super) fn is_counted(filter: &Filter) -> bool {
     rest.fingerprints.clear();
     // Not `is_empty`: what tells nothing apart stands in the condition all the same.
     rest == Filter::default()
+}
+
+/// A text without NUL, different for different texts.
+fn plain(text: &str) -> String {
+    text.replace('\\', "\\s").replace('\0', "\\z")
 }
 
 fn quoted(text: &str) -> String {

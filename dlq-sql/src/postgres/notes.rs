@@ -29,21 +29,41 @@ impl Unit<'_> {
         deletion: &Deletion,
         affected: u64,
     ) -> Result<i64> {
-        let (audit, affected) = (&self.names().audit, values::signed(affected));
         if let Some(entry) = entry {
-            let add =
-                Query::new(format!("UPDATE {audit} SET affected = affected + ")).bind(affected);
-            add.push(" WHERE seq = ").bind(entry).run(self.conn()).await?;
+            self.add_affected(entry, affected).await?;
             return Ok(entry);
         }
+        let entry = AuditEntry {
+            at: self.now(),
+            by: deletion.by.clone(),
+            action: deletion.action.to_owned(),
+            subject: deletion.subject.clone(),
+            affected,
+            operation: None,
+        };
+        self.note_now(&entry).await
+    }
+
+    /// Appends an entry to which more may be added. Returns its number.
+    pub(super) async fn note_now(&mut self, entry: &AuditEntry) -> Result<i64> {
         let insert = Query::new(format!(
-            "INSERT INTO {audit} (at, who, note, action, subject, affected) VALUES ("
+            "INSERT INTO {} (at, who, note, action, subject, affected, operation) VALUES (",
+            self.names().audit
         ));
-        let insert = insert.bind(self.now()).push(", ").bind(deletion.by.who.as_str()).push(", ");
-        let insert = insert.bind(deletion.by.note.as_deref()).push(", ").bind(deletion.action);
-        let insert = insert.push(", ").bind(deletion.subject.as_str()).push(", ").bind(affected);
+        let insert = insert.bind(entry.at).push(", ").bind(entry.by.who.as_str()).push(", ");
+        let insert = insert.bind(entry.by.note.as_deref()).push(", ").bind(entry.action.as_str());
+        let insert = insert.push(", ").bind(entry.subject.as_str()).push(", ");
+        let insert = insert.bind(values::signed(entry.affected)).push(", ").bind(entry.operation);
         let seq = insert.push(") RETURNING seq").first(self.conn(), |row| Fields::of(row).int());
         Ok(seq.await?.unwrap_or_default())
+    }
+
+    /// Adds to what an entry says was changed.
+    pub(super) async fn add_affected(&mut self, entry: i64, affected: u64) -> Result<()> {
+        let add = format!("UPDATE {} SET affected = affected + ", self.names().audit);
+        let add = Query::new(add).bind(values::signed(affected)).push(" WHERE seq = ").bind(entry);
+        add.run(self.conn()).await?;
+        Ok(())
     }
 
     pub(super) async fn write_notes(&mut self, notes: &[AuditEntry]) -> Result<()> {

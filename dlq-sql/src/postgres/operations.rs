@@ -62,9 +62,11 @@ impl Operations for PostgresStore {
         control: Control,
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
-        let patient = self.patient();
-        transact_once!(&patient, unit => unit.control(id, control, &by))
-            .during("steer the operation")
+        if control == Control::Cancel {
+            return self.cancel(id, &by).await.during("steer the operation");
+        }
+        let steered = transact_once!(self, unit => unit.control(id, control, &by));
+        Ok(steered.during("steer the operation")?.0)
     }
 }
 

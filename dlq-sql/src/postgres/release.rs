@@ -8,13 +8,17 @@ use std::collections::BTreeMap;
 
 use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
 use dlq_core::{Filter, LetterId, OperationId, StoreErrorKind};
+use sqlx::PgConnection;
 
+use super::PostgresStore;
+use super::call::{attempt, transact, transact_once};
 use super::claims::{by_consumer, each_consumer, of_consumer};
 use super::codec::Fields;
 use super::names::Names;
 use super::operations::{active, load, unknown};
 use super::query::Query;
 use super::unit::Unit;
+use super::upkeep::BATCH;
 use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
@@ -67,7 +71,11 @@ impl Unit<'_> {
         while released < wanted && aside < ASIDE {
             let queued = self.queued(operation.id, filter, from, wanted - released).await?;
             let Some((last, _)) = queued.last() else {
-                self.end_orphans(operation.id, filter).await?;
+                // Nobody else releases letters of this operation meanwhile. What is left is locked by another, or has just
+                // been released here: looking through all of it for orphans would hold up every claim for nothing.
+                if !self.has_queued(operation.id, filter).await? {
+                    self.end_orphans(operation.id, filter).await?;
+                }
                 break;
             };
             from = last + 1;
@@ -127,16 +135,8 @@ impl Unit<'_> {
         limit: u64,
     ) -> Result<Vec<(u64, LetterId)>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let (consumers, rest) = by_consumer(filter);
-        let Names { items, letters, .. } = self.names();
-        let query = each_consumer(Query::new("SELECT q.idx, q.letter_id FROM "), &consumers);
-        let query = query.push(&format!(
-            "(SELECT i.idx, i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
-             WHERE {}t.item = i.idx AND i.outcome = 'queued' AND i.operation = ",
-            of_consumer("i", &consumers)
-        ));
-        let query = query.bind(id).push(" AND i.idx >= ").bind(values::signed(from));
-        let query = query.push(" AND ").filter(&rest).push(" ORDER BY i.idx LIMIT ").bind(limit);
+        let query =
+            queued(self.names(), id, filter, from).push(" ORDER BY i.idx LIMIT ").bind(limit);
         let query = query.push(" FOR UPDATE OF t SKIP LOCKED) q ORDER BY q.idx LIMIT ").bind(limit);
         query
             .all(self.conn(), |record| {
@@ -144,6 +144,12 @@ impl Unit<'_> {
                 Ok((fields.unsigned()?, fields.letter()?))
             })
             .await
+    }
+
+    /// Whether a queued item has a letter that matches, also one that is locked.
+    async fn has_queued(&mut self, id: OperationId, filter: &Filter) -> Result<bool> {
+        let query = queued(self.names(), id, filter, 0).push(" LIMIT 1) q LIMIT 1");
+        Ok(query.first(self.conn(), |_| Ok(())).await?.is_some())
     }
 
     /// Makes one letter due; `false` when it was set aside instead.
@@ -164,15 +170,15 @@ impl Unit<'_> {
         Ok(false)
     }
 
+    /// Changes the state of an operation, and nothing of its letters. Returns the operation and, unless it had that state,
+    /// the number of the entry in the audit.
     pub(super) async fn control(
         &mut self,
         id: OperationId,
         control: Control,
         by: &Actor,
-    ) -> Result<Operation> {
-        let (names, now) = (self.names(), self.now());
-        load(self.conn(), names, id).await?.ok_or_else(|| unknown(id))?;
-        let open = if control == Control::Cancel { self.open(id).await? } else { Vec::new() };
+    ) -> Result<(Operation, Option<i64>)> {
+        let now = self.now();
         let operation = self.operation_mut(id).await?.ok_or_else(|| unknown(id))?;
         let Some(state) = operation.steer(control) else {
             return Err(Fault::new(
@@ -181,57 +187,69 @@ impl Unit<'_> {
             ));
         };
         if state == operation.state {
-            return Ok(operation.clone());
+            return Ok((operation.clone(), None));
         }
         operation.state = state;
         operation.updated_at = now;
+        operation.state = operation.advance(now, 0).state;
+        let operation = operation.clone();
         if control == Control::Resume {
             self.wakes.insert(String::new());
         }
-        let affected = open.len() as u64;
-        self.withdraw(id, open).await?;
-        self.note(AuditEntry {
-            at: now,
+        let entry = self.note_control(id, control, by, 0).await?;
+        Ok((operation, Some(entry)))
+    }
+
+    /// Appends to the record of what operators did that one steered an operation. Returns the number of the entry.
+    async fn note_control(
+        &mut self,
+        operation: OperationId,
+        control: Control,
+        by: &Actor,
+        affected: u64,
+    ) -> Result<i64> {
+        let entry = AuditEntry {
+            at: self.now(),
             by: by.clone(),
             action: control.to_string(),
-            subject: serde_json::json!({ "operation": id }).to_string(),
+            subject: serde_json::json!({ "operation": operation }).to_string(),
             affected,
-            operation: Some(id),
-        });
-        let operation = self.operation_mut(id).await?.ok_or_else(|| unknown(id))?;
-        operation.state = operation.advance(now, 0).state;
-        Ok(operation.clone())
+            operation: Some(operation),
+        };
+        self.note_now(&entry).await
     }
 
-    /// Locks what nobody runs: queued letters, and released ones that nobody has claimed.
-    async fn open(&mut self, id: OperationId) -> Result<Vec<LetterId>> {
-        self.take_time().await?;
-        let query = Query::new(format!(
-            "SELECT t.letter_id FROM {} t WHERE t.status = 'pending' AND t.operation = ",
-            self.names().letters
-        ));
-        let query = query.bind(id).push(" ORDER BY t.letter_id FOR UPDATE");
-        query.all(self.conn(), |record| Fields::of(record).letter()).await
-    }
-
-    /// Takes these letters back. They and the operation are locked.
-    async fn withdraw(&mut self, id: OperationId, open: Vec<LetterId>) -> Result<()> {
-        if open.is_empty() {
-            return Ok(());
-        }
+    /// Takes back those of these letters that the operation holds and that nobody runs: queued ones, and released ones that
+    /// nobody has claimed or whose lease has ended. Returns how many.
+    ///
+    /// The letters are locked first, and the operation last, for as long as its counts are written: consumers that finish
+    /// other letters of it wait for no more than that.
+    async fn withdraw(&mut self, id: OperationId, letters: &[LetterId]) -> Result<u64> {
         let now = self.now();
-        let Names { items, letters, .. } = self.names();
+        let Names { items, letters: table, .. } = self.names();
+        let open =
+            Query::new(format!("SELECT t.letter_id FROM {table} t WHERE t.letter_id = ANY("));
+        let open = open.bind(letters.to_vec()).push(") AND t.operation = ").bind(id).push(
+            " AND (t.status = 'pending' OR (t.claim_former = 'pending' AND t.claim_until <= ",
+        );
+        let open = open.bind(now).push(")) ORDER BY t.letter_id FOR UPDATE");
+        let open = open.all(self.conn(), |record| Fields::of(record).letter()).await?;
+        if open.is_empty() {
+            return Ok(0);
+        }
+        let withdrawn = open.len() as u64;
         let query = Query::new(
             "WITH open AS MATERIALIZED (SELECT i.operation, i.idx, i.letter_id, i.outcome FROM unnest(",
         );
         let query = query.bind(open).push(&format!(
-            "::bytea[]) AS u (letter_id) JOIN {letters} t USING (letter_id) \
+            "::bytea[]) AS u (letter_id) JOIN {table} t USING (letter_id) \
              JOIN {items} i ON i.operation = t.operation AND i.idx = t.item), \
              ended AS (UPDATE {items} i SET outcome = 'skipped', why = 'cancelled', at = "
         ));
         let query = query.bind(now).push(&format!(
             " FROM open o WHERE i.operation = o.operation AND i.idx = o.idx), \
-             back AS (UPDATE {letters} t SET resolution = NULL, retry_after = NULL, available_at = NULL, \
+             back AS (UPDATE {table} t SET status = 'pending', resolution = NULL, retry_after = NULL, available_at = NULL, \
+             claim_until = NULL, claim_former = NULL, claim_owner = NULL, lapses = 0, \
              operation = NULL, item = NULL, updated_at = "
         ));
         let query = query.bind(now).push(
@@ -243,13 +261,65 @@ impl Unit<'_> {
         });
         let counts = counts.await?;
         if let Some(operation) = self.operation_mut(id).await? {
-            let outcomes = &mut operation.progress.by_outcome;
             for (before, count) in counts {
-                skip(outcomes, before, count);
+                skip(&mut operation.progress.by_outcome, before, count);
             }
+            operation.updated_at = now;
         }
-        Ok(())
+        Ok(withdrawn)
     }
+}
+
+impl PostgresStore {
+    /// Cancels an operation: its state first, from which on nothing is released, and then the letters that nobody runs, in
+    /// several transactions, so that claims go on meanwhile and whoever goes away leaves no long statement behind. Where
+    /// an earlier cancel was cut off, this one goes on.
+    pub(super) async fn cancel(&self, id: OperationId, by: &Actor) -> Result<Operation> {
+        let steered = transact_once!(self, unit => unit.control(id, Control::Cancel, by));
+        let (_, mut entry) = steered?;
+        let patient = self.patient_with_many();
+        let open = transact!(&patient, unit => async {
+            unit.take_time_for_many().await?;
+            open(unit.conn(), self.names(), id).await
+        });
+        for letters in open?.chunks(BATCH) {
+            entry = transact_once!(self, unit => async {
+                let withdrawn = unit.withdraw(id, letters).await?;
+                match entry {
+                    Some(entry) => unit.add_affected(entry, withdrawn).await?,
+                    None if withdrawn > 0 => {
+                        return unit.note_control(id, Control::Cancel, by, withdrawn).await.map(Some);
+                    }
+                    None => {}
+                }
+                Ok(entry)
+            })?;
+        }
+        attempt!(self, conn => load(conn, self.names(), id))?.ok_or_else(|| unknown(id))
+    }
+}
+
+/// The letters of an operation that may be taken back; those first that somebody could claim.
+async fn open(conn: &mut PgConnection, names: &Names, id: OperationId) -> Result<Vec<LetterId>> {
+    let query = format!("SELECT i.letter_id FROM {} i WHERE i.operation = ", names.items);
+    let query = Query::new(query)
+        .bind(id)
+        .push(" AND i.outcome IN ('queued', 'released') ORDER BY i.outcome = 'queued', i.idx");
+    query.all(conn, |record| Fields::of(record).letter()).await
+}
+
+/// Begins to select the queued items from `from` on whose letters match.
+fn queued(names: &Names, id: OperationId, filter: &Filter, from: u64) -> Query {
+    let (consumers, rest) = by_consumer(filter);
+    let Names { items, letters, .. } = names;
+    let query = each_consumer(Query::new("SELECT q.idx, q.letter_id FROM "), &consumers);
+    let query = query.push(&format!(
+        "(SELECT i.idx, i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
+         WHERE {}t.item = i.idx AND i.outcome = 'queued' AND i.operation = ",
+        of_consumer("i", &consumers)
+    ));
+    let query = query.bind(id).push(" AND i.idx >= ").bind(values::signed(from));
+    query.push(" AND ").filter(&rest)
 }
 
 /// So many items that had an outcome are skipped now.

@@ -226,7 +226,7 @@ impl Unit<'_> {
                 if let Some(mut row) = row {
                     self.died_anew(&mut row, &letter).await?;
                     row.void();
-                    rules::reopen(&mut row.letter, letter, now);
+                    rules::replace(&mut row.letter, letter, now);
                     self.take_key(&row).await?;
                     self.update(row, Changed::All);
                 }

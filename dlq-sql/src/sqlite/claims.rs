@@ -3,7 +3,7 @@ use std::time::Duration;
 use dlq_core::store::{
     Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ItemOutcome, ScheduleRun, rules,
 };
-use dlq_core::{ErrorClass, Filter, LetterId, Resolution, StoreError, Timestamp};
+use dlq_core::{ErrorClass, Filter, LetterId, OperationId, Resolution, StoreError, Timestamp};
 use rusqlite::Connection;
 
 use super::SqliteStore;
@@ -111,6 +111,9 @@ impl Unit<'_> {
     fn claim(&mut self, request: &ClaimRequest, now: Timestamp) -> Result<Vec<Claim>> {
         let limit = request.limit as usize;
         let mut due = self.due(&request.filter, limit, now)?;
+        while self.take_back_cancelled(&due, now)? {
+            due = self.due(&request.filter, limit, now)?;
+        }
         if due.len() < limit && self.release(&request.filter, limit - due.len(), now)? {
             due = self.due(&request.filter, limit, now)?;
         }
@@ -120,7 +123,7 @@ impl Unit<'_> {
         let until = now.after(request.lease);
         let mut fence = self.fences(due.len())?;
         let mut claims = Vec::with_capacity(due.len());
-        for id in due {
+        for (id, _) in due {
             let Some(mut row) = self.whole(id)? else { continue };
             claims.push(row.hand_out(&Lease { fence, owner: &request.owner, now, until }));
             self.update(&mut row, Changed::State)?;
@@ -129,15 +132,20 @@ impl Unit<'_> {
         Ok(claims)
     }
 
-    /// The letters that can be claimed now, first come first, at most `limit`.
-    fn due(&self, filter: &Filter, limit: usize, now: Timestamp) -> Result<Vec<LetterId>> {
+    /// The letters that can be claimed now, first come first, at most `limit`, and the operations that hold them.
+    fn due(
+        &self,
+        filter: &Filter,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<(LetterId, Option<OperationId>)>> {
         let letters = &self.names().letters;
         let mut places = Vec::new();
         let mut rest = filter.clone();
         rest.consumers.clear();
         for name in each_consumer(filter) {
             let query = Query::new(format!(
-                "SELECT t.available_at, t.created_at, t.letter_id FROM {letters} t INDEXED BY {letters}"
+                "SELECT t.available_at, t.created_at, t.letter_id, t.operation FROM {letters} t INDEXED BY {letters}"
             ));
             let query = match name {
                 Some(name) => query.push("_available_to WHERE t.consumer = ").bind(name),
@@ -149,12 +157,13 @@ impl Unit<'_> {
                 .bind(i64::try_from(limit).unwrap_or(i64::MAX));
             places.extend(query.all(self.conn(), |row| {
                 let mut fields = Fields::after(row, 0);
-                Ok((fields.time()?, fields.time()?, LetterId::from_bytes(fields.next()?)))
+                let place = (fields.time()?, fields.time()?, LetterId::from_bytes(fields.next()?));
+                Ok((place, fields.next::<Option<[u8; 16]>>()?.map(OperationId::from_bytes)))
             })?);
         }
         places.sort_unstable();
         places.truncate(limit);
-        Ok(places.into_iter().map(|(_, _, id)| id).collect())
+        Ok(places.into_iter().map(|((_, _, id), operation)| (id, operation)).collect())
     }
 
     fn extend(&mut self, token: &ClaimToken, until: Timestamp) -> Result<bool> {

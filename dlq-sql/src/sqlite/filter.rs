@@ -7,6 +7,9 @@ use super::query::Query;
 /// The name of the SQL function that matches a subject against a pattern.
 pub(super) const SUBJECT_FUNCTION: &str = "dlq_subject";
 
+/// The name of the SQL function that looks for an attribute by name and value.
+pub(super) const ATTRIBUTE_FUNCTION: &str = "dlq_attribute";
+
 impl Query {
     /// Adds the condition that the row under the alias `t` matches; a condition that is always true when `filter` is
     /// empty. The same text for filters of the same shape.
@@ -49,12 +52,12 @@ impl Query {
             self = self.push(" AND t.operation = ").bind(operation);
         }
         for (name, value) in &filter.attributes {
-            // The column is a JSON object of texts without spaces. A quote inside a text is escaped there, so `{"` and
-            // `,"` only occur where a name begins.
-            let member = format!("{}:{}", quoted(name), quoted(value));
-            self = self.push(" AND (instr(t.attributes, ").bind(format!("{{{member}"));
-            self = self.push(") = 1 OR instr(t.attributes, ").bind(format!(",{member}"));
-            self.add(") > 0)");
+            // Most letters are passed over by their text. The text alone does not tell a name that begins from a value
+            // that ends: both may stand between a comma and a quote.
+            self = self.push(" AND instr(t.attributes, ");
+            self = self.bind(format!("{}:{}", quoted(name), quoted(value)));
+            self = self.push(&format!(") > 0 AND {ATTRIBUTE_FUNCTION}(t.attributes, "));
+            self = self.bind(name.as_str()).push(", ").bind(value.as_str()).push(")");
         }
         self
     }

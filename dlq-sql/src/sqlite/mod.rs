@@ -33,7 +33,9 @@
 //! | what happens | what the caller sees | what is stored |
 //! |---|---|---|
 //! | another process holds the lock longer than the busy timeout | `Unavailable` | as before |
-//! | the disk or the quota is full, the file is read-only | `Unavailable` | as before |
+//! | the disk or the quota is full, the file is read-only, there is no memory | `Unavailable` | as before |
+//! | a table is gone | `NotFound` | as before |
+//! | a letter is larger than SQLite takes, or a constraint keeps it out | `Refused`: another letter is taken | as before |
 //! | the process dies before a call returned | nothing | all of the call, or nothing of it |
 //! | the thread that writes panics (a bug) | `Unexpected`, also for later calls: open the store again | as before |
 //! | the file is damaged | `Corrupt` | see [`SqliteStore::verify`] |

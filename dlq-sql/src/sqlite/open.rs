@@ -1,5 +1,6 @@
 //! How a connection is opened: what is refused, what is set, which functions SQL may call.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use dlq_core::{StoreErrorKind, SubjectPattern};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags};
 
-use super::filter::SUBJECT_FUNCTION;
+use super::filter::{ATTRIBUTE_FUNCTION, SUBJECT_FUNCTION};
 use super::names::Names;
 use super::{migrate, schema};
 use crate::error::{Fault, Result};
@@ -116,6 +117,13 @@ fn prepare(conn: &Connection, tuning: Tuning) -> Result<()> {
                 .map_err(|error| error.to_string())
         })?;
         Ok(pattern.matches(context.get_raw(1).as_str()?))
+    })?;
+    conn.create_scalar_function(ATTRIBUTE_FUNCTION, 3, flags, |context| {
+        let text = |at| context.get_raw(at).as_str().map_err(rusqlite::Error::from);
+        let attributes: BTreeMap<String, String> = serde_json::from_str(text(0)?)
+            .map_err(|error| rusqlite::Error::UserFunctionError(Box::new(error)))?;
+        let (name, value) = (text(1)?, text(2)?);
+        Ok(attributes.get(name).is_some_and(|found| found == value))
     })?;
     Ok(())
 }

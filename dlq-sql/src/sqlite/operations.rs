@@ -9,6 +9,7 @@ use super::codec::Fields;
 use super::names::Names;
 use super::plan::plan;
 use super::query::Query;
+use super::unit::Unit;
 use crate::columns::{ITEM, read_item};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
@@ -27,7 +28,7 @@ impl Operations for SqliteStore {
     ) -> std::result::Result<Operation, StoreError> {
         serve(&spec).during("start the replay")?;
         let now = self.now();
-        self.write(move |unit| unit.start(&spec, &by, now)).await.during("start the replay")
+        self.start_in_batches(spec, by, now).await.during("start the replay")
     }
 
     async fn operation(
@@ -62,9 +63,12 @@ impl Operations for SqliteStore {
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
         let now = self.now();
-        self.write(move |unit| unit.control(id, control, &by, now))
-            .await
-            .during("steer the operation")
+        if control == Control::Cancel {
+            return self.cancel(id, by, now).await.during("steer the operation");
+        }
+        let steer = move |unit: &mut Unit<'_>| unit.control(id, control, &by, now);
+        let steered = self.write(steer).await.during("steer the operation")?;
+        Ok(steered.0)
     }
 }
 

@@ -1,19 +1,23 @@
 //! What an operation would send back, and how it is started.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use dlq_core::store::{
     Actor, AuditEntry, ItemOutcome, Operation, OperationSpec, OperationState, Plan, Progress,
 };
-use dlq_core::{OperationId, Order, Status, Timestamp};
+use dlq_core::{LetterId, OperationId, Order, Status, Timestamp};
 use rusqlite::Connection;
 
+use super::SqliteStore;
 use super::binder::Binder;
 use super::codec::Fields;
 use super::codec::read_summary;
 use super::names::Names;
+use super::operations::unknown;
 use super::query::Query;
 use super::unit::Unit;
+use super::upkeep::BATCH;
 use crate::error::Result;
 use crate::values::{self, Take as _};
 
@@ -66,52 +70,115 @@ pub(super) fn plan(conn: &Connection, names: &Names, spec: &OperationSpec) -> Re
     })
 }
 
-impl Unit<'_> {
-    pub(super) fn start(
-        &mut self,
-        spec: &OperationSpec,
-        by: &Actor,
+impl SqliteStore {
+    /// Freezes the set of letters and starts sending them back. Many are frozen in several transactions, so that others can
+    /// work in between; meanwhile the operation is paused and sends nothing. If the process dies it stays so, with the
+    /// letters that were frozen until then, and can be resumed or cancelled.
+    pub(super) async fn start_in_batches(
+        &self,
+        spec: OperationSpec,
+        by: Actor,
         now: Timestamp,
     ) -> Result<Operation> {
-        let (conn, names) = (self.conn(), self.names());
-        let number: i64 = conn.query_row(
-            &format!("SELECT coalesce(max(seq), 0) FROM {}", names.operations),
+        let spec = Arc::new(spec);
+        let selecting = Arc::clone(&spec);
+        let chosen = move |conn: &Connection, names: &Names| {
+            let spec = &*selecting;
+            let query = frozen(Query::new("SELECT t.letter_id"), names, spec, spec.limit);
+            query.all(conn, |row| Ok(LetterId::from_bytes(row.get(0)?)))
+        };
+        let chosen = self.read(chosen).await?;
+        let mut batches = chosen.chunks(BATCH);
+        let first = batches.next().unwrap_or_default().to_vec();
+        let is_whole = chosen.len() <= BATCH;
+        let starting = Arc::clone(&spec);
+        let start = move |unit: &mut Unit<'_>| unit.start(&starting, &first, is_whole, &by, now);
+        let (mut operation, entry) = self.write(start).await?;
+        while operation.state == OperationState::Paused
+            && let Some(letters) = batches.next()
+        {
+            let (letters, spec) = (letters.to_vec(), Arc::clone(&spec));
+            let (id, is_last) = (operation.id, batches.len() == 0);
+            let freeze = move |unit: &mut Unit<'_>| {
+                let operation = unit.operation_mut(id)?.ok_or_else(|| unknown(id))?;
+                // Somebody has resumed or cancelled it: it goes on with the letters that it has.
+                if operation.state != OperationState::Paused {
+                    return Ok(operation.clone());
+                }
+                let mut operation = operation.clone();
+                let count = unit.freeze(&mut operation, &letters, &spec, now)?;
+                unit.add_affected(entry, count)?;
+                if is_last {
+                    operation.state = started(&spec);
+                    operation.state = operation.advance(now, 0).state;
+                }
+                unit.operations.insert(id, operation.clone());
+                Ok(operation)
+            };
+            operation = self.write(freeze).await?;
+        }
+        Ok(operation)
+    }
+}
+
+/// The state of an operation whose letters are frozen.
+fn started(spec: &OperationSpec) -> OperationState {
+    if spec.canary.is_some() { OperationState::Canary } else { OperationState::Running }
+}
+
+impl Unit<'_> {
+    /// Creates an operation with these letters. Returns it and the number of the entry in the audit.
+    fn start(
+        &mut self,
+        spec: &OperationSpec,
+        letters: &[LetterId],
+        is_whole: bool,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(Operation, i64)> {
+        let number: i64 = self.conn().query_row(
+            &format!("SELECT coalesce(max(seq), 0) FROM {}", self.names().operations),
             [],
             |row| row.get(0),
         )?;
         let id = OperationId::of(&by.who, now, i64::cast_unsigned(number));
-        let frozen = frozen(
-            Query::new("SELECT t.seq, t.letter_id, t.generation, t.consumer"),
-            names,
-            spec,
-            spec.limit,
-        )
-        .all(conn, |row| {
-            let mut fields = Fields::after(row, 0);
-            let (seq, letter): (i64, [u8; 16]) = (fields.next()?, fields.next()?);
-            Ok((seq, letter, fields.next::<u32>()?, fields.next::<String>()?))
-        })?;
-        let total = frozen.len() as u64;
-        let state =
-            if spec.canary.is_some() { OperationState::Canary } else { OperationState::Running };
         let mut operation = Operation {
             id,
             spec: spec.clone(),
-            state,
+            state: OperationState::Paused,
             by: by.clone(),
             created_at: now,
             updated_at: now,
             next_release: now,
-            progress: Progress {
-                total,
-                by_outcome: (total > 0)
-                    .then_some((ItemOutcome::Queued, total))
-                    .into_iter()
-                    .collect(),
-            },
+            progress: Progress::default(),
         };
-        operation.state = operation.advance(now, 0).state;
         self.insert_operation(&operation)?;
+        let total = self.freeze(&mut operation, letters, spec, now)?;
+        if is_whole {
+            operation.state = started(spec);
+            operation.state = operation.advance(now, 0).state;
+        }
+        self.operations.insert(id, operation.clone());
+        self.note(&AuditEntry {
+            at: now,
+            by: by.clone(),
+            action: "replay".to_owned(),
+            subject: values::json(spec),
+            affected: total,
+            operation: Some(id),
+        })?;
+        Ok((operation, self.conn().last_insert_rowid()))
+    }
+
+    /// Adds to an operation those of these letters that it may take. Returns how many.
+    fn freeze(
+        &self,
+        operation: &mut Operation,
+        letters: &[LetterId],
+        spec: &OperationSpec,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let (conn, names, id) = (self.conn(), self.names(), operation.id);
         let hold = format!(
             "UPDATE {} SET retry_after = NULL, available_at = NULL, operation = ?1, item = ?2, \
              updated_at = ?3 WHERE seq = ?4",
@@ -123,20 +190,34 @@ impl Unit<'_> {
             names.items
         );
         let (mut hold, mut item) = (conn.prepare_cached(&hold)?, conn.prepare_cached(&item)?);
-        for (index, (seq, letter, generation, consumer)) in frozen.into_iter().enumerate() {
-            let index = values::signed(index as u64);
-            hold.execute((id.as_bytes(), index, now.as_nanos(), seq))?;
-            item.execute((id.as_bytes(), index, letter, generation, consumer, now.as_nanos()))?;
+        let mut index = operation.progress.total;
+        for letter in letters {
+            // Others may have worked in between.
+            let found = Query::new(format!(
+                "SELECT t.seq, t.generation, t.consumer FROM {} t WHERE t.letter_id = ",
+                names.letters
+            ));
+            let found = found
+                .bind(*letter)
+                .push(" AND t.status = 'pending' AND t.operation IS NULL AND ")
+                .filter(&spec.filter)
+                .first(conn, |row| {
+                    let mut fields = Fields::after(row, 0);
+                    Ok((fields.next::<i64>()?, fields.next::<u32>()?, fields.next::<String>()?))
+                })?;
+            let Some((seq, generation, consumer)) = found else { continue };
+            let (place, at) = (values::signed(index), now.as_nanos());
+            hold.execute((id.as_bytes(), place, at, seq))?;
+            item.execute((id.as_bytes(), place, letter.as_bytes(), generation, consumer, at))?;
+            index += 1;
         }
-        self.note(&AuditEntry {
-            at: now,
-            by: by.clone(),
-            action: "replay".to_owned(),
-            subject: values::json(spec),
-            affected: total,
-            operation: Some(id),
-        })?;
-        Ok(operation)
+        let count = index - operation.progress.total;
+        operation.progress.total = index;
+        if count > 0 {
+            *operation.progress.by_outcome.entry(ItemOutcome::Queued).or_default() += count;
+        }
+        operation.updated_at = now;
+        Ok(count)
     }
 
     fn insert_operation(&self, operation: &Operation) -> Result<()> {

@@ -1,8 +1,13 @@
 //! How an operation goes on: letters are released to claimers, items get their outcomes, operators steer.
 
-use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
-use dlq_core::{Filter, LetterId, OperationId, Status, StoreErrorKind, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, OperationState, rules};
+use dlq_core::{Filter, LetterId, OperationId, Status, StoreErrorKind, Timestamp};
+use rusqlite::Connection;
+
+use super::SqliteStore;
 use super::binder::Binder;
 use super::claims::each_consumer;
 use super::codec::Fields;
@@ -10,6 +15,7 @@ use super::names::Names;
 use super::operations::{active, load, unknown};
 use super::query::Query;
 use super::unit::Unit;
+use super::upkeep::BATCH;
 use crate::error::{Fault, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
@@ -23,7 +29,7 @@ impl Unit<'_> {
     /// Writes what changes of an operation.
     pub(super) fn write_operation(&self, operation: &Operation) -> Result<()> {
         let sql = format!(
-            "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, progress = ? WHERE id = ?",
+            "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, total = ?, progress = ? WHERE id = ?",
             self.names().operations
         );
         let mut statement = self.conn().prepare_cached(&sql)?;
@@ -31,6 +37,7 @@ impl Unit<'_> {
             .put(operation.state.as_str())?
             .put(operation.updated_at.as_nanos())?
             .put(operation.next_release.as_nanos())?
+            .put(values::signed(operation.progress.total))?
             .put(values::json(&operation.progress.by_outcome))?
             .put(operation.id.as_bytes())?;
         statement.raw_execute()?;
@@ -38,7 +45,7 @@ impl Unit<'_> {
     }
 
     /// The operation as this call has left it; it is written when the call is done.
-    fn operation_mut(&mut self, id: OperationId) -> Result<Option<&mut Operation>> {
+    pub(super) fn operation_mut(&mut self, id: OperationId) -> Result<Option<&mut Operation>> {
         if !self.operations.contains_key(&id) {
             let Some(operation) = load(self.conn(), self.names(), id)? else { return Ok(None) };
             self.operations.insert(id, operation);
@@ -223,13 +230,15 @@ impl Unit<'_> {
         Ok(false)
     }
 
+    /// Changes the state of an operation, and nothing of its letters. Returns the operation and, unless it had that state,
+    /// the number of the entry in the audit.
     pub(super) fn control(
         &mut self,
         id: OperationId,
         control: Control,
         by: &Actor,
         now: Timestamp,
-    ) -> Result<Operation> {
+    ) -> Result<(Operation, Option<i64>)> {
         let operation = self.operation_mut(id)?.ok_or_else(|| unknown(id))?;
         let Some(state) = operation.steer(control) else {
             return Err(Fault::new(
@@ -238,43 +247,130 @@ impl Unit<'_> {
             ));
         };
         if state == operation.state {
-            return Ok(operation.clone());
+            return Ok((operation.clone(), None));
         }
         operation.state = state;
         operation.updated_at = now;
-        let affected = if control == Control::Cancel { self.withdraw(id, now)? } else { 0 };
+        operation.state = operation.advance(now, 0).state;
+        let operation = operation.clone();
+        let entry = self.note_control(id, control, by, 0, now)?;
+        Ok((operation, Some(entry)))
+    }
+
+    /// Appends to the record of what operators did that one steered an operation. Returns the number of the entry.
+    fn note_control(
+        &self,
+        operation: OperationId,
+        control: Control,
+        by: &Actor,
+        affected: u64,
+        now: Timestamp,
+    ) -> Result<i64> {
         self.note(&AuditEntry {
             at: now,
             by: by.clone(),
             action: control.to_string(),
-            subject: serde_json::json!({ "operation": id }).to_string(),
+            subject: serde_json::json!({ "operation": operation }).to_string(),
             affected,
-            operation: Some(id),
+            operation: Some(operation),
         })?;
-        let operation = self.operation_mut(id)?.ok_or_else(|| unknown(id))?;
-        operation.state = operation.advance(now, 0).state;
-        Ok(operation.clone())
+        Ok(self.conn().last_insert_rowid())
     }
 
-    /// Takes back what nobody runs: queued letters, and released ones that nobody has claimed.
-    fn withdraw(&mut self, id: OperationId, now: Timestamp) -> Result<u64> {
-        let Names { items, letters, .. } = self.names();
-        let open = Query::new(format!(
-            "SELECT i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
-             WHERE (i.outcome = 'queued' OR (i.outcome = 'released' AND t.status = 'pending')) \
-             AND i.operation = "
-        ))
-        .bind(id)
-        .push(" AND t.operation = ")
-        .bind(id)
-        .push(" ORDER BY i.idx")
-        .all(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))?;
-        for letter in &open {
+    /// Takes back those of these letters that the operation holds and that nobody runs; how many.
+    fn withdraw(&mut self, id: OperationId, letters: &[LetterId], now: Timestamp) -> Result<u64> {
+        let mut withdrawn = 0;
+        for letter in letters {
             let Some(mut row) = self.head(*letter)? else { continue };
-            self.end_item(&mut row, ItemOutcome::Skipped, Some("cancelled"), now)?;
-            rules::put_back(&mut row.letter, Status::Pending, now);
-            self.update(&mut row, Changed::State)?;
+            let is_held_by_it = row.item.is_some_and(|(operation, _)| operation == id);
+            // Others may have worked in between.
+            if is_held_by_it && row.is_idle_replay(now) {
+                self.end_item(&mut row, ItemOutcome::Skipped, Some("cancelled"), now)?;
+                row.void();
+                rules::put_back(&mut row.letter, Status::Pending, now);
+                self.update(&mut row, Changed::State)?;
+                withdrawn += 1;
+            }
         }
-        Ok(open.len() as u64)
+        Ok(withdrawn)
     }
+
+    /// Takes back those of these letters that a cancelled operation had sent and that nobody runs any more. Returns
+    /// whether there were any.
+    pub(super) fn take_back_cancelled(
+        &mut self,
+        due: &[(LetterId, Option<OperationId>)],
+        now: Timestamp,
+    ) -> Result<bool> {
+        let mut by_operation: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (letter, operation) in due {
+            if let Some(operation) = operation {
+                by_operation.entry(*operation).or_default().push(*letter);
+            }
+        }
+        let mut withdrawn = 0;
+        for (id, letters) in by_operation {
+            let operation = load(self.conn(), self.names(), id)?;
+            if operation.is_some_and(|operation| operation.state == OperationState::Cancelled) {
+                withdrawn += self.withdraw(id, &letters, now)?;
+            }
+        }
+        Ok(withdrawn > 0)
+    }
+}
+
+impl SqliteStore {
+    /// Cancels an operation: its state first, from which on nothing is released, and then the letters that nobody runs, in
+    /// several transactions, so that others can work in between. Where an earlier cancel was cut off, this one goes on.
+    pub(super) async fn cancel(
+        &self,
+        id: OperationId,
+        by: Actor,
+        now: Timestamp,
+    ) -> Result<Operation> {
+        let (canceller, by) = (by.clone(), Arc::new(by));
+        let steer = move |unit: &mut Unit<'_>| unit.control(id, Control::Cancel, &canceller, now);
+        let (_, mut entry) = self.write(steer).await?;
+        let open = self.read(move |conn, names| open(conn, names, id, now)).await?;
+        for letters in open.chunks(BATCH) {
+            let (letters, by) = (letters.to_vec(), Arc::clone(&by));
+            let withdraw = move |unit: &mut Unit<'_>| {
+                let withdrawn = unit.withdraw(id, &letters, now)?;
+                match entry {
+                    Some(entry) => unit.add_affected(entry, withdrawn)?,
+                    None if withdrawn > 0 => {
+                        return unit
+                            .note_control(id, Control::Cancel, &by, withdrawn, now)
+                            .map(Some);
+                    }
+                    None => {}
+                }
+                Ok(entry)
+            };
+            entry = self.write(withdraw).await?;
+        }
+        let found = self.read(move |conn, names| load(conn, names, id)).await?;
+        found.ok_or_else(|| unknown(id))
+    }
+}
+
+/// The letters of an operation that nobody runs; those first that somebody could claim.
+fn open(
+    conn: &Connection,
+    names: &Names,
+    id: OperationId,
+    now: Timestamp,
+) -> Result<Vec<LetterId>> {
+    let Names { items, letters, .. } = names;
+    Query::new(format!(
+        "SELECT i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
+         WHERE i.outcome IN ('queued', 'released') AND (t.status = 'pending' OR (t.claim_former = 'pending' AND t.claim_until <= "
+    ))
+    .bind(now)
+    .push(")) AND i.operation = ")
+    .bind(id)
+    .push(" AND t.operation = ")
+    .bind(id)
+    .push(" ORDER BY i.outcome = 'queued', i.idx")
+    .all(conn, |row| Ok(LetterId::from_bytes(row.get(0)?)))
 }

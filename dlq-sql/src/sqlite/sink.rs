@@ -72,7 +72,7 @@ impl Unit<'_> {
                 if let Some(mut row) = row {
                     self.died_anew(&mut row, &letter, now)?;
                     row.void();
-                    rules::reopen(&mut row.letter, letter, now);
+                    rules::replace(&mut row.letter, letter, now);
                     self.update(&mut row, Changed::All)?;
                     self.take_key(&mut row)?;
                 }

@@ -21,8 +21,8 @@ use crate::error::{During, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
 
-/// How many letters are deleted in one transaction.
-const BATCH: usize = 1000;
+/// How many letters are changed in one transaction of a call that is about many: meanwhile nobody else writes.
+pub(super) const BATCH: usize = 1000;
 
 impl Upkeep for SqliteStore {
     async fn mark(
@@ -32,8 +32,7 @@ impl Upkeep for SqliteStore {
         by: Actor,
     ) -> std::result::Result<Marked, StoreError> {
         let now = self.now();
-        let work = move |unit: &mut Unit<'_>| unit.mark(&selection, mark, &by, now);
-        self.write(work).await.during("mark letters")
+        self.mark_in_batches(selection, mark, by, now).await.during("mark letters")
     }
 
     async fn delete(
@@ -187,6 +186,51 @@ impl Meant {
 }
 
 impl SqliteStore {
+    /// Marks in several transactions, so that others can work in between; each adds to one entry of the audit.
+    async fn mark_in_batches(
+        &self,
+        selection: Selection,
+        mark: Mark,
+        by: Actor,
+        now: Timestamp,
+    ) -> Result<Marked> {
+        let (selection, by) = (Arc::new(selection), Arc::new(by));
+        let selecting = Arc::clone(&selection);
+        let select = move |conn: &Connection, names: &Names| {
+            Query::new(format!("SELECT t.letter_id FROM {} t WHERE ", names.letters))
+                .filter(selecting.filter())
+                .push(" ORDER BY t.created_at, t.letter_id")
+                .all(conn, |row| Ok(LetterId::from_bytes(row.get(0)?)))
+        };
+        let selected = self.read(select).await?;
+        let action = match mark {
+            Mark::Pending => "release",
+            Mark::Resolved => "resolve",
+            _ => "quarantine",
+        };
+        let (mut marked, mut entry) = (Marked::default(), None);
+        // Where there is nothing to mark the audit says so.
+        let nothing = selected.is_empty().then_some(&selected[..]);
+        for ids in selected.chunks(BATCH).chain(nothing) {
+            let (ids, selection, by) = (ids.to_vec(), Arc::clone(&selection), Arc::clone(&by));
+            let step = self.write(move |unit| {
+                let step = unit.mark(&ids, selection.filter(), mark, now)?;
+                let Some(entry) = entry else {
+                    let subject = values::json(&*selection);
+                    unit.note_action(&by, action, subject, step.changed, now)?;
+                    return Ok((step, unit.conn().last_insert_rowid()));
+                };
+                unit.add_affected(entry, step.changed)?;
+                Ok((step, entry))
+            });
+            let (step, seq) = step.await.map_err(|fault| fault.having_marked(marked.changed))?;
+            marked.changed += step.changed;
+            marked.skipped += step.skipped;
+            entry = Some(seq);
+        }
+        Ok(marked)
+    }
+
     /// Deletes in several transactions, so that others can work in between; each adds to one entry of the audit.
     async fn delete_in_batches(&self, deletion: Deletion, now: Timestamp) -> Result<Marked> {
         let deletion = Arc::new(deletion);
@@ -257,27 +301,33 @@ impl Unit<'_> {
             self.note_action(by, action, subject.clone(), affected, now)?;
             return Ok(self.conn().last_insert_rowid());
         };
-        let add =
-            format!("UPDATE {} SET affected = affected + ?1 WHERE seq = ?2", self.names().audit);
-        self.conn().prepare_cached(&add)?.execute((values::signed(affected), entry))?;
+        self.add_affected(entry, affected)?;
         Ok(entry)
     }
 
+    /// Adds to what an entry of the audit says was changed.
+    pub(super) fn add_affected(&self, entry: i64, affected: u64) -> Result<()> {
+        let add =
+            format!("UPDATE {} SET affected = affected + ?1 WHERE seq = ?2", self.names().audit);
+        self.conn().prepare_cached(&add)?.execute((values::signed(affected), entry))?;
+        Ok(())
+    }
+
+    /// Marks those of these letters that match.
     fn mark(
         &mut self,
-        selection: &Selection,
+        ids: &[LetterId],
+        filter: &Filter,
         mark: Mark,
-        by: &Actor,
         now: Timestamp,
     ) -> Result<Marked> {
-        let selected =
-            Query::new(format!("SELECT t.letter_id FROM {} t WHERE ", self.names().letters))
-                .filter(selection.filter())
-                .push(" ORDER BY t.created_at, t.letter_id")
-                .all(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))?;
         let mut marked = Marked::default();
-        for id in selected {
-            let Some(mut row) = self.head(id)? else { continue };
+        for id in ids {
+            let query =
+                Query::new(&self.names().select_head).push(" WHERE t.letter_id = ").bind(*id);
+            // Others may have worked in between.
+            let row = query.push(" AND ").filter(filter).first(self.conn(), read_head)?;
+            let Some(mut row) = row else { continue };
             if row.is_held(now) {
                 marked.skipped += 1;
             } else if !row.is_so(mark) {
@@ -285,12 +335,6 @@ impl Unit<'_> {
                 self.mark_one(&mut row, mark, now)?;
             }
         }
-        let action = match mark {
-            Mark::Pending => "release",
-            Mark::Resolved => "resolve",
-            _ => "quarantine",
-        };
-        self.note_action(by, action, values::json(selection), marked.changed, now)?;
         Ok(marked)
     }
 

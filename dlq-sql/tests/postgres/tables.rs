@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims as _, Letters as _, Sink as _};
-use dlq_core::{DeadLetter, Filter, Message};
+use dlq_core::{DeadLetter, Filter, Message, StoreErrorKind};
 use dlq_testkit::fixtures::{CONSUMER, hostile_messages, letter, varied};
 use sqlx::{Executor as _, Row as _, ValueRef as _};
 use tokio::time::{Instant, sleep};
@@ -132,4 +132,29 @@ async fn names_are_looked_up_in_indexes() {
         sleep(Duration::from_millis(200)).await;
         store.count(Filter::new()).await.unwrap();
     }
+}
+
+/// `Refused` is a word about one letter, and nothing else may be taken for one.
+#[tokio::test]
+async fn what_a_constraint_keeps_out_is_refused_and_a_table_that_is_gone_is_not_found() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    let mut conn = schema.connect().await;
+    conn.execute("ALTER TABLE dlq_events ADD CHECK (octet_length(data) < 1000)").await.unwrap();
+    let mut large = letter(1);
+    large.message = large.message.with_payload(Some(vec![b'x'; 2_000].into()));
+    let error = store.put(vec![large, letter(2)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    store.put(vec![letter(2)]).await.unwrap();
+    conn.execute("ALTER TABLE dlq_events RENAME TO gone").await.unwrap();
+    let error = store.put(vec![letter(3)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotFound, "{error}");
+    conn.execute("ALTER TABLE gone RENAME TO dlq_events").await.unwrap();
+    store.put(vec![letter(3)]).await.unwrap();
+    conn.execute("ALTER TABLE dlq_events RENAME COLUMN data TO payload").await.unwrap();
+    let error = store.put(vec![letter(4)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Incompatible, "{error}");
 }

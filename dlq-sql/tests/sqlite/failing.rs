@@ -1,12 +1,14 @@
 //! What happens when the file cannot be written: nothing is lost, nothing hangs, and the error says why.
 
+use std::future::pending;
 use std::time::Duration;
 
+use dlq_core::ingest::{Content, Fed, Feed, Ingest, Outcome};
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters, Mark, OperationSpec,
     Operations as _, Receipt, Selection, Sink, Upkeep as _,
 };
-use dlq_core::{DeadLetter, Filter, Message, StoreErrorKind};
+use dlq_core::{DeadLetter, Filter, Message, Origin, Position, StoreError, StoreErrorKind};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{CONSUMER, letter, letter_of};
 use rusqlite::Connection;
@@ -175,4 +177,73 @@ async fn an_operation_ends_whose_letters_were_deleted_by_hand() {
     assert!(due > started.updated_at.after(Duration::from_secs(600)), "it is asked for ever");
     let item = store.items(started.id, 6, 1).await.unwrap().items.remove(0);
     assert_eq!(item.why.as_deref(), Some("the letter is not there any more"));
+}
+
+/// A broker with these letters, and how many of them were confirmed.
+#[derive(Debug)]
+struct Broker {
+    letters: Vec<DeadLetter>,
+    yielded: usize,
+    confirmed: usize,
+}
+
+impl Feed for &mut Broker {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+        let next = self.letters.iter().enumerate().skip(self.confirmed).take(limit);
+        let fed: Vec<_> = next
+            .map(|(n, letter)| Fed {
+                place: Origin::new("memory", "DLQ", Position::Offset(n as u64)),
+                again: false,
+                content: Content::Letter(Box::new(letter.clone())),
+            })
+            .collect();
+        self.yielded = fed.len();
+        Ok(fed)
+    }
+
+    async fn confirm(&mut self) -> Result<(), StoreError> {
+        self.confirmed += self.yielded;
+        Ok(())
+    }
+}
+
+/// A store that has lost its table is no store, and not one that refuses letters.
+#[tokio::test]
+async fn g1_an_ingest_confirms_nothing_while_the_table_is_gone() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).await.unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("ALTER TABLE dlq_events RENAME TO gone").unwrap();
+    let mut broker = Broker { letters: (0..20).map(letter).collect(), yielded: 0, confirmed: 0 };
+    let mut ingest = Ingest::new(&mut broker, store.clone()).with_batch(5);
+    let ran = ingest.run(pending(), |_| Ok(())).await;
+    drop(ingest);
+    assert_eq!(broker.confirmed, 0, "nothing is stored: {ran:?}");
+    let error = ran.unwrap_err();
+    assert!(error.to_string().contains("dlq migrate"), "{error}");
+
+    other.execute_batch("ALTER TABLE gone RENAME TO dlq_events").unwrap();
+    let mut ingest = Ingest::new(&mut broker, store.clone()).with_batch(5);
+    ingest.run(pending(), |_| Ok(())).await.unwrap();
+    drop(ingest);
+    assert_eq!((broker.confirmed, store.count(Filter::new()).await.unwrap()), (20, 20));
+}
+
+/// A constraint of the operator is about the letters that it keeps out, and no others.
+#[tokio::test]
+async fn a_letter_that_a_constraint_keeps_out_is_set_aside_alone() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).await.unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON dlq_events WHEN length(NEW.data) > 1000 \
+                  BEGIN SELECT RAISE(ABORT, 'too large'); END";
+    Connection::open(&path).unwrap().execute_batch(refuse).unwrap();
+    let mut letters: Vec<_> = (0..20).map(letter).collect();
+    letters[3] = large(3, 2_000);
+    let error = store.put(vec![large(3, 2_000)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let mut broker = Broker { letters, yielded: 0, confirmed: 0 };
+    let mut ingest = Ingest::new(&mut broker, store.clone()).with_batch(5);
+    ingest.run(pending(), |_| Ok(())).await.unwrap();
+    assert_eq!(ingest.report().with_outcome(Outcome::SetAside), 1);
+    assert_eq!(ingest.report().with_outcome(Outcome::Stored), 19);
 }

@@ -1,11 +1,15 @@
 //! What has to be true when everything has come to rest.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use dlq_core::{Cause, DeadLetter, Lane, Reason, Status};
 
 use super::scenario::{Ending, Story};
 use super::world::World;
+
+/// How long a healthy message may wait.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Notes everything in a world at rest that breaks a guarantee.
 pub(super) fn check(world: &World) {
@@ -30,6 +34,14 @@ pub(super) fn check(world: &World) {
             }
         }
         ended(world, index, story, letter.as_ref());
+        waited(world, index, story);
+        // One that another process has handled meanwhile is nobody's to copy.
+        let is_dead = letter.as_ref().is_some_and(|letter| letter.state.status == Status::Pending)
+            && !world.has_succeeded(index);
+        if is_dead && world.scenario.feed.is_some() && world.feed.get(world.letter(index)).is_none()
+        {
+            world.violated(format!("G1: the letter of message {} has no copy", index + 1));
+        }
 
         let runs = world.runs(index);
         let succeeded = runs.iter().filter(|run| run.succeeded).count();
@@ -50,6 +62,16 @@ pub(super) fn check(world: &World) {
     }
     if world.unfinished_operations() > 0 {
         world.violated("G7: an operation has not ended".to_owned());
+    }
+}
+
+/// G4: a message that is handled at once waits for no other, as long as nothing goes wrong but one refused letter.
+fn waited(world: &World, index: usize, story: &Story) {
+    if world.scenario.refused.is_none() || !world.gate.plan.faults().is_empty() || !story.later {
+        return;
+    }
+    if let Some(waited) = world.waited(index).filter(|waited| *waited > PATIENCE) {
+        world.violated(format!("G4: message {} waited {waited:?} for others", index + 1));
     }
 }
 
@@ -99,6 +121,12 @@ fn ended(world: &World, index: usize, story: &Story, letter: Option<&DeadLetter>
         }
         Ending::Dead(reason) => found == Some((Status::Pending, reason)),
         Ending::Quarantined(reason) => found == Some((Status::Quarantined, reason)),
+        Ending::DeadUnlessHandled(reason) if world.has_succeeded(index) => {
+            // Of two processes that have a message one may write its letter after the other has handled it.
+            found.is_none_or(|(status, _)| status == Status::Resolved)
+                || (world.gate.plan.outlasts_a_lease() && found == Some((Status::Pending, reason)))
+        }
+        Ending::DeadUnlessHandled(reason) => found == Some((Status::Pending, reason)),
     };
     if fits || inherits(world, index, story, found) {
         return;

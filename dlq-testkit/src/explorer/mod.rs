@@ -17,6 +17,7 @@
 //! | G1 | after every step each message is unsettled, or handled, or recorded; at rest it has ended as it does undisturbed |
 //! | G2 | one letter per message, under the one identity it can have; no death without a run |
 //! | G3 | no attempt is counted that was not made; nobody dies `exhausted` before the attempts were made, nor of another's crashes; what kills the process does so no more often than the policy allows, and not again while its letter is not written |
+//! | G4 | messages that are handled at once wait for none whose letter is refused |
 //! | G5 | messages of one key are handled in the order of the source, while one process has them |
 //! | G6 | a resolved letter does not run again; success repeats at most once per fault; a canary that fails keeps the rest |
 //! | G7 | operations end, and everything comes to rest |

@@ -24,6 +24,8 @@ pub struct Parts {
     pub store: SteppedStore,
     /// The broker's stream of dead letters.
     pub sink: SteppedSink,
+    /// A second sink, if letters are to be copied.
+    pub feed: Option<SteppedSink>,
     /// The broker's retry lane.
     pub lane: SteppedLane,
     /// Which of these is to be used.
@@ -51,7 +53,8 @@ pub struct WholeConsumer;
 
 impl Program for WholeConsumer {
     fn run(&self, parts: Parts) -> Running {
-        let Parts { source, handler, store, sink, lane, record, schedule, clock, stop } = parts;
+        let Parts { source, handler, store, sink, feed, lane, record, schedule, clock, stop } =
+            parts;
         let mut builder = Consumer::builder(source)
             .handler(handler)
             .max_in_hand(8)
@@ -63,6 +66,9 @@ impl Program for WholeConsumer {
             Record::StoreAndLane => builder.dead_letters(store).retry_lane(lane),
             Record::Stream => builder.sink(sink).retry_lane(lane),
         };
+        if let Some(feed) = feed {
+            builder = builder.routing(|routing| routing.feed("copies", feed));
+        }
         if let Some(schedule) = schedule {
             builder = builder.schedule(schedule);
         }

@@ -145,6 +145,7 @@ fn parts(process: &Process) -> Parts {
         handler: told(process),
         store: SteppedStore::new(process.clone(), world.store.clone()),
         sink: SteppedSink::new(process.clone(), world.sink.clone()),
+        feed: scenario.feed.map(|_| SteppedSink::feed(process.clone(), world.feed.clone())),
         lane: SteppedLane::new(process.clone(), world.broker.retry_lane()),
         record: scenario.record,
         schedule: scenario.schedule.clone(),

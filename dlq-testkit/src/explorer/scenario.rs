@@ -34,6 +34,9 @@ pub enum Ending {
     Dead(Reason),
     /// One letter is left, set aside with this reason.
     Quarantined(Reason),
+    /// One letter is left, with this reason, unless a fault made the handler run once more and it succeeded: no letter is left
+    /// open then.
+    DeadUnlessHandled(Reason),
 }
 
 /// A message, and what its handler does each time.
@@ -131,6 +134,8 @@ pub enum Order {
     Cancel,
     /// Publishes the messages that were [kept back](Story::later).
     Publish,
+    /// Has the sink take what it [refused](Scenario::refused).
+    Mend,
 }
 
 /// A few messages and the consumer that they meet.
@@ -146,6 +151,8 @@ pub struct Scenario {
     pub(super) orders: Vec<Order>,
     pub(super) most_replayed: Option<usize>,
     pub(super) ordered: bool,
+    pub(super) refused: Option<u32>,
+    pub(super) feed: Option<u32>,
 }
 
 impl Scenario {
@@ -161,6 +168,8 @@ impl Scenario {
             orders: Vec::new(),
             most_replayed: None,
             ordered: false,
+            refused: None,
+            feed: None,
         }
     }
 
@@ -197,6 +206,20 @@ impl Scenario {
     /// Handles messages of one key in the order of the source. Defaults to no.
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
+        self
+    }
+
+    /// Has the sink refuse the letter of the message with this number until [`Order::Mend`]. The operator goes on while that
+    /// message waits, and where nothing else goes wrong the messages that are published then wait for nobody. Defaults to no
+    /// letter.
+    pub fn refused(mut self, number: u32) -> Self {
+        self.refused = Some(number);
+        self
+    }
+
+    /// Adds a second sink that gets a copy of each letter, and fails so many times before it takes one. Defaults to none.
+    pub fn feed(mut self, fails: u32) -> Self {
+        self.feed = Some(fails);
         self
     }
 

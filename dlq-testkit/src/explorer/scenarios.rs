@@ -189,5 +189,45 @@ pub fn scenarios() -> Vec<Scenario> {
         .idempotent()
         .record(Record::Stream)
         .order(Order::Publish),
+        // What is handled at once waits for no letter that is refused, and that one is written when it is taken.
+        Scenario::new(
+            "refused_letter",
+            [
+                Story::new(1, &[Act::Permanent], PERMANENT),
+                Story::new(2, &[Act::Permanent], PERMANENT),
+                healthy(3).later(),
+                healthy(4).later(),
+            ],
+        )
+        .refused(1)
+        .order(Order::Publish)
+        .order(Order::Mend),
+        Scenario::new(
+            "refused_letter_to_stream",
+            [Story::new(1, &[Act::Permanent], PERMANENT), healthy(2).later()],
+        )
+        .record(Record::Stream)
+        .refused(1)
+        .order(Order::Publish)
+        .order(Order::Mend),
+        // Its handler would succeed by now, which is not asked.
+        Scenario::new(
+            "second_sink_down",
+            [
+                Story::new(
+                    1,
+                    &[Act::Permanent, Act::Succeed],
+                    Ending::DeadUnlessHandled(Reason::Permanent),
+                ),
+                healthy(2),
+            ],
+        )
+        .feed(3),
+        Scenario::new(
+            "second_sink_down_then_replay",
+            [Story::new(1, &[Act::Permanent, Act::Succeed], HANDLED).then(&[Act::Succeed])],
+        )
+        .feed(3)
+        .order(REPLAY),
     ]
 }

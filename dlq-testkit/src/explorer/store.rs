@@ -35,18 +35,37 @@ fn confirmed(
 pub struct SteppedSink {
     process: Process,
     inner: MemorySink,
+    is_feed: bool,
 }
 
 impl SteppedSink {
     pub(super) fn new(process: Process, inner: MemorySink) -> Self {
-        Self { process, inner }
+        Self { process, inner, is_feed: false }
+    }
+
+    /// A second one, that gets copies.
+    pub(super) fn feed(process: Process, inner: MemorySink) -> Self {
+        Self { process, inner, is_feed: true }
     }
 }
 
 impl Sink for SteppedSink {
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
-        let count = letters.len();
-        let answer = self.process.call("put", || self.inner.put(letters), store_down).await;
+        let (count, world) = (letters.len(), &self.process.world);
+        if self.is_feed {
+            let effect = || async {
+                match world.feed_fails() {
+                    true => Err(store_down("copy")),
+                    false => self.inner.put(letters).await,
+                }
+            };
+            return self.process.call("copy", effect, store_down).await;
+        }
+        let effect = || async {
+            world.takes(&letters)?;
+            self.inner.put(letters).await
+        };
+        let answer = self.process.call("put", effect, store_down).await;
         confirmed(&self.process, count, answer)
     }
 }
@@ -77,7 +96,11 @@ impl SteppedStore {
 impl Sink for SteppedStore {
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
         let count = letters.len();
-        let answer = self.process.call("put", || self.inner.put(letters), store_down).await;
+        let effect = || async {
+            self.process.world.takes(&letters)?;
+            self.inner.put(letters).await
+        };
+        let answer = self.process.call("put", effect, store_down).await;
         confirmed(&self.process, count, answer)
     }
 }
@@ -153,6 +176,37 @@ impl CrashMarks for SteppedStore {
     }
 }
 
+impl Letters for SteppedStore {
+    /// A consumer asks it whether a message that was handled has a letter.
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        self.process.call("look for a letter", || self.inner.get(id), store_down).await
+    }
+
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        self.inner.get_all(ids).await
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        self.inner.with_prefix(digits, limit).await
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        self.inner.list(filter, page).await
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        self.inner.count(filter).await
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        self.inner.groups(filter, limit).await
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        self.inner.stats(filter).await
+    }
+}
+
 /// What consumers do not call is passed on as it is.
 macro_rules! passed_on {
     ($trait:ident: $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+) => {
@@ -164,16 +218,6 @@ macro_rules! passed_on {
     };
 }
 
-passed_on! { Letters:
-    get(id: LetterId) -> Option<DeadLetter>;
-    get_all(ids: Vec<LetterId>) -> Vec<DeadLetter>;
-    with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
-    list(filter: Filter, page: PageRequest) -> Page;
-    count(filter: Filter) -> u64;
-    groups(filter: Filter, limit: u32) -> Vec<Group>;
-    stats(filter: Filter) -> Stats;
-}
-
 passed_on! { Operations:
     plan(spec: OperationSpec) -> Plan;
     start(spec: OperationSpec, by: Actor) -> Operation;
@@ -183,16 +227,59 @@ passed_on! { Operations:
     control(id: OperationId, control: Control, by: Actor) -> Operation;
 }
 
-passed_on! { Upkeep:
-    mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
-    delete(selection: Selection, by: Actor) -> Marked;
-    cleanup(cleanup: Cleanup, by: Actor) -> u64;
-    edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
-    restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
-    audit(limit: u32) -> Vec<AuditEntry>;
-    record_processed(events: Vec<ProcessedEvent>) -> ();
-    processed(limit: u32) -> Vec<ProcessedEvent>;
-    deduplicate(force: bool) -> u64;
-    check(limits: CheckLimits) -> Vec<Finding>;
-    due(overdue: Duration) -> Vec<Due>;
+impl Upkeep for SteppedStore {
+    /// A consumer resolves the letter of a message that was handled.
+    async fn mark(
+        &self,
+        selection: Selection,
+        mark: Mark,
+        by: Actor,
+    ) -> Result<Marked, StoreError> {
+        let effect = || self.inner.mark(selection, mark, by);
+        self.process.call("resolve a letter", effect, store_down).await
+    }
+
+    async fn delete(&self, selection: Selection, by: Actor) -> Result<Marked, StoreError> {
+        self.inner.delete(selection, by).await
+    }
+
+    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
+        self.inner.cleanup(cleanup, by).await
+    }
+
+    async fn edit(&self, id: LetterId, edit: Edit, by: Actor) -> Result<DeadLetter, StoreError> {
+        self.inner.edit(id, edit, by).await
+    }
+
+    async fn restore(
+        &self,
+        letters: Vec<DeadLetter>,
+        by: Actor,
+    ) -> Result<Vec<Receipt>, StoreError> {
+        self.inner.restore(letters, by).await
+    }
+
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        self.inner.audit(limit).await
+    }
+
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Result<(), StoreError> {
+        self.inner.record_processed(events).await
+    }
+
+    async fn processed(&self, limit: u32) -> Result<Vec<ProcessedEvent>, StoreError> {
+        self.inner.processed(limit).await
+    }
+
+    async fn deduplicate(&self, force: bool) -> Result<u64, StoreError> {
+        self.inner.deduplicate(force).await
+    }
+
+    async fn check(&self, limits: CheckLimits) -> Result<Vec<Finding>, StoreError> {
+        self.inner.check(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> Result<Vec<Due>, StoreError> {
+        self.inner.due(overdue).await
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dlq_core::idempotency::Idempotency;
 use dlq_core::idempotency::memory::MemoryIdempotency;
@@ -11,7 +12,7 @@ use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Actor, Claims, Control, Letters, OperationSpec, OperationState, Operations};
 use dlq_core::{
     DeadLetter, Delivery, Filter, Lane, LetterId, Origin, PageRequest, Position, SharedClock,
-    Status, Timestamp, TokioClock,
+    Status, StoreError, StoreErrorKind, Timestamp, TokioClock,
 };
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -43,6 +44,7 @@ pub(super) struct World {
     pub(super) broker: MemoryBroker,
     pub(super) store: MemoryStore,
     pub(super) sink: MemorySink,
+    pub(super) feed: MemorySink,
     pub(super) idempotency: MemoryIdempotency,
     tally: Mutex<Tally>,
 }
@@ -57,6 +59,13 @@ struct Tally {
     /// How often each message was given back.
     given_back: HashMap<Position, u32>,
     orders: usize,
+    /// The sink takes what it refused.
+    is_mended: bool,
+    /// How often the feed has failed by itself.
+    feed_failures: u32,
+    /// By story: when it was published, and when it was handled first.
+    published: Vec<Instant>,
+    handled: HashMap<usize, Instant>,
     kills: usize,
     /// By key.
     ran_again: HashMap<String, usize>,
@@ -86,6 +95,7 @@ impl World {
         let world = Self {
             store: MemoryStore::new().with_clock(clock.clone()),
             sink: MemorySink::new(),
+            feed: MemorySink::new(),
             gate: Gate::new(plan),
             tally: Mutex::new(tally),
             scenario,
@@ -104,7 +114,9 @@ impl World {
         for story in self.scenario.stories.iter().filter(is_next) {
             let position = self.broker.publish(story.message.clone());
             let origin = Origin::new("memory", "stories", position);
-            self.tally().ids.push(LetterId::of(&origin, Some(self.clock.now()), CONSUMER));
+            let mut tally = self.tally();
+            tally.ids.push(LetterId::of(&origin, Some(self.clock.now()), CONSUMER));
+            tally.published.push(Instant::now());
         }
     }
 
@@ -154,7 +166,12 @@ impl World {
         self.tally().succeeded.contains(&self.scenario.stories[story].key)
     }
 
-    /// The row under the id that the letter of a story has to have.
+    /// The id that the letter of a story has to have.
+    pub(super) fn letter(&self, story: usize) -> LetterId {
+        self.tally().ids[story]
+    }
+
+    /// The row under that id.
     pub(super) fn row(&self, story: usize) -> Option<DeadLetter> {
         let id = self.tally().ids.get(story).copied()?;
         match self.scenario.record {
@@ -298,15 +315,48 @@ impl World {
         self.in_order(story);
         let key = self.scenario.stories[story].key.clone();
         let mut tally = self.tally();
+        tally.handled.entry(story).or_insert_with(Instant::now);
         if let Some(run) = tally.runs[story].last_mut() {
             run.succeeded = true;
         }
         tally.succeeded.insert(key);
     }
 
+    /// The story whose letter is refused now.
+    fn refused(&self) -> Option<usize> {
+        let number = self.scenario.refused.filter(|_| !self.tally().is_mended)?;
+        Some(number as usize - 1)
+    }
+
+    /// Refuses these letters where one of them is to be.
+    pub(super) fn takes(&self, letters: &[DeadLetter]) -> Result<(), StoreError> {
+        let Some(story) = self.refused() else { return Ok(()) };
+        let id = self.scenario.stories[story].message.id();
+        if letters.iter().any(|letter| letter.message.id() == id) {
+            let refused = StoreError::new(StoreErrorKind::Refused, "put");
+            return Err(refused.with_detail("the scenario says that it is refused"));
+        }
+        Ok(())
+    }
+
+    /// Whether the feed fails once more.
+    pub(super) fn feed_fails(&self) -> bool {
+        let mut tally = self.tally();
+        let fails = self.scenario.feed.is_some_and(|most| tally.feed_failures < most);
+        tally.feed_failures += u32::from(fails);
+        fails
+    }
+
+    /// How long a message waited until it was handled first.
+    pub(super) fn waited(&self, story: usize) -> Option<Duration> {
+        let tally = self.tally();
+        Some(tally.handled.get(&story)?.duration_since(*tally.published.get(story)?))
+    }
+
     /// Whether nothing will happen any more by itself.
     pub(super) fn is_at_rest(&self) -> bool {
-        if !self.broker.is_idle(CONSUMER) {
+        let waits = self.refused().map(|story| Position::Offset(story as u64 + 1));
+        if self.broker.unsettled(CONSUMER).iter().any(|(position, _)| Some(*position) != waits) {
             return false;
         }
         if self.scenario.record == Record::Stream {
@@ -333,6 +383,7 @@ impl World {
                 now(self.store.start(spec, Actor::new("ana")));
             }
             Order::Publish => self.publish(true),
+            Order::Mend => self.tally().is_mended = true,
             Order::Cancel => {
                 for operation in now(self.store.operations(100)) {
                     if !operation.state.is_final() {

@@ -246,6 +246,40 @@ pub async fn by_attributes<F: StoreFixture>(check: Check<F>) {
     all_agree(check, filters).await;
 }
 
+/// What an attribute's name or value is made of is never mistaken for the beginning or end of another: listing finds, and
+/// deletion deletes, exactly the letters that have it.
+pub async fn an_attribute_is_not_mistaken_for_another<F: StoreFixture>(check: Check<F>) {
+    const TEXTS: [&str; 14] =
+        [",", ":", "x,", "\"", ",\"", "\":\"", "\",\"", "{", "}", "\\", "\\s", "\0", "\\u0000", ""];
+    let text = |n: usize| TEXTS[n % TEXTS.len()].to_owned();
+    let mut letters = Vec::new();
+    for n in 0..TEXTS.len() * TEXTS.len() {
+        let mut letter = letter(n as u64);
+        letter.attributes.insert(text(n), text(n / TEXTS.len()));
+        letter.attributes.insert(text(3 * n + 1), text(n / 5));
+        letters.push(letter);
+    }
+    check.put(letters.clone()).await;
+    let mut found_any = false;
+    for name in TEXTS {
+        for value in TEXTS {
+            let filter = Filter::new().with_attribute(name, value);
+            let meant: BTreeSet<_> =
+                letters.iter().filter(|one| filter.matches(one)).map(|one| one.id).collect();
+            let found = check.ids(&filter, Order::OldestFirst).await;
+            assert_eq!(found.len(), meant.len(), "{filter:?}");
+            assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), meant, "{filter:?}");
+            found_any |= !meant.is_empty();
+        }
+    }
+    assert!(found_any);
+    let filter = Filter::new().with_attribute(",", ":");
+    let selection = Selection::matching(filter.clone()).expect("it says something");
+    let deleted = check.store.delete(selection, by()).await.expect("delete answers");
+    let meant = letters.iter().filter(|one| filter.matches(one)).count();
+    assert_eq!(deleted.changed, meant as u64);
+}
+
 /// Letters that an operation holds are found by it.
 pub async fn by_operation<F: StoreFixture>(check: Check<F>) {
     let letters = fill(&check).await;

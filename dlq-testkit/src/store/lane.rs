@@ -178,6 +178,20 @@ pub async fn a_conflicting_record_is_kept<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.put_one(&death).await, Receipt::Reopened);
 }
 
+/// A record of a later generation with bytes that the letter never had leaves the letter as it is, and is kept beside it.
+pub async fn g2_a_later_record_of_other_bytes_is_a_second_letter<F: StoreFixture>(check: Check<F>) {
+    let one = letter_of(Message::new("s", "one"), 1);
+    let forged = DeadLetter { generation: 3, ..letter_of(Message::new("s", "other"), 1) };
+    check.put_one(&one).await;
+    let before = check.get(one.id).await;
+    check.tick().await;
+    check.escalate(escalation(&forged, 1, check.now())).await;
+    assert_eq!(check.get(one.id).await, before);
+    let second = check.get(one.id.conflicting(&forged.message)).await;
+    assert_eq!((second.state.status, second.generation), (Status::Retrying, 3));
+    assert_eq!(second.message, forged.message);
+}
+
 /// A record of a later generation takes the letter out of its owner's hands and out of its operation.
 pub async fn a_later_record_voids_a_claim<F: StoreFixture>(check: Check<F>) {
     let letter = check.bury(1).await.remove(0);

@@ -23,6 +23,9 @@ macro_rules! store_conformance {
                 an_older_death_is_ignored,
                 another_payload_is_a_second_letter,
                 another_payload_is_never_out_of_date,
+                g2_a_later_death_of_other_bytes_is_a_second_letter,
+                g2_conflicting_letters_of_two_keys_are_two,
+                g2_an_absurd_generation_hides_no_death,
                 another_key_is_a_second_letter,
                 a_tombstone_is_not_an_empty_payload,
                 no_key_is_not_an_empty_key,
@@ -68,6 +71,7 @@ macro_rules! store_conformance {
                 by_time,
                 by_counts,
                 by_attributes,
+                an_attribute_is_not_mistaken_for_another,
                 by_operation,
                 by_several_fields,
                 a_mark_means_what_the_list_shows,
@@ -129,6 +133,7 @@ macro_rules! store_conformance {
                 a_later_record_takes_the_letter_over,
                 an_earlier_record_is_ignored,
                 a_conflicting_record_is_kept,
+                g2_a_later_record_of_other_bytes_is_a_second_letter,
                 a_later_record_voids_a_claim;
             operations:
                 a_plan_changes_nothing,
@@ -148,6 +153,9 @@ macro_rules! store_conformance {
                 the_cap_uses_up_no_room,
                 cancelling_stops_at_once,
                 cancelling_takes_back_what_waits,
+                g6_cancelling_takes_back_what_a_dead_claimer_left,
+                g6_a_claim_that_lapses_after_a_cancel_is_not_sent_again,
+                a_retry_outlives_its_cancelled_operation,
                 pausing_holds_the_rest,
                 an_ended_operation_cannot_be_steered,
                 an_unknown_operation_is_not_found,
@@ -163,6 +171,7 @@ macro_rules! store_conformance {
                 a_failed_canary_stops_the_operation,
                 a_stopped_operation_can_be_resumed,
                 a_paused_canary_stays_a_canary,
+                a_canary_that_fails_while_paused_stops_the_rest,
                 a_skipped_letter_is_no_canary,
                 a_large_canary_is_the_whole_operation,
                 a_rate_is_kept,
@@ -228,6 +237,7 @@ macro_rules! store_conformance {
                 an_odd_state_is_put_in_order,
                 restoring_may_be_repeated,
                 later_deaths_are_not_taken_back,
+                a_resolved_letter_of_a_later_death_stays_resolved,
                 a_restored_conflict_is_kept,
                 a_claim_is_left_alone,
                 a_replaying_letter_becomes_pending,
@@ -236,7 +246,8 @@ macro_rules! store_conformance {
                 an_edit_is_restored,
                 a_writer_restores_nothing,
                 a_restored_letter_is_a_letter,
-                restored_copies_are_merged;
+                restored_copies_are_merged,
+                a_resolved_copy_is_merged_into_a_resolved_letter;
             checkups:
                 a_store_that_works_is_well,
                 a_claim_never_finished_is_found,

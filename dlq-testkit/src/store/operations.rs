@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::{
-    Control, Finish, ItemOutcome, Mark, Operation, OperationSpec, OperationState, Progress, Target,
+    Control, Finish, Finished, ItemOutcome, Mark, Operation, OperationSpec, OperationState,
+    Progress, Target,
 };
 use dlq_core::{DeadLetter, Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorKind};
 
@@ -269,6 +270,74 @@ pub async fn cancelling_takes_back_what_waits<F: StoreFixture>(check: Check<F>) 
     assert!(check.claim(1).await.is_empty());
     let state = check.state(claim.letter.id).await;
     assert_eq!((state.status, state.due, state.operation), (Status::Pending, None, None));
+}
+
+/// A letter whose lease had ended when its operation was cancelled is not sent again: nobody runs it (G6).
+pub async fn g6_cancelling_takes_back_what_a_dead_claimer_left<F: StoreFixture>(check: Check<F>) {
+    let letters = check.bury(3).await;
+    let operation = check.replay().await;
+    let claims = check.claim(2).await;
+    assert_eq!(claims.len(), 2);
+    check.outlast_leases().await;
+    let cancelled = check.control(&operation, Control::Cancel).await;
+    assert_eq!(cancelled.progress, progress(&[(ItemOutcome::Skipped, 3)]));
+    assert!(check.claim(10).await.is_empty(), "no more are sent");
+    for letter in &letters {
+        let state = check.state(letter.id).await;
+        assert_eq!((state.status, state.due, state.operation), (Status::Pending, None, None));
+    }
+    let late = Finish::Resolved(dlq_core::Resolution::Succeeded);
+    assert_eq!(check.finish(claims[0].token, late).await, Finished::Stale);
+    assert_eq!(check.replay().await.progress.total, 3, "they can be sent back again");
+    let again = check.claim(3).await;
+    assert!(again.iter().all(|claim| claim.letter.crashes == 0), "the crash went with the claim");
+}
+
+/// A lease that ends after the operation was cancelled makes its letter pending, and nobody is given it (G6).
+pub async fn g6_a_claim_that_lapses_after_a_cancel_is_not_sent_again<F: StoreFixture>(
+    check: Check<F>,
+) {
+    let letters = check.bury(4).await;
+    let operation = check.replay().await;
+    let claims = check.claim(3).await;
+    check.control(&operation, Control::Cancel).await;
+    check.succeed(&claims[0]).await;
+    check.outlast_leases().await;
+    // Letters of another operation are handed out all the same.
+    check.put_one(&letter(7)).await;
+    let other = check.start(OperationSpec::replay(Filter::new().with_id(letter(7).id))).await;
+    let claimed = check.claim(2).await;
+    assert_eq!(claimed.iter().map(|claim| claim.letter.id).collect::<Vec<_>>(), [letter(7).id]);
+    check.succeed(&claimed[0]).await;
+    for letter in &letters[1..3] {
+        let state = check.state(letter.id).await;
+        assert_eq!((state.status, state.due, state.operation), (Status::Pending, None, None));
+    }
+    let found = check.operation(&operation).await;
+    assert_eq!(found.state, OperationState::Cancelled);
+    use ItemOutcome::{Skipped, Succeeded};
+    assert_eq!(found.progress, progress(&[(Succeeded, 1), (Skipped, 3)]));
+    assert_eq!(check.operation(&other).await.state, OperationState::Completed);
+    let next = check.store.next_due(Vec::new()).await.expect("next_due answers");
+    assert_eq!(next, None, "there is nothing left to wait for");
+}
+
+/// What waits for a retry when its operation is cancelled goes on to its end, also over a lease that ends.
+pub async fn a_retry_outlives_its_cancelled_operation<F: StoreFixture>(check: Check<F>) {
+    check.bury(1).await;
+    let operation = check.replay().await;
+    let claim = check.claim_one().await;
+    let (due, history) = (check.now(), claim.letter.history.clone());
+    check.finish(claim.token, Finish::Retry { due, history, attempts: 1 }).await;
+    check.control(&operation, Control::Cancel).await;
+    let retry = check.claim_one().await;
+    assert!(retry.continues);
+    check.outlast_leases().await;
+    let retry = check.claim_one().await;
+    assert!(retry.continues);
+    assert_eq!(retry.letter.crashes, 1);
+    check.succeed(&retry).await;
+    assert_eq!(check.outcomes(&operation).await, [ItemOutcome::Succeeded]);
 }
 
 /// A paused operation sends nothing until it is resumed.

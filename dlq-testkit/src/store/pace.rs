@@ -64,6 +64,22 @@ pub async fn a_paused_canary_stays_a_canary<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.claim(10).await.len(), 1);
 }
 
+/// A canary that fails while its operation is paused stops the operation when it is resumed: not one of the others is
+/// sent before it is resumed once more.
+pub async fn a_canary_that_fails_while_paused_stops_the_rest<F: StoreFixture>(check: Check<F>) {
+    check.bury(6).await;
+    let operation = check.start(canary(2)).await;
+    let claims = check.claim(10).await;
+    check.control(&operation, Control::Pause).await;
+    check.die(&claims[0]).await;
+    check.succeed(&claims[1]).await;
+    assert_eq!(check.operation(&operation).await.state, OperationState::Paused);
+    assert_eq!(check.control(&operation, Control::Resume).await.state, OperationState::Stopped);
+    assert!(check.claim(10).await.is_empty(), "the canary failed");
+    assert_eq!(check.control(&operation, Control::Resume).await.state, OperationState::Running);
+    assert_eq!(check.claim(10).await.len(), 4);
+}
+
 /// A letter that is skipped is no canary: another goes in its place.
 pub async fn a_skipped_letter_is_no_canary<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(4).await;
@@ -101,13 +117,13 @@ pub async fn a_rate_is_kept<F: StoreFixture>(check: Check<F>) {
     }
 }
 
-/// A pause is not made up for by more than one second's worth, whatever the room.
+/// A pause is not made up for by more than a tenth of a second's worth, whatever the room.
 pub async fn a_rate_does_not_save_up<F: StoreFixture>(check: Check<F>) {
     if !check.controls_time() {
         return;
     }
     check.bury(100).await;
-    let pace = Pace::per_second(10).expect("it is above zero");
+    let pace = Pace::per_second(100).expect("it is above zero");
     check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
     check.pass(Duration::from_secs(3_600)).await;
     let mut claimed = 0;
@@ -129,7 +145,7 @@ pub async fn a_rate_is_not_used_up_in_vain<F: StoreFixture>(check: Check<F>) {
         }
         check.put_one(&letter).await;
     }
-    let pace = Pace::per_second(10).expect("it is above zero");
+    let pace = Pace::per_second(100).expect("it is above zero");
     check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
     check.pass(Duration::from_secs(60)).await;
     assert_eq!(check.claim(100).await.len(), 3);

@@ -212,6 +212,67 @@ pub async fn another_payload_is_never_out_of_date<F: StoreFixture>(check: Check<
     assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..other });
 }
 
+/// A later death with bytes that the letter never had is another message: both are kept, and neither takes the other's
+/// deaths over.
+pub async fn g2_a_later_death_of_other_bytes_is_a_second_letter<F: StoreFixture>(check: Check<F>) {
+    let one = letter_of(Message::new("s", "one"), 1);
+    let forged = DeadLetter { generation: 5, ..letter_of(Message::new("s", "other"), 1) };
+    let second = one.id.conflicting(&forged.message);
+    check.put_one(&one).await;
+    let before = check.get(one.id).await;
+    check.tick().await;
+    for _ in 0..2 {
+        assert_eq!(check.put_one(&forged).await, Receipt::Conflicting(second));
+        assert_eq!(check.get(one.id).await, before, "it is left as it was");
+        assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..forged.clone() });
+        assert_eq!(check.count(Filter::new()).await, 2);
+    }
+    let again = died_again(&one);
+    assert_eq!(check.put_one(&again).await, Receipt::Reopened);
+    assert_eq!(written(&check.get(one.id).await), again);
+    let later = died_again(&forged);
+    assert_eq!(check.put_one(&later).await, Receipt::Conflicting(second));
+    assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..later });
+    assert_eq!(check.count(Filter::new()).await, 2);
+}
+
+/// Messages that claim one identity are told apart by their keys, too.
+pub async fn g2_conflicting_letters_of_two_keys_are_two<F: StoreFixture>(check: Check<F>) {
+    let one = letter_of(Message::new("s", "one"), 1);
+    let other = |key: &'static str| letter_of(Message::new("s", "other").with_key(key), 1);
+    check.put_one(&one).await;
+    for letter in [other("a"), other("b")] {
+        let id = one.id.conflicting(&letter.message);
+        assert_eq!(check.put_one(&letter).await, Receipt::Conflicting(id));
+        assert_eq!(written(&check.get(id).await), DeadLetter { id, ..letter });
+    }
+    assert_eq!(check.count(Filter::new()).await, 3);
+}
+
+/// No message dies a thousand million times: a letter that says so keeps the real deaths of its message from nothing.
+pub async fn g2_an_absurd_generation_hides_no_death<F: StoreFixture>(check: Check<F>) {
+    let absurd = |n, generation| DeadLetter { generation, ..letter(n) };
+    for (n, generation) in [(1, u32::MAX), (2, u32::MAX - 1), (3, 1_000_000_000)] {
+        // Whichever comes first.
+        let (letter, absurd) = (letter(n), absurd(n, generation));
+        check.put_one(&absurd).await;
+        let second = letter.id.conflicting(&letter.message);
+        assert_eq!(check.put_one(&letter).await, Receipt::Conflicting(second));
+        assert_eq!(check.put_one(&letter).await, Receipt::Conflicting(second));
+        assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..letter.clone() });
+        let death = died_again(&letter);
+        assert_eq!(check.put_one(&death).await, Receipt::Conflicting(second));
+        assert_eq!(check.get(second).await.generation, 1);
+        assert_eq!(check.get(letter.id).await.generation, generation);
+    }
+    let letter = letter(4);
+    let second = letter.id.conflicting(&letter.message);
+    check.put_one(&letter).await;
+    assert_eq!(check.put_one(&absurd(4, u32::MAX)).await, Receipt::Conflicting(second));
+    assert_eq!(check.put_one(&died_again(&letter)).await, Receipt::Reopened);
+    assert_eq!(check.get(letter.id).await.generation, 1);
+}
+
 /// A tombstone and an empty payload are not the same message.
 pub async fn a_tombstone_is_not_an_empty_payload<F: StoreFixture>(check: Check<F>) {
     conflict(&check, Message::tombstone("s"), Message::new("s", "")).await;

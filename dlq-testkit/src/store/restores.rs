@@ -127,6 +127,37 @@ pub async fn later_deaths_are_not_taken_back<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.get(later.id).await.generation, 2);
 }
 
+/// A letter that was handled after a later death than the one in the store is not sent back for that death (G6).
+pub async fn a_resolved_letter_of_a_later_death_stays_resolved<F: StoreFixture>(check: Check<F>) {
+    let old = check.bury(2).await;
+    check.escalate(escalation(&letter(9), 2, in_ms(check.now(), 60_000))).await;
+    let resolved = |letter: &DeadLetter| {
+        let mut later = died_again(letter);
+        later.state.status = Status::Resolved;
+        later.state.resolution = Some(Resolution::Succeeded);
+        later
+    };
+    let mut record = resolved(&letter(9));
+    record.generation = 0;
+    for (n, later) in [resolved(&old[0]), resolved(&old[1]), record].iter().enumerate() {
+        if n == 1 {
+            // Whoever holds a claim of the death before holds it no longer.
+            check.start(OperationSpec::replay(Filter::new())).await;
+            assert_eq!(check.claim_one().await.letter.id, old[1].id);
+        }
+        assert_eq!(restore(&check, std::slice::from_ref(later)).await, [Receipt::Reopened]);
+        let now = check.get(later.id).await;
+        assert_eq!((now.generation, now.state.status), (later.generation, Status::Resolved));
+        assert_eq!((now.state.resolution, now.state.due), (Some(Resolution::Succeeded), None));
+        assert_eq!(restore(&check, std::slice::from_ref(later)).await, [Receipt::Unchanged]);
+    }
+    assert_eq!(check.count(Filter::new().with_status(Status::Resolved)).await, 3);
+    // A writer of deaths can say nothing of the kind.
+    let again = resolved(&resolved(&old[0]));
+    assert_eq!(check.put_one(&again).await, Receipt::Reopened);
+    assert_eq!(check.state(again.id).await.status, Status::Pending);
+}
+
 /// Another message with the same identity is kept beside the one that is there.
 pub async fn a_restored_conflict_is_kept<F: StoreFixture>(check: Check<F>) {
     let one = check.bury(1).await.remove(0);
@@ -244,4 +275,24 @@ pub async fn restored_copies_are_merged<F: StoreFixture>(check: Check<F>) {
         assert_eq!(receipts[1], Receipt::Merged(one.id));
         assert_eq!((check.count(Filter::new()).await, check.state(one.id).await.seen), (1, 2));
     }
+}
+
+/// A copy of a letter that was handled, of which nothing is to be done, leaves it so.
+pub async fn a_resolved_copy_is_merged_into_a_resolved_letter<F: StoreFixture>(check: Check<F>) {
+    let check = check.with_dedup().await;
+    let resolved = |mut letter: DeadLetter| {
+        letter.state.status = Status::Resolved;
+        letter.state.resolution = Some(Resolution::Succeeded);
+        letter
+    };
+    let one = resolved(letter(1));
+    let copy = resolved(letter_of(one.message.clone(), 2));
+    let receipts = restore(&check, &[one.clone(), copy.clone()]).await;
+    assert_eq!(receipts[1], Receipt::Merged(one.id));
+    assert_eq!(check.state(one.id).await.status, Status::Resolved);
+    // What still waits is not taken back by a copy.
+    let waiting = letter(5);
+    let copy = resolved(letter_of(waiting.message.clone(), 6));
+    restore(&check, &[waiting.clone(), copy]).await;
+    assert_eq!(check.state(waiting.id).await.status, Status::Pending);
 }

@@ -142,7 +142,8 @@ impl Shared {
 
     fn begin(&self, stack: &mut dyn Repeat, mut message: InHand, kept: &mut Kept) -> Begun {
         let is_first = message.key.as_mut().is_none_or(KeyTurn::is_first);
-        if !is_first {
+        // Its success would have something to wait for.
+        if !is_first || self.may_have_letter(&message.delivery) {
             return Begun::Waits(Box::new(message));
         }
         let Some(own) = kept.turn.take().or_else(|| self.probation.turn_now()) else {

@@ -302,7 +302,8 @@ impl Fetching {
                     }
                 }
                 Ok(None) => break End::Exhausted,
-                Err(error) if error.is_transient() => {
+                // Whatever a store says may be set right while this process lives: a table that is gone, a right that is missing.
+                Err(error) if error.is_transient() || part == Part::StoreLane => {
                     failing = true;
                     health.failing(part, Some(report(&error)));
                     if error.kind() == TransportErrorKind::Corrupt {

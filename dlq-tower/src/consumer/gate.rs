@@ -1,15 +1,18 @@
 //! What stands before fetching: the outage protection, and the pause after dead-letter routing could not write.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dlq_core::{Death, SharedClock};
 use metrics::Gauge;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::health::Reporter;
 use super::outage::{Outage, OutagePolicy, Ticket};
+use super::refused::{Refusal, Refused};
 use crate::backoff::Growing;
 
 /// Pauses after dead-letter routing could not write.
@@ -28,6 +31,11 @@ pub(super) struct Gate {
     routing: Mutex<Routing>,
     // Whether writes are known to fail; saves the lock when they do not. Changed under it, together with what health says.
     failing: AtomicBool,
+    /// Letters that were refused one by one, and whether there are any: that saves the lock where there are none.
+    refused: Mutex<Refused>,
+    has_refused: AtomicBool,
+    /// Whether routing has ever failed: a part of it may be durable of messages that come again.
+    has_failed: AtomicBool,
     changed: Arc<watch::Sender<()>>,
     health: Reporter,
     /// How many wait here, and what shows it.
@@ -64,10 +72,19 @@ impl Gate {
             outage: Arc::new(Outage::new(policy, Arc::clone(&changed), health.clone())),
             routing: Mutex::new(Routing { until: None, pause }),
             failing: AtomicBool::new(false),
+            refused: Mutex::new(Refused::new()),
+            has_refused: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             changed,
             health,
             paused: Mutex::new((0, paused)),
         }
+    }
+
+    /// Sets what shows how many letters are refused, and the clock that says since when.
+    pub(super) fn showing_refused(self, shown: Gauge, clock: SharedClock) -> Self {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).shown_by(shown, clock);
+        self
     }
 
     /// Waits until a message may be fetched.
@@ -107,6 +124,11 @@ impl Gate {
         !self.failing.load(Ordering::Acquire) && !self.outage.is_active()
     }
 
+    /// Whether dead-letter routing has ever failed, of one letter or of all.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
     fn look(&self) -> Result<(), Option<Instant>> {
         match self.routing_pauses() {
             Some(until) => Err(Some(until)),
@@ -140,6 +162,7 @@ impl Gate {
 
     /// Dead-letter routing could not write: fetching pauses. Returns for how long.
     pub(super) fn routing_failed(&self, why: String) -> Duration {
+        self.has_failed.store(true, Ordering::Relaxed);
         let pause = {
             let mut routing = self.routing.lock().unwrap_or_else(PoisonError::into_inner);
             self.failing.store(true, Ordering::Release);
@@ -159,8 +182,43 @@ impl Gate {
         pause
     }
 
+    /// A sink refused one letter: its message waits, and nobody else. Returns for how long. Fetching pauses all the same
+    /// where one letter after another is refused, for then the sink is down.
+    pub(super) fn letter_refused(
+        &self,
+        death: Death,
+        origin: impl fmt::Display,
+        why: String,
+    ) -> Duration {
+        self.has_failed.store(true, Ordering::Relaxed);
+        let Refusal { after, is_down } = {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            let refusal = refused.refused(death, origin, &why);
+            self.has_refused.store(true, Ordering::Release);
+            self.health.refused(refused.told());
+            refusal
+        };
+        if is_down { after.max(self.routing_failed(why)) } else { after }
+    }
+
+    /// The message of a death is settled, or about to be: nothing is refused of it any more. `is_written` where its letter
+    /// or its retry record is.
+    pub(super) fn message_over(&self, death: impl FnOnce() -> Death, is_written: bool) {
+        if is_written {
+            self.routing_works();
+        }
+        if !self.has_refused.load(Ordering::Acquire) {
+            return;
+        }
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.over(Some(death()), is_written);
+        // Those that were refused in a row are counted also when they have been forgotten.
+        self.has_refused.store(!refused.is_quiet(), Ordering::Release);
+        self.health.refused(refused.told());
+    }
+
     /// Dead-letter routing has written.
-    pub(super) fn routing_works(&self) {
+    fn routing_works(&self) {
         if !self.failing.load(Ordering::Acquire) {
             return;
         }

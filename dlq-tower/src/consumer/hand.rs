@@ -64,6 +64,25 @@ impl Conviction {
     pub(crate) fn note(self) {
         let _ = HAND.try_with(|hand| hand.convicted.store(self as u8, Ordering::Relaxed));
     }
+
+    /// What is noted of the message in hand.
+    pub(crate) fn noted() -> Option<Self> {
+        HAND.try_with(|hand| hand.convicted()).ok().flatten()
+    }
+}
+
+/// Notes that the message in hand is not run: what was decided about it before is written again. So it says nothing about
+/// what its handler depends on, and holds up nobody who waits to run (G4).
+pub(crate) fn routed_again(convicted: Option<Conviction>) {
+    let _ = HAND.try_with(|hand| {
+        hand.ends_run();
+        if let Some(ticket) = hand.ticket() {
+            ticket.passed(Signal::Neutral);
+        }
+    });
+    if let Some(by) = convicted {
+        by.note();
+    }
 }
 
 impl Hand {

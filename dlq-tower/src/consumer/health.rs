@@ -3,6 +3,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::refused::RefusedLetters;
+
 /// Where a consumer stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -79,17 +81,21 @@ pub struct ConsumerHealth {
     pub schedule_error: Option<String>,
     /// Why dead-letter routing could not write, until it can again.
     pub route_error: Option<String>,
+    /// Messages whose letters are refused one by one, while the rest goes on; `None` when there are none.
+    pub refused_letters: Option<RefusedLetters>,
 }
 
 impl ConsumerHealth {
-    /// Whether all parts work, and letters can be written. An outage of what the handler depends on is not the
+    /// Whether all parts work, and all letters can be written. An outage of what the handler depends on is not the
     /// consumer's own illness. One that was asked to stop, or whose source has ended, was well to its end; a run that
     /// panicked, or whose future was dropped, is lost.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         let errors =
             [&self.source_error, &self.store_error, &self.schedule_error, &self.route_error];
-        self.lost.is_empty() && errors.into_iter().all(Option::is_none)
+        self.lost.is_empty()
+            && self.refused_letters.is_none()
+            && errors.into_iter().all(Option::is_none)
     }
 }
 
@@ -167,6 +173,10 @@ impl Reporter {
 
     pub(super) fn route_failed(&self, why: String) {
         self.change(|health| &mut health.route_error, Some(why));
+    }
+
+    pub(super) fn refused(&self, letters: Option<RefusedLetters>) {
+        self.change(|health| &mut health.refused_letters, letters);
     }
 
     pub(super) fn route_works(&self) {

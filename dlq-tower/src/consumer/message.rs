@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::idempotency::Release;
+use dlq_core::store::BoxStore;
 use dlq_core::{
     BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Lane, SettleOnce, StoreError,
     StoreErrorKind, TransportError,
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) gate: Arc<Gate>,
     pub(super) probation: Probation,
     pub(super) marks: Option<BoxCrashMarks>,
+    /// Where letters of handled messages are looked for.
+    pub(super) letters: Option<BoxStore>,
     /// How many may wait for a retry in the process, so that sleepers never fill what is in hand (G4).
     pub(super) slots: HoldSlots,
     /// What has not started or waits is given back.
@@ -215,6 +218,12 @@ pub(super) async fn handle(
             continue;
         }
         let wanted = Outcome::of(&ran.disposition);
+        // A duplicate's letter does no harm: its replay is a duplicate, too.
+        let is_success = matches!(ran.disposition, Disposition::Succeeded);
+        if is_success && shared.may_have_letter(&delivery) {
+            // Apart, since it is rare, and large in memory.
+            settle.keep(Box::pin(shared.resolve(&delivery))).await;
+        }
         let outcome = shared.settle(settle, &delivery, ran.disposition).await;
         // After the settlement: a process that dies in between has not handled the message.
         let unmark = shared.refuted(ran.marked, &ran.delivery, wanted, outcome == wanted);
@@ -345,7 +354,11 @@ impl Shared {
     /// Nothing may be acknowledged. Says so, and slows down.
     fn routing_failed(&self, delivery: &Delivery, error: &RouteError) -> Duration {
         let why = report(error.store_error());
-        let after = self.gate.routing_failed(why.clone());
+        let after = if error.is_refusal() {
+            self.gate.letter_refused(death_of(delivery), delivery.origin(), why.clone())
+        } else {
+            self.gate.routing_failed(why.clone())
+        };
         tracing::error!(
             origin = %delivery.origin(),
             failure = error.cause(),
@@ -375,8 +388,8 @@ impl Shared {
     /// How a message is ended, unless the broker does not confirm it.
     pub(super) fn will_be(&self, delivery: &Delivery, disposition: &Disposition) -> Outcome {
         let outcome = Outcome::of(disposition);
-        if outcome.is_recorded() && delivery.lane() != Lane::Store {
-            self.gate.routing_works();
+        if outcome != Outcome::Deferred && delivery.lane() != Lane::Store {
+            self.gate.message_over(|| death_of(delivery), outcome.is_recorded());
         }
         outcome
     }
@@ -394,8 +407,8 @@ impl Shared {
                     self.probation.gave_back(delivery);
                 }
                 // The record of a letter is its row, which the settlement has written.
-                if outcome.is_recorded() && delivery.lane() == Lane::Store {
-                    self.gate.routing_works();
+                if outcome != Outcome::Deferred && delivery.lane() == Lane::Store {
+                    self.gate.message_over(|| death_of(delivery), outcome.is_recorded());
                 }
                 outcome
             }

@@ -30,7 +30,7 @@
 //! | waits for its next attempt because of its order, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
 //! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
-//! | is dead or postponed, and its record is written | the record is durable | it comes again: the same death writes the same letter (G2), and a retry record that is there already is kept |
+//! | is dead or postponed, and its record is written | the record is durable | it comes again and runs again: the same death writes the same letter (G2), a retry record that is there already is kept, and a success resolves the letter |
 //! | the counts of its idempotency key start over, for it is dead | its letter is durable | it comes again; a run that ends in the same death writes the same letter |
 //! | is settled | the broker has confirmed | nothing: it is over |
 //! | is settled, its mark not yet removed | both | it does not come again; one that was given back does, and the mark counts as a crash |
@@ -39,8 +39,29 @@
 //! (G1). A message that came from a store has its claimed row in place of all this: the outcome is written onto the
 //! row in one step, and a process that dies leaves the claim to end, which counts one crash.
 //!
-//! When the record cannot be written nothing is acknowledged. Both errors are logged, the message is given back, and
-//! fetching pauses: one second at first, twice as long each time, a minute at most.
+//! # When a record cannot be written
+//!
+//! Nothing is acknowledged. Both errors are logged, and the message is given back. When it comes again, it is [routed
+//! again, not run again](crate::dead_letter#a-message-whose-routing-is-not-finished).
+//!
+//! | the sink | what waits |
+//! |---|---|
+//! | cannot be reached, is damaged, or is of a newer format | all: fetching pauses, one second at first, twice as long each time, a minute at most |
+//! | refuses one letter, for its size, its topic, a constraint | that message, with delays of its own from a second to five minutes; the rest goes on (G4) |
+//! | refuses eight different letters one after another, and has written none in between | all, as if it could not be reached |
+//!
+//! Messages whose letters are refused make the consumer unhealthy: [`refused_letters`](ConsumerHealth::refused_letters) and
+//! `dlq_consumer_refused_letters` say how many they are, and which the oldest. Only a letter that is refused for the first
+//! time is a probe of its sink; one that comes back says nothing new, however many there are. Of a log, such as Kafka, such a
+//! message holds up the commit of its partition: with a [second place](crate::dead_letter::DeadLetterLayer::parking) for
+//! what the sink refuses it is written there, and settled.
+//!
+//! # A success after a letter
+//!
+//! A process that dies between the letter and the settlement leaves a letter of a message that comes again. If the handler
+//! succeeds then, the letter of this very death is resolved in the store before the broker is told, or a replay would
+//! have it handled twice (G6). The store is asked only where an earlier delivery ended without an explanation. Letters at a
+//! broker stay: nobody can take them back.
 //!
 //! # What is in hand is bounded
 //!
@@ -133,6 +154,7 @@
 //! | `dlq_consumer_in_hand` | gauge | `consumer` | messages in hand |
 //! | `dlq_consumer_in_line` | gauge | `consumer` | messages in hand that wait for an earlier one of their order key |
 //! | `dlq_consumer_paused` | gauge | `consumer` | 1 while fetching pauses |
+//! | `dlq_consumer_refused_letters` | gauge | `consumer` | messages that stay with the broker because their letters are refused |
 //! | `dlq_consumer_settle_errors_total` | counter | `consumer` | settlements that the broker did not confirm |
 //!
 //! # Cost
@@ -158,7 +180,9 @@ mod lease;
 mod message;
 mod outage;
 mod probation;
+mod refused;
 mod report;
+mod resolve;
 mod room;
 mod run;
 mod schedule;
@@ -171,6 +195,7 @@ pub use crate::InvalidConfig;
 pub use builder::ConsumerBuilder;
 pub use health::{ConsumerHealth, HealthHandle, LostPart, Part, RunState};
 pub use outage::OutagePolicy;
+pub use refused::RefusedLetters;
 pub use report::{Ended, Report};
 pub use run::Consumer;
 pub use shutdown::{ConsumerHandle, signal};
@@ -181,6 +206,8 @@ pub const IN_HAND: &str = "dlq_consumer_in_hand";
 pub const IN_LINE: &str = "dlq_consumer_in_line";
 /// Whether fetching pauses, by consumer: a gauge that is 0 or 1.
 pub const PAUSED: &str = "dlq_consumer_paused";
+/// Messages whose letters are refused one by one, by consumer: a gauge.
+pub const REFUSED_LETTERS: &str = "dlq_consumer_refused_letters";
 /// Letters of a consumer that wait for somebody (pending, held or quarantined): a gauge.
 pub const DLQ_EVENTS_COUNT: &str = "dlq_events_count";
 /// Letters of a consumer that are set aside: a gauge.

@@ -164,10 +164,10 @@ impl Probation {
     pub(super) fn convicted(&self, death: Death, crashes: Option<(u32, Conviction)>) {
         let mut convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
         match crashes {
-            Some(crashes) if convicted.len() < REMEMBERED => {
+            // All of them. They are few, since each has ended the process several times; one forgotten would end it again.
+            Some(crashes) => {
                 convicted.insert(death, crashes);
             }
-            Some(_) => {}
             None => {
                 convicted.remove(&death);
             }
@@ -205,6 +205,12 @@ impl Probation {
     fn explained(&self, letter: LetterId) -> u32 {
         let explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
         explained.given_back.get(&letter).copied().unwrap_or(0)
+    }
+
+    /// Whether this process gave the message back each time that it was delivered before.
+    pub(super) fn is_explained(&self, delivery: &Delivery) -> bool {
+        let explained = self.explained(death_of(delivery).letter);
+        delivery.deliveries().saturating_sub(explained) <= 1
     }
 
     /// We gave `delivery` back; that it comes again is no sign of a crash.
@@ -271,6 +277,25 @@ mod tests {
         assert_eq!(probation.earlier(death, 4), 0);
         probation.convicted(death, None);
         assert_eq!(probation.earlier(death, 4), 4);
+    }
+
+    /// A message whose conviction is forgotten would run, and kill the process again (G3).
+    #[test]
+    fn g3_no_conviction_is_forgotten_however_many_there_are() {
+        let probation = Probation::new(3, true);
+        let deliveries = || {
+            (0..REMEMBERED as u64 + 10).map(|position| {
+                let origin = Origin::new("memory", "orders", Position::Offset(position));
+                Delivery::new(Message::new("orders", ""), origin)
+            })
+        };
+        for delivery in deliveries() {
+            probation.convicted(death_of(&delivery), Some((3, Conviction::Delivery)));
+        }
+        for delivery in deliveries() {
+            let expected = Suspicion::Convicted(death_of(&delivery), 3);
+            assert_eq!(probation.suspect(&delivery), expected, "{}", delivery.origin());
+        }
     }
 
     #[test]

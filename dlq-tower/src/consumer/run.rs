@@ -31,7 +31,7 @@ use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
 use super::stack::{Program, Repeat};
 use super::upkeep::{self, Purging};
-use super::{IN_HAND, IN_LINE, PAUSED, SETTLE_ERRORS_TOTAL};
+use super::{IN_HAND, IN_LINE, PAUSED, REFUSED_LETTERS, SETTLE_ERRORS_TOTAL};
 use crate::audit::AuditWriter;
 use crate::idempotency::Upkeep;
 use crate::retry::{HoldSlots, step_within};
@@ -215,7 +215,9 @@ impl Run {
         let names = program.naming.names();
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
-        let gate = Arc::new(Gate::new(settings.outage, health.clone(), paused));
+        let gate = Gate::new(settings.outage, health.clone(), paused);
+        let refused = gauge!(REFUSED_LETTERS, "consumer" => Arc::clone(&label));
+        let gate = Arc::new(gate.showing_refused(refused, settings.clock.clone()));
         let room = Arc::new(Room::new(settings.max_in_hand));
         let (sender, received) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -225,6 +227,7 @@ impl Run {
             gate: Arc::clone(&gate),
             probation: Probation::new(settings.suspect_after, settings.marks.is_some()),
             marks: settings.marks,
+            letters: store.clone(),
             slots: HoldSlots::new(settings.max_in_hand.div_ceil(2)),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),

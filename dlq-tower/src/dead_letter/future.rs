@@ -8,6 +8,8 @@ use dlq_core::{Delivery, Disposition};
 use pin_project_lite::pin_project;
 
 use super::route::Shared;
+use super::unfinished::{Routing as Known, Undone};
+use crate::consumer::hand;
 use crate::stage::{IsVerdict, Never, RouteError, Settlement, Verdict};
 
 type Routing = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
@@ -37,6 +39,23 @@ impl<F> ResponseFuture<F> {
     #[inline]
     pub(super) fn new(inner: F, delivery: Delivery, shared: Arc<Shared>) -> Self {
         Self { delivery, shared, state: State::Handling { inner } }
+    }
+
+    /// A message that was decided about before, and is not run again.
+    #[cold]
+    pub(super) fn again(known: Known, delivery: Delivery, shared: Arc<Shared>) -> Self {
+        tracing::debug!(origin = %delivery.origin(), "a message is routed again, and not run again");
+        hand::routed_again(known.convicted);
+        let routing: Routing = match known.verdict {
+            Undone::Dead(given_up) => {
+                let confirmed = known.confirmed;
+                Box::pin(Arc::clone(&shared).bury(delivery.clone(), given_up, confirmed))
+            }
+            Undone::Retry(postponed) => {
+                Box::pin(Arc::clone(&shared).postpone(delivery.clone(), postponed))
+            }
+        };
+        Self { delivery, shared, state: State::Routing { routing } }
     }
 }
 
@@ -72,7 +91,8 @@ where
                     return Poll::Ready(Ok(deferred));
                 }
                 Verdict::Dead(given_up) => {
-                    Box::pin(Arc::clone(this.shared).bury(this.delivery.clone(), *given_up))
+                    let shared = Arc::clone(this.shared);
+                    Box::pin(shared.bury(this.delivery.clone(), *given_up, Vec::new()))
                 }
                 Verdict::Retry(postponed) => {
                     Box::pin(Arc::clone(this.shared).postpone(this.delivery.clone(), *postponed))

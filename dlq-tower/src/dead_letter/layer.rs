@@ -7,8 +7,8 @@ use dlq_core::store::BoxSink;
 use dlq_core::{BoxRetryLane, Delivery, RetryLane, SharedClock, Sink, SystemClock};
 use tower_layer::Layer;
 
-use super::confirmed::Confirmed;
 use super::route::Shared;
+use super::unfinished::Unfinished;
 use super::writer::{Batch, Writer};
 use super::{DeadLetter, OnDeath};
 use crate::metrics::Recorder;
@@ -22,6 +22,7 @@ pub(super) type Attribute = Arc<dyn Fn(&Delivery) -> Option<String> + Send + Syn
 pub struct DeadLetterLayer {
     sink: BoxSink,
     feeds: Vec<(Arc<str>, BoxSink)>,
+    parking: Option<BoxSink>,
     retry_lane: Option<BoxRetryLane>,
     on_death: Option<Arc<dyn OnDeath>>,
     service_name: Option<String>,
@@ -37,6 +38,7 @@ impl DeadLetterLayer {
         Self {
             sink: BoxSink::new(sink),
             feeds: Vec::new(),
+            parking: None,
             retry_lane: None,
             on_death: None,
             service_name: None,
@@ -63,6 +65,18 @@ impl DeadLetterLayer {
     /// well. `name` is for logs.
     pub fn feed(mut self, name: impl Into<Arc<str>>, sink: impl Sink) -> Self {
         self.feeds.push((name.into(), BoxSink::new(sink)));
+        self
+    }
+
+    /// Sets a second place for letters that the sink, or a feed, refuses for good: they are written to `sink` instead, with the
+    /// attribute [`PARKED`](super::PARKED) that says why, and their messages are settled. Defaults to none: such a message
+    /// stays with its broker, and its letter is offered again and again. Needed where a message that waits holds up what is
+    /// behind it, as the commit of a Kafka partition is held up.
+    ///
+    /// A sink that cannot be reached refuses nothing; its letters wait. A letter of which a part of the work was done before
+    /// a process died may stand in both places.
+    pub fn parking(mut self, sink: impl Sink) -> Self {
+        self.parking = Some(BoxSink::new(sink));
         self
     }
 
@@ -119,6 +133,7 @@ impl fmt::Debug for DeadLetterLayer {
         f.debug_struct("DeadLetterLayer")
             .field("sink", &self.sink)
             .field("feeds", &self.feeds)
+            .field("parking", &self.parking)
             .field("retry_lane", &self.retry_lane)
             .field("service_name", &self.service_name)
             .field("batch", &self.batch)
@@ -134,8 +149,9 @@ impl<S> Layer<S> for DeadLetterLayer {
         let shared = Shared {
             sink: writer(&self.sink),
             feeds: self.feeds.iter().map(|(name, sink)| (Arc::clone(name), writer(sink))).collect(),
+            parking: self.parking.as_ref().map(writer),
             retry_lane: self.retry_lane.clone(),
-            confirmed: Confirmed::default(),
+            unfinished: Unfinished::default(),
             on_death: self.on_death.clone(),
             service_name: self.service_name.clone(),
             attributes: self.attributes.clone(),

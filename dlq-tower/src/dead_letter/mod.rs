@@ -40,9 +40,7 @@
 //! | dead | the letter into the sink, then into each feed | into each feed; settling records the letter on the claimed row |
 //! | retry | the record into the retry lane; without one the broker keeps the message for the delay | settling records it on the claimed row |
 //!
-//! One sink is authoritative. [Feeds](DeadLetterLayer::feed) get a copy of each letter after it. What confirmed a death
-//! is remembered while another part of its routing fails, so that the next try does not repeat it needlessly; the
-//! memory is bounded, and forgetting costs a repeated write that changes nothing.
+//! One sink is authoritative. [Feeds](DeadLetterLayer::feed) get a copy of each letter after it.
 //!
 //! # On failure
 //!
@@ -54,19 +52,36 @@
 //! A letter whose identity is already taken by other bytes is kept beside the other one, logged as an error and counted
 //! in `dlq_conflicting_letters_total`.
 //!
+//! # A message whose routing is not finished
+//!
+//! A verdict that could not be written everywhere is remembered, with what has confirmed it. When the message comes again
+//! to this process it is **routed again, not run again**: its attempts stay those that were made (**G3**), and a handler that
+//! would succeed by now leaves no letter behind that a replay would send a second time (**G6**). The memory is bounded; a
+//! message that was forgotten runs again.
+//!
+//! | the message | what is durable | if the process dies now |
+//! |---|---|---|
+//! | failed, its verdict is known | nothing | it comes again and runs again |
+//! | is written to the sink, and the feeds have not confirmed | the letter | it comes again and runs again: should it fail, the same death writes the same letter (**G2**); should it succeed, the [consumer](crate::consumer) resolves the letter where that is in its store |
+//! | is written everywhere, and not settled | the letter and its copies | the same |
+//! | is settled | the same | nothing: it is over |
+//!
 //! # Cost
 //!
 //! On success one clone of the delivery, nothing allocated. The failure path is built for many at once: letters that
 //! arrive while others are being written go together in one call of the sink ([batch](DeadLetterLayer::batch)).
 
-mod confirmed;
 mod future;
 mod hook;
 mod layer;
 mod letter;
 mod route;
 mod service;
+mod unfinished;
 mod writer;
+
+/// The attribute of a parked letter: the place that refused it, and why. See [`DeadLetterLayer::parking`].
+pub const PARKED: &str = "parked.because";
 
 pub use future::ResponseFuture;
 pub use hook::OnDeath;

@@ -6,25 +6,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlq_core::store::Receipt;
 use dlq_core::{
-    Binding, BoxRetryLane, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure,
-    Lane, Reason, RetryLane, SharedClock, StoreError, StoreErrorKind,
+    BoxRetryLane, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure, Lane, Reason,
+    RetryLane, SharedClock, StoreError, StoreErrorKind,
 };
 use futures_util::future::join_all;
 
-use super::OnDeath;
-use super::confirmed::Confirmed;
 use super::hook::guarded;
 use super::layer::Attribute;
+use super::unfinished::{Routing, Undone, Unfinished};
 use super::writer::Writer;
+use super::{OnDeath, PARKED};
 use crate::metrics::Recorder;
-use crate::stage::{GivenUp, Postponed, RouteError, Settlement};
+use crate::stage::{GivenUp, Postponed, RouteError, Settlement, is_refusal};
 
 /// What every clone of one routing service shares.
 pub(super) struct Shared {
     pub(super) sink: Writer,
     pub(super) feeds: Vec<(Arc<str>, Writer)>,
+    /// For what one of these refuses.
+    pub(super) parking: Option<Writer>,
     pub(super) retry_lane: Option<BoxRetryLane>,
-    pub(super) confirmed: Confirmed,
+    pub(super) unfinished: Unfinished,
     pub(super) on_death: Option<Arc<dyn OnDeath>>,
     pub(super) service_name: Option<String>,
     pub(super) attributes: Vec<(String, Attribute)>,
@@ -39,6 +41,7 @@ impl fmt::Debug for Shared {
         f.debug_struct("Shared")
             .field("sink", &self.sink)
             .field("feeds", &self.feeds)
+            .field("parking", &self.parking)
             .field("retry_lane", &self.retry_lane)
             .field("service_name", &self.service_name)
             .finish_non_exhaustive()
@@ -46,44 +49,24 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Writes the letter of a death where it belongs, then makes the settlement.
+    /// Writes the letter of a death where it belongs and has not `confirmed` yet, then makes the settlement.
     pub(super) async fn bury(
         self: Arc<Self>,
         delivery: Delivery,
         given_up: GivenUp,
+        mut confirmed: Vec<bool>,
     ) -> Result<Settlement, RouteError> {
-        let letter = self.letter(&delivery, given_up);
-        let death = letter.death();
+        // Both clones share the history.
+        let letter = self.letter(&delivery, given_up.clone());
         // Part 0 is the authoritative sink, the feeds follow.
-        let binding = || Binding::of(&letter.id, &letter.message);
-        let mut confirmed = self.confirmed.take(death, binding, 1 + self.feeds.len());
-        if !confirmed[0] {
-            // The record of a letter is the claimed row; settling writes and counts it.
-            if delivery.lane() != Lane::Store {
-                let put = self.sink.put(&letter).await;
-                self.received(&letter, put.map_err(|error| unwritten(&letter, error))?);
-            }
-            confirmed[0] = true;
+        confirmed.resize(1 + self.feeds.len(), false);
+        if let Err(error) = self.write(&letter, &delivery, &mut confirmed).await {
+            let routing = Routing::new(&delivery, Undone::Dead(given_up), confirmed);
+            self.unfinished.remember(&delivery, routing);
+            return Err(RouteError::new(letter.error(), error));
         }
-        let feeds = self.feeds.iter().zip(&mut confirmed[1..]).filter(|(_, done)| !**done).map(
-            |((name, feed), done)| {
-                let letter = &letter;
-                async move {
-                    let written = feed.put(letter).await;
-                    *done = written.is_ok();
-                    written.map_err(|error| (Arc::clone(name), error))
-                }
-            },
-        );
-        let mut failed = join_all(feeds).await.into_iter().filter_map(Result::err);
-        if let Some((feed, error)) = failed.next() {
-            tracing::error!(%death, feed = &*feed, %error, "a feed did not take a dead letter");
-            for (feed, error) in failed {
-                tracing::error!(%death, feed = &*feed, %error, "a feed did not take a dead letter");
-            }
-            self.confirmed.remember(death, binding(), confirmed);
-            return Err(unwritten(&letter, error));
-        }
+        self.unfinished.finished(&delivery);
+        let death = letter.death();
         if let Some(hook) = &self.on_death {
             guarded("on_death", || hook.on_death(&letter));
         }
@@ -96,6 +79,59 @@ impl Shared {
             "a message died"
         );
         Ok(Settlement::new(Disposition::Dead(Box::new(letter))))
+    }
+
+    async fn write(
+        &self,
+        letter: &DeadLetter,
+        delivery: &Delivery,
+        confirmed: &mut [bool],
+    ) -> Result<(), StoreError> {
+        let Some((is_kept, copied)) = confirmed.split_first_mut() else { return Ok(()) };
+        if !*is_kept {
+            // The record of a letter is the claimed row; settling writes and counts it.
+            if delivery.lane() != Lane::Store {
+                let put = self.sink.put(letter).await;
+                self.received(letter, self.parked(letter, "the sink", put).await?);
+            }
+            *is_kept = true;
+        }
+        let feeds = self.feeds.iter().zip(copied).filter(|(_, done)| !**done).map(
+            |((name, feed), done)| async move {
+                let written = self.parked(letter, name, feed.put(letter).await).await;
+                *done = written.is_ok();
+                written.map_err(|error| (Arc::clone(name), error))
+            },
+        );
+        let death = letter.death();
+        let mut first = None;
+        for (feed, error) in join_all(feeds).await.into_iter().filter_map(Result::err) {
+            tracing::error!(%death, feed = &*feed, %error, "a feed did not take a dead letter");
+            first.get_or_insert(error);
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Writes a letter to the second place where the first one, called `by`, refuses it.
+    async fn parked(
+        &self,
+        letter: &DeadLetter,
+        by: &str,
+        put: Result<Receipt, StoreError>,
+    ) -> Result<Receipt, StoreError> {
+        let (Err(refused), Some(parking)) = (&put, &self.parking) else { return put };
+        if !is_refusal(refused.kind()) {
+            return put;
+        }
+        let mut parked = letter.clone();
+        parked.attributes.insert(PARKED.to_owned(), dlq_core::bounded(&format!("{by}: {refused}")));
+        // Apart, since it is rare, and large in memory.
+        let receipt = Box::pin(parking.put(&parked)).await?;
+        tracing::error!(
+            death = %letter.death(), by, error = %refused,
+            "a dead letter was refused; it is parked in the second place"
+        );
+        Ok(receipt)
     }
 
     fn received(&self, letter: &DeadLetter, receipt: Receipt) {
@@ -159,19 +195,22 @@ impl Shared {
                         crashes: delivery.crashes(),
                     };
                     // Apart, since it is rare, and large in memory.
-                    return Box::pin(self.bury(delivery, given_up)).await;
+                    return Box::pin(self.bury(delivery, given_up, Vec::new())).await;
                 }
-                Err(error) => return Err(RouteError::new(cause(history.last()), error)),
+                Err(error) => {
+                    let cause = cause(history.last());
+                    let undone = Undone::Retry(Postponed { consumer, after, history, attempts });
+                    let routing = Routing::new(&delivery, undone, Vec::new());
+                    self.unfinished.remember(&delivery, routing);
+                    return Err(RouteError::new(cause, error));
+                }
             }
         }
+        self.unfinished.finished(&delivery);
         Ok(Settlement::new(Disposition::Escalated { due, history, attempts }))
     }
 }
 
 fn cause(failure: Option<&Failure>) -> String {
     failure.map_or_else(|| "no attempt was made".to_owned(), Failure::report)
-}
-
-fn unwritten(letter: &DeadLetter, error: StoreError) -> RouteError {
-    RouteError::new(letter.error(), error)
 }

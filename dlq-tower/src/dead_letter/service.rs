@@ -55,6 +55,9 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
+        if let Some(known) = self.shared.unfinished.of(&delivery) {
+            return ResponseFuture::again(known, delivery, Arc::clone(&self.shared));
+        }
         let inner = self.inner.call(delivery.clone());
         ResponseFuture::new(inner, delivery, Arc::clone(&self.shared))
     }

@@ -1,17 +1,26 @@
 //! Group commit of outcomes. There is no task of its own: whoever waits for its outcome to be recorded leads the next
 //! write, for itself and for those that wait with it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use dlq_core::StoreError;
 use dlq_core::store::{ClaimToken, Claims, Finish, Finished};
+use dlq_core::{LetterId, StoreError};
 use tokio::sync::oneshot;
 
+use crate::backoff::Growing;
 use crate::metrics::Recorder;
 
 /// Outcomes per call at most.
 const BATCH: usize = 256;
+
+/// Delay of a letter whose outcome was refused, at first and at most.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// Number of such letters that are remembered. Others wait longest at once.
+const REMEMBERED: usize = 4096;
 
 /// Why an outcome is not known to be recorded. Recording it again is harmless.
 #[derive(Debug)]
@@ -28,6 +37,8 @@ pub(super) struct Finisher<C> {
     recorder: Recorder,
     queue: Mutex<VecDeque<Waiting>>,
     leader: tokio::sync::Mutex<()>,
+    /// Letters whose outcomes were refused, and how long each waits the next time.
+    refused: Mutex<HashMap<LetterId, Growing>>,
 }
 
 #[derive(Debug)]
@@ -39,7 +50,23 @@ struct Waiting {
 
 impl<C: Claims> Finisher<C> {
     pub(super) fn new(claims: C, recorder: Recorder) -> Self {
-        Self { claims, recorder, queue: Mutex::default(), leader: tokio::sync::Mutex::new(()) }
+        let leader = tokio::sync::Mutex::new(());
+        Self { claims, recorder, queue: Mutex::default(), leader, refused: Mutex::default() }
+    }
+
+    /// Notes that the outcome of a letter was refused, and returns how long the letter is to wait.
+    pub(super) fn refused(&self, letter: LetterId) -> Duration {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= REMEMBERED && !refused.contains_key(&letter) {
+            return LONGEST_WAIT;
+        }
+        let fresh = || Growing::new(FIRST_WAIT, LONGEST_WAIT);
+        refused.entry(letter).or_insert_with(fresh).next()
+    }
+
+    /// Notes that the outcome of a letter was recorded.
+    pub(super) fn took(&self, letter: LetterId) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&letter);
     }
 
     pub(super) fn claims(&self) -> &C {

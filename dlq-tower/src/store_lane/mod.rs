@@ -31,9 +31,10 @@
 //! # On failure
 //!
 //! A claim is a lease. A process that dies leaves it to end, and the row is claimed again, which counts one crash. A
-//! store that does not answer is asked again until the lease would have ended: an outcome is not given up for one
-//! refused write. An outcome that comes too late, because somebody else claimed the row meanwhile or an operator
-//! decided otherwise, changes nothing and is logged.
+//! store that fails is asked again until the lease would have ended: an outcome is not given up for one failed write.
+//! A claim whose outcome the store refuses for good is given back, so that no crash is counted; the letter runs again
+//! after a delay that grows. An outcome that comes too late, because somebody else claimed the row meanwhile or an
+//! operator decided otherwise, changes nothing and is logged.
 //!
 //! # Cost
 //!

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::{ClaimToken, Claims, Finish, Finished};
-use dlq_core::{Disposition, Resolution, Settle, StoreError, TransportError, TransportErrorKind};
+use dlq_core::{
+    Disposition, Resolution, Settle, StoreError, StoreErrorKind, TransportError, TransportErrorKind,
+};
 use tokio::time::{Instant, sleep};
 
 use super::finish::{Finisher, Unfinished};
@@ -24,39 +26,70 @@ impl<C: Claims> StoreSettle<C> {
     pub(super) fn new(token: ClaimToken, lease: Duration, finisher: Arc<Finisher<C>>) -> Self {
         Self { token, lease, finisher }
     }
+
+    /// Records how the claim ended. Asks again until then, unless the store refuses just that.
+    async fn record(&self, finish: &Finish, give_up: Instant) -> Result<Finished, Arc<StoreError>> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.finisher.finish(self.token, finish.clone()).await {
+                Ok(finished) => return Ok(finished),
+                Err(Unfinished::Interrupted) => continue,
+                Err(Unfinished::Refused(error)) => error,
+            };
+            let is_refused = error.kind() == StoreErrorKind::Refused;
+            if is_refused || Instant::now() + pause >= give_up {
+                return Err(error);
+            }
+            tracing::warn!(letter = %self.token.letter, %error, "an outcome could not be recorded yet");
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Gives the claim back whose outcome the store does not record: a lease that ended unfinished would count as a crash of
+    /// the message, and enough of those as its death.
+    async fn give_back(&self, why: &StoreError, give_up: Instant) {
+        let after = self.finisher.refused(self.token.letter);
+        match self.record(&Finish::Released { after }, give_up).await {
+            Ok(_) => tracing::error!(
+                letter = %self.token.letter, error = %why, retry_in = ?after,
+                "the store refuses the outcome of a letter; the letter was given back and runs again"
+            ),
+            Err(error) => tracing::error!(
+                letter = %self.token.letter, error = %why, release = %error,
+                "the store refuses the outcome of a letter, which could not be given back either: when its lease ends, that counts as a crash"
+            ),
+        }
+    }
 }
 
 impl<C: Claims> Settle for StoreSettle<C> {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         let finish = finish_of(disposition);
         let give_up = instant_after(self.lease);
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let error = match self.finisher.finish(self.token, finish.clone()).await {
-                Ok(Finished::Applied) => {
-                    if let Finish::Dead(letter) = &finish {
-                        let subject = letter.message.subject_shared();
-                        self.finisher.recorder().letter_written(subject, letter.class);
-                    }
-                    return Ok(());
+        match self.record(&finish, give_up).await {
+            Ok(Finished::Applied) => {
+                if let Finish::Dead(letter) = &finish {
+                    let subject = letter.message.subject_shared();
+                    self.finisher.recorder().letter_written(subject, letter.class);
                 }
-                Ok(Finished::Stale) => {
-                    tracing::warn!(
-                        letter = %self.token.letter,
-                        generation = self.token.generation,
-                        "an outcome came too late and was not recorded: the letter was claimed again, marked or deleted meanwhile"
-                    );
-                    return Ok(());
-                }
-                Err(Unfinished::Interrupted) => continue,
-                Err(Unfinished::Refused(error)) => error,
-            };
-            if !error.is_transient() || Instant::now() + pause >= give_up {
-                return Err(unavailable("record the outcome of a claimed letter", error));
+                self.finisher.took(self.token.letter);
+                Ok(())
             }
-            tracing::warn!(letter = %self.token.letter, %error, "an outcome could not be recorded yet");
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            Ok(Finished::Stale) => {
+                tracing::warn!(
+                    letter = %self.token.letter,
+                    generation = self.token.generation,
+                    "an outcome came too late and was not recorded: the letter was claimed again, marked or deleted meanwhile"
+                );
+                Ok(())
+            }
+            Err(error) => {
+                if !error.is_transient() {
+                    self.give_back(&error, give_up).await;
+                }
+                Err(unavailable("record the outcome of a claimed letter", error))
+            }
         }
     }
 

@@ -104,6 +104,14 @@ impl Broker {
         });
     }
 
+    /// The message is not here any more, and nobody said so.
+    pub(crate) fn gone(&self, position: usize) {
+        self.set(|world| {
+            let entry = &mut world.entries[position];
+            (entry.at, entry.held) = (None, false);
+        });
+    }
+
     /// The process that held messages is gone: they can be handed out again.
     pub(crate) fn crash(&self) {
         self.set(|world| {

@@ -26,6 +26,8 @@ pub(crate) struct Store {
     faults: Arc<Mutex<HashMap<&'static str, (u32, StoreErrorKind)>>>,
     calls: Arc<Mutex<HashMap<&'static str, u32>>>,
     latency: Arc<AtomicU64>,
+    outcomes: Arc<Mutex<Option<StoreErrorKind>>>,
+    panics: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Store {
@@ -37,12 +39,32 @@ impl Store {
             faults: Arc::default(),
             calls: Arc::default(),
             latency: Arc::default(),
+            outcomes: Arc::default(),
+            panics: Arc::default(),
         }
     }
 
     /// The next `times` calls of `method` fail.
     pub(crate) fn fail(&self, method: &'static str, times: u32, kind: StoreErrorKind) {
         self.faults.lock().unwrap().insert(method, (times, kind));
+    }
+
+    /// From now on this method panics.
+    pub(crate) fn panic(&self, method: &'static str) {
+        *self.panics.lock().unwrap() = Some(method);
+    }
+
+    /// With a kind, no claim can be ended but by giving it back.
+    pub(crate) fn refuse_outcomes(&self, kind: Option<StoreErrorKind>) {
+        *self.outcomes.lock().unwrap() = kind;
+    }
+
+    fn take_outcomes(&self, finishes: &[(ClaimToken, Finish)]) -> Result<(), StoreError> {
+        let gives_back = |(_, finish): &(_, Finish)| matches!(finish, Finish::Released { .. });
+        match *self.outcomes.lock().unwrap() {
+            Some(kind) if !finishes.iter().all(gives_back) => Err(StoreError::new(kind, "finish")),
+            _ => Ok(()),
+        }
     }
 
     /// How long each call takes from now on.
@@ -60,6 +82,8 @@ impl Store {
         if latency > 0 {
             tokio::time::sleep(Duration::from_millis(latency)).await;
         }
+        let panics = *self.panics.lock().unwrap();
+        assert!(panics != Some(method), "the store panics");
         match self.faults.lock().unwrap().get_mut(method) {
             Some((times, kind)) if *times > 0 => {
                 *times -= 1;
@@ -107,6 +131,41 @@ macro_rules! delegate {
     };
 }
 
+impl Claims for Store {
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+        self.enter("claim").await?;
+        self.inner.claim(request).await
+    }
+
+    async fn extend(
+        &self,
+        tokens: Vec<ClaimToken>,
+        lease: Duration,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.enter("extend").await?;
+        self.inner.extend(tokens, lease).await
+    }
+
+    async fn finish(
+        &self,
+        finishes: Vec<(ClaimToken, Finish)>,
+    ) -> Result<Vec<Finished>, StoreError> {
+        self.enter("finish").await?;
+        self.take_outcomes(&finishes)?;
+        self.inner.finish(finishes).await
+    }
+
+    async fn next_due(&self, consumers: Vec<String>) -> Result<Option<Timestamp>, StoreError> {
+        self.enter("next_due").await?;
+        self.inner.next_due(consumers).await
+    }
+
+    async fn run_schedule(&self, run: ScheduleRun) -> Result<(u64, Duration), StoreError> {
+        self.enter("run_schedule").await?;
+        self.inner.run_schedule(run).await
+    }
+}
+
 delegate! {
     Sink { fn put(letters: Vec<DeadLetter>) -> Vec<Receipt>; }
     Letters {
@@ -117,13 +176,6 @@ delegate! {
         fn count(filter: Filter) -> u64;
         fn groups(filter: Filter, limit: u32) -> Vec<Group>;
         fn stats(filter: Filter) -> Stats;
-    }
-    Claims {
-        fn claim(request: ClaimRequest) -> Vec<Claim>;
-        fn extend(tokens: Vec<ClaimToken>, lease: Duration) -> Vec<bool>;
-        fn finish(finishes: Vec<(ClaimToken, Finish)>) -> Vec<Finished>;
-        fn next_due(consumers: Vec<String>) -> Option<Timestamp>;
-        fn run_schedule(run: ScheduleRun) -> (u64, Duration);
     }
     Operations {
         fn plan(spec: OperationSpec) -> Plan;

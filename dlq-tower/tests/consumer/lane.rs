@@ -158,6 +158,21 @@ async fn an_outcome_that_comes_too_late_changes_nothing() {
     assert_eq!(store.statuses().await, [Status::Resolved]);
 }
 
+/// G6: what waited in the lane for so long that somebody else has claimed it is theirs to run.
+#[tokio::test(start_paused = true)]
+async fn g6_a_claim_that_was_lost_in_the_lane_is_not_yielded() {
+    let store = due(3).await;
+    let mut lane = lane(&store).lease(SECOND);
+    let (_, settle) = taken(&mut lane).await;
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    sleep(2 * SECOND).await;
+    let request = ClaimRequest::due(["orders.handle"], 1, 3600 * SECOND);
+    let theirs = store.inner.claim(request).await.unwrap().remove(0);
+    let (ours, _) = taken(&mut lane).await;
+    assert_ne!(ours.origin(), &theirs.letter.origin);
+    assert!(poll!(Box::pin(lane.next())).is_pending(), "the other is in the hands of another");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outcome_is_given_up_when_the_lease_would_have_ended() {
     let store = due(1).await;
@@ -168,6 +183,32 @@ async fn an_outcome_is_given_up_when_the_lease_would_have_ended() {
     let error = soon(settle.settle(Disposition::Succeeded)).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(begun.elapsed() > 5 * SECOND && begun.elapsed() <= 10 * SECOND);
+}
+
+/// A refused outcome is no crash of the message (G3): the claim is given back, for longer each time.
+#[tokio::test(start_paused = true)]
+async fn g3_an_outcome_that_is_refused_gives_the_claim_back_and_counts_no_crash() {
+    for kind in [StoreErrorKind::Refused, StoreErrorKind::Unexpected] {
+        let store = due(1).await;
+        let mut lane = lane(&store).lease(10 * SECOND);
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            let begun = Instant::now();
+            let (delivery, settle) = taken(&mut lane).await;
+            assert_eq!((delivery.crashes(), delivery.attempt()), (0, 2), "nothing has crashed");
+            waits.push(begun.elapsed());
+            store.refuse_outcomes(Some(kind));
+            let error = soon(settle.settle(Disposition::Succeeded)).await.unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::Unexpected);
+            assert!(store.statuses().await != [Status::Replaying], "it is in nobody's hands");
+        }
+        let (second, last) = (waits[1], waits[11]);
+        assert!(second >= SECOND && last > 10 * second, "{waits:?}");
+        store.refuse_outcomes(None);
+        let (_, settle) = taken(&mut lane).await;
+        settle.settle(Disposition::Succeeded).await.unwrap();
+        assert_eq!(store.statuses().await, [Status::Resolved]);
+    }
 }
 
 /// One that the store refuses does not take the others with it.

@@ -18,6 +18,7 @@ mod observe;
 mod order;
 mod outage;
 mod probation;
+mod refused;
 mod stop;
 mod store;
 mod support;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims as _};
 use dlq_core::{CrashMarks as _, Delivery, Reason, RetryPolicy, StoreErrorKind};
-use dlq_tower::consumer::Consumer;
+use dlq_tower::consumer::{Consumer, OutagePolicy};
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::sleep;
 
@@ -280,15 +280,18 @@ async fn g3_crashes_of_what_is_given_back_are_not_forgotten() {
     for refused in [0, 1, 2] {
         let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
         let letter = marked(&broker, &store, 2).await;
-        store.fail("put", 2, StoreErrorKind::Unavailable);
         store.fail("end", refused, StoreErrorKind::Unavailable);
         let noted = log.clone();
         let work = handler("orders.handle", move |delivery: Delivery| {
             noted.note(seen(&delivery));
-            std::future::ready(Err::<(), _>(HandlerError::msg("refused").permanent()))
+            let error = HandlerError::msg("refused");
+            let error = if noted.lines().len() < 3 { error } else { error.permanent() };
+            std::future::ready(Err::<(), _>(error))
         });
         let consumer = Consumer::builder(broker.source())
-            .handler(work.derived().build().unwrap())
+            .handler(work.derived().policy(policy(1, SECOND)).build().unwrap())
+            // One failure is an outage, during which a message is given back.
+            .outage(OutagePolicy::new().with_minimum(1).with_probes(1))
             .dead_letters(store.clone());
         let running = Running::start(consumer.build().unwrap());
         broker.until_empty().await;

@@ -53,6 +53,9 @@ impl World {
             return Vec::new();
         }
         let mut due = self.due(&request.filter, limit, now);
+        while self.take_back_cancelled(&due, now) {
+            due = self.due(&request.filter, limit, now);
+        }
         if due.len() < limit && self.release(&request.filter, limit - due.len(), now) {
             due = self.due(&request.filter, limit, now);
         }

@@ -218,12 +218,15 @@ impl World {
             return Err(StoreError::new(StoreErrorKind::Conflict, "steer the operation")
                 .with_detail(format!("it is {} and cannot {control}", operation.state)));
         };
-        if state == operation.state {
-            return Ok(operation.clone());
+        let is_news = state != operation.state;
+        if is_news {
+            operation.state = state;
+            operation.updated_at = now;
         }
-        operation.state = state;
-        operation.updated_at = now;
         let affected = if control == Control::Cancel { self.withdraw(number, now) } else { 0 };
+        if !is_news && affected == 0 {
+            return Ok(self.campaigns[number].operation.clone());
+        }
         self.audit.push(AuditEntry {
             at: now,
             by,
@@ -237,26 +240,49 @@ impl World {
         Ok(operation.clone())
     }
 
-    /// Takes back what nobody runs: queued letters, and released ones that nobody has claimed.
+    /// Takes back what nobody runs: queued letters, and released ones that nobody has claimed or whose lease has ended.
     fn withdraw(&mut self, number: usize, now: Timestamp) -> u64 {
         let items = &self.campaigns[number].items;
         let open = |item: &&OperationItem| {
             let row = self.rows.get(&item.letter);
-            let idle = row.is_some_and(|row| row.letter.state.status == Status::Pending);
             match item.outcome {
                 ItemOutcome::Queued => true,
-                ItemOutcome::Released => idle,
+                ItemOutcome::Released => row.is_some_and(|row| row.is_idle_replay(now)),
                 _ => false,
             }
         };
         let letters: Vec<_> = items.iter().filter(open).map(|item| item.letter).collect();
         for letter in &letters {
-            self.change(*letter, |world, row| {
-                world.end_item(row, ItemOutcome::Skipped, Some("cancelled"), now);
-                rules::put_back(&mut row.letter, Status::Pending, now);
-            });
+            self.take_back(*letter, now);
         }
         letters.len() as u64
+    }
+
+    fn take_back(&mut self, letter: LetterId, now: Timestamp) {
+        self.change(letter, |world, row| {
+            world.end_item(row, ItemOutcome::Skipped, Some("cancelled"), now);
+            row.void();
+            rules::put_back(&mut row.letter, Status::Pending, now);
+        });
+    }
+
+    /// Takes back those of these letters that a cancelled operation had sent and that nobody runs any more. Returns
+    /// whether there were any.
+    pub(super) fn take_back_cancelled(&mut self, due: &[LetterId], now: Timestamp) -> bool {
+        let is_cancelled = |id: &&LetterId| {
+            let Some(row) = self.rows.get(id).filter(|row| row.is_idle_replay(now)) else {
+                return false;
+            };
+            let number = row.item.and_then(|(operation, _)| self.campaign_index.get(&operation));
+            number.is_some_and(|number| {
+                self.campaigns[*number].operation.state == OperationState::Cancelled
+            })
+        };
+        let cancelled: Vec<_> = due.iter().filter(is_cancelled).copied().collect();
+        for letter in &cancelled {
+            self.take_back(*letter, now);
+        }
+        !cancelled.is_empty()
     }
 
     pub(super) fn outcome(&self, id: OperationId, index: usize) -> Option<ItemOutcome> {

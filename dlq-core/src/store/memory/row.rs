@@ -65,6 +65,15 @@ impl Row {
         self.claim.is_some_and(|held| held.until > now)
     }
 
+    /// Whether it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
+    /// instead, since its run does.
+    pub(super) fn is_idle_replay(&self, now: Timestamp) -> bool {
+        match self.claim {
+            Some(held) => held.former == Status::Pending && held.until <= now,
+            None => self.letter.state.status == Status::Pending,
+        }
+    }
+
     /// Whoever holds it holds it no longer, and what was counted for them is forgotten.
     pub(super) fn void(&mut self) {
         self.claim = None;

@@ -55,7 +55,7 @@ impl World {
                 self.change(id, |world, row| {
                     world.died_anew(row, &letter, now);
                     row.void();
-                    rules::reopen(&mut row.letter, letter, now);
+                    rules::replace(&mut row.letter, letter, now);
                 });
                 self.take_key(id);
                 Receipt::Reopened

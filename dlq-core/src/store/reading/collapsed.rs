@@ -97,10 +97,14 @@ impl<P> Collapsed<P> {
     /// Adds a letter that comes later than those before, and says what it meant to them.
     pub fn add(&mut self, mut row: Row<P>) -> Arrival {
         let arrival = self.arrives(&row);
-        if arrival == Arrival::Conflict {
+        let mut there = arrival;
+        while there == Arrival::Conflict {
+            // The id under which it is kept may be taken as well: headers that claim an identity can be forged.
             row.letter.id = row.conflicting;
+            row.conflicting = beyond(row.conflicting, &row.bytes);
+            there = self.arrives(&row);
         }
-        match if arrival == Arrival::Conflict { self.arrives(&row) } else { arrival } {
+        match there {
             Arrival::Known | Arrival::OutOfDate | Arrival::Conflict => return arrival,
             Arrival::New => {}
             Arrival::News => {
@@ -205,7 +209,76 @@ impl<P> Collapsed<P> {
     }
 }
 
+/// The next id for a message with these bytes, whose payload is not here any more.
+fn beyond(id: LetterId, bytes: &Binding) -> LetterId {
+    id.conflicting(&Message::new("", bytes.as_bytes().to_vec()))
+}
+
 /// The same for the same payload and key.
 fn digest(message: &Message) -> Binding {
     Binding::of(&LetterId::from_bytes([0; 16]), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorClass, Origin, Position, Reason};
+
+    fn letter(message: Message, generation: u32) -> DeadLetter {
+        let origin = Origin::new("memory", "orders", Position::Offset(7));
+        DeadLetter {
+            id: LetterId::of(&origin, None, "a"),
+            generation,
+            message,
+            origin,
+            consumer: "a".to_owned(),
+            service: None,
+            reason: Reason::Exhausted,
+            class: ErrorClass::Transient,
+            cause: None,
+            history: crate::History::new(),
+            attempts: 1,
+            deliveries: 1,
+            crashes: 0,
+            escalations: 0,
+            fingerprint: crate::Fingerprint::of("a", Reason::Exhausted, None),
+            died_at: Timestamp::EPOCH,
+            confirmed: true,
+            attributes: BTreeMap::new(),
+            state: LetterState::default(),
+        }
+    }
+
+    fn read(letters: impl IntoIterator<Item = DeadLetter>) -> Vec<(Bytes, u32)> {
+        let mut all = Collapsed::default();
+        for (place, letter) in letters.into_iter().enumerate() {
+            let _ = all.add(Row::new(letter, place));
+        }
+        let mut rows: Vec<_> = all
+            .matching(&Filter::new())
+            .map(|row| row.letter.clone())
+            .map(|letter| {
+                (letter.message.payload().cloned().unwrap_or_default(), letter.generation)
+            })
+            .collect();
+        rows.sort();
+        rows
+    }
+
+    #[test]
+    fn g2_messages_that_claim_one_identity_are_all_read() {
+        let message = |payload: &'static str| Message::new("s", payload);
+        let one = || letter(message("one"), 0);
+        let of = |key: &'static str, generation| letter(message("x").with_key(key), generation);
+        assert_eq!(read([one(), of("a", 0), of("b", 0)]).len(), 3, "two keys");
+        let later = [one(), of("a", 4), of("a", 5), letter(message("one"), 1)];
+        assert_eq!(read(later), [("one".into(), 1), ("x".into(), 5)], "at a later generation");
+        let absurd = [letter(message("one"), u32::MAX), one(), letter(message("one"), 1)];
+        assert_eq!(read(absurd), [("one".into(), 1), ("one".into(), u32::MAX)]);
+        // Somebody else has the id under which it would be kept.
+        let other = of("a", 0);
+        let taken =
+            DeadLetter { id: other.id.conflicting(&other.message), ..letter(message("taken"), 0) };
+        assert_eq!(read([one(), taken, other.clone(), other]).len(), 3, "the id is taken");
+    }
 }

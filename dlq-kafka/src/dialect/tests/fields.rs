@@ -66,6 +66,12 @@ fn identity_hashes_go_and_addresses_stay() {
         ("bad a.B@1a2b3c, then [Lx;@ff", "bad a.B, then [Lx;"),
         ("ana@cafe.example @cafe a@ b@123456789", "ana@cafe.example @cafe a@ b@123456789"),
         ("@", "@"),
+        ("order r17 of b2 failed", "order r of b failed"),
+        ("r17x abc17 x_r17 17r utf8", "r17x abc17 x_r17 17r utf8"),
+        ("refused, headers={a={1}, b=[2]} at x", "refused, headers= at x"),
+        ("failedMessage=GenericMessage [payload=7, headers={id=1}] then", "failedMessage= then"),
+        ("failedMessage=GenericMessage [payload=7, headers={id", "failedMessage="),
+        ("failedMessage=null\nnext", "failedMessage=\nnext"),
     ];
     for (text, expected) in cases {
         assert_eq!(without_identities(text), expected);

@@ -141,3 +141,50 @@ fn every_dialect_has_a_word_of_its_own_in_the_manual() {
         assert!(manual.contains(&format!("//! | `{dialect}`")), "{dialect}");
     }
 }
+
+#[test]
+fn watermill_says_what_the_message_is_called_and_not_when_it_was_published() {
+    let record = record("poison")
+        .with("_watermill_message_uuid", "7f0c")
+        .with("reason_poisoned", "refused")
+        .with("topic_poisoned", "orders")
+        .with("handler_poisoned", "charge")
+        .with("subscriber_poisoned", "kafka.Subscriber");
+    let letter = read(&record);
+    assert_eq!(letter.message.id(), Some("7f0c"));
+    assert_eq!(letter.message.published_at(), None, "the time of the record is that of its death");
+    assert_eq!(letter.died_at, DIED);
+    assert_producers(&letter, &record, &[("_watermill_message_uuid", Some(b"7f0c"))]);
+}
+
+#[test]
+fn g8_names_that_a_producer_uses_itself_stay_its_own_in_every_dialect() {
+    let own: &[(&str, Option<&[u8]>)] = &[
+        ("retry.count", Some(b"7")),
+        ("error.message", Some(b"mine")),
+        ("source_topic", Some(b"mine")),
+        ("dead-letter-reason", Some(b"mine")),
+    ];
+    let with_own = || {
+        own.iter().fold(record("dlq"), |record, (name, value)| record.with(name, value.unwrap()))
+    };
+    let spring = with_own()
+        .with("kafka_dlt-original-topic", "orders")
+        .with("kafka_dlt-original-partition", 3_i32.to_be_bytes())
+        .with("kafka_dlt-original-offset", 41_i64.to_be_bytes())
+        .with("kafka_dlt-exception-fqcn", "a.B");
+    let karafka = with_own()
+        .with("source_topic", "orders")
+        .with("source_partition", "3")
+        .with("source_offset", "41")
+        .with("source_consumer_group", "billing")
+        .with("source_attempts", "3");
+    let connect = with_own()
+        .with("__connect.errors.topic", "orders")
+        .with("__connect.errors.partition", "3")
+        .with("__connect.errors.offset", "41");
+    for record in [with_own(), spring, karafka, connect] {
+        let letter = read(&record);
+        assert_producers(&letter, &record, own);
+    }
+}

@@ -176,7 +176,7 @@ fn copied_headers_of_ours_make_no_letter_of_ours() {
 }
 
 #[test]
-fn the_dialect_written_last_wins_and_the_others_stay_as_history() {
+fn a_dead_letter_that_died_in_another_system_was_born_where_the_first_one_says() {
     let connect = record("connect-dlq")
         .with("__connect.errors.topic", "orders")
         .with("__connect.errors.partition", "3")
@@ -185,18 +185,39 @@ fn the_dialect_written_last_wins_and_the_others_stay_as_history() {
     let record = spring(connect, "connect-dlq", 5);
     assert_eq!(of(&record), Some(Dialect::Spring));
     let letter = read(&record);
-    assert_eq!(letter.origin.stream(), "connect-dlq");
-    let history: &[(&str, Option<&[u8]>)] = &[
-        ("__connect.errors.topic", Some(b"orders")),
-        ("__connect.errors.partition", Some(b"3")),
-        ("__connect.errors.offset", Some(b"41")),
-    ];
-    assert_producers(&letter, &record, history);
+    assert_producers(&letter, &record, &[]);
+    assert_eq!(letter.origin.to_string(), "kafka://default/orders[3]@41");
+    assert_eq!((letter.generation, &*letter.attributes[PREVIOUS]), (1, "connect-dlq/3/5"));
+    assert_eq!(letter.attributes["__connect.errors.topic"], "orders");
     let record = record
         .with("__connect.errors.topic", "orders-dlt")
         .with("__connect.errors.partition", "0")
         .with("__connect.errors.offset", "1");
     assert_eq!(of(&record), Some(Dialect::Connect));
+}
+
+#[test]
+fn connect_dead_letters_of_spring_dead_letters_are_in_their_second_generation() {
+    let first = spring(record("orders-dlt"), "orders", 41)
+        .with("kafka_dlt-original-timestamp", BORN.to_be_bytes())
+        .with("kafka_dlt-exception-message", "no stock");
+    let second = first
+        .with("__connect.errors.topic", "orders-dlt")
+        .with("__connect.errors.partition", "3")
+        .with("__connect.errors.offset", "8")
+        .with("__connect.errors.connector.name", "jdbc-sink")
+        .with("__connect.errors.exception.class.name", "a.C")
+        .with("__connect.errors.exception.message", "database away");
+    assert_eq!(of(&second), Some(Dialect::Connect));
+    let letter = read(&second);
+    assert_producers(&letter, &second, &[]);
+    assert_eq!(letter.id, id("orders", 3, 41, Some(BORN), "jdbc-sink"));
+    assert_eq!((letter.generation, letter.message.subject()), (1, "orders"));
+    assert_eq!(letter.message.published_at(), Some(Timestamp::from_millis(BORN)));
+    assert_eq!(letter.attributes[PREVIOUS], "orders-dlt/3/8");
+    let errors: Vec<_> =
+        letter.history.attempts().iter().map(|it| (it.generation, it.failure.message())).collect();
+    assert_eq!(errors, [(0, "no stock"), (1, "database away")]);
 }
 
 #[test]

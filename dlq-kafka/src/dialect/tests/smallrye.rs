@@ -130,3 +130,41 @@ fn retry_state_is_not_sent_back_even_as_history() {
     assert_eq!(names, ["shop", "traceparent"]);
     assert_eq!(letter.attributes["delayed-retry-count"], "0\n1");
 }
+
+fn failed(headers: &[(&'static str, &str)]) -> String {
+    let record = record("dlq").after(&FIRST[2..]).after(headers);
+    read(&record).failure().unwrap().error_type.clone()
+}
+
+#[test]
+fn the_class_is_what_was_thrown_and_not_its_cause() {
+    let thrown = [
+        ("dead-letter-exception-class-name", "com.acme.PaymentException"),
+        ("dead-letter-reason", "declined"),
+        ("dead-letter-cause-class-name", "java.sql.SQLException"),
+        ("dead-letter-cause", "away"),
+    ];
+    assert_eq!(failed(&thrown), "com.acme.PaymentException");
+    let wrapped = [
+        ("dead-letter-exception-class-name", "java.util.concurrent.CompletionException"),
+        ("dead-letter-reason", "com.acme.PaymentException: declined"),
+        ("dead-letter-cause-class-name", "com.acme.PaymentException"),
+        ("dead-letter-cause", "declined"),
+    ];
+    assert_eq!(failed(&wrapped), "com.acme.PaymentException");
+    let in_the_text = [
+        ("dead-letter-exception-class-name", "io.smallrye.reactive.messaging.ProcessingException"),
+        (
+            "dead-letter-reason",
+            "java.lang.reflect.InvocationTargetException: com.acme.PaymentException: declined",
+        ),
+        ("dead-letter-cause-class-name", "java.lang.reflect.InvocationTargetException"),
+    ];
+    assert_eq!(failed(&in_the_text), "com.acme.PaymentException");
+    let lost = [
+        ("dead-letter-exception-class-name", "io.smallrye.reactive.messaging.ProcessingException"),
+        ("dead-letter-reason", "SRMSG00103: Exception thrown"),
+        ("dead-letter-cause-class-name", "java.lang.reflect.InvocationTargetException"),
+    ];
+    assert_eq!(failed(&lost), "io.smallrye.reactive.messaging.ProcessingException");
+}

@@ -266,3 +266,19 @@ fn an_older_hop_that_cannot_be_read_is_passed_over_and_kept() {
     assert_eq!(letter.generation, 1);
     assert_eq!(letter.attributes["kafka_dlt-original-partition"], "\\x00\\x03");
 }
+
+#[test]
+fn the_wrapper_with_a_time_of_2_7_is_none_that_was_thrown() {
+    let trace = "org.springframework.kafka.listener.TimestampedException: x\n\tat a.B\nCaused by: \
+                 org.springframework.kafka.listener.ListenerExecutionFailedException: x\n\tat a.B\nCaused by: \
+                 com.acme.Bad: no stock\nCaused by: java.sql.SQLException: away\n";
+    let record = record("orders-dlt")
+        .with("kafka_original-topic", "orders")
+        .with("kafka_original-partition", 3_i32.to_be_bytes())
+        .with("kafka_original-offset", 41_i64.to_be_bytes())
+        .with("kafka_exception-fqcn", "org.springframework.kafka.listener.TimestampedException")
+        .with("kafka_exception-message", "x")
+        .with("kafka_exception-stacktrace", trace);
+    assert_eq!(of(&record), Some(Dialect::SpringRetry));
+    assert_eq!(read(&record).failure().unwrap().error_type, "com.acme.Bad");
+}

@@ -150,3 +150,46 @@ fn g8_a_payload_that_begins_so_is_kept_where_the_headers_are_real_ones() {
         assert_eq!(read(&record).message.payload(), record.value.as_ref());
     }
 }
+
+#[test]
+fn the_last_cause_is_what_was_thrown_whatever_wraps_it() {
+    let trace = format!(
+        "{WRAPPER}: failed\n\tat a.B.c(B.java:1)\nCaused by: org.springframework.core.retry.RetryException: exhausted\n\tat \
+         a.B.c(B.java:2)\n\tSuppressed: com.acme.Other: x\n\tCaused by: com.acme.Inner: y\nCaused by: com.acme.Bad: no \
+         stock\n\t... 9 more\n"
+    );
+    let record = record("error.orders.billing")
+        .with("x-original-topic", "orders")
+        .with("x-original-partition", 3_i32.to_be_bytes())
+        .with("x-original-offset", 41_i64.to_be_bytes())
+        .with("x-exception-fqcn", "org.springframework.core.retry.RetryException")
+        .with("x-exception-stacktrace", trace);
+    assert_eq!(read(&record).failure().unwrap().error_type, "com.acme.Bad");
+}
+
+#[test]
+fn g8_a_producers_header_of_one_of_the_names_is_given_back() {
+    let mut record = dead("x");
+    record.headers = [header("x-original-topic", Some(b"mine"))]
+        .into_iter()
+        .chain(record.headers.iter().cloned())
+        .collect();
+    let letter = read(&record);
+    assert_eq!(letter.id, id("orders", 3, 41, Some(BORN), "billing"));
+    let names: Vec<_> = letter.message.headers().iter().map(|it| &it.name[..]).collect();
+    assert_eq!(names, [&b"x-original-topic"[..], b"traceparent"]);
+    assert_eq!(letter.message.headers().get("x-original-topic"), Some(&b"mine"[..]));
+    assert!(!letter.attributes.contains_key("x-original-topic"));
+}
+
+#[test]
+fn dumps_of_messages_divide_no_group() {
+    let group = |offset: u32| {
+        let text = format!(
+            "error occurred, failedMessage=GenericMessage [payload=byte[5], headers={{kafka_offset={offset}, \
+             list=[{{a=1}}]}}]; nested"
+        );
+        read(&dead(&text)).fingerprint
+    };
+    assert_eq!(group(1), group(77));
+}

@@ -39,3 +39,19 @@ fn what_failed_in_a_punctuator_came_from_nowhere() {
     assert!(Gap::Origin.is_in(&letter) && Gap::Topic.is_in(&letter));
     assert_eq!(letter.generation, 0);
 }
+
+#[test]
+fn what_failed_behind_a_repartition_topic_has_no_known_birth() {
+    let record = record("dlq")
+        .with("__streams.errors.exception", "com.acme.Bad")
+        .with("__streams.errors.message", "no state")
+        .with("__streams.errors.topic", "app-KSTREAM-AGGREGATE-0000000003-repartition")
+        .with("__streams.errors.partition", "3")
+        .with("__streams.errors.offset", "41");
+    let letter = read(&record);
+    assert_producers(&letter, &record, &[]);
+    assert_eq!(letter.origin, record.origin(&Arc::from("default")));
+    assert!(Gap::Origin.is_in(&letter) && Gap::Topic.is_in(&letter));
+    let stood = "app-KSTREAM-AGGREGATE-0000000003-repartition/3/41";
+    assert_eq!(letter.attributes[PREVIOUS], stood);
+}

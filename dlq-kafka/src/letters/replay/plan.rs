@@ -150,6 +150,7 @@ impl KafkaReplay {
             from: self.letters.topic().to_owned(),
             ledger: Arc::clone(&self.letters.ledger),
             cluster: Arc::clone(self.letters.brokers().cluster_shared()),
+            key: self.letters.brokers().binding_key().cloned(),
             target: self.target.clone(),
             operation: self.rules.operation,
             who: self.who.clone(),

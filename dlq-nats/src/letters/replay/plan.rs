@@ -235,6 +235,7 @@ impl NatsReplay {
             home,
             context,
             from: self.letters.stream.name.clone(),
+            key: self.letters.key.clone(),
             key_header: self.letters.key_header.clone(),
             target: self.target.clone(),
             keeper,
