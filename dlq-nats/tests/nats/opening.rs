@@ -29,7 +29,7 @@ async fn a_stream_with_other_settings_is_reported_and_not_changed() {
     let error = NatsSink::open(&server.client, DlqStream::new()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
     let text = error.to_string();
-    for part in ["`subjects` is dlq.>, asked", "`max_age` is 3600s", "`storage` is Memory"] {
+    for part in ["`subjects` is dlq.>, asked", "`max_age` is 1h", "`storage` is Memory"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let after = server.context.get_stream("DLQ").await.unwrap().cached_info().config.clone();

@@ -14,7 +14,7 @@ use dlq_tower::consumer::{Consumer, Ended};
 use dlq_tower::handler::handler;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::fixture::{PATIENCE, STREAM, Server, available, billing, handle, next, number};
+use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, handle, next, number};
 use crate::raw::Raw;
 
 /// At this the client's task breaks down.
@@ -201,4 +201,31 @@ async fn g9_a_source_ends_with_its_client() {
             return;
         }
     }
+}
+
+/// One that cannot be written for good is no reason to keep the others waiting, nor to hand it to a client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_a_message_whose_letter_waits_keeps_nobody_from_the_rest() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.source(&billing()).await.close().await;
+    Raw::connect(&server).publish("orders.a", BREAKS, "1");
+    Raw::connect(&server).take(STREAM, "billing");
+    // A process of its own, which must not end.
+    let app = server.connect("", "").await;
+    let mut source = billing().source(&app).await.unwrap();
+    let (refused, settle) = next(&mut source).await;
+    assert!(refused.refusal().is_some());
+    let put_off = Instant::now() + LEASE * 3;
+    settle.settle(Disposition::Deferred { after: LEASE * 3 }).await.unwrap();
+    server.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await.unwrap()), 2);
+    let (again, settle) = next(&mut source).await;
+    assert!(again.refusal().is_some() && Instant::now() >= put_off, "as long as it was put off");
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    server.publish([3]).await;
+    assert_eq!(number(&handle(&mut source).await.unwrap()), 3);
+    assert!(is_done(&server, 3).await);
 }
