@@ -30,45 +30,45 @@ use crate::settle::PROGRESS;
 const LOOKING: &str = "look for a message that breaks the connection";
 /// Within which time two losses are not bad luck: of many processes each loses its connection seldom.
 const AGAIN: Duration = Duration::from_secs(60 * 60);
-/// How many messages of each filter are looked at while the process runs, beginning with the oldest that is out: it is
-/// this one in the end.
+/// Number of messages of each filter that are looked at while the process runs, beginning with the oldest that is out: it
+/// is this one in the end.
 const MOST: usize = 32;
-/// How many parts of what is out are looked at beside each other when a process begins, and how large one is at least.
+/// Number of parts of what is out that are looked at beside each other when a process begins, and the smallest size of one.
 const PARTS: u64 = 8;
 const PART: u64 = 64;
-/// For how long a process asks for no messages while it looks, at least; a longer lease is waited for.
+/// Time for which a process asks for no messages while it looks, at least; a longer lease is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For how long it then asks for none while the letter of what was found is not written: its lease may have ended, so that
+/// Time for which it then asks for none while the letter of what was found is not written: its lease may have ended, so that
 /// the next one who asks gets it.
 const UNWRITTEN: Duration = Duration::from_secs(10);
-/// For how long a message is given back at most.
+/// The longest time for which a message is given back.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 /// Looks for messages that the client cannot read, in the background.
 #[derive(Debug)]
 pub(crate) struct Cuts {
-    /// When the connection was last lost with messages on their way.
+    /// The time when the connection was last lost with messages on their way.
     last: Option<Instant>,
     looking: JoinSet<Option<Seen>>,
     looked: Instant,
-    /// When the look of the beginning began, while it goes on.
+    /// The time when the look of the beginning began, while it goes on.
     beginning: Option<Instant>,
-    /// Up to which sequence messages had been handed out at the last look.
+    /// The last sequence that had been handed out at the last look.
     handed: u64,
-    /// Up to where each filter was looked at: messages never change.
+    /// The last sequence of each filter that was looked at: messages never change.
     read: Vec<u64>,
-    /// What was found beyond the floor; and when, where that was at the beginning.
+    /// The messages found beyond the floor; and the time, where that was at the beginning.
     held: Vec<(u64, Option<Instant>, Held)>,
 }
 
-/// What has become of a message that was found. Whoever holds a clone has the message in flight.
+/// The fate of a message that was found. Whoever holds a clone has the message in flight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<Mutex<Fate>>);
 
 #[derive(Debug, Default)]
 struct Fate {
     is_settled: bool,
-    /// When it is to be handed out again.
+    /// The time when it is to be handed out again.
     not_before: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ impl Held {
         self.fate().is_settled = true;
     }
 
-    /// It was given back for so long.
+    /// Notes that it was given back for so long.
     pub(crate) fn deferred(&self, after: Duration) {
         self.fate().not_before = Some(Instant::now() + after.min(LONGEST));
     }
@@ -86,7 +86,7 @@ impl Held {
         self.fate().is_settled
     }
 
-    /// Whether nobody has it in flight, although it is not settled.
+    /// Returns true if nobody has it in flight, although it is not settled.
     fn is_left(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && !self.is_settled()
     }
@@ -100,19 +100,19 @@ impl Held {
     }
 }
 
-/// Which messages are looked at.
+/// The messages that are looked at.
 #[derive(Debug)]
 enum Scope {
     /// All that are out.
     All,
-    /// Those that were out at the last look, beyond what was read of each filter.
+    /// The ones that were out at the last look, beyond what was read of each filter.
     Old(u64, Vec<u64>),
 }
 
-/// What a look has found.
+/// The result of a look.
 #[derive(Debug)]
 struct Seen {
-    /// Up to where everything is settled; `None` where there is no consumer.
+    /// The sequence up to which everything is settled; `None` where there is no consumer.
     floor: Option<u64>,
     handed: u64,
     read: Vec<u64>,
@@ -142,7 +142,7 @@ impl Cuts {
         }
     }
 
-    /// Nobody knows how the process before has ended.
+    /// Looks at everything that is out: nobody knows how the process before has ended.
     pub(crate) fn begin(&mut self, context: &Context, durable: &Durable) {
         self.beginning = Some(Instant::now());
         self.look(context, durable, Scope::All);
@@ -164,7 +164,7 @@ impl Cuts {
         }
     }
 
-    /// Whether messages can be asked for: what is out was looked at, and nothing that was found waits to be handed out
+    /// Returns true if messages can be asked for: what is out was looked at, and nothing that was found waits to be handed out
     /// again.
     pub(crate) fn is_clear(&mut self, lease: Duration) -> bool {
         let looks = self.beginning.is_some_and(|began| began.elapsed() < lease.max(PATIENCE));
@@ -198,7 +198,7 @@ impl Cuts {
         });
     }
 
-    /// What was found since, other than what somebody has in flight or has settled. Notes how far the consumer is.
+    /// Returns what was found since, other than what somebody has in flight or has settled. Notes how far the consumer is.
     pub(crate) fn found(&mut self, durable: &mut Durable) -> Vec<(Kept, Held)> {
         let Some(looked) = self.looking.try_join_next() else { return Vec::new() };
         let begins = self.beginning.take().map(|_| Instant::now());
@@ -238,7 +238,7 @@ impl Cuts {
     }
 }
 
-/// Where the message of this sequence is acknowledged, by whoever did not receive it.
+/// The subject by which a message is acknowledged that was not received.
 pub(crate) fn reply(durable: &Durable, sequence: u64) -> String {
     // Of deliveries, number, time and what is left the server takes any: it looks at the sequence.
     let (stream, consumer) = (durable.of.name(), &durable.name);
@@ -281,7 +281,7 @@ async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen
     Ok(seen)
 }
 
-/// What cannot be read between these sequences, which may be many.
+/// Returns what cannot be read between these sequences, which may be many.
 async fn everything(
     context: &Context,
     durable: &Durable,
@@ -299,7 +299,7 @@ async fn everything(
     Ok(all.into_iter().flatten().collect())
 }
 
-/// What cannot be read of the first messages between these sequences, and up to where it was looked.
+/// Returns what cannot be read of the first messages between these sequences, and up to where it was looked.
 async fn some(
     context: &Context,
     durable: &Durable,

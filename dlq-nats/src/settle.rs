@@ -54,7 +54,7 @@ pub struct NatsSettle {
     ends: Instant,
     /// Under which sequences parts of the message stand in the retry stream, which go with it.
     aside: Vec<u64>,
-    /// Of a message that no client can read.
+    /// Present for a message that no client can read.
     held: Option<Held>,
 }
 
@@ -69,7 +69,7 @@ impl NatsSettle {
         Self { lease, ends: Instant::now() + lease, ..self }
     }
 
-    /// Of a message that no client can read: given back, it would be handed out to one.
+    /// Marks a message that no client can read: given back, it would be handed out to one.
     pub(crate) fn with_held(self, held: Option<Held>) -> Self {
         Self { held, ..self }
     }
