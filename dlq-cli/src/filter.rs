@@ -157,7 +157,7 @@ impl FromStr for Attribute {
 }
 
 impl FilterArgs {
-    /// Since when letters are meant, for which a broker can seek.
+    /// Returns the earliest time that is meant, for which a broker can seek.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn since(&self) -> Option<Timestamp> {
         self.since.map(|when| when.0)

@@ -53,7 +53,7 @@ struct Shared {
     /// What the letter of its own consumer would be, once somebody has asked.
     own: OnceLock<LetterId>,
     history: History,
-    /// Why no handler may run it. Boxed, since hardly any message has it.
+    /// The reason why no handler may run it. Boxed, since hardly any message has one.
     refusal: Option<Box<Failure>>,
     decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
 }

@@ -10,10 +10,11 @@
 //!   process before.
 //! - While it runs, those that have been out for a part of the lease are looked at, so that the process which had the
 //!   message is the only one that it takes with it.
+//! - How far the consumer is is seen with it, so that one that somebody deletes begins again where it stood then, and not
+//!   where it stood weeks ago.
 //! - After a second loss of the connection within an hour all are looked at again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
@@ -29,65 +30,90 @@ use crate::settle::PROGRESS;
 const LOOKING: &str = "look for a message that breaks the connection";
 /// Within which time two losses are not bad luck: of many processes each loses its connection seldom.
 const AGAIN: Duration = Duration::from_secs(60 * 60);
-/// How many messages of each filter are looked at while the process runs, beginning with the oldest that is out: it is
-/// this one in the end.
+/// Number of messages of each filter that are looked at while the process runs, beginning with the oldest that is out: it
+/// is this one in the end.
 const MOST: usize = 32;
-/// How many parts of what is out are looked at beside each other when a process begins, and how large one is at least.
+/// Number of parts of what is out that are looked at beside each other when a process begins, and the smallest size of one.
 const PARTS: u64 = 8;
 const PART: u64 = 64;
-/// For how long a process asks for no messages while it looks, at least; a longer lease is waited for.
+/// Time for which a process asks for no messages while it looks, at least; a longer lease is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For how long it asks for none while the letter of what was found is not written.
-const UNWRITTEN: Duration = Duration::from_secs(30);
+/// Time for which it then asks for none while the letter of what was found is not written: its lease may have ended, so that
+/// the next one who asks gets it.
+const UNWRITTEN: Duration = Duration::from_secs(10);
+/// The longest time for which a message is given back.
+const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 /// Looks for messages that the client cannot read, in the background.
 #[derive(Debug)]
 pub(crate) struct Cuts {
-    /// When the connection was last lost with messages on their way.
+    /// The time when the connection was last lost with messages on their way.
     last: Option<Instant>,
     looking: JoinSet<Option<Seen>>,
     looked: Instant,
-    /// When the look of the beginning began, while it goes on.
+    /// The time when the look of the beginning began, while it goes on.
     beginning: Option<Instant>,
-    /// Up to which sequence messages had been handed out at the last look.
+    /// The last sequence that had been handed out at the last look.
     handed: u64,
-    /// Up to where each filter was looked at: messages never change.
+    /// The last sequence of each filter that was looked at: messages never change.
     read: Vec<u64>,
-    /// What was found, until it is settled or its holder has let go of it.
-    held: Vec<(u64, Instant, Held)>,
+    /// The messages found beyond the floor; and the time, where that was at the beginning.
+    held: Vec<(u64, Option<Instant>, Held)>,
 }
 
-/// Says whether a message that was found is settled. Whoever holds a clone has the message in flight.
+/// The fate of a message that was found. Whoever holds a clone has the message in flight.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held(Arc<AtomicBool>);
+pub(crate) struct Held(Arc<Mutex<Fate>>);
+
+#[derive(Debug, Default)]
+struct Fate {
+    is_settled: bool,
+    /// The time when it is to be handed out again.
+    not_before: Option<Instant>,
+}
 
 impl Held {
     pub(crate) fn settled(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.fate().is_settled = true;
+    }
+
+    /// Notes that it was given back for so long.
+    pub(crate) fn deferred(&self, after: Duration) {
+        self.fate().not_before = Some(Instant::now() + after.min(LONGEST));
     }
 
     fn is_settled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.fate().is_settled
     }
 
-    /// Whether nobody has it in flight.
-    fn is_free(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+    /// Returns true if nobody has it in flight, although it is not settled.
+    fn is_left(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && !self.is_settled()
+    }
+
+    fn is_due(&self) -> bool {
+        self.fate().not_before.is_none_or(|due| due <= Instant::now())
+    }
+
+    fn fate(&self) -> MutexGuard<'_, Fate> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which messages are looked at.
+/// The messages that are looked at.
 #[derive(Debug)]
 enum Scope {
     /// All that are out.
     All,
-    /// Those that were out at the last look, beyond what was read of each filter.
+    /// The ones that were out at the last look, beyond what was read of each filter.
     Old(u64, Vec<u64>),
 }
 
-/// What a look has found.
+/// The result of a look.
 #[derive(Debug)]
 struct Seen {
+    /// The sequence up to which everything is settled; `None` where there is no consumer.
+    floor: Option<u64>,
     handed: u64,
     read: Vec<u64>,
     unreadable: Vec<Kept>,
@@ -116,10 +142,18 @@ impl Cuts {
         }
     }
 
-    /// Nobody knows how the process before has ended.
+    /// Looks at everything that is out: nobody knows how the process before has ended.
     pub(crate) fn begin(&mut self, context: &Context, durable: &Durable) {
         self.beginning = Some(Instant::now());
         self.look(context, durable, Scope::All);
+    }
+
+    /// Stream and consumer were looked for, and may have been made anew: what is being looked at may be of the ones before.
+    pub(crate) fn anew(&mut self, context: &Context, durable: &Durable) {
+        self.looking = JoinSet::new();
+        if self.beginning.is_some() {
+            self.look(context, durable, Scope::All);
+        }
     }
 
     /// Looks again when it is time.
@@ -130,12 +164,13 @@ impl Cuts {
         }
     }
 
-    /// Whether messages can be asked for: what is out was looked at, and nothing that was found waits to be handed out
+    /// Returns true if messages can be asked for: what is out was looked at, and nothing that was found waits to be handed out
     /// again.
     pub(crate) fn is_clear(&mut self, lease: Duration) -> bool {
         let looks = self.beginning.is_some_and(|began| began.elapsed() < lease.max(PATIENCE));
-        let waits = |(_, found, held): &(u64, Instant, Held)| {
-            !held.is_settled() && found.elapsed() < UNWRITTEN
+        let waits = |(_, found, held): &(u64, Option<Instant>, Held)| {
+            let is_early = found.is_some_and(|found| found.elapsed() < UNWRITTEN);
+            is_early && !held.is_settled() && !held.is_left()
         };
         !looks && !self.held.iter().any(waits)
     }
@@ -146,7 +181,13 @@ impl Cuts {
         }
         self.looked = Instant::now();
         let (context, durable) = (context.clone(), durable.clone());
+        // What was given back stays here.
+        let left = self.held.iter().filter(|(_, _, held)| held.is_left());
+        let left: Vec<u64> = left.map(|(sequence, ..)| *sequence).collect();
         self.looking.spawn(async move {
+            for sequence in left {
+                keep(&context, &durable, sequence).await;
+            }
             match look(&context, &durable, scope).await {
                 Ok(seen) => Some(seen),
                 Err(error) => {
@@ -157,29 +198,38 @@ impl Cuts {
         });
     }
 
-    /// What was found since, other than what somebody has in flight or has settled.
-    pub(crate) fn found(&mut self) -> Vec<(Kept, Held)> {
+    /// Returns what was found since, other than what somebody has in flight or has settled. Notes how far the consumer is.
+    pub(crate) fn found(&mut self, durable: &mut Durable) -> Vec<(Kept, Held)> {
         let Some(looked) = self.looking.try_join_next() else { return Vec::new() };
-        self.beginning = None;
+        let begins = self.beginning.take().map(|_| Instant::now());
         let Ok(Some(seen)) = looked else { return Vec::new() };
+        if seen.handed < self.handed {
+            // The consumer, or its stream, was made anew.
+            self.held.clear();
+        }
         (self.handed, self.read) = (seen.handed, seen.read);
+        if let Some(floor) = seen.floor {
+            self.held.retain(|(sequence, ..)| *sequence > floor);
+            durable.stood(floor);
+        }
         let mut found = Vec::new();
         for kept in seen.unreadable {
-            let sequence = kept.sequence;
-            // What was let go of and not settled comes again from here: the server would hand it to a client.
-            self.held.retain(|(known, _, held)| {
-                *known != sequence || !held.is_free() || held.is_settled()
-            });
-            if self.held.iter().any(|(known, ..)| *known == sequence) {
-                continue;
-            }
-            let held = Held::default();
-            self.held.push((sequence, Instant::now(), held.clone()));
+            let known = self.held.iter().find(|(sequence, ..)| *sequence == kept.sequence);
+            let held = match known {
+                // What was given back comes again from here: the server would hand it to a client.
+                Some((_, _, held)) if held.is_left() && held.is_due() => held.clone(),
+                Some(_) => continue,
+                None => {
+                    let held = Held::default();
+                    self.held.push((kept.sequence, begins, held.clone()));
+                    held
+                }
+            };
             found.push((kept, held));
         }
-        // What is let go of is read again.
-        let free = self.held.iter().filter(|(_, _, held)| held.is_free() && !held.is_settled());
-        if let Some(first) = free.map(|(sequence, ..)| *sequence).min() {
+        // What was given back is read again.
+        let left = self.held.iter().filter(|(_, _, held)| held.is_left());
+        if let Some(first) = left.map(|(sequence, ..)| *sequence).min() {
             for read in &mut self.read {
                 *read = (*read).min(first.saturating_sub(1));
             }
@@ -188,12 +238,16 @@ impl Cuts {
     }
 }
 
-/// Where the message of this sequence is acknowledged, by whoever did not receive it.
-pub(crate) fn reply(durable: &Durable, kept: &Kept) -> String {
-    // Deliveries, the number of this one, and what is left: the server looks at the sequence only.
+/// The subject by which a message is acknowledged that was not received.
+pub(crate) fn reply(durable: &Durable, sequence: u64) -> String {
+    // Of deliveries, number, time and what is left the server takes any: it looks at the sequence.
     let (stream, consumer) = (durable.of.name(), &durable.name);
-    let (sequence, nanos) = (kept.sequence, kept.time.as_nanos());
-    format!("$JS.ACK.{stream}.{consumer}.1.{sequence}.{sequence}.{nanos}.0")
+    format!("$JS.ACK.{stream}.{consumer}.1.{sequence}.{sequence}.0.0")
+}
+
+/// Has the lease begin anew. Where it cannot be said the message may come once more.
+async fn keep(context: &Context, durable: &Durable, sequence: u64) {
+    let _ = context.client().publish(reply(durable, sequence), PROGRESS).await;
 }
 
 async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen, StoreError> {
@@ -201,14 +255,18 @@ async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen
     let all = [">".to_owned()];
     let filters = if durable.filters.is_empty() { &all[..] } else { &durable.filters };
     let handed = info.as_ref().map_or(0, |info| info.delivered.stream_sequence);
-    let mut seen = Seen { handed, read: vec![0; filters.len()], unreadable: Vec::new() };
-    let Some(info) = info.filter(|info| info.num_ack_pending > 0) else { return Ok(seen) };
-    let floor = info.ack_floor.stream_sequence;
+    let floor = info.as_ref().map(|info| info.ack_floor.stream_sequence);
+    let mut seen = Seen { floor, handed, read: vec![0; filters.len()], unreadable: Vec::new() };
+    if info.is_none_or(|info| info.num_ack_pending == 0) {
+        return Ok(seen);
+    }
+    let floor = floor.unwrap_or(0);
     for (at, filter) in filters.iter().enumerate() {
         let (mut unreadable, read) = match &scope {
             Scope::All => (everything(context, durable, filter, floor + 1, handed).await?, handed),
             Scope::Old(before, read) => {
-                let first = floor.max(read.get(at).copied().unwrap_or(0)) + 1;
+                let read = read.get(at).copied().filter(|_| handed >= *before);
+                let first = floor.max(read.unwrap_or(0)) + 1;
                 let last = handed.min(*before);
                 some(context, durable, filter, first, last, MOST).await?
             }
@@ -217,13 +275,13 @@ async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen
         seen.unreadable.append(&mut unreadable);
     }
     for kept in &seen.unreadable {
-        // Nobody gets it while its letter is written. Where it cannot be said it may come once more.
-        let _ = context.client().publish(reply(durable, kept), PROGRESS).await;
+        // Nobody gets it while its letter is written.
+        keep(context, durable, kept.sequence).await;
     }
     Ok(seen)
 }
 
-/// What cannot be read between these sequences, which may be many.
+/// Returns what cannot be read between these sequences, which may be many.
 async fn everything(
     context: &Context,
     durable: &Durable,
@@ -241,7 +299,7 @@ async fn everything(
     Ok(all.into_iter().flatten().collect())
 }
 
-/// What cannot be read of the first messages between these sequences, and up to where it was looked.
+/// Returns what cannot be read of the first messages between these sequences, and up to where it was looked.
 async fn some(
     context: &Context,
     durable: &Durable,

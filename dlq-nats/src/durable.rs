@@ -124,11 +124,6 @@ impl Durable {
         }
     }
 
-    /// Up to which sequence everything is settled; `None` when it is not there.
-    pub(crate) async fn floor(&self, context: &Context) -> Result<Option<u64>, SetupError> {
-        Ok(self.find(context).await?.map(|info| info.ack_floor.stream_sequence))
-    }
-
     /// Should somebody delete it, it begins there. In a stream that was made anew it does not, which `ensure` finds out.
     pub(crate) fn stood(&mut self, floor: u64) {
         if let Some((_, seen)) = &mut self.seen {

@@ -81,7 +81,6 @@ mod difference;
 mod durable;
 mod error;
 mod feed;
-mod floor;
 mod home;
 pub mod idempotency;
 mod inboxes;

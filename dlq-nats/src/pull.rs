@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::cuts::{self, Cuts};
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
-use crate::floor::Floor;
 use crate::overdue::Overdue;
 use crate::permissions::{ENDED, has_ended};
 use crate::place::Place;
@@ -64,7 +63,6 @@ pub(crate) struct Puller {
     looked: Instant,
     /// Looks at them, whether or not somebody waits.
     looking: JoinSet<Result<Durable, SetupError>>,
-    floor: Floor,
     overdue: Option<Overdue>,
     not_before: Instant,
     pause: Duration,
@@ -92,7 +90,6 @@ impl Puller {
             again: false,
             looked: now,
             looking: JoinSet::new(),
-            floor: Floor::default(),
             overdue: None,
             not_before: now,
             pause: FIRST_PAUSE,
@@ -188,8 +185,7 @@ impl Puller {
 
     /// Sees that there is somebody to ask, and a place where the answers go.
     async fn prepare(&mut self) -> Result<(), TransportError> {
-        self.floor.note(&mut self.durable, &self.context);
-        for (kept, held) in self.cuts.found() {
+        for (kept, held) in self.cuts.found(&mut self.durable) {
             tracing::error!(
                 stream = self.durable.of.name(),
                 consumer = self.durable.name,
@@ -198,7 +194,7 @@ impl Puller {
                 "a message has a header that the client cannot read, and breaks the connection each time that it is handed \
                  out: it is given up; mend its producer"
             );
-            let reply = cuts::reply(&self.durable, &kept).into();
+            let reply = cuts::reply(&self.durable, kept.sequence).into();
             self.ready.push_unreadable(kept, reply, self.durable.of.name(), held);
         }
         if self.connects > 0 {
@@ -221,7 +217,8 @@ impl Puller {
         match looked {
             None => {}
             Some(Ok(Ok(durable))) => {
-                (self.durable, self.doubtful, self.floor) = (durable, false, Floor::default());
+                (self.durable, self.doubtful) = (durable, false);
+                self.cuts.anew(&self.context, &self.durable);
                 // Under a shorter lease what is ready is renewed earlier.
                 self.ready.hurry();
                 if is_due {

@@ -26,11 +26,11 @@ pub(crate) struct Fetched {
     /// No later than this its lease has begun.
     received: Instant,
     renewal: Option<Renewal>,
-    /// Of a message that no client can read, which was read otherwise.
+    /// Present for a message that no client can read, and that was read otherwise.
     pub(crate) unreadable: Option<Unreadable>,
 }
 
-/// What a client cannot read of a message.
+/// The part of a message that a client cannot read.
 #[derive(Clone, Debug)]
 pub(crate) struct Unreadable {
     /// All headers.

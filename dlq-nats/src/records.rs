@@ -24,13 +24,13 @@ use crate::wire;
 
 /// How much before its time a record may come: less than clocks differ.
 const EARLY: Duration = Duration::from_millis(20);
-/// For how much longer than its time a record is given back, since the process that gets it next may have a clock that is
+/// Time for which a record is given back beyond its due time, since the process that gets it next may have a clock that is
 /// behind: each time that it is handed out counts, and what is handed out often is a suspect.
 const SLACK: Duration = Duration::from_millis(100);
 /// The header of what the server's own schedule has handed out.
 const SCHEDULER: &str = "Nats-Scheduler";
 
-/// For how long a record is given back that cannot be read now. Of those that come meanwhile the log tells.
+/// Time for which a record is given back that cannot be read now. Of those that come meanwhile the log tells.
 const UNREADABLE: Duration = Duration::from_secs(10);
 const TELLING: Duration = Duration::from_secs(60);
 

@@ -54,7 +54,7 @@ pub struct NatsSettle {
     ends: Instant,
     /// Under which sequences parts of the message stand in the retry stream, which go with it.
     aside: Vec<u64>,
-    /// Of a message that no client can read.
+    /// Present for a message that no client can read.
     held: Option<Held>,
 }
 
@@ -69,7 +69,7 @@ impl NatsSettle {
         Self { lease, ends: Instant::now() + lease, ..self }
     }
 
-    /// Of a message that no client can read: given back, it would be handed out to one.
+    /// Marks a message that no client can read: given back, it would be handed out to one.
     pub(crate) fn with_held(self, held: Option<Held>) -> Self {
         Self { held, ..self }
     }
@@ -144,13 +144,14 @@ pub(crate) const PROGRESS: Bytes = Bytes::from_static(b"+WPI");
 impl Settle for NatsSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         match disposition {
-            // It stays here until its lease ends, and is found again before that.
-            Disposition::Deferred { .. } if self.held.is_some() => {
-                self.say("keep a message", PROGRESS, WORD).await
-            }
-            Disposition::Deferred { after } => {
-                self.say("give a message back", nak(after), WORD).await
-            }
+            Disposition::Deferred { after } => match &self.held {
+                // It stays here, and is found again before its lease ends.
+                Some(held) => {
+                    held.deferred(after);
+                    self.say("keep a message", PROGRESS, WORD).await
+                }
+                None => self.say("give a message back", nak(after), WORD).await,
+            },
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)

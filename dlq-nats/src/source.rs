@@ -38,7 +38,7 @@ pub(crate) struct Reading {
 /// # Reading goes on
 ///
 /// After a lost connection, a restart of the server or a change of leader it asks again. A consumer that was deleted is
-/// created again where it stood when this process last looked, which it does once in a lease: messages may then come
+/// created again where it stood when this process last looked, which it does four times in a lease: messages may then come
 /// again, and none is skipped. Of a work queue it reads what is left. Its settings are looked at in trouble, and when a
 /// message has come again: another `ack_wait` that an operator has set counts from there on, and a consumer that would
 /// lose messages is not read until it is as it was. [`next`](Source::next) fails with `Unavailable` while it cannot go on.
@@ -60,7 +60,8 @@ pub(crate) struct Reading {
 /// another client (with `panic = "abort"` the process dies). Such a message is looked for among those that are out, before a
 /// process asks for its first message and while it runs. It is yielded as it stands in the stream, all bytes of its headers
 /// included, and [refused](Delivery::with_refusal): no handler runs, and its letter has the cause `malformed`. To be looked
-/// for it takes the right to `$JS.API.STREAM.MSG.GET` of the stream; without it, such a message ends one process per lease.
+/// for it takes the right to `$JS.API.STREAM.MSG.GET` of the stream, and to be settled that to publish to `$JS.ACK` of the
+/// consumer, not in answer only; without these, such a message ends one process per lease.
 #[derive(Debug)]
 pub struct NatsSource {
     server: Arc<Server>,

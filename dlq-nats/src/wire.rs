@@ -189,7 +189,7 @@ pub(crate) fn is_readable(headers: &Headers) -> bool {
     headers.iter().all(|header| held(header).is_some())
 }
 
-/// Which of these headers the client cannot have, in words.
+/// Names those of these headers that the client cannot have.
 pub(crate) fn unreadable(headers: &Headers) -> String {
     let names = headers.iter().filter(|header| held(header).is_none());
     let names: Vec<String> = names.map(|one| format!("`{}`", one.name.escape_ascii())).collect();

@@ -36,7 +36,7 @@ pub(crate) fn changes(command: &Command) -> bool {
     )
 }
 
-/// From how many messages and bytes on it is said what it costs to read all of them.
+/// Numbers of messages and bytes from which on a reading of all of them says beforehand what it costs.
 const MANY: u64 = 100_000;
 const MUCH: u64 = 64 * 1024 * 1024;
 

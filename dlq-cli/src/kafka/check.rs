@@ -34,7 +34,7 @@ fn ours(topic: &str) -> String {
     format!("{topic}.dlq")
 }
 
-/// Whether there is any of the retry topics that this consumer would have. One whose dead letters another system writes,
+/// Returns true if any of the retry topics is there that this consumer would have. One whose dead letters another system writes,
 /// as Spring does, has none of them, and nobody would read them.
 async fn has_some(at: &Broker, ladder: &Ladder, of: &ConsumerPlan) -> Result<bool, CliError> {
     let stages = ladder.stages(&of.topic, &of.group);

@@ -12,7 +12,7 @@ use crate::commands;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// For how long [`DlqStream`] keeps letters unless told otherwise.
+/// Time for which [`DlqStream`] keeps letters unless told otherwise.
 const DEFAULT_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Says what is set wrongly: exit code 3 when something is, other than what is merely worth knowing.
@@ -40,7 +40,7 @@ pub(super) async fn run(
     commands::show_findings(out, &at.shown, &findings)
 }
 
-/// What the arguments say. The stream of dead letters is taken as it is, but letters are to be kept for as long as they are
+/// Reads a deployment from the arguments. The stream of dead letters is taken as it is, but letters are to be kept for as long as they are
 /// where nobody says otherwise: what a stream removes earlier is lost before somebody looks.
 async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();

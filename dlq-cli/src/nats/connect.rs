@@ -232,7 +232,7 @@ impl Broker {
         })
     }
 
-    /// How many messages and bytes the stream of dead letters has.
+    /// Returns the numbers of messages and bytes in the stream of dead letters.
     pub(super) async fn extent(&self) -> Result<(u64, u64), CliError> {
         let stream = self.context.get_stream(&self.stream).await;
         let stream = stream

@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::wire::{self, REST};
 
-/// Between two lines of a reader that goes on.
+/// Time between two lines of a reader that goes on.
 const TELLING: Duration = Duration::from_secs(60);
 
 /// Of a message without headers.
@@ -43,7 +43,7 @@ impl StoredLetter {
     }
 }
 
-/// What a reader has passed over, which it tells of in one line: somebody may have written thousands of them.
+/// Counts what a reader has passed over, and tells of it in one line: somebody may have written thousands of them.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     foreign: u64,
@@ -63,7 +63,7 @@ impl Passed {
         self.foreign += 1;
     }
 
-    /// What was read of the message with this sequence; `None` for what will never be readable, which is noted: one
+    /// Returns what was read of the message with this sequence; `None` for what will never be readable, which is noted: one
     /// damaged letter keeps nobody from the others.
     pub(super) fn unless_damaged<T>(
         &mut self,

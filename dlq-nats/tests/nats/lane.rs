@@ -165,7 +165,7 @@ impl Clock for Behind {
     }
 }
 
-/// What is handed out often is a suspect.
+/// A record that is handed out often is a suspect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g3_a_clock_that_is_behind_makes_no_record_a_suspect() {
     if !available() {

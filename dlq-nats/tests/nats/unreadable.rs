@@ -1,5 +1,6 @@
 //! Messages with headers that the client cannot read.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,10 +15,10 @@ use dlq_tower::consumer::{Consumer, Ended};
 use dlq_tower::handler::handler;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::fixture::{PATIENCE, STREAM, Server, available, billing, handle, next, number};
+use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, handle, next, number};
 use crate::raw::Raw;
 
-/// At this the client's task breaks down.
+/// A header at which the client's task breaks down.
 const BREAKS: &[u8] = b"progress: 50 %\r100 %\r\n";
 
 /// The first error of this kind; nothing else comes.
@@ -57,10 +58,10 @@ async fn supervised(
             let stack = stack.classify(|_: &std::io::Error| ErrorClass::Transient).build().unwrap();
             let consumer = Consumer::builder(source).handler(stack).sink(sink).build().unwrap();
             let stop = consumer.handle();
-            let mut running = tokio::spawn(consumer.run(std::future::pending()));
+            let mut running = pin!(consumer.run(std::future::pending()));
             let report = loop {
                 tokio::select! {
-                    report = &mut running => break Some(report.unwrap()),
+                    report = &mut running => break Some(report),
                     () = sleep(PATIENCE / 600) => if done(handled.load(Ordering::Relaxed)).await {
                         break None;
                     },
@@ -68,7 +69,7 @@ async fn supervised(
             };
             let Some(report) = report else {
                 stop.stop();
-                let _report = running.await.unwrap();
+                let _report = running.await;
                 return;
             };
             assert!(
@@ -81,7 +82,7 @@ async fn supervised(
     ended
 }
 
-/// Whether `billing` has nothing left.
+/// Returns true if `billing` has nothing left.
 async fn is_done(server: &Server, messages: u64) -> bool {
     let stream = server.context.get_stream(STREAM).await.unwrap();
     let info = stream.consumer_info("billing").await.unwrap();
@@ -201,4 +202,31 @@ async fn g9_a_source_ends_with_its_client() {
             return;
         }
     }
+}
+
+/// A letter that cannot be written is no reason to keep the others waiting, nor to hand the message to a client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_a_message_whose_letter_waits_keeps_nobody_from_the_rest() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.source(&billing()).await.close().await;
+    Raw::connect(&server).publish("orders.a", BREAKS, "1");
+    Raw::connect(&server).take(STREAM, "billing");
+    // A process of its own, which must not end.
+    let app = server.connect("", "").await;
+    let mut source = billing().source(&app).await.unwrap();
+    let (refused, settle) = next(&mut source).await;
+    assert!(refused.refusal().is_some());
+    let put_off = Instant::now() + LEASE * 3;
+    settle.settle(Disposition::Deferred { after: LEASE * 3 }).await.unwrap();
+    server.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await.unwrap()), 2);
+    let (again, settle) = next(&mut source).await;
+    assert!(again.refusal().is_some() && Instant::now() >= put_off, "as long as it was put off");
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    server.publish([3]).await;
+    assert_eq!(number(&handle(&mut source).await.unwrap()), 3);
+    assert!(is_done(&server, 3).await);
 }
