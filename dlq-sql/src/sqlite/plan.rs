@@ -1,6 +1,6 @@
 //! What an operation would send back, and how it is started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dlq_core::store::{
@@ -190,21 +190,22 @@ impl Unit<'_> {
             names.items
         );
         let (mut hold, mut item) = (conn.prepare_cached(&hold)?, conn.prepare_cached(&item)?);
+        // Others may have worked in between. Asked for at once: the filter may name many letters itself.
+        let mut free = Query::new(format!(
+            "SELECT t.letter_id, t.seq, t.generation, t.consumer FROM {} t WHERE t.letter_id",
+            names.letters
+        ));
+        free.add_any(letters.iter().copied());
+        let free = free.push(" AND t.status = 'pending' AND t.operation IS NULL AND ");
+        let free = free.filter(&spec.filter).all(conn, |row| {
+            let mut fields = Fields::after(row, 0);
+            let letter = LetterId::from_bytes(fields.next()?);
+            Ok((letter, (fields.next::<i64>()?, fields.next::<u32>()?, fields.next::<String>()?)))
+        });
+        let mut free: HashMap<_, _> = free?.into_iter().collect();
         let mut index = operation.progress.total;
         for letter in letters {
-            // Others may have worked in between.
-            let found = Query::new(format!(
-                "SELECT t.seq, t.generation, t.consumer FROM {} t WHERE t.letter_id = ",
-                names.letters
-            ));
-            let found = found
-                .bind(*letter)
-                .push(" AND t.status = 'pending' AND t.operation IS NULL AND ")
-                .filter(&spec.filter)
-                .first(conn, |row| {
-                    let mut fields = Fields::after(row, 0);
-                    Ok((fields.next::<i64>()?, fields.next::<u32>()?, fields.next::<String>()?))
-                })?;
+            let found = free.remove(letter);
             let Some((seq, generation, consumer)) = found else { continue };
             let (place, at) = (values::signed(index), now.as_nanos());
             hold.execute((id.as_bytes(), place, at, seq))?;

@@ -322,12 +322,10 @@ impl Unit<'_> {
         now: Timestamp,
     ) -> Result<Marked> {
         let mut marked = Marked::default();
-        for id in ids {
-            let query =
-                Query::new(&self.names().select_head).push(" WHERE t.letter_id = ").bind(*id);
-            // Others may have worked in between.
-            let row = query.push(" AND ").filter(filter).first(self.conn(), read_head)?;
-            let Some(mut row) = row else { continue };
+        // Others may have worked in between. Asked for at once: the filter may name many letters itself.
+        let mut rows = Query::new(&self.names().select_head).push(" WHERE t.letter_id");
+        rows.add_any(ids.iter().copied());
+        for mut row in rows.push(" AND ").filter(filter).all(self.conn(), read_head)? {
             if row.is_held(now) {
                 marked.skipped += 1;
             } else if !row.is_so(mark) {
