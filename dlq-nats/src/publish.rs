@@ -202,7 +202,7 @@ impl To<'_> {
         };
         let advice = if is_full {
             format!(
-                "; the subject takes no more: raise `max_msgs_per_subject` of stream `{name}`, or remove what is settled"
+                "; stream `{name}` takes no more of this subject: raise its `max_msgs_per_subject`, or remove what is settled"
             )
         } else if code == Some(STORE_FAILED) {
             format!(
