@@ -1,6 +1,10 @@
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use dlq_core::store::{BoxLetters, Selection};
+use dlq_core::policy::duration;
+use dlq_core::protocol::names;
+use dlq_core::store::{BoxLetters, Letters as _, Selection};
+use dlq_core::{Filter, PageRequest};
 use dlq_kafka::{KafkaReplay, KafkaTarget, Replayed};
 use serde_json::json;
 
@@ -10,7 +14,7 @@ use crate::broker::{self, Mark, Replaying};
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::filter::{AtKafkaArgs, must_exist};
-use crate::output::Output;
+use crate::output::{Output, escape};
 use crate::signals::until_asked;
 
 /// Sends letters of a topic back.
@@ -34,7 +38,7 @@ pub(super) async fn run(
     if !args.change.all && *at_kafka == AtKafkaArgs::default() {
         let _ = Selection::matching(filter.clone())?;
     }
-    let mut replay = KafkaReplay::new(&letters, filter, target, id)
+    let mut replay = KafkaReplay::new(&letters, filter.clone(), target, id)
         .with_cap(args.max_replays)
         .with_who(ask::actor(None).who);
     if let Some(limit) = args.limit {
@@ -46,7 +50,16 @@ pub(super) async fn run(
     if args.at_broker.again {
         replay = replay.again();
     }
-    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    let plan = match replay.plan().await {
+        Ok(plan) => plan,
+        Err(error) => {
+            let failed = at.failed(error);
+            return Err(match other_ladder(&all, filter, &args).await {
+                Some(hint) => failed.hinting(&hint),
+                None => failed,
+            });
+        }
+    };
     let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
@@ -63,6 +76,32 @@ pub(super) async fn run(
     });
     let report = report.await;
     replaying.finish(out, id, args.at_broker.again, report)
+}
+
+/// What to type where letters waited in retry topics of another ladder than the one that is asked for.
+async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -> Option<String> {
+    if args.to != "handler" {
+        return None;
+    }
+    let asked = &args.at_broker.ladder;
+    let page = letters.list(filter, PageRequest::new()).await.ok()?;
+    let mut delays = BTreeSet::new();
+    for letter in &page.letters {
+        // A header said so, so it is only shown, and nothing is written there unless somebody asks for it.
+        let Some(topic) = letter.attributes.get(names::PREVIOUS_TOPIC) else { continue };
+        let template = asked.ladder_names.replace("{topic}", letter.origin.stream());
+        let template = template.replace("{group}", &letter.consumer);
+        let (before, after) = template.split_once("{delay}")?;
+        let delay = topic.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        match delay.and_then(|text| duration::parse(text).ok()) {
+            Some(delay) => delays.insert(delay),
+            None => return Some(format!("letters say that they waited in `{}`", escape(topic))),
+        };
+    }
+    delays.retain(|delay| !asked.ladder.contains(delay));
+    let delays: Vec<_> = delays.into_iter().map(duration::format).collect();
+    let text = delays.join(",").replace(' ', "");
+    (!delays.is_empty()).then(|| format!("letters say that they waited there for: --ladder {text}"))
 }
 
 fn target(args: &ReplayArgs) -> Result<KafkaTarget, CliError> {

@@ -97,6 +97,24 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_ladder_in_which_letters_waited_is_said() {
+    let origin = Origin::new("kafka", "waited", Position::Offset(4)).with_partition(0);
+    let mut waited = letter(1);
+    waited.id = LetterId::of(&origin, None, "billing");
+    waited.message = Message::new("waited", "1");
+    (waited.origin, waited.consumer) = (origin, "billing".to_owned());
+    let stage = "waited.billing.retry.10s".to_owned();
+    waited.attributes.insert("previous.topic".to_owned(), stage.clone());
+    let Some(bench) = Bench::with("waited", vec![waited]).await else { return };
+    let ran = bench.run(&["replay", "--all", "--yes"]);
+    assert_ne!(ran.code, 0, "{}", ran.out);
+    assert!(ran.err.contains("--ladder 10s"), "{}", ran.err);
+    bench.create(&stage, 1).await;
+    let ran = bench.run(&["replay", "--all", "--yes", "--ladder", "10s"]).ok();
+    assert_eq!(ran.out, "1 sent\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn interrupted_or_killed_it_goes_on_where_it_was() {
     const COUNT: usize = 200;
     let Some(bench) = Bench::born("stop", COUNT as u64).await else { return };

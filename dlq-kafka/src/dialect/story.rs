@@ -109,7 +109,7 @@ impl<'a> Story<'a> {
         let (class, reason, is_judged) = self.judgement();
         let origin = self.origin(cluster);
         // A record that is not known to have moved was published where it stands.
-        let identified_by = if self.birth.is_some() { self.published_at } else { record.timestamp };
+        let identified_by = if self.is_elsewhere() { self.published_at } else { record.timestamp };
         let told = self.told.as_ref();
         let history = told.and_then(|told| told.history.clone());
         let history = history.unwrap_or_else(|| self.history(class, died_at));
@@ -141,6 +141,11 @@ impl<'a> Story<'a> {
             attributes: self.attributes(is_judged),
             state,
         }
+    }
+
+    /// True if the message is known to have been published elsewhere than where the record stands.
+    fn is_elsewhere(&self) -> bool {
+        self.birth.is_some() || self.topic.is_some()
     }
 
     fn cause(&self) -> Cause {
@@ -205,8 +210,7 @@ impl<'a> Story<'a> {
         if let Some(id) = self.message_id {
             message = message.with_id(id);
         }
-        let is_elsewhere = self.birth.is_some() || self.topic.is_some();
-        let has_moved = is_elsewhere && !(self.keeps_time && self.generation == 0);
+        let has_moved = self.is_elsewhere() && !(self.keeps_time && self.generation == 0);
         let record_time = record.timestamp.filter(|_| !has_moved);
         let own = self.published_at.or(record_time);
         let published_at = self.replayed.as_ref().map_or(own, |replayed| replayed.published_at);
