@@ -178,7 +178,7 @@ impl LetterId {
         Self(fields.finish())
     }
 
-    /// Whether this is the id that follows from a message's birth and consumer: its own, or the one under which
+    /// Returns true if this is the id that follows from a message's birth and consumer: its own, or the one under which
     /// [another message](Self::conflicting) with that birth is kept. Letters of other systems may leave the publish time
     /// out.
     #[must_use]
@@ -286,7 +286,7 @@ impl BindingKey {
         Binding(std::array::from_fn(|at| hash.as_bytes()[at]))
     }
 
-    /// Whether `binding` is that of `death` to `message`. How long the answer takes tells nothing of it.
+    /// Returns true if `binding` is that of `death` to `message`. The comparison takes the same time whatever it finds.
     #[must_use]
     pub fn fits(&self, binding: &Binding, death: &Death, message: &Message) -> bool {
         let own = self.bind(death, message);

@@ -4,7 +4,7 @@
 //! mark is written before the run and removed after it. A mark that is still there when the message comes back is a
 //! run that ended with the process.
 //!
-//! What explains a delivery is kept here, too: a process that is stopped gives messages back, and a broker counts that like
+//! Explanations of deliveries are kept here, too: a process that is stopped gives messages back, and a broker counts that like
 //! the delivery of one whose process died.
 
 use std::fmt;

@@ -68,7 +68,7 @@ fn a_death_is_read_back() {
     assert_eq!(claimed(&decoded, &letter.message), Some((letter.death(), letter.origin)));
 }
 
-/// What is believed of a message of the main lane, by a consumer without a secret.
+/// Returns what a consumer without a secret believes of a message of the main lane.
 fn claimed(decoded: &Decoded, message: &Message) -> Option<(Death, Origin)> {
     let claimed = decoded.claimed(message, "payments.charge", &read_at(), None)?;
     Some((claimed.death, claimed.origin))

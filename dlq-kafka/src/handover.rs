@@ -29,10 +29,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::done::Done;
 
-/// How far beyond what is known to have been handed out a record may have been that killed its owner.
+/// Distance beyond the records known to have been handed out within which one may have killed its owner.
 pub(crate) const REACH: u64 = 1_000;
 
-/// How many bytes of metadata are written. Brokers take 4,096 unless told otherwise.
+/// Number of bytes of metadata that are written. Brokers take 4,096 unless told otherwise.
 pub(crate) const ROOM: usize = 4_000;
 
 /// The most marks that are kept. The broker takes 4 KiB of metadata.
@@ -45,7 +45,7 @@ const VERSION: &str = "dlq1";
 pub(crate) struct Handover {
     /// Who has the partition: another number for each source.
     owner: u64,
-    /// How many owners died in a row without getting past [`careful`](Self::careful).
+    /// Number of owners that died in a row without getting past [`careful`](Self::careful).
     deaths: u32,
     /// The offset at which suspicion ends: none from there on was handed out to an owner that died, as far as is known.
     until: u64,
@@ -143,7 +143,7 @@ impl Handover {
         (self.deaths > 0).then_some(self.handed)
     }
 
-    /// Whether an owner before has done this record.
+    /// Returns true if an owner before has done this record.
     pub(crate) fn is_done(&self, offset: u64) -> bool {
         self.done.contains(offset)
     }
@@ -289,11 +289,11 @@ impl Handover {
     }
 }
 
-/// What the owner before has left.
+/// The state that the owner before has left.
 struct Before {
     handover: Handover,
     is_clean: bool,
-    /// Up to where it had handed out records, if it said so.
+    /// The offset up to which it had handed out records, if it said so.
     handed: Option<u64>,
 }
 

@@ -12,7 +12,7 @@ use crate::tracker::{Sequence, Tracker};
 /// How many hops of a retry topic are remembered, so that a copy is passed over.
 const HOPS: usize = 10_000;
 
-/// How many records may be handed out after one commit that says so. The next owner takes all of them for suspects.
+/// Number of records that may be handed out after one commit that says so. The next owner takes all of them for suspects.
 const AT_ONCE: usize = 16;
 
 /// A partition while it is assigned to this process. Another assignment of the same partition is another one of these, so
@@ -70,14 +70,14 @@ struct State {
     is_dirty: bool,
     /// The longest part that was passed over without a record since the last look.
     gap: Option<Gap>,
-    /// How far it was said last that records are handed out.
+    /// The offset up to which it was last said that records are handed out.
     told: u64,
     /// Records that wait for the commit that says they are handed out, up to where the one on its way says it, and those of
     /// which it is said that are not handed out yet.
     awaiting: BTreeSet<u64>,
     granting: Option<u64>,
     granted: BTreeSet<u64>,
-    /// How many bytes of metadata the brokers do not take of those that are written otherwise.
+    /// Number of bytes of metadata that the brokers do not take of those that are written otherwise.
     cut: usize,
     /// Whether marks were taken away and the group is not known to have heard of it.
     has_ended: bool,
@@ -277,7 +277,7 @@ impl Partition {
         self.state().opening = Opening::Open;
     }
 
-    /// Whether a record may be handed out; if not, it may once [`Self::committed`] was heard.
+    /// Returns true if a record may be handed out; if not, it may once [`Self::committed`] was heard.
     pub(crate) fn admits(&self, offset: u64) -> bool {
         if self.is_free(offset) {
             return true;
@@ -290,17 +290,17 @@ impl Partition {
         false
     }
 
-    /// Whether nothing is to be committed before a record is handed out.
+    /// Returns true if nothing is to be committed before a record is handed out.
     pub(crate) fn is_free(&self, offset: u64) -> bool {
         offset < self.free.load(Ordering::Acquire)
     }
 
-    /// Whether a record waits for a commit.
+    /// Returns true if a record waits for a commit.
     pub(crate) fn awaits(&self) -> bool {
         self.state().awaiting.first().is_some_and(|first| !self.is_free(*first))
     }
 
-    /// What [`Self::news`] has said was committed.
+    /// Notes that what [`Self::news`] has said was committed.
     pub(crate) fn committed(&self) {
         let mut state = self.state();
         let Some(before) = state.granting.take() else { return };
@@ -443,7 +443,7 @@ impl Partition {
         state.is_dirty || state.told < self.handed.load(Ordering::Relaxed) || self.grants(&state)
     }
 
-    /// Whether a record waits for a commit, and few are not handed out of those that have waited.
+    /// Returns true if a record waits for a commit, and few are not handed out of those that have waited.
     fn grants(&self, state: &State) -> bool {
         let is_waiting = state.awaiting.first().is_some_and(|first| !self.is_free(*first));
         is_waiting && state.granted.len() < AT_ONCE

@@ -54,7 +54,7 @@ pub struct KafkaSink {
     topic: DlqTopic,
     /// The topics that it was opened for, with how many partitions they have.
     topics: Arc<RwLock<Vec<FoundTopic>>>,
-    /// Where topics that have gone are created again.
+    /// Settings by which topics that have gone are created again.
     again: Option<Arc<Again>>,
 }
 

@@ -24,7 +24,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// How long dropping may take: what is done is committed then.
 const DROPPING: Duration = Duration::from_secs(3);
 
-/// How many records are written into their stages again at the same time.
+/// Number of records that are written into their stages again at the same time.
 const WRITING: usize = 256;
 /// After how long that is tried again.
 const LATER: Duration = Duration::from_secs(30);
@@ -65,7 +65,7 @@ pub struct KafkaSource {
     records: Option<Records>,
     /// Records that were released from their line.
     next: VecDeque<(Taken, Option<Line>)>,
-    /// What may be handed out once it is committed that it is: an owner before has died.
+    /// Records that may be handed out once it is committed that they are: an owner before has died.
     held_back: VecDeque<HeldBack>,
     waiting: Waiting<Sleeper>,
     /// Records that are to be written into their stages again, and those that are being written.
@@ -95,7 +95,7 @@ struct Sleeping {
     place: Place,
     due: Timestamp,
     bytes: usize,
-    /// What to do if it waits longer than its stage.
+    /// The action for a record that waits longer than its stage.
     again: Option<Box<Again>>,
 }
 
@@ -228,7 +228,7 @@ impl KafkaSource {
         self.shared.awaits_commit();
     }
 
-    /// What of it may be handed out now.
+    /// Records of it that may be handed out now.
     fn admitted(&mut self) -> Option<(Delivery, KafkaSettle)> {
         loop {
             let is_free = |held_back: &HeldBack| {

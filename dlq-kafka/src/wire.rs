@@ -197,7 +197,7 @@ fn written(timestamp: Option<Timestamp>, now: Timestamp) -> Timestamp {
     timestamp.unwrap_or(now).min(now)
 }
 
-/// How long a record stands in a stage at least until it is written into it again.
+/// Shortest time that a record stands in a stage until it is written into it again.
 const SHORTEST: Duration = Duration::from_secs(5);
 
 /// When a record that is not due by then is written into its stage again, as what follows it there does not wait for it.
@@ -214,7 +214,7 @@ pub(crate) fn again(
     (due > at.after(WORTH)).then_some(at)
 }
 
-/// Whether the client can write a record again as it stands.
+/// Returns true if the client can write a record again as it stands.
 pub(crate) fn is_writable(record: &Record) -> bool {
     record.unreadable_headers == 0 && record.headers.iter().all(|header| name(header).is_some())
 }

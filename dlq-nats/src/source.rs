@@ -173,7 +173,7 @@ impl Reading {
         read.with_refusal(failure)
     }
 
-    /// Where a message stands.
+    /// Returns where a message stands.
     pub(crate) fn stands(&self, place: &Place) -> Origin {
         Origin::new("nats", &*place.stream, Position::Offset(place.sequence))
             .with_cluster(Arc::clone(&self.cluster))

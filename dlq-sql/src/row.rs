@@ -103,8 +103,9 @@ impl Row {
         self.claim.as_ref().is_some_and(|held| held.until > now)
     }
 
-    /// Whether it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
+    /// True if it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
     /// instead, since its run does.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn is_idle_replay(&self, now: Timestamp) -> bool {
         match &self.claim {
             Some(held) => held.former == Status::Pending && held.until <= now,

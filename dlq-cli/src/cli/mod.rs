@@ -349,7 +349,7 @@ pub(crate) enum OpCommand {
     Show {
         /// The id of the operation, or the first digits of it
         id: String,
-        /// How many letters at most, those that failed again or were skipped first; 0 for all
+        /// Maximum number of letters, those that failed again or were skipped first; 0 for all
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },

@@ -78,7 +78,7 @@ pub(super) async fn run(
     replaying.finish(out, id, args.at_broker.again, report)
 }
 
-/// What to type where letters waited in retry topics of another ladder than the one that is asked for.
+/// Returns what to type where letters waited in retry topics of another ladder than the one that is asked for.
 async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -> Option<String> {
     if args.to != "handler" {
         return None;

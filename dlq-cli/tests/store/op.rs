@@ -131,7 +131,7 @@ async fn an_operation_shows_a_few_letters_and_first_those_that_failed() {
     assert_eq!((all.out.lines().count(), all.err.as_str()), (2 + 1 + 60, ""));
 }
 
-/// Who deletes letters of a paused operation is told, as who replays them is.
+/// Deleting letters of a paused operation says so, as replaying them does.
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_of_an_operation_are_said_to_be_held_before_they_are_deleted() {
     let bench = Bench::with((0..3).map(letter).collect()).await;

@@ -32,7 +32,7 @@ use crate::{StoreError, Timestamp};
 /// How long a key that is not done, with its counts, is kept after it was last touched.
 pub const KEEP_FREE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long a key is claimed to look at it.
+/// Lease of a key that is claimed only to look at it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Proof of an idempotency claim. Worth something until the claim is ended, or its lease has ended and another has
@@ -62,7 +62,7 @@ pub enum IdempotencyClaim {
     },
     /// Somebody is at it.
     InFlight {
-        /// How long their lease lasts.
+        /// Length of their lease.
         remaining: Duration,
     },
     /// It was handled before.
@@ -80,7 +80,7 @@ pub enum KeyState {
     Free,
     /// Somebody is at it.
     InFlight {
-        /// How long their lease lasts.
+        /// Length of their lease.
         remaining: Duration,
     },
     /// It was handled before.
@@ -243,7 +243,7 @@ pub enum ImmediateClaim {
     },
     /// Somebody is at it.
     InFlight {
-        /// How long their lease lasts.
+        /// Length of their lease.
         remaining: Duration,
     },
     /// It was handled before.

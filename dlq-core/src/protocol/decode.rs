@@ -85,7 +85,7 @@ pub struct Decoded {
 pub struct Claimed {
     /// The death after which the message was sent back.
     pub death: Death,
-    /// Where the message was born.
+    /// The place where the message was born.
     pub origin: Origin,
 }
 
@@ -164,13 +164,13 @@ impl Decoded {
         self.claimed(delivery.message(), name, delivery.origin(), key)
     }
 
-    /// Whether the identity that they claim was written for payload and key of this message, or by whoever forged it.
+    /// True if the identity that they claim was written for payload and key of this message, or by whoever forged it.
     #[must_use]
     pub fn is_bound(&self, message: &Message) -> bool {
         self.letter.is_some_and(|letter| self.binding == Some(Binding::of(&letter, message)))
     }
 
-    /// Whether they claim more deaths than any message has, so that their identity is believed on no lane.
+    /// True if they claim more deaths than any message has, so that their identity is believed on no lane.
     #[must_use]
     pub fn is_absurd(&self) -> bool {
         self.generation.is_some_and(|generation| generation >= Death::MAX_GENERATION)

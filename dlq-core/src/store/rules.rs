@@ -44,7 +44,7 @@ pub enum Arrival {
     Conflict,
 }
 
-/// Whether a letter of generation `generation` is of another message than the row under its id: going by its bytes, or by
+/// Returns true if a letter of generation `generation` is of another message than the row under its id: going by its bytes, or by
 /// a generation that no message reaches. Headers that claim an identity can be forged, and a generation that is compared
 /// with an absurd one would be out of date for ever.
 fn is_another(row: Standing, generation: u32) -> bool {

@@ -14,11 +14,11 @@ pub(super) struct ErrorNames {
     pub(super) messages: &'static [&'static str],
     /// The stack trace: the first one of these that an error has.
     pub(super) traces: &'static [&'static str],
-    /// Where the class that was thrown stands.
+    /// The place where the class that was thrown stands.
     pub(super) thrown: Thrown,
 }
 
-/// Where a dialect tells the class that was thrown, as opposed to the wrappers around it.
+/// The place where a dialect tells the class that was thrown, as opposed to the wrappers around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thrown {
     /// In the first header of a class that is no wrapper; else in the first such class of the messages or the trace.
@@ -217,7 +217,7 @@ fn short_id(text: &str) -> Option<&str> {
     ((1..=2).contains(&letters) && has_digits && ends).then(|| &text[..letters])
 }
 
-/// What stands behind the brackets that open first, whatever is nested in them. All of it is skipped where none opens in
+/// Returns what stands behind the brackets that open first, whatever is nested in them. All of it is skipped where none opens in
 /// the same line, and where they are not closed, since the text was cut.
 fn behind_brackets(text: &str) -> &str {
     let mut depth = 0_usize;

@@ -225,7 +225,7 @@ fn read<'a>(record: &'a Record, cluster: &Arc<str>) -> Told<'a> {
     }))
 }
 
-/// Whether `latest` tells of the death of a dead letter that `earlier` tells of: it had stood elsewhere before.
+/// Returns true if `latest` tells of the death of a dead letter that `earlier` tells of: it had stood elsewhere before.
 fn has_followed(latest: &Story<'_>, earlier: &Story<'_>) -> bool {
     let is_own = |story: &Story<'_>| story.dialect == Some(Dialect::Protocol);
     let (Some(birth), Some(died)) = (latest.birth, earlier.newest) else { return false };

@@ -14,7 +14,7 @@ const COORDINATES: Coordinates = Coordinates {
     offset_as: values::decimal,
 };
 
-/// How the names of the topics end by which Streams hands records from one part of a topology to the next.
+/// End of the names of the topics by which Streams hands records from one part of a topology to the next.
 const REPARTITION: &str = "-repartition";
 
 const CLASS: &str = "__streams.errors.exception";

@@ -181,7 +181,7 @@ impl Producer {
         Ok(new)
     }
 
-    /// One that makes its client with the first record.
+    /// A producer that makes its client with the first record.
     pub(crate) fn unopened(brokers: &Brokers) -> Self {
         let (inner, single) = (Slot::new(brokers, true), Slot::new(brokers, false));
         Self { inner, single, brokers: brokers.clone() }

@@ -108,7 +108,7 @@ async fn g1_the_lowest_record_that_is_not_done_is_committed() {
     until_committed(&place, 5, "dlq1;clean").await;
 }
 
-/// One record waits for a quarter of an hour, in the process or in a stage that is shorter than that.
+/// A record waits for a quarter of an hour, in the process or in a stage that is shorter than that.
 async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
     if !available() {
         return;

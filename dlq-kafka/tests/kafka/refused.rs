@@ -1,4 +1,4 @@
-//! One topic of dead letters that may not be written, beside another that may.
+//! A topic of dead letters that may not be written, beside another that may.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn until(health: &mut HealthHandle, holds: impl FnMut(&ConsumerHealth) -> 
     timeout(PATIENCE, health.wait_for(holds)).await.expect("it is so in time").expect("it runs");
 }
 
-/// What a group has committed of the first partition of a topic.
+/// Returns what a group has committed of the first partition of a topic.
 fn committed(place: &Place, group: &str, topic: &str) -> Offset {
     let client: BaseConsumer = place.config().set("group.id", group).create().unwrap();
     let mut list = TopicPartitionList::new();

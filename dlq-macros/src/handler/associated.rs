@@ -4,7 +4,7 @@ use proc_macro2::Span;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Ident, ImplItemFn, ItemFn, TraitItemFn};
 
-/// Whether the attribute stands on an associated function called `name`, as far as the source can be read.
+/// Returns true if the attribute stands on an associated function called `name`, as far as the source can be read.
 ///
 /// An attribute is given its own item and not what is around it. A type beside an associated function is an error of the
 /// parser's, which does not say what to write; so the file is looked at, where the attribute is indented.
@@ -20,7 +20,7 @@ pub(super) fn is_associated(name: &Ident) -> bool {
     source.is_some_and(|source| has_associated(&source, name))
 }
 
-/// Whether the handlers called `name` in this file are all associated functions, and there is one.
+/// Returns true if the handlers called `name` in this file are all associated functions, and there is one.
 fn has_associated(source: &str, name: &Ident) -> bool {
     let Ok(mut file) = syn::parse_file(source) else { return false };
     let mut handlers = Handlers { name, free: 0, associated: 0 };

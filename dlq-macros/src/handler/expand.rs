@@ -244,7 +244,7 @@ fn key_closure(closure: &KeyClosure, paths: &Paths) -> TokenStream {
     quote!(#closure)
 }
 
-/// Whether a `return` in it is its own, not that of a function or closure inside.
+/// Returns true if a `return` in it is its own, not that of a function or closure inside.
 fn returns_early(body: &Expr) -> bool {
     struct Returns(bool);
 

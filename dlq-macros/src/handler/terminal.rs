@@ -107,13 +107,13 @@ impl VisitMut for Bindings {
         }
     }
 
-    /// What is computed inside a pattern has bindings of its own.
+    /// An expression inside a pattern has bindings of its own.
     fn visit_expr_mut(&mut self, _: &mut Expr) {}
 
     fn visit_block_mut(&mut self, _: &mut Block) {}
 }
 
-/// Whether the tokens name `binding`, be it in a text to be formatted.
+/// Returns true if the tokens name `binding`, be it in a text to be formatted.
 fn mentions(tokens: TokenStream, binding: &Ident) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Ident(ident) => ident == *binding,

@@ -229,7 +229,7 @@ async fn a_retry_stream_that_was_deleted_is_made_again() {
     assert_eq!(handle(&mut source).await.unwrap().lane(), Lane::Retry);
 }
 
-/// What a replay to the origin says.
+/// Returns what a replay to the origin says.
 fn sent_back(letter: &DeadLetter) -> Headers {
     let at = Timestamp::from_millis(1_790_000_000_000);
     let operation = OperationId::of("ana", at, 1);

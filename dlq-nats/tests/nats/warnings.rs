@@ -1,4 +1,4 @@
-//! What is logged.
+//! Lines of the log.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -137,7 +137,7 @@ impl PostgresStore {
         Ok(claims.into_iter().map(|claimed| claimed.claim).collect())
     }
 
-    /// Those of these claims that are to be handed out. Letters that a cancelled operation had sent, and that nobody runs
+    /// The claims that are to be handed out, of these. Letters that a cancelled operation had sent, and that nobody runs
     /// any more, are taken back instead: where the process dies before that, whoever claims next takes them back.
     async fn without_cancelled(&self, claimed: Vec<Claimed>) -> Result<Vec<Claimed>> {
         let operations: BTreeSet<_> = claimed.iter().filter_map(Claimed::sent_by).collect();

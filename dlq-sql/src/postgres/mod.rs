@@ -224,7 +224,7 @@ impl PostgresStore {
         &self.inner.names
     }
 
-    /// Where the tables are.
+    /// The place of the tables.
     fn identity(&self) -> String {
         migrate::at("", &self.inner.pool.connect_options(), self.names())
     }

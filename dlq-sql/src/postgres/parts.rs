@@ -21,7 +21,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Whether it is the table of this full name.
+    /// Returns true if it is the table of this full name.
     pub(super) fn is_table(&self, full: &str) -> bool {
         self.kind == "table" && full.ends_with(&format!(".\"{}\"", self.name))
     }

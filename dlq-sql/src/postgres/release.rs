@@ -146,7 +146,7 @@ impl Unit<'_> {
             .await
     }
 
-    /// Whether a queued item has a letter that matches, also one that is locked.
+    /// Returns true if a queued item has a letter that matches, also one that is locked.
     async fn has_queued(&mut self, id: OperationId, filter: &Filter) -> Result<bool> {
         let query = queued(self.names(), id, filter, 0).push(" LIMIT 1) q LIMIT 1");
         Ok(query.first(self.conn(), |_| Ok(())).await?.is_some())

@@ -217,7 +217,7 @@ pub(super) async fn lacks(pool: &PgPool, names: &Names, begin: &Begin) -> Result
     Ok(missing.iter().map(|Part { kind, name, .. }| format!("{kind} {name}")).collect())
 }
 
-/// What a database lacks of the present version.
+/// Parts of the present version that a database lacks.
 pub(super) async fn missing(conn: &mut PgConnection, names: &Names) -> Result<Vec<Part>> {
     let amiss = parts::amiss(conn, names).await?.into_iter();
     Ok(amiss.filter(|(_, amiss)| *amiss == Amiss::Missing).map(|(part, _)| part).collect())

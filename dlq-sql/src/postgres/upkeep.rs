@@ -21,7 +21,7 @@ use crate::error::{During, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Put as _, Take as _};
 
-/// How many letters are deleted, or taken back from an operation, in one transaction.
+/// Number of letters that are deleted, or taken back from an operation, in one transaction.
 pub(super) const BATCH: usize = 1_000;
 
 /// How many batches are looked up at a time.

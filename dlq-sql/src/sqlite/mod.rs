@@ -157,7 +157,7 @@ impl SqliteStore {
         SqliteIdempotency::new(self.clone())
     }
 
-    /// Where the tables are: equal for all that were opened for one table of one file.
+    /// The place of the tables: equal for all that were opened for one table of one file.
     fn identity(&self) -> String {
         let Inner { path, names, .. } = &*self.inner;
         match path {

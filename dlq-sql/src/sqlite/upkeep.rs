@@ -21,7 +21,7 @@ use crate::error::{During, Result};
 use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
 
-/// How many letters are changed in one transaction of a call that is about many: meanwhile nobody else writes.
+/// Number of letters that are changed in one transaction of a call that is about many: meanwhile nobody else writes.
 pub(super) const BATCH: usize = 1000;
 
 impl Upkeep for SqliteStore {

@@ -252,7 +252,7 @@ async fn an_index_may_take_longer_than_a_transaction_may_be_idle() {
     is_migrated(&schema).await;
 }
 
-/// What somebody has removed is made again on request, and letters are counted again where their counts were lost.
+/// Tables that somebody has removed are made again on request, and letters are counted again where their counts were lost.
 #[tokio::test]
 async fn what_was_removed_is_made_again_and_counted() {
     if !available() {

@@ -122,7 +122,7 @@ async fn opening_may_be_told_not_to_migrate() {
     at(&directory.path().join("new.db")).migrate(false).open().await.unwrap();
 }
 
-/// What somebody has removed is made again on request, and letters are counted again where their counts were lost.
+/// Tables that somebody has removed are made again on request, and letters are counted again where their counts were lost.
 #[tokio::test]
 async fn what_was_removed_is_made_again_and_counted() {
     let (_directory, path) = file().await;

@@ -8,7 +8,7 @@ use dlq_core::{Cause, DeadLetter, Lane, Reason, Status};
 use super::scenario::{Ending, Story};
 use super::world::World;
 
-/// How long a healthy message may wait.
+/// Longest wait of a healthy message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Notes everything in a world at rest that breaks a guarantee.

@@ -90,7 +90,7 @@ impl Plan {
         })
     }
 
-    /// Whether a call or a process takes longer than a lease, so that two processes have one message.
+    /// Returns true if a call or a process takes longer than a lease, so that two processes have one message.
     pub(super) fn outlasts_a_lease(&self) -> bool {
         let is_long = |fault: &Fault| matches!(fault, Fault::Hang | Fault::Slow | Fault::Freeze);
         self.0.iter().any(|(_, fault)| is_long(fault))

@@ -34,7 +34,7 @@ pub enum Ending {
     Dead(Reason),
     /// One letter is left, set aside with this reason.
     Quarantined(Reason),
-    /// One letter is left, with this reason, unless a fault made the handler run once more and it succeeded: no letter is left
+    /// A single letter is left, with this reason, unless a fault made the handler run once more and it succeeded: no letter is left
     /// open then.
     DeadUnlessHandled(Reason),
 }

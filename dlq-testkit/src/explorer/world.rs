@@ -61,9 +61,9 @@ struct Tally {
     orders: usize,
     /// The sink takes what it refused.
     is_mended: bool,
-    /// How often the feed has failed by itself.
+    /// Number of times that the feed has failed by itself.
     feed_failures: u32,
-    /// By story: when it was published, and when it was handled first.
+    /// Times by story: when it was published, and when it was handled first.
     published: Vec<Instant>,
     handled: HashMap<usize, Instant>,
     kills: usize,
@@ -339,7 +339,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the feed fails once more.
+    /// Returns true if the feed fails once more.
     pub(super) fn feed_fails(&self) -> bool {
         let mut tally = self.tally();
         let fails = self.scenario.feed.is_some_and(|most| tally.feed_failures < most);
@@ -347,7 +347,7 @@ impl World {
         fails
     }
 
-    /// How long a message waited until it was handled first.
+    /// Returns how long a message waited until it was handled first.
     pub(super) fn waited(&self, story: usize) -> Option<Duration> {
         let tally = self.tally();
         Some(tally.handled.get(&story)?.duration_since(*tally.published.get(story)?))

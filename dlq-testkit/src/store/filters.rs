@@ -246,7 +246,7 @@ pub async fn by_attributes<F: StoreFixture>(check: Check<F>) {
     all_agree(check, filters).await;
 }
 
-/// What an attribute's name or value is made of is never mistaken for the beginning or end of another: listing finds, and
+/// The text of an attribute's name or value is never mistaken for the beginning or end of another: listing finds, and
 /// deletion deletes, exactly the letters that have it.
 pub async fn an_attribute_is_not_mistaken_for_another<F: StoreFixture>(check: Check<F>) {
     const TEXTS: [&str; 14] =

@@ -322,7 +322,7 @@ pub async fn g6_a_claim_that_lapses_after_a_cancel_is_not_sent_again<F: StoreFix
     assert_eq!(next, None, "there is nothing left to wait for");
 }
 
-/// What waits for a retry when its operation is cancelled goes on to its end, also over a lease that ends.
+/// A letter that waits for a retry when its operation is cancelled goes on to its end, also over a lease that ends.
 pub async fn a_retry_outlives_its_cancelled_operation<F: StoreFixture>(check: Check<F>) {
     check.bury(1).await;
     let operation = check.replay().await;

@@ -34,7 +34,7 @@ pub(super) struct Gate {
     /// Letters that were refused one by one, and whether there are any: that saves the lock where there are none.
     refused: Mutex<Refused>,
     has_refused: AtomicBool,
-    /// Whether routing has ever failed: a part of it may be durable of messages that come again.
+    /// True if routing has ever failed: a part of it may be durable of messages that come again.
     has_failed: AtomicBool,
     changed: Arc<watch::Sender<()>>,
     health: Reporter,
@@ -124,7 +124,7 @@ impl Gate {
         !self.failing.load(Ordering::Acquire) && !self.outage.is_active()
     }
 
-    /// Whether dead-letter routing has ever failed, of one letter or of all.
+    /// Returns true if dead-letter routing has ever failed, of one letter or of all.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }

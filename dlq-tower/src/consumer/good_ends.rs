@@ -20,7 +20,7 @@ use super::probation::{Suspicion, death_of};
 use super::report::Outcome;
 
 impl Shared {
-    /// Whether `delivery` is a suspect, also by what stopped processes have told of it.
+    /// Returns true if `delivery` is a suspect, also by what stopped processes have told of it.
     pub(super) async fn suspicion(&self, delivery: &Delivery) -> Suspicion {
         if let Some(marks) = &self.marks
             && self.counts_stops
@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// How a message has ended whose run was cut off by a stop: that is no crash. A letter is given back, since its claim
+    /// Returns how a message has ended whose run was cut off by a stop: that is no crash. A letter is given back, since its claim
     /// would count one when its lease ends.
     pub(super) async fn cut_off(&self, settle: SettleOnce, delivery: &Delivery) -> Outcome {
         if delivery.lane() == Lane::Store {

@@ -30,9 +30,9 @@ pub(super) struct Hand {
     ordered: bool,
     /// The panic of its order key.
     unread: Option<Box<Failure>>,
-    /// Where its turn comes from.
+    /// The source of its turn.
     runs: Runs,
-    /// How it is marked, if it does not run beside others.
+    /// Its mark, if it does not run beside others.
     suspect: Option<Suspect>,
     held: Mutex<Held>,
     /// The handler has ended: nobody is to wait for its turn any more.
@@ -89,7 +89,7 @@ impl Conviction {
         let _ = HAND.try_with(|hand| hand.convicted.store(self as u8, Ordering::Relaxed));
     }
 
-    /// What is noted of the message in hand.
+    /// Returns what is noted of the message in hand.
     pub(crate) fn noted() -> Option<Self> {
         HAND.try_with(|hand| hand.convicted()).ok().flatten()
     }

@@ -86,7 +86,7 @@ pub struct ConsumerHealth {
 }
 
 impl ConsumerHealth {
-    /// Whether all parts work, and all letters can be written. An outage of what the handler depends on is not the
+    /// Returns true if all parts work, and all letters can be written. An outage of what the handler depends on is not the
     /// consumer's own illness. One that was asked to stop, or whose source has ended, was well to its end; a run that
     /// panicked, or whose future was dropped, is lost.
     #[must_use]

@@ -45,7 +45,7 @@ pub(super) struct Shared {
     pub(super) gate: Arc<Gate>,
     pub(super) probation: Probation,
     pub(super) marks: Option<BoxCrashMarks>,
-    /// Where letters of handled messages are looked for.
+    /// The store in which letters of handled messages are looked for.
     pub(super) letters: Option<BoxStore>,
     /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
@@ -258,7 +258,7 @@ pub(super) async fn handle(
     }
 }
 
-/// Why a run did not come to its end.
+/// The reason why a run did not come to its end.
 enum Left {
     /// Another process has the message.
     Elsewhere,

@@ -94,13 +94,13 @@
 //! next attempt or for a permit, and while its letter is written, others run: messages that wait hold nobody up, whether
 //! they are suspects or not (G4).
 //!
-//! Where there are [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before
+//! With [crash marks](ConsumerBuilder::crash_marks), which every store keeps, a durable one is written before
 //! each attempt. It is removed before the message waits and after the settlement, so that an attempt which never ended is
 //! counted, and the retry stage gives the message up past its `max_crashes`. Only what is marked counts: whoever waited
 //! beside a message that kills is not blamed for it, and a suspect only between the end of its handler and the removal of
 //! its mark, while its letter is written.
 //!
-//! What this process gave back itself explains a delivery. So does what an orderly stop gave back or cut off in another
+//! A delivery is explained if this process gave the message back itself. So does what an orderly stop gave back or cut off in another
 //! one: it is noted beside the marks, if their store answers in half a second, for messages that would be suspects at
 //! their next delivery. What a source had fetched and nobody was handed is not noted, nor what was given back before the
 //! stop and had not come again; that costs a run alone and nothing more.

@@ -48,7 +48,7 @@ pub(super) struct Owed {
     marks: u32,
 }
 
-/// What everybody who runs shares.
+/// State that all runs share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs(Arc<RwLock<()>>);
 
@@ -66,7 +66,7 @@ struct Explained {
     order: VecDeque<LetterId>,
 }
 
-/// How often deliveries of one message ended in good order.
+/// Number of deliveries of one message that ended in good order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     /// This process gave it back itself.
@@ -142,7 +142,7 @@ impl Probation {
         self.alone(death_of(delivery))
     }
 
-    /// Whether `delivery` was handed out so often that it is a suspect by that.
+    /// Returns true if `delivery` was handed out so often that it is a suspect by that.
     pub(super) fn is_unexplained(&self, delivery: &Delivery) -> bool {
         let deliveries = delivery.deliveries();
         delivery.lane() != Lane::Store
@@ -233,7 +233,7 @@ impl Probation {
         own.saturating_add(heard)
     }
 
-    /// Whether this process gave the message back each time that it was delivered before.
+    /// Returns true if this process gave the message back each time that it was delivered before.
     pub(super) fn is_explained(&self, delivery: &Delivery) -> bool {
         let explained = self.explained(death_of(delivery).letter);
         delivery.deliveries().saturating_sub(explained) <= 1
@@ -261,7 +261,7 @@ impl Probation {
         self.ends(letter).heard > 0
     }
 
-    /// Of how many good ends the next process has to be told, so that `delivery`, which ends now, makes no suspect of its
+    /// Returns of how many good ends the next process has to be told, so that `delivery`, which ends now, makes no suspect of its
     /// message there.
     pub(super) fn untold(&self, delivery: &Delivery) -> u32 {
         if delivery.lane() == Lane::Store {

@@ -155,7 +155,7 @@ impl Refused {
         before != self.letters.len()
     }
 
-    /// What health says of them.
+    /// Returns what health says of them.
     pub(super) fn told(&self) -> Option<RefusedLetters> {
         self.shown.set(self.letters.len() as f64);
         let oldest = self.order.front()?;

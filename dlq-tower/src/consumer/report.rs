@@ -100,7 +100,7 @@ impl Outcome {
         matches!(self, Self::Dead | Self::Retried)
     }
 
-    /// Whether the message does not come again.
+    /// Returns true if the message does not come again.
     pub(super) fn is_over(self) -> bool {
         matches!(self, Self::Handled | Self::Dead | Self::Retried)
     }

@@ -13,7 +13,7 @@ use super::health::report;
 use super::message::{Shared, UNMARKED, Unmark};
 use super::probation::Suspicion;
 
-/// One run of the stack for a message that does not run beside others.
+/// A run of the stack for a message that does not run beside others.
 pub(super) struct Suspect {
     shared: Arc<Shared>,
     suspicion: Suspicion,
@@ -22,12 +22,12 @@ pub(super) struct Suspect {
     claims_lost: Option<u32>,
     /// Marks of runs before this one.
     earlier: AtomicU32,
-    /// Why it is not run any more, and that this was found.
+    /// Returns why it is not run any more, and notes that this was found.
     not_run: Mutex<Option<NotRun>>,
     is_over: Notify,
 }
 
-/// Why a suspect is not run.
+/// The reason why a suspect is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotRun {
     /// Another process has the message.
@@ -57,7 +57,7 @@ impl Suspect {
         matches!(self.suspicion, Suspicion::Marked(_)) && self.shared.marks.is_some()
     }
 
-    /// How many marks it leaves when it is not over.
+    /// Number of marks that it leaves when it is not over.
     pub(super) fn earlier(&self) -> u32 {
         self.earlier.load(Ordering::Relaxed)
     }

@@ -40,7 +40,7 @@
 //! | dead | the letter into the sink, then into each feed | into each feed; settling records the letter on the claimed row |
 //! | retry | the record into the retry lane; without one the broker keeps the message for the delay | settling records it on the claimed row |
 //!
-//! One sink is authoritative. [Feeds](DeadLetterLayer::feed) get a copy of each letter after it.
+//! The first sink is authoritative. [Feeds](DeadLetterLayer::feed) get a copy of each letter after it.
 //!
 //! # On failure
 //!

@@ -64,12 +64,12 @@ pub(super) struct Routing {
     pub(super) verdict: Undone,
     /// For each part of the routing of a letter, whether it has confirmed; empty before any has.
     pub(super) confirmed: Vec<bool>,
-    /// By what the message was found to crash too often, if it was.
+    /// The finding that the message crashes too often, if there is one.
     pub(super) convicted: Option<Conviction>,
     since: Instant,
 }
 
-/// What is to be written.
+/// The letter or retry record that is to be written.
 #[derive(Clone, Debug)]
 pub(super) enum Undone {
     Dead(GivenUp),
@@ -97,7 +97,7 @@ impl Unfinished {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is left to be done about `delivery`, if it is one that was decided about before.
+    /// Returns what is left to be done about `delivery`, if it is one that was decided about before.
     #[inline]
     pub(super) fn of(&self, delivery: &Delivery) -> Option<Routing> {
         if !self.is_any.load(Ordering::Acquire) {

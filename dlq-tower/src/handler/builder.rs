@@ -138,7 +138,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
     /// Sets the stable name, under which letters, claims and retry records are kept. Defaults to that of the attribute.
     ///
-    /// Whoever renames a handler gives the former name as an [alias](Self::alias), or its letters stay behind, and what it
+    /// To rename a handler, give the former name as an [alias](Self::alias), or its letters stay behind, and what it
     /// has handled is forgotten. That goes for the default as well, when the function moves to another module.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         self.set(|settings| settings.name = name.into())

@@ -4,12 +4,12 @@ use dlq_core::policy::{RetryPolicyOverrides, duration};
 
 use super::{HandlerOverrides, InvalidConfig};
 
-/// How the variables of the handler `name` begin.
+/// Returns how the variables of the handler `name` begin.
 pub(super) fn own(prefix: &str, name: &str) -> String {
     format!("{}{}_", all(prefix), variable(name))
 }
 
-/// How those of all handlers begin.
+/// Returns how those of all handlers begin.
 fn all(prefix: &str) -> String {
     let prefix = prefix.trim_end_matches('_');
     if prefix.is_empty() { String::new() } else { format!("{prefix}_") }

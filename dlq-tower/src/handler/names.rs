@@ -42,7 +42,7 @@ impl PartialEq for FunctionId {
 
 impl Eq for FunctionId {}
 
-/// What a name stands for.
+/// The function that a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
     /// Keys and letters of this function.
@@ -51,10 +51,10 @@ enum Owner {
     Handler(Arc<str>),
 }
 
-/// Where a name is taken: a store, or the environment.
+/// The place where a name is taken: a store, or the environment.
 type Key = (Arc<str>, Arc<str>);
 
-/// Who has each name, and how often it was taken.
+/// The owner of each name, and how often it was taken.
 static NAMES: Mutex<BTreeMap<Key, (Owner, usize)>> = Mutex::new(BTreeMap::new());
 
 fn names() -> MutexGuard<'static, BTreeMap<Key, (Owner, usize)>> {

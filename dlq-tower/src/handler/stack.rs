@@ -36,7 +36,7 @@ pub(super) struct Shared {
     pub(super) upkeep: Option<Upkeep>,
     pub(super) service: Arc<dyn Run>,
     pub(super) function: FunctionId,
-    /// How the variables of the environment begin that it was built with.
+    /// Prefix of the variables of the environment that it was built with.
     pub(super) variables: Option<String>,
     // Its names, over the store of its keys, and its variables.
     pub(super) _taken: Vec<Taken>,
@@ -76,7 +76,7 @@ impl HandlerStack {
         self.shared.concurrency
     }
 
-    /// How the variables of the environment begin that it was built with.
+    /// Prefix of the variables of the environment that it was built with.
     pub(crate) fn variables(&self) -> Option<&str> {
         self.shared.variables.as_deref()
     }

@@ -72,7 +72,7 @@ async fn the_permit_of_a_message_that_panicked_is_free_again() {
     assert_eq!(running.stop().await.unsettled, 1);
 }
 
-/// Whoever has the permit that a message waits for may itself wait for a suspect that waits for that message.
+/// The holder of the permit that a message waits for may itself wait for a suspect that waits for that message.
 #[tokio::test(start_paused = true)]
 async fn g4_who_waits_for_a_permit_holds_up_neither_a_suspect_nor_who_has_the_permit() {
     for suspect in [0, 1, 2] {

@@ -170,7 +170,7 @@ async fn g6_what_is_lost_while_it_waits_is_not_run() {
     }
 }
 
-/// What has run and waits for its next attempt keeps its place, whoever else has it: what comes again is behind those
+/// A message that has run and waits for its next attempt keeps its place, whoever else has it: what comes again is behind those
 /// behind it.
 #[tokio::test(start_paused = true)]
 async fn g5_what_is_lost_between_two_attempts_keeps_its_place_in_line() {

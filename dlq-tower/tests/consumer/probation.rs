@@ -438,7 +438,7 @@ async fn g3_a_crash_while_a_suspect_waits_is_not_counted() {
     }
 }
 
-/// What waits in the process between its attempts is marked before each of them.
+/// A message that waits in the process between its attempts is marked before each of them.
 #[tokio::test(start_paused = true)]
 async fn g3_what_kills_after_a_wait_in_the_process_is_found() {
     let (broker, store) = (Broker::with(2), Store::new());

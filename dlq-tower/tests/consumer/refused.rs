@@ -171,7 +171,7 @@ async fn g1_a_sink_that_refuses_every_letter_stops_fetching_until_it_takes_one()
     assert_eq!(log.lines().len(), 40, "each ran once");
 }
 
-/// What is gone from here, because another process has it, is not told of for ever.
+/// A message that another process has by now is not told of for ever.
 #[tokio::test(start_paused = true)]
 async fn a_refused_letter_that_does_not_come_back_is_forgotten() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
@@ -188,7 +188,7 @@ async fn a_refused_letter_that_does_not_come_back_is_forgotten() {
     running.finish().await;
 }
 
-/// Where a message that waits holds up others, as in a log.
+/// A message that waits holds up others in a log.
 #[tokio::test(start_paused = true)]
 async fn g4_what_a_sink_refuses_goes_to_the_second_place_where_there_is_one() {
     for kind in [StoreErrorKind::Refused, StoreErrorKind::NotFound, StoreErrorKind::Unavailable] {

@@ -134,7 +134,7 @@ fn what_cannot_be_read_or_contradicts_itself_is_refused_by_name() {
     refused(charge::handler().idempotency(store).build(), "no `idempotency_key`");
 }
 
-/// What is set for one would change the other.
+/// A variable that is set for one would change the other.
 #[test]
 fn names_whose_variables_are_the_same_are_refused() {
     let built = |name: &str| handler(name, charge).env("DLQ_SETTINGS_TEST").build();

@@ -65,7 +65,7 @@ impl Row {
         self.claim.is_some_and(|held| held.until > now)
     }
 
-    /// Whether it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
+    /// True if it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
     /// instead, since its run does.
     pub(super) fn is_idle_replay(&self, now: Timestamp) -> bool {
         match self.claim {
