@@ -50,16 +50,10 @@ pub(super) async fn run(
     if args.at_broker.again {
         replay = replay.again();
     }
-    let plan = match replay.plan().await {
-        Ok(plan) => plan,
-        Err(error) => {
-            let failed = at.failed(error);
-            return Err(match other_ladder(&all, filter, &args).await {
-                Some(hint) => failed.hinting(&hint),
-                None => failed,
-            });
-        }
-    };
+    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    if let Some(hint) = other_ladder(&all, filter, &args).await {
+        say!("note: {hint}");
+    }
     let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
@@ -101,7 +95,9 @@ async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -
     delays.retain(|delay| !asked.ladder.contains(delay));
     let delays: Vec<_> = delays.into_iter().map(duration::format).collect();
     let text = delays.join(",").replace(' ', "");
-    (!delays.is_empty()).then(|| format!("letters say that they waited there for: --ladder {text}"))
+    (!delays.is_empty()).then(|| {
+        format!("letters waited in retry topics of another ladder, as they say: --ladder {text}")
+    })
 }
 
 fn target(args: &ReplayArgs) -> Result<KafkaTarget, CliError> {
