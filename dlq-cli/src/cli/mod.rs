@@ -349,9 +349,10 @@ pub(crate) enum OpCommand {
     Show {
         /// The id of the operation, or the first digits of it
         id: String,
-        /// Maximum number of letters, those that failed again or were skipped first; 0 for all
-        #[arg(long, default_value_t = 50)]
-        limit: u32,
+        /// Maximum number of letters, those that failed again or were skipped first; 0 for all. Defaults to 50 in a table, and
+        /// to all of them in JSON
+        #[arg(long)]
+        limit: Option<u32>,
     },
     /// Wait until an operation has ended, with its progress
     Watch {

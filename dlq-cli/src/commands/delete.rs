@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use dlq_core::store::{Letters as _, OperationSpec};
-use dlq_core::{DeadLetters, Status};
+use dlq_core::{DeadLetters, Filter, Status};
 
 use super::{Context, mark};
 use crate::ask;
@@ -14,8 +14,9 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: DeleteArgs,
 ) -> Result<ExitCode, CliError> {
-    tell_held(context, store, &args).await?;
-    let Some(selection) = mark::select(context, args.filter, &args.change, "delete").await? else {
+    let held = async |filter: &Filter| tell_held(store, filter).await;
+    let Some(selection) = mark::select(context, args.filter, &args.change, "delete", held).await?
+    else {
         return Ok(ExitCode::SUCCESS);
     };
     let (letters, filter) = (context.letters.clone(), selection.filter().clone());
@@ -27,13 +28,8 @@ pub(super) async fn run(
 }
 
 /// Says how many of the letters an operation holds, such as one that is paused: those it does not send any more.
-async fn tell_held(
-    context: &Context,
-    store: &DeadLetters,
-    args: &DeleteArgs,
-) -> Result<(), CliError> {
-    let filter = args.filter.clone().resolve(&context.letters).await?;
-    let held = store.plan(OperationSpec::replay(filter)).await?.ineligible;
+async fn tell_held(store: &DeadLetters, filter: &Filter) -> Result<(), CliError> {
+    let held = store.plan(OperationSpec::replay(filter.clone())).await?.ineligible;
     if let Some(held) = held.get(&Status::Pending) {
         say!("{held} of them are held by an operation, which will skip them: dlq op list");
     }

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
-use dlq_core::DeadLetters;
 use dlq_core::store::{Letters as _, Marked, Upkeep as _};
+use dlq_core::{DeadLetters, Filter};
 
 use super::{Context, PARTIAL, list};
 use crate::ask;
@@ -18,21 +18,23 @@ pub(super) async fn run(
     args: MarkArgs,
 ) -> Result<ExitCode, CliError> {
     let verb = format!("mark as {}", args.mark);
-    let Some(selection) = select(context, args.filter, &args.change, &verb).await? else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let nothing_else = async |_: &Filter| Ok(());
+    let selected = select(context, args.filter, &args.change, &verb, nothing_else);
+    let Some(selection) = selected.await? else { return Ok(ExitCode::SUCCESS) };
     let by = ask::actor(args.change.note.as_deref());
     let mark = store.store().mark(selection, args.mark, by);
     let marked = Progress::busy("marking letters").during(mark, async || None).await?;
     finish(context, &format!("marked {}", args.mark), marked)
 }
 
-/// What a destructive verb is about, after the dry run or the question; `None` when there is nothing to do.
+/// Returns what a destructive verb is about, after the dry run or the question; `None` when there is nothing to do. `say_more`
+/// has the word once it is said how many letters match.
 pub(super) async fn select(
     context: &mut Context,
     filter: FilterArgs,
     change: &ChangeArgs,
     verb: &str,
+    say_more: impl AsyncFn(&Filter) -> Result<(), CliError>,
 ) -> Result<Option<Selection>, CliError> {
     let filter = filter.resolve(&context.letters).await?;
     let selection = if change.all && filter.is_empty() {
@@ -45,6 +47,9 @@ pub(super) async fn select(
     let selection = Selection::matching(until_now(context, selection.filter().clone()).await?)?;
     let count = context.letters.count(filter.clone()).await?;
     say!("{count} letters match in {}", context.target);
+    if count > 0 {
+        say_more(&filter).await?;
+    }
     if change.dry_run {
         let sample = context.letters.list(filter, PageRequest::new().with_limit(10)).await?.letters;
         if context.out.is_table() {

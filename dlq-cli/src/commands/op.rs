@@ -14,6 +14,8 @@ use crate::signals::Signals;
 
 /// How many items are fetched at a time.
 const PAGE: u32 = 500;
+/// Number of letters of an operation that a table shows unless told otherwise.
+const SHOWN: u32 = 50;
 /// How many operations are looked through for one that is named by its first digits.
 const LATEST: u32 = 1000;
 /// How often a watched operation is looked at.
@@ -31,6 +33,7 @@ pub(super) async fn run(
     match command {
         OpCommand::List { limit } => show_all(context, store, limit).await,
         OpCommand::Show { id, limit } => {
+            let limit = limit.unwrap_or(if context.out.is_table() { SHOWN } else { 0 });
             show(context, store, named(store, &id).await?, at_most(limit)).await
         }
         OpCommand::Watch { id } => {

@@ -127,6 +127,7 @@ async fn an_operation_shows_a_few_letters_and_first_those_that_failed() {
     assert!(few.out.contains("failed_again"), "{}", few.out);
     assert!(few.err.contains("58 more letters; all of them: dlq op show"), "{}", few.err);
     assert_eq!(rows(&[]).out.lines().count(), 2 + 1 + 50);
+    assert_eq!(rows(&["-o", "jsonl"]).out.lines().count(), 1 + 60, "a program has them all");
     let all = rows(&["--limit", "0"]);
     assert_eq!((all.out.lines().count(), all.err.as_str()), (2 + 1 + 60, ""));
 }
