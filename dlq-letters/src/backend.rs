@@ -1,0 +1,184 @@
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use dlq_core::store::{
+    AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Due, Finish, Finished, ItemPage,
+    Letters, Operation, OperationSpec, Plan, ProcessedEvent,
+};
+use dlq_core::{CrashMarks, DeadLetter, Finding, OperationId, StoreError, Timestamp};
+
+use crate::Verb;
+
+/// Bounds of one atomic step of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The most letters that one step changes. Verbs on many letters work in pages of at most this, and of at most 1,000.
+    pub letters: u32,
+    /// The most bytes of payloads that one step writes.
+    pub bytes: u64,
+}
+
+impl Limits {
+    /// Steps of at most `letters` letters.
+    #[must_use]
+    pub const fn new(letters: u32) -> Self {
+        Self { letters, bytes: u64::MAX }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new(1_000)
+    }
+}
+
+/// The answer of a verb whose changes are durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done<T> {
+    /// The answer.
+    pub answer: T,
+    /// The number of the last new [`Note`](crate::Note), if there was one.
+    pub note: Option<i64>,
+}
+
+/// Keeps rows, runs verbs over them, and answers questions that change nothing.
+///
+/// [`store!`](crate::store) makes a store of it.
+///
+/// # Cancel safety
+///
+/// As for the traits of a store: dropping the future of a call leaves it open whether the call happened.
+pub trait Backend: Letters + CrashMarks + fmt::Debug + Send + Sync + 'static {
+    /// Bounds of one step.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// Runs a verb in one atomic step, and returns once its changes are durable. The error names the call as `during`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the verb, after which nothing is changed; or the backend's own.
+    fn run<V: Verb>(
+        &self,
+        during: &'static str,
+        verb: V,
+    ) -> impl Future<Output = Result<Done<V::Answer>, StoreError>> + Send;
+
+    /// Writes those of these letters that are plainly new, in one statement, and returns for each whether it was. The others
+    /// are put by the verb. The letters have the state that they get; no two of them have one id.
+    ///
+    /// Defaults to none, which is right wherever a verb costs no more, and required while the store deduplicates.
+    fn put_new(
+        &self,
+        letters: &[DeadLetter],
+    ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
+        let none = vec![false; letters.len()];
+        async { Ok(none) }
+    }
+
+    /// Claims plain due letters in one statement. `None` if the verb must do it, because an operation may have letters to
+    /// release or to take back. Defaults to `None`.
+    fn claim_due(
+        &self,
+        request: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<Vec<Claim>>, StoreError>> + Send {
+        let _ = request;
+        async { Ok(None) }
+    }
+
+    /// Extends claims in one statement. `None` if the verb must do it. Defaults to `None`.
+    fn extend_held(
+        &self,
+        tokens: &[ClaimToken],
+        lease: Duration,
+    ) -> impl Future<Output = Result<Option<Vec<bool>>, StoreError>> + Send {
+        let _ = (tokens, lease);
+        async { Ok(None) }
+    }
+
+    /// Ends those of these claims that are plain, in one statement: of letters in no operation, that are not dead. Returns an
+    /// outcome for each that it has ended; the verb does the rest. Defaults to none.
+    fn finish_plain(
+        &self,
+        finishes: &[(ClaimToken, Finish)],
+    ) -> impl Future<Output = Result<Vec<Option<Finished>>, StoreError>> + Send {
+        let none = vec![None; finishes.len()];
+        async { Ok(none) }
+    }
+
+    /// Switches deduplication on, without collapsing what is there: keys are taken by the oldest letter of each original. Nobody
+    /// else writes meanwhile.
+    fn switch_dedup(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// See [`Claims::next_due`](dlq_core::store::Claims::next_due).
+    fn next_due(
+        &self,
+        consumers: Vec<String>,
+    ) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
+
+    /// See [`Claims::due_elsewhere`](dlq_core::store::Claims::due_elsewhere).
+    fn due_elsewhere(
+        &self,
+        consumers: Vec<String>,
+        heard: u64,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (consumers, heard);
+        std::future::pending()
+    }
+
+    /// See [`Claims::store_identity`](dlq_core::store::Claims::store_identity).
+    fn store_identity(&self) -> Option<String> {
+        None
+    }
+
+    /// See [`Operations::plan`](dlq_core::store::Operations::plan). The target has been looked at.
+    fn plan(&self, spec: OperationSpec) -> impl Future<Output = Result<Plan, StoreError>> + Send;
+
+    /// See [`Operations::operation`](dlq_core::store::Operations::operation).
+    fn operation(
+        &self,
+        id: OperationId,
+    ) -> impl Future<Output = Result<Option<Operation>, StoreError>> + Send;
+
+    /// See [`Operations::operations`](dlq_core::store::Operations::operations).
+    fn operations(
+        &self,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Operation>, StoreError>> + Send;
+
+    /// See [`Operations::items`](dlq_core::store::Operations::items).
+    fn items(
+        &self,
+        id: OperationId,
+        after: u64,
+        limit: u32,
+    ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
+
+    /// See [`Upkeep::audit`](dlq_core::store::Upkeep::audit).
+    fn audit(&self, limit: u32)
+    -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
+
+    /// See [`Upkeep::record_processed`](dlq_core::store::Upkeep::record_processed).
+    fn record_processed(
+        &self,
+        events: Vec<ProcessedEvent>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// See [`Upkeep::processed`](dlq_core::store::Upkeep::processed).
+    fn processed(
+        &self,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<ProcessedEvent>, StoreError>> + Send;
+
+    /// See [`Upkeep::check`](dlq_core::store::Upkeep::check).
+    fn check(
+        &self,
+        limits: CheckLimits,
+    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
+
+    /// See [`Upkeep::due`](dlq_core::store::Upkeep::due).
+    fn due(&self, overdue: Duration) -> impl Future<Output = Result<Vec<Due>, StoreError>> + Send;
+}

@@ -1,0 +1,34 @@
+//! The engine for dead letters: what happens to a letter after it was written, decided once for every store.
+//!
+//! A store is a [`Backend`]: it keeps rows and answers questions about them. A [`Verb`] is a call (put, claim, finish, mark
+//! and so on) as a value. It says which rows it needs, and decides over [`Rows`] in plain memory what changes. The backend
+//! loads, lets the verb decide, and writes the changes in one atomic step:
+//!
+//! ```text
+//!  verb.needs ──► Needs ──► the backend loads ──► Rows ──► verb.decide ──► changes ──► the backend commits
+//!                   ▲                                          │
+//!                   └────────── what was missing ◄─────────────┘
+//! ```
+//!
+//! A verb has no side effects of its own, so that a backend may run it again: after a conflict (compare-and-set), after a
+//! deadlock, or because it asked for rows that were not known beforehand.
+//!
+//! # Locks
+//!
+//! A backend with locks takes them in one order: letters by id, then operations by id. Counts of an operation are
+//! increments ([`OperationChange`]), applied when the changes are written, so that whoever only finishes a letter locks its
+//! operation last and briefly.
+
+mod backend;
+mod changes;
+mod needs;
+mod row;
+mod rows;
+mod verb;
+
+pub use backend::{Backend, Done, Limits};
+pub use changes::{ItemChange, LetterChange, Note, OperationChange};
+pub use needs::{Depth, Needs, Older, Select, Selected};
+pub use row::{Alias, Changed, Held, Lease, Row};
+pub use rows::Rows;
+pub use verb::{Stop, Verb};

@@ -1,0 +1,235 @@
+//! [`Row`]: a letter and what only the store knows of it.
+
+use dlq_core::store::rules::{self, DedupKey, Standing};
+use dlq_core::store::{Claim, ClaimToken, Finish, Mark};
+use dlq_core::{DeadLetter, LetterId, OperationId, Status, Timestamp};
+
+/// A letter and what only the store knows of it.
+///
+/// A row that was loaded as a [head](crate::Depth) has a letter without payload, key, headers and history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The number by which a backend finds the row again; 0 before it is written. The engine does not touch it.
+    pub tag: i64,
+    /// The letter.
+    pub letter: DeadLetter,
+    /// The last fencing token that was given out for it.
+    pub fence: u64,
+    /// The claim that has not been finished.
+    pub claim: Option<Held>,
+    /// The token of the claim that was finished last.
+    pub finished: Option<u64>,
+    /// Leases of this generation that ended unfinished.
+    pub lapses: u32,
+    /// The operation that holds it, and the index of its item.
+    pub item: Option<(OperationId, u64)>,
+    /// The key of its original message, if it is the one row that has it.
+    pub key: Option<DedupKey>,
+}
+
+/// A claim that has not been finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The status before the claim: `pending` or `retrying`.
+    pub former: Status,
+    /// The end of the lease.
+    pub until: Timestamp,
+    /// The claimer, for operators to see.
+    pub owner: String,
+}
+
+/// The place of a letter that was merged into another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The letter that it was merged into.
+    pub row: LetterId,
+    /// The latest generation that was merged.
+    pub generation: u32,
+}
+
+/// A lease that is given out.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease<'a> {
+    /// The fencing token.
+    pub fence: u64,
+    /// The claimer.
+    pub owner: &'a str,
+    /// The time of the claim.
+    pub now: Timestamp,
+    /// The end of the lease.
+    pub until: Timestamp,
+}
+
+/// The columns of a row that differ from what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changed {
+    /// State, claim, operation and counts: what happens to a letter while it rests.
+    State,
+    /// That, and what a run that failed changes: generation, history, class, cause, fingerprint, error.
+    Run,
+    /// Everything: the row was overwritten by a whole letter.
+    All,
+}
+
+impl Row {
+    /// A row of a letter that is new.
+    #[must_use]
+    pub const fn new(letter: DeadLetter) -> Self {
+        Self {
+            tag: 0,
+            letter,
+            fence: 0,
+            claim: None,
+            finished: None,
+            lapses: 0,
+            item: None,
+            key: None,
+        }
+    }
+
+    /// Returns true if it is a retry record: `retrying`, or claimed from there.
+    #[must_use]
+    pub fn is_record(&self) -> bool {
+        let status = self.claim.as_ref().map_or(self.letter.state.status, |held| held.former);
+        status == Status::Retrying
+    }
+
+    /// Returns when it can be claimed: when it is due, or when its lease ends.
+    #[must_use]
+    pub fn available_at(&self) -> Option<Timestamp> {
+        let state = &self.letter.state;
+        match &self.claim {
+            Some(held) => Some(held.until),
+            None => {
+                state.due.filter(|_| matches!(state.status, Status::Pending | Status::Retrying))
+            }
+        }
+    }
+
+    /// Returns true if somebody holds a live claim.
+    #[must_use]
+    pub fn is_held(&self, now: Timestamp) -> bool {
+        self.claim.as_ref().is_some_and(|held| held.until > now)
+    }
+
+    /// Returns true if it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record
+    /// is none, since its run goes on.
+    #[must_use]
+    pub fn is_idle_replay(&self, now: Timestamp) -> bool {
+        match &self.claim {
+            Some(held) => held.former == Status::Pending && held.until <= now,
+            None => self.letter.state.status == Status::Pending,
+        }
+    }
+
+    /// Returns true if marking it would change nothing.
+    #[must_use]
+    pub fn is_so(&self, mark: Mark) -> bool {
+        let state = &self.letter.state;
+        match mark {
+            Mark::Resolved => state.status == Status::Resolved,
+            Mark::Pending => {
+                state.status == Status::Pending
+                    && state.due.is_none()
+                    && state.operation.is_none()
+                    && state.replays == 0
+            }
+            _ => state.status == Status::Quarantined,
+        }
+    }
+
+    /// Voids the claim, and forgets what was counted for it.
+    pub fn void(&mut self) {
+        self.claim = None;
+        self.lapses = 0;
+    }
+
+    /// Returns what a letter that arrives needs to know of this whole row.
+    #[must_use]
+    pub fn standing(&self, news: &DeadLetter, dedup: bool) -> Standing {
+        let same_original = || {
+            let key = DedupKey::of(news);
+            dedup && key.is_some() && key == DedupKey::of(&self.letter)
+        };
+        Standing {
+            generation: self.letter.generation,
+            is_record: self.is_record(),
+            is_claimed: self.claim.is_some(),
+            attempts: self.letter.attempts,
+            has_same_bytes: rules::is_known_by_bytes(&self.letter, news) || same_original(),
+        }
+    }
+
+    /// Returns true if `token` is that of the claim that holds it.
+    #[must_use]
+    pub fn is_held_by(&self, token: &ClaimToken) -> bool {
+        self.claim.is_some()
+            && self.fence == token.fence
+            && self.letter.generation == token.generation
+    }
+
+    /// Gives the letter out, and returns the claim that the claimer is told.
+    pub fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
+        let former = match &self.claim {
+            Some(held) => {
+                self.lapses = self.lapses.saturating_add(1);
+                held.former
+            }
+            None => self.letter.state.status,
+        };
+        self.fence = lease.fence;
+        self.claim = Some(Held { former, until: lease.until, owner: lease.owner.to_owned() });
+        let state = &mut self.letter.state;
+        state.status = Status::Replaying;
+        state.due = None;
+        state.last_retry_at = Some(lease.now);
+        state.updated_at = lease.now;
+        self.clone().into_claim(former, lease.until)
+    }
+
+    /// Returns the claim that the row was given last.
+    #[must_use]
+    pub fn into_claim(self, former: Status, until: Timestamp) -> Claim {
+        let continues = former == Status::Retrying;
+        let mut letter = self.letter;
+        letter.crashes = rules::crashes_shown(&letter, continues, self.lapses);
+        let token =
+            ClaimToken { letter: letter.id, generation: letter.generation, fence: self.fence };
+        Claim { token, letter, continues, lease_until: until }
+    }
+
+    /// Ends the claim. The token has been checked, and the letter's operation told. Returns what differs.
+    pub fn finish(&mut self, held: &Held, finish: Finish, now: Timestamp) -> Changed {
+        let continues = held.former == Status::Retrying;
+        let crashes = rules::crashes_shown(&self.letter, continues, self.lapses);
+        self.finished = Some(self.fence);
+        self.claim = None;
+        if !matches!(finish, Finish::Released { .. }) {
+            self.lapses = 0;
+        }
+        match finish {
+            Finish::Resolved(resolution) => {
+                rules::resolve(&mut self.letter, resolution, now);
+                Changed::State
+            }
+            Finish::Retry { due, history, attempts } => {
+                let run = rules::Retried { continues, crashes, due, history, attempts };
+                rules::retry(&mut self.letter, run, now);
+                Changed::Run
+            }
+            Finish::Dead(mut death) => {
+                let least = self.letter.generation.saturating_add(u32::from(!continues));
+                death.generation = death.generation.max(least);
+                rules::reopen(&mut self.letter, *death, now);
+                Changed::All
+            }
+            Finish::Released { after } => {
+                let state = &mut self.letter.state;
+                state.status = held.former;
+                state.due = Some(now.after(after));
+                state.updated_at = now;
+                Changed::State
+            }
+        }
+    }
+}
