@@ -42,9 +42,7 @@ struct Waiting {
 }
 
 fn encode(escalation: &Escalation) -> usize {
-    let by = &escalation.consumer;
-    let fingerprint = Fingerprint::of(by, Reason::Exhausted, escalation.history.last());
-    of_escalation(escalation, &fingerprint).len()
+    of_escalation(escalation).len()
 }
 
 impl RetryLane for Later {

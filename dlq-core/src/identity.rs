@@ -232,6 +232,12 @@ impl Death {
     /// The highest generation that headers are believed to claim. No message dies more often; where a letter says so it
     /// is compared with none of a lower generation, so that it hides no death.
     pub const MAX_GENERATION: u32 = 1_000_000;
+
+    /// Returns the death after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self { letter: self.letter, generation: self.generation.saturating_add(1) }
+    }
 }
 
 impl fmt::Display for Death {

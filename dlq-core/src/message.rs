@@ -205,6 +205,12 @@ impl Message {
         self
     }
 
+    /// Sets or removes both the id and the type of the event.
+    pub(crate) fn named(mut self, id: Option<Arc<str>>, event: Option<Arc<str>>) -> Self {
+        (self.id, self.event) = (id, event);
+        self
+    }
+
     /// The producer's own id of the message.
     #[must_use]
     pub fn id(&self) -> Option<&str> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use dlq_core::protocol::Incoming;
 use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
 
 use crate::blocked::{Reason, Watch};
@@ -281,12 +282,14 @@ impl KafkaConsumer {
             SetupError::unavailable("start the thread that polls", error).for_transport(OPENING)
         })?;
         let reading = Reading {
-            addressee: Addressee::new(Arc::clone(&self.name)),
+            incoming: Incoming {
+                addressee: Addressee::new(Arc::clone(&self.name)),
+                key: self.brokers.binding_key().cloned(),
+                id_header: self.id_header.clone(),
+                event_header: self.event_header.clone(),
+            },
             group: Arc::from(&*self.group),
             cluster: Arc::clone(self.brokers.cluster_shared()),
-            key: self.brokers.binding_key().cloned(),
-            id_header: self.id_header.clone(),
-            event_header: self.event_header.clone(),
             is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),
             former: former.into_iter().map(|stage| stage.topic).collect(),
             clock: self.clock.clone(),

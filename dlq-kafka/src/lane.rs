@@ -2,8 +2,7 @@ use std::sync::Arc;
 
 use dlq_core::protocol::of_escalation;
 use dlq_core::{
-    Escalation, Fingerprint, History, Reason, RetryLane, SharedClock, StoreError, StoreErrorKind,
-    Timestamp,
+    Escalation, History, RetryLane, SharedClock, StoreError, StoreErrorKind, Timestamp,
 };
 use rdkafka::message::OwnedHeaders;
 
@@ -93,12 +92,10 @@ impl KafkaRetryLane {
     }
 
     fn headers(&self, escalation: &Escalation) -> Result<OwnedHeaders, StoreError> {
-        let Escalation { delivery, consumer, history, .. } = escalation;
-        let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
+        let delivery = &escalation.delivery;
         let mut rest = Rest::of(delivery.message(), delivery.origin());
         rest.group = self.group.clone();
-        let ours = of_escalation(escalation, &fingerprint);
-        pack_ours(delivery.message().headers(), &ours, &rest)
+        pack_ours(delivery.message().headers(), &of_escalation(escalation), &rest)
             .map_err(|error| unwritable(OPERATION, error))
     }
 }

@@ -2,11 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::protocol::Claimed;
-use dlq_core::{
-    Addressee, BindingKey, Death, Delivery, Headers, Lane, LetterId, Message, Origin, SharedClock,
-    Timestamp,
-};
+use dlq_core::protocol::{Incoming, RetryRecord};
+use dlq_core::{Death, Delivery, LetterId, Message, Origin, SharedClock, Timestamp};
 
 use crate::record::Record;
 use crate::wire::{self, Unpacked};
@@ -14,13 +11,9 @@ use crate::wire::{self, Unpacked};
 /// How records of one consumer are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
-    pub(crate) addressee: Addressee,
+    pub(crate) incoming: Incoming,
     pub(crate) group: Arc<str>,
     pub(crate) cluster: Arc<str>,
-    /// The secret by which letters are sent back to the topics.
-    pub(crate) key: Option<BindingKey>,
-    pub(crate) id_header: Option<Arc<str>>,
-    pub(crate) event_header: Option<Arc<str>>,
     /// Whether several groups have the same retry topics.
     pub(crate) is_shared: bool,
     /// Topics that were stages once, going by their names.
@@ -59,46 +52,14 @@ impl Reading {
 
     fn message(&self, record: Record, origin: Origin) -> Delivery {
         let Record { topic, timestamp, key, value, headers, .. } = record;
-        let named = |name: &Option<Arc<str>>| {
-            name.as_ref().and_then(|name| headers.get_str(name)).map(Arc::<str>::from)
-        };
-        let (id, event) = (named(&self.id_header), named(&self.event_header));
-        let is_plain = !headers.iter().any(|header| header.name == wire::VERSION);
-        let sent = |headers: Headers, at: Option<Timestamp>| {
-            let mut sent = Message::tombstone(topic).with_payload(value).with_headers(headers);
-            if let Some(key) = key {
-                sent = sent.with_key(key);
-            }
-            if let Some(at) = at {
-                sent = sent.with_published_at(at);
-            }
-            if let Some(id) = id {
-                sent = sent.with_id(id);
-            }
-            if let Some(event) = event {
-                sent = sent.with_event(event);
-            }
-            sent
-        };
-        let consumer = Arc::clone(self.addressee.name());
-        if is_plain {
-            return Delivery::to(consumer, sent(headers, timestamp), origin);
+        let mut message = Message::tombstone(topic).with_payload(value).with_headers(headers);
+        if let Some(key) = key {
+            message = message.with_key(key);
         }
-        // Headers that claim an identity are believed where they fit the message (G2).
-        let (producers, decoded) = wire::split_ours(&headers);
-        let read = Delivery::to(consumer, sent(headers, timestamp), origin);
-        match decoded.claimed_of(&read, &self.addressee, self.key.as_ref()) {
-            None => read,
-            Some(Claimed { death: Death { letter, generation }, origin }) => {
-                let mut message = read.message().clone().with_headers(producers);
-                if let Some(at) = decoded.original.timestamp {
-                    message = message.with_published_at(at);
-                }
-                Delivery::to(Arc::clone(self.addressee.name()), message, origin)
-                    .with_death(Death { letter, generation: generation.saturating_add(1) })
-                    .with_replays(decoded.replays.unwrap_or(0))
-            }
+        if let Some(at) = timestamp {
+            message = message.with_published_at(at);
         }
+        self.incoming.message(message, origin, wire::split_ours)
     }
 
     fn record(&self, record: Record, stands: Origin, delay: Duration) -> Read {
@@ -115,34 +76,12 @@ impl Reading {
             // Written again it would be another message, since it is known by where it stands.
             return Read::Record { delivery: self.message(record, stands), due, again: None };
         };
-        let is_absurd = decoded.is_absurd();
-        if is_absurd {
-            tracing::warn!(
-                origin = %stands, generation = decoded.generation,
-                "a retry record claims more deaths than any message has, and is handled as a message of its own"
-            );
-        }
-        // What it says of itself was not written by us.
-        let origin = if is_absurd { stands.clone() } else { origin };
         if !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
             return Read::NotOurs;
         }
-        // By the name of the handler that failed, which is the one to run it again.
-        let failed = decoded.consumer.map(Arc::from);
-        let mut delivery = Delivery::new(message, origin)
-            .with_consumer(failed.unwrap_or_else(|| Arc::clone(self.addressee.name())))
-            .with_lane(Lane::Retry)
-            .with_previous(stands.stream())
-            .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
-            .with_escalations(decoded.escalations.unwrap_or(1))
-            .with_replays(decoded.replays.unwrap_or(0));
-        if let Some(letter) = decoded.letter.filter(|_| !is_absurd) {
-            let generation = decoded.generation.unwrap_or(0).saturating_add(1);
-            delivery = delivery.with_death(Death { letter, generation });
-        }
-        if let Some(history) = decoded.history {
-            delivery = delivery.with_history(history);
-        }
+        let (death, stage) = (decoded.death().map(Death::next), Arc::clone(&record.topic));
+        let retry = RetryRecord { message, decoded, origin, death, stage };
+        let delivery = self.incoming.record(retry, || stands);
         let again = wire::again(due, record.timestamp, delay, now)
             .filter(|_| wire::is_writable(&record))
             .map(|at| Box::new(Again { record, at }));
@@ -155,7 +94,7 @@ impl Reading {
         if delivery.deliveries() <= 1 {
             return Vec::new();
         }
-        let names = self.addressee.names();
+        let names = self.incoming.addressee.names();
         let letters = names.iter().map(|name| delivery.death(name).letter);
         letters.collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -166,7 +105,7 @@ impl Reading {
         match (group, consumer) {
             (Some(group), _) => *group == *self.group,
             (None, Some(consumer)) if self.is_shared => {
-                self.addressee.names().iter().any(|name| **name == *consumer)
+                self.incoming.addressee.names().iter().any(|name| **name == *consumer)
             }
             (None, _) => true,
         }
@@ -176,19 +115,21 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use dlq_core::protocol::{Replay, names, on_replay};
-    use dlq_core::{DeadLetter, OperationId, Position, SystemClock};
+    use dlq_core::{Addressee, DeadLetter, Headers, OperationId, Position, SystemClock};
     use dlq_testkit::fixtures::letter_of;
 
     use super::*;
 
     fn reading() -> Reading {
         Reading {
-            addressee: Addressee::new("billing".into()),
+            incoming: Incoming {
+                addressee: Addressee::new("billing".into()),
+                key: None,
+                id_header: None,
+                event_header: None,
+            },
             group: "billing".into(),
             cluster: "default".into(),
-            key: None,
-            id_header: None,
-            event_header: None,
             is_shared: false,
             former: Arc::new([]),
             clock: SystemClock::shared(),
@@ -235,75 +176,21 @@ mod tests {
         }
     }
 
-    fn is_new(delivery: &Delivery) -> bool {
-        let of_origin = LetterId::of(&stands(), delivery.message().published_at(), "billing");
-        let death = delivery.death("billing");
-        (delivery.origin(), death.letter, death.generation, delivery.replays())
-            == (&stands(), of_origin, 0, 0)
-    }
-
-    #[test]
-    fn g2_where_it_was_born_is_believed_where_its_identity_follows_from_it() {
-        let letter = letter();
-        let known = read(&letter, sent_back(&letter), None);
-        assert_eq!(known.death("billing"), Death { letter: letter.id, generation: 1 });
-        assert_eq!((known.origin(), known.replays()), (&letter.origin, 3));
-        assert_eq!(known.message(), &letter.message);
-        for (name, value) in [
-            (names::ORIGINAL_TOPIC, "nosuch"),
-            (names::ORIGINAL_PARTITION, "4"),
-            (names::ORIGINAL_OFFSET, "8"),
-            (names::ORIGINAL_TIMESTAMP, "2026-09-21T00:00:00Z"),
-            (names::ORIGINAL_TOPIC, ""),
-            (names::DLQ_ID, "00000000000000000000000000000000"),
-        ] {
-            let mut headers = sent_back(&letter);
-            headers.set(name, value);
-            assert!(is_new(&read(&letter, headers, None)), "{name}: {value}");
-        }
-        for name in [names::ORIGINAL_TOPIC, names::ORIGINAL_OFFSET, names::DLQ_GENERATION] {
-            let mut headers = sent_back(&letter);
-            headers.remove(name);
-            assert!(is_new(&read(&letter, headers, None)), "without {name}");
-        }
-    }
-
-    #[test]
-    fn g2_a_secret_is_asked_for_where_there_is_one() {
-        let letter = letter();
-        let key = BindingKey::new("a secret");
-        let read = |headers| {
-            let reading = Reading { key: Some(key.clone()), ..reading() };
-            match reading.read(record(&letter, headers), stands(), None) {
-                Read::Message(delivery) => delivery,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert!(is_new(&read(sent_back(&letter))), "without it");
-        let bound = key.bind(&letter.death(), &letter.message).to_string();
-        let mut headers = sent_back(&letter);
-        headers.append(names::DLQ_KEYED_BINDING, bound);
-        assert_eq!(read(headers.clone()).death("billing").letter, letter.id);
-        headers.set(names::DLQ_GENERATION, "9");
-        assert!(is_new(&read(headers)), "it was bound at another generation");
-    }
-
     #[test]
     fn g2_an_absurd_generation_is_not_believed() {
         let letter = letter();
-        for generation in ["1000000", "4294967294", "4294967295", "4294967296", "-1"] {
+        let read = |generation: u32, stage| {
             let mut headers = sent_back(&letter);
-            headers.set(names::DLQ_GENERATION, generation);
-            assert!(is_new(&read(&letter, headers.clone(), None)), "{generation}");
-            // Nor where nobody but us should write.
-            if generation.parse::<u32>().is_ok() {
-                let record = read(&letter, headers, Some(Duration::ZERO));
-                assert_eq!((record.generation(), record.origin()), (0, &stands()));
-                assert_eq!(record.message().payload(), letter.message.payload());
-            }
+            headers.set(names::DLQ_GENERATION, generation.to_string());
+            read(&letter, headers, stage)
+        };
+        for stage in [None, Some(Duration::ZERO)] {
+            let known = read(4, stage);
+            assert_eq!(known.death("billing"), Death { letter: letter.id, generation: 5 });
+            assert_eq!((known.origin(), known.replays()), (&letter.origin, 3));
+            assert_eq!(known.message(), &letter.message);
+            let own = read(Death::MAX_GENERATION, stage);
+            assert_eq!((own.origin(), own.generation()), (&stands(), 0));
         }
-        let mut headers = sent_back(&letter);
-        headers.set(names::DLQ_GENERATION, "999999");
-        assert_eq!(read(&letter, headers, None).generation(), Death::MAX_GENERATION);
     }
 }

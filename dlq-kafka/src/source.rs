@@ -486,7 +486,7 @@ impl Source for KafkaSource {
     }
 
     fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
-        let addressee = &mut self.reading.addressee;
+        let addressee = &mut self.reading.incoming.addressee;
         *addressee = addressee.clone().with_recipients(recipients);
     }
 

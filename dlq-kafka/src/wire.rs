@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::protocol::{self, Decoded, Facts, Ours, names, of_death, split};
+use dlq_core::protocol::{self, Decoded, Facts, Ours, names, of_death, split_without};
 use dlq_core::{DeadLetter, Header, Headers, Message, Origin, Position, Timestamp};
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use serde::{Deserialize, Serialize};
 
-use crate::record::Record;
+use crate::record::{Record, kafka};
 
 /// The header with what nothing else says. Believed on our own topics only.
 pub(crate) const REST: &str = "dlq.kafka.rest";
@@ -137,9 +137,7 @@ pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
     let rest = rest.unwrap_or_default();
     let born = &decoded.original;
     let origin = rest.origin.or_else(|| {
-        let topic: Arc<str> = born.topic.as_deref()?.into();
-        let origin = Origin::new("kafka", topic, born.offset?).with_partition(born.partition?);
-        Some(origin.with_cluster(Arc::clone(cluster)))
+        born.origin(kafka(), Arc::clone(cluster)).filter(|origin| origin.partition().is_some())
     });
     let subject = rest.subject.or_else(|| born.topic.as_deref().map(Arc::from));
     let subject = subject.unwrap_or_else(|| Arc::clone(&record.topic));
@@ -171,12 +169,7 @@ pub(crate) fn letter(record: &Record, cluster: &Arc<str>) -> Option<DeadLetter> 
 
 /// The producer's headers, and what ours say.
 pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
-    if headers.iter().any(|header| header.name == REST) {
-        let mut without = headers.clone();
-        without.remove(REST);
-        return split(&without);
-    }
-    split(headers)
+    split_without(headers, |name| name == REST.as_bytes())
 }
 
 /// When a retry record may run: what its header says, but no more than a day later than a record of this stage is due, so

@@ -13,7 +13,7 @@ use crate::overdue::Overdue;
 use crate::permissions::{self, read_from};
 use crate::pull::Puller;
 use crate::settle::Server;
-use crate::source::{NatsSource, Reading};
+use crate::source::{NatsSource, Reading, incoming};
 use crate::streams::{self, RetryStream};
 
 /// Where a consumer that the server does not know begins to read.
@@ -214,11 +214,13 @@ impl NatsConsumer {
         };
         opened.await.map_err(|error| error.for_transport(OPENING))?;
         let reading = Reading {
-            addressee: Addressee::new(Arc::clone(&self.name)),
+            incoming: incoming(
+                Addressee::new(Arc::clone(&self.name)),
+                self.key.clone(),
+                self.event_header.clone(),
+            ),
             cluster: Arc::clone(&self.cluster),
-            key: self.key.clone(),
             key_header: self.key_header.clone(),
-            event_header: self.event_header.clone(),
             clock: self.clock.clone(),
         };
         let retries = self.retries.as_ref().map(|stream| Arc::from(stream.name.as_str()));

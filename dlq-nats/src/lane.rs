@@ -2,9 +2,7 @@ use std::sync::Arc;
 
 use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Ours, of_escalation};
-use dlq_core::{
-    Binding, DeadLetter, Escalation, Fingerprint, Reason, RetryLane, SharedClock, StoreError,
-};
+use dlq_core::{Binding, DeadLetter, Escalation, RetryLane, SharedClock, StoreError};
 
 use crate::home::Home;
 use crate::names::{tail, token};
@@ -54,8 +52,6 @@ impl NatsRetryLane {
         ours: Ours,
     ) -> Result<(), StoreError> {
         let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
-        let mut death = letter.death();
-        death.generation = death.generation.saturating_add(1);
         let outgoing = Outgoing {
             operation: "write a letter that is sent back",
             subject: format!("{prefix}.{consumer}.{}", tail(letter.message.subject())),
@@ -63,7 +59,7 @@ impl NatsRetryLane {
             id: id.clone(),
             message: &letter.message,
             ours,
-            rest: Rest::of(&letter.message, &letter.origin, death),
+            rest: Rest::of(&letter.message, &letter.origin, letter.death().next()),
             orders: Vec::new(),
         };
         send(&self.home, &self.config, outgoing).await.map(drop)
@@ -79,11 +75,10 @@ impl NatsRetryLane {
 
 impl RetryLane for NatsRetryLane {
     async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        let Escalation { delivery, consumer, due, history, .. } = &escalation;
+        let Escalation { delivery, consumer, due, .. } = &escalation;
         let message = delivery.message();
         let death = delivery.death(consumer);
         let hop = delivery.escalations().saturating_add(1);
-        let fingerprint = Fingerprint::of(consumer, Reason::Exhausted, history.last());
         // A letter that was sent back twice, or edited in between, is another message each time.
         let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));
         let place = format!("{}.{}.{hop}.{replays}.{binding}", death.letter, death.generation);
@@ -102,7 +97,7 @@ impl RetryLane for NatsRetryLane {
             aside: &|| format!("{prefix}-aside.{consumer}.{place}"),
             id: place.clone(),
             message,
-            ours: of_escalation(&escalation, &fingerprint),
+            ours: of_escalation(&escalation),
             rest: Rest::of(message, delivery.origin(), death),
             orders,
         };

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use async_nats::Subject;
 use async_nats::jetstream::Context;
+use dlq_core::protocol::RetryRecord;
 use dlq_core::{
-    Addressee, Cause, Death, Delivery, ErrorClass, Failure, Lane, StoreError, Timestamp,
-    TransportError, TransportErrorKind,
+    Addressee, Cause, Delivery, ErrorClass, Failure, StoreError, Timestamp, TransportError,
+    TransportErrorKind,
 };
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
@@ -69,7 +70,7 @@ impl Records {
 
     /// Whom its deliveries are for.
     pub(crate) fn yields_to(&mut self, addressee: Addressee) {
-        self.reading.addressee = addressee;
+        self.reading.incoming.addressee = addressee;
     }
 
     /// Whether one is being read: it goes on when the next is asked for.
@@ -199,29 +200,10 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
     // That it is due is for the server to say where it has kept the record until then.
     let is_fired = headers.get(SCHEDULER).is_some();
     let wire::Unpacked { message, decoded, rest } = read;
-    let (origin, death) = if rest.death.generation > Death::MAX_GENERATION {
-        tracing::warn!(
-            subject = %fetched.message.subject, death = %rest.death,
-            "a retry record claims more deaths than any message has, and is handled as a message of its own"
-        );
-        (reading.stands(&fetched.place), None)
-    } else {
-        (rest.origin, Some(rest.death))
-    };
-    let mut delivery = Delivery::new(message, origin)
-        // By the name of the handler that failed, which is the one to run it again.
-        .with_consumer(
-            decoded.consumer.map_or_else(|| Arc::clone(reading.addressee.name()), Arc::from),
-        )
-        .with_lane(Lane::Retry)
-        .with_previous(&*fetched.message.subject)
-        .with_history(decoded.history.unwrap_or_default())
-        .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
-        .with_escalations(decoded.escalations.unwrap_or(1))
-        .with_replays(decoded.replays.unwrap_or(0))
-        .with_deliveries(fetched.place.delivered);
-    if let Some(death) = death {
-        delivery = delivery.with_death(death);
-    }
-    Ok(Some((delivery, decoded.due.filter(|_| !is_fired), aside)))
+    let due = decoded.due.filter(|_| !is_fired);
+    let (origin, death) = (rest.origin, Some(rest.death));
+    let stage = Arc::from(fetched.message.subject.as_str());
+    let retry = RetryRecord { message, decoded, origin, death, stage };
+    let delivery = reading.incoming.record(retry, || reading.stands(&fetched.place));
+    Ok(Some((delivery.with_deliveries(fetched.place.delivered), due, aside)))
 }

@@ -2,12 +2,12 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::header::NATS_MESSAGE_ID;
 use bytes::Bytes;
-use dlq_core::protocol::Claimed;
+use dlq_core::protocol::Incoming;
 use dlq_core::{
-    Addressee, BindingKey, Capabilities, Cause, Death, Delivery, ErrorClass, Failure, Headers,
-    Message, Ordering, Origin, Position, Recipients, SharedClock, Source, Timestamp,
-    TransportError,
+    Addressee, BindingKey, Capabilities, Cause, Delivery, ErrorClass, Failure, Headers, Message,
+    Ordering, Origin, Position, Recipients, SharedClock, Source, TransportError,
 };
 
 use crate::place::Place;
@@ -23,12 +23,9 @@ const STREAK: u32 = 32;
 /// How messages of one consumer are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
-    pub(crate) addressee: Addressee,
+    pub(crate) incoming: Incoming,
     pub(crate) cluster: Arc<str>,
-    /// The secret by which letters are sent back to the stream.
-    pub(crate) key: Option<BindingKey>,
     pub(crate) key_header: Option<Arc<str>>,
-    pub(crate) event_header: Option<Arc<str>>,
     pub(crate) clock: SharedClock,
 }
 
@@ -98,7 +95,7 @@ impl Source for NatsSource {
     }
 
     fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
-        let addressee = &mut self.reading.addressee;
+        let addressee = &mut self.reading.incoming.addressee;
         *addressee = addressee.clone().with_recipients(recipients);
         if let Some(retries) = &mut self.retries {
             retries.yields_to(addressee.clone());
@@ -158,6 +155,16 @@ impl Source for NatsSource {
     }
 }
 
+/// What makes deliveries to these; the id of a message is the one by which the server knows it.
+pub(crate) fn incoming(
+    addressee: Addressee,
+    key: Option<BindingKey>,
+    event_header: Option<Arc<str>>,
+) -> Incoming {
+    let id_header = Some(Arc::from(NATS_MESSAGE_ID.as_ref()));
+    Incoming { addressee, key, id_header, event_header }
+}
+
 impl Reading {
     /// A message of the user's stream.
     pub(crate) fn main(&self, fetched: Fetched) -> Delivery {
@@ -192,36 +199,13 @@ impl Reading {
             key = headers.get(name).map(Bytes::copy_from_slice);
             headers.remove(name);
         }
-        let event = self.event_header.as_ref().and_then(|name| headers.get_str(name));
-        let event = event.map(Arc::<str>::from);
-        let sent = |headers: Headers, at: Timestamp| {
-            let mut sent = Message::new(subject, payload.clone()).with_published_at(at);
-            if let Some(id) = headers.get_str("Nats-Msg-Id") {
-                sent = sent.with_id(id);
-            }
-            if let Some(key) = &key {
-                sent = sent.with_key(key.clone());
-            }
-            if let Some(event) = &event {
-                sent = sent.with_event(Arc::clone(event));
-            }
-            sent.with_headers(headers)
-        };
-        // Headers that claim an identity are believed where they fit the message (G2). The id on such a message is
-        // that of the replay; the producer's was kept.
-        let (producers, decoded) = wire::split_ours(&headers);
-        let consumer = Arc::clone(self.addressee.name());
-        let origin = self.stands(&place);
-        let read = Delivery::to(consumer, sent(headers, place.published), origin);
-        let delivery = match decoded.claimed_of(&read, &self.addressee, self.key.as_ref()) {
-            None => read,
-            Some(Claimed { death: Death { letter, generation }, origin }) => {
-                let at = decoded.original.timestamp.unwrap_or(place.published);
-                Delivery::to(Arc::clone(self.addressee.name()), sent(producers, at), origin)
-                    .with_death(Death { letter, generation: generation.saturating_add(1) })
-                    .with_replays(decoded.replays.unwrap_or(0))
-            }
-        };
+        let mut message = Message::new(subject, payload).with_published_at(place.published);
+        if let Some(key) = key {
+            message = message.with_key(key);
+        }
+        // The id on a message that was sent back is that of the replay; the producer's was kept.
+        let message = message.with_headers(headers);
+        let delivery = self.incoming.message(message, self.stands(&place), wire::split_ours);
         delivery.with_deliveries(place.delivered)
     }
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
-use dlq_core::protocol::{self, Decoded, Facts, KEPT, Ours, split, split_text};
+use dlq_core::protocol::{self, Decoded, Facts, KEPT, Ours, split_text, split_without};
 use dlq_core::{Death, Header, Headers, Message, Origin};
 use serde::{Deserialize, Serialize};
 
@@ -85,8 +85,13 @@ fn text(value: &[u8]) -> Option<&str> {
 }
 
 /// Whether a server acts upon a header of this name, or writes it.
-pub(crate) fn is_the_servers(name: &str) -> bool {
-    name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"))
+pub(crate) fn is_the_servers(name: impl AsRef<[u8]>) -> bool {
+    name.as_ref().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
+}
+
+/// Whether a header of this name is neither the producer's nor of the protocol.
+fn is_apart(name: &[u8]) -> bool {
+    is_the_servers(name) || name == REST.as_bytes()
 }
 
 /// The headers that say all this. Those that NATS cannot carry are in `rest`.
@@ -144,11 +149,7 @@ pub(crate) fn unpack_with(headers: &HeaderMap, rest: Rest, payload: Bytes) -> Un
 
 /// The producer's headers of a message that we wrote, and what ours say. The server's are neither.
 pub(crate) fn split_ours(headers: &Headers) -> (Headers, Decoded) {
-    let mut ours = headers.clone();
-    ours.retain(|header| {
-        std::str::from_utf8(&header.name).is_ok_and(|name| !is_the_servers(name) && name != REST)
-    });
-    let (producers, decoded) = split(&ours);
+    let (producers, decoded) = split_without(headers, is_apart);
     (sorted(producers), decoded)
 }
 
@@ -158,7 +159,7 @@ fn split_map(headers: &HeaderMap) -> (Headers, Decoded) {
         let name: &str = name.as_ref();
         values.iter().map(move |value| (name, value.as_str()))
     });
-    let said = each.filter(|(name, _)| !is_the_servers(name) && *name != REST);
+    let said = each.filter(|(name, _)| !is_apart(name.as_bytes()));
     let (producers, mut decoded) = split_text(said);
     decoded.invalid.sort_by(|a, b| a.name.cmp(&b.name));
     (sorted(producers), decoded)
@@ -228,7 +229,7 @@ mod tests {
         let headers =
             pack(message.headers(), &protocol::of_death(&letter), &rest).unwrap().one_by_one();
         for (name, _) in headers.iter() {
-            assert!(!is_the_servers(name.as_ref()), "{name} would be acted upon");
+            assert!(!is_the_servers(name), "{name} would be acted upon");
         }
         let read = unpack(&headers, message.payload().cloned().unwrap_or_default()).unwrap();
         assert_eq!((read.rest.death, &read.rest.origin), (death, &origin));

@@ -1,13 +1,12 @@
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::text::unescape;
 use super::{KEPT, is_ours, names};
 use crate::{
-    Addressee, Binding, BindingKey, Cause, Death, Delivery, ErrorClass, Fingerprint, Header,
-    Headers, History, LetterId, Message, OperationId, Origin, Position, Reason, Timestamp,
+    Binding, Cause, Death, ErrorClass, Fingerprint, Header, Headers, History, LetterId,
+    OperationId, Origin, Position, Reason, Timestamp,
 };
 
 /// Where a message was born, as its headers say.
@@ -21,6 +20,23 @@ pub struct Original {
     pub offset: Option<Position>,
     /// Publish time.
     pub timestamp: Option<Timestamp>,
+}
+
+impl Original {
+    /// Returns the birth as a place at a broker; `None` where stream or position is not told.
+    #[must_use]
+    pub fn origin(
+        &self,
+        transport: impl Into<Arc<str>>,
+        cluster: impl Into<Arc<str>>,
+    ) -> Option<Origin> {
+        let origin = Origin::new(transport, self.topic.as_deref()?, self.offset?);
+        let origin = origin.with_cluster(cluster);
+        Some(match self.partition {
+            Some(partition) => origin.with_partition(partition),
+            None => origin,
+        })
+    }
 }
 
 /// What our headers on a message say. Absent and unreadable headers are `None`.
@@ -80,119 +96,13 @@ pub struct Decoded {
     pub invalid: Vec<Header>,
 }
 
-/// An identity that headers claim and that is believed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
-    /// The death after which the message was sent back.
-    pub death: Death,
-    /// The place where the message was born.
-    pub origin: Origin,
-}
-
 impl Decoded {
-    /// The identity that these headers claim for a message of the main lane, if the claim is to be believed for `consumer`
-    /// (G2). The message was read at `read_at`.
-    ///
-    /// Handlers copy headers onto new messages, and producers can forge them. A claim is believed where the binding fits
-    /// payload and key of `message`, by the secret too where there is one; where the identity follows from the birth that
-    /// is told beside it; and where the message can have died so often. Another consumer's letter is never taken over. Of
-    /// a claim that fits the bytes and is not believed the log tells.
+    /// The death that they name, whether or not it is to be believed.
     #[must_use]
-    pub fn claimed(
-        &self,
-        message: &Message,
-        consumer: &str,
-        read_at: &Origin,
-        key: Option<&BindingKey>,
-    ) -> Option<Claimed> {
-        let letter = self.letter.filter(|_| self.consumer.as_deref() == Some(consumer))?;
-        if !self.is_bound(message) {
-            return None;
-        }
-        let believed = self.judged(letter, message, consumer, read_at, key);
-        believed.map_err(|why| doubted(letter, consumer, read_at, why)).ok()
+    pub fn death(&self) -> Option<Death> {
+        let generation = self.generation.unwrap_or(0);
+        self.letter.map(|letter| Death { letter, generation })
     }
-
-    fn judged(
-        &self,
-        letter: LetterId,
-        message: &Message,
-        consumer: &str,
-        read_at: &Origin,
-        key: Option<&BindingKey>,
-    ) -> Result<Claimed, &'static str> {
-        let generation = self.generation.ok_or("it has no generation that can be read")?;
-        if self.is_absurd() {
-            return Err("no message dies so often");
-        }
-        let death = Death { letter, generation };
-        if let Some(key) = key {
-            let is_bound = |binding| key.fits(&binding, &death, message);
-            if !self.keyed_binding.is_some_and(is_bound) {
-                return Err(
-                    "it is not bound by the secret of this consumer; give who sends letters \
-                            back the same one",
-                );
-            }
-        }
-        let born = &self.original;
-        let place = born.topic.as_deref().zip(born.offset);
-        let (stream, position) = place.ok_or("it does not say where it was born")?;
-        let mut origin = Origin::new(read_at.transport(), stream, position);
-        origin = origin.with_cluster(read_at.cluster());
-        if let Some(partition) = born.partition {
-            origin = origin.with_partition(partition);
-        }
-        if !letter.follows_from(&origin, born.timestamp, consumer, message) {
-            return Err("its identity does not follow from where it says that it was born");
-        }
-        Ok(Claimed { death, origin })
-    }
-
-    /// The same for whoever of `addressee` a message of the main lane is for.
-    #[must_use]
-    pub fn claimed_of(
-        &self,
-        delivery: &Delivery,
-        addressee: &Addressee,
-        key: Option<&BindingKey>,
-    ) -> Option<Claimed> {
-        let name = self.consumer.as_deref().filter(|_| self.letter.is_some())?;
-        if !addressee.is_own(name, delivery) {
-            return None;
-        }
-        self.claimed(delivery.message(), name, delivery.origin(), key)
-    }
-
-    /// True if the identity that they claim was written for payload and key of this message, or by whoever forged it.
-    #[must_use]
-    pub fn is_bound(&self, message: &Message) -> bool {
-        self.letter.is_some_and(|letter| self.binding == Some(Binding::of(&letter, message)))
-    }
-
-    /// True if they claim more deaths than any message has, so that their identity is believed on no lane.
-    #[must_use]
-    pub fn is_absurd(&self) -> bool {
-        self.generation.is_some_and(|generation| generation >= Death::MAX_GENERATION)
-    }
-}
-
-/// Tells of a claim that is not believed, once a minute: somebody may send them by the thousand.
-fn doubted(letter: LetterId, consumer: &str, read_at: &Origin, why: &str) {
-    const PAUSE: Duration = Duration::from_secs(60);
-    static TOLD: Mutex<Option<(Instant, u64)>> = Mutex::new(None);
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    let untold = match &mut *told {
-        Some((at, untold)) if at.elapsed() < PAUSE => {
-            *untold += 1;
-            return;
-        }
-        told => told.replace((Instant::now(), 0)).map_or(0, |(_, untold)| untold),
-    };
-    tracing::warn!(
-        %letter, consumer, origin = %read_at, untold,
-        "a message claims the identity of a letter and is not believed, so that it is handled as a new one: {why}"
-    );
 }
 
 /// Separates the producer's headers from ours, and reads ours. Never fails.
@@ -200,8 +110,17 @@ fn doubted(letter: LetterId, consumer: &str, read_at: &Origin, why: &str) {
 /// Where one of our names occurs more than once the last one counts: it was written last.
 #[must_use]
 pub fn split(headers: &Headers) -> (Headers, Decoded) {
-    let each = headers.iter().map(|header| (&*header.name, header.value.as_deref(), header));
-    separate(each, Header::clone)
+    split_without(headers, |_| false)
+}
+
+/// The same without the headers that a transport writes for itself: they are neither the producer's nor of the protocol.
+#[must_use]
+pub fn split_without(
+    headers: &Headers,
+    is_transports: impl Fn(&[u8]) -> bool,
+) -> (Headers, Decoded) {
+    let others = headers.iter().filter(|header| !is_transports(&header.name));
+    separate(others.map(|header| (&*header.name, header.value.as_deref(), header)), Header::clone)
 }
 
 /// The same of headers that somebody else holds: of those that are not ours copies are made.

@@ -8,22 +8,20 @@ use super::text::escape;
 use super::{KEPT, VERSION, is_ours, names};
 use crate::{
     Binding, BindingKey, DeadLetter, Death, Escalation, Failure, Fingerprint, Header, Headers,
-    History, LetterId, Message, OperationId, Origin, Timestamp,
+    History, LetterId, Message, OperationId, Origin, Reason, Timestamp,
 };
 
 /// The longest `error.history` that is written, in bytes.
 const MAX_HISTORY: usize = 16 * 1024;
 
 /// The headers of a message on its way to a slower retry stage.
-///
-/// `fingerprint` is the group of its latest error.
 #[must_use]
-pub fn on_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Headers {
-    of_escalation(escalation, fingerprint).onto(escalation.delivery.message().headers())
+pub fn on_escalation(escalation: &Escalation) -> Headers {
+    of_escalation(escalation).onto(escalation.delivery.message().headers())
 }
 
 /// Our own of these.
-pub fn of_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Ours {
+pub fn of_escalation(escalation: &Escalation) -> Ours {
     let delivery = &escalation.delivery;
     let mut ours = Ours::new();
     let failure = escalation.history.last();
@@ -31,6 +29,8 @@ pub fn of_escalation(escalation: &Escalation, fingerprint: &Fingerprint) -> Ours
         ours.set(names::ERROR_CLASS, failure.class);
         ours.failure(failure);
     }
+    // Until it dies, a message is in the group that it would be in if no attempt were left.
+    let fingerprint = Fingerprint::of(&escalation.consumer, Reason::Exhausted, failure);
     ours.set(names::ERROR_FINGERPRINT, fingerprint);
     ours.history(&escalation.history);
     ours.set(names::RETRY_COUNT, delivery.escalations().saturating_add(1));

@@ -15,14 +15,16 @@
 mod decode;
 mod encode;
 mod facts;
+mod incoming;
 mod text;
 
-pub use decode::{Claimed, Decoded, Original, split, split_text};
+pub use decode::{Decoded, Original, split, split_text, split_without};
 pub use encode::{
     Ours, Replay, of_death, of_escalation, of_replay, of_replay_to_handler, on_death,
     on_escalation, on_replay, on_replay_to_handler, producers,
 };
 pub use facts::Facts;
+pub use incoming::{Claimed, Incoming, RetryRecord};
 
 /// The version of the protocol that this crate writes.
 pub const VERSION: &str = "1";

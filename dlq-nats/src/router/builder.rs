@@ -19,7 +19,7 @@ use crate::error::SetupError;
 use crate::jetstream::JetStream;
 use crate::permissions;
 use crate::pull::Puller;
-use crate::source::Reading;
+use crate::source::{Reading, incoming};
 use crate::streams::{AdvisoryStream, DlqStream, find};
 
 const OPENING: &str = "open an event router";
@@ -230,11 +230,13 @@ impl EventRouterBuilder {
         let every = config.sweep_every;
         let puller = Puller::new(context.clone(), durable, PREFETCH);
         let reading = Reading {
-            addressee: Addressee::new(Arc::from("")),
+            incoming: incoming(
+                Addressee::new(Arc::from("")),
+                key,
+                config.event_header.map(Arc::from),
+            ),
             cluster: config.cluster.into(),
-            key,
             key_header: None,
-            event_header: config.event_header.map(Arc::from),
             clock: SystemClock::shared(),
         };
         let client = context.client();

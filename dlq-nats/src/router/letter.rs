@@ -26,10 +26,10 @@ pub(super) fn delivery_of(
         let position = Position::Offset(advisory.sequence);
         let origin = Origin::new("nats", advisory.stream.as_str(), position)
             .with_cluster(reading.cluster.clone());
-        let letter = LetterId::of(&origin, Some(published), reading.addressee.name());
+        let letter = LetterId::of(&origin, Some(published), reading.incoming.addressee.name());
         // Its subject is not known any more.
         return Delivery::new(Message::tombstone(advisory.stream.as_str()), origin)
-            .with_consumer(Arc::clone(reading.addressee.name()))
+            .with_consumer(Arc::clone(reading.incoming.addressee.name()))
             .with_death(Death { letter, generation: 0 })
             .with_deliveries(delivered);
     };

@@ -231,8 +231,8 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        let addressee = Addressee::new(Arc::from(advisory.calls_itself()));
-        let reading = Reading { addressee, ..self.reading.clone() };
+        let mut reading = self.reading.clone();
+        reading.incoming.addressee = Addressee::new(Arc::from(advisory.calls_itself()));
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found, published);
         let letter = letter_of(&delivery, advisory, has_payload);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod incoming;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -76,41 +78,6 @@ fn claimed(decoded: &Decoded, message: &Message) -> Option<(Death, Origin)> {
 
 fn read_at() -> Origin {
     Origin::new("memory", "orders", Position::Offset(99))
-}
-
-#[test]
-fn g2_an_identity_copied_onto_another_message_is_not_believed() {
-    let letter = letter(Message::new("orders", "payload"), "e", 1);
-    let (_, decoded) = protocol::split(&protocol::on_death(&letter));
-    assert!(claimed(&decoded, &letter.message).is_some());
-    assert_eq!(claimed(&decoded, &Message::new("orders", "another payload")), None);
-    assert_eq!(decoded.claimed(&letter.message, "somebody.else", &read_at(), None), None);
-    for elsewhere in
-        [read_at().with_cluster("b"), Origin::new("kafka", "orders", Position::Offset(9))]
-    {
-        assert_eq!(decoded.claimed(&letter.message, "payments.charge", &elsewhere, None), None);
-    }
-}
-
-#[test]
-fn g2_an_identity_is_believed_by_the_secret_of_the_consumer() {
-    let letter = letter(Message::new("orders", "payload").with_key("k"), "e", 1);
-    let key = BindingKey::new("a secret");
-    let sent = |key| protocol::of_replay(&letter, &replay()).bound_by(key, &letter);
-    let believes = |key: Option<&BindingKey>, headers: &Headers| {
-        let (_, decoded) = protocol::split(headers);
-        decoded.claimed(&letter.message, "payments.charge", &read_at(), key).is_some()
-    };
-    let bound = sent(Some(&key)).onto(&Headers::new());
-    assert!(believes(Some(&key), &bound));
-    assert!(believes(None, &bound), "who has no secret goes by the other binding");
-    assert!(!believes(Some(&BindingKey::new("another")), &bound));
-    assert!(!believes(Some(&key), &sent(None).onto(&Headers::new())), "it is not bound by one");
-    for (name, value) in [(names::DLQ_GENERATION, "9"), (names::ORIGINAL_TOPIC, "nosuch")] {
-        let mut forged = bound.clone();
-        forged.set(name, value);
-        assert!(!believes(Some(&key), &forged), "{name}");
-    }
 }
 
 #[test]
@@ -241,7 +208,7 @@ fn each_stage_says_which_was_the_one_before() {
             history: letter.history.clone(),
             attempts: 1,
         };
-        let headers = protocol::on_escalation(&escalation, &letter.fingerprint);
+        let headers = protocol::on_escalation(&escalation);
         assert_eq!(previous(&headers), expected);
     }
 }
