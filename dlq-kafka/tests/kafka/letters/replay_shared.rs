@@ -4,6 +4,8 @@ use std::future::pending;
 use std::time::Duration;
 
 use dlq_core::{DeadLetter, Delivery, LetterId, Sink as _};
+use dlq_kafka::admin::{ConsumerPlan, Deployment, Severity};
+use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{
     KafkaConsumer, KafkaLetters, KafkaReplay, KafkaSource, KafkaTarget, Ladder, ReplayOutcome,
@@ -116,4 +118,46 @@ async fn a_letter_goes_by_the_retry_topics_of_its_group_where_that_is_called_oth
     let mut numbers = [number(&next(&mut pay).await), number(&next(&mut pay).await)];
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 7]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_records_that_no_group_takes_are_found_by_a_check() {
+    let Some(shop) = Shop::open("shared-check").await else { return };
+    publish(&shop, "7").await;
+    let mut pay = source(&shop, "billing", "shared-check-pay").await;
+    let letters = shop.bury(&[of(&shop, "billing")]).await;
+    assert_eq!(run(to_handler(&letters, 1).with_group("shared-check-pay")).await.sent, 1);
+    assert_eq!(number(&next(&mut pay).await), 1);
+    let stage = ladder().stages(&shop.topic, "any").unwrap().remove(0).topic;
+    let mut plan = ConsumerPlan::new(&*shop.topic, "shared-check-pay");
+    plan.ladder = Some(ladder());
+    let mut deployment = Deployment::default();
+    deployment.consumers.push(plan);
+    let found = async || {
+        let findings = deployment.check(&shop.brokers()).await.unwrap();
+        let of_groups = findings.into_iter().filter(|finding| finding.setting == "groups");
+        of_groups.map(|finding| (finding.severity, finding.found)).collect::<Vec<_>>()
+    };
+    assert_eq!(found().await, []);
+    // As it was sent, to a group that has gone since, and as versions before have sent it.
+    let producer: FutureProducer = shop.config().create().unwrap();
+    for read in shop.read(&stage).await {
+        for rest in [Some(r#"{"group":"shared-check-gone"}"#), None] {
+            let kept = read.headers.iter().filter(|(key, _)| key != "dlq.kafka.rest");
+            let headers = kept.fold(OwnedHeaders::new(), |all, (key, value)| {
+                all.insert(Header { key, value: value.as_ref() })
+            });
+            let headers = match rest {
+                Some(rest) => headers.insert(Header { key: "dlq.kafka.rest", value: Some(rest) }),
+                None => headers,
+            };
+            let record = FutureRecord::<[u8], _>::to(&stage).payload("1").headers(headers);
+            producer.send(record, PATIENCE).await.unwrap();
+        }
+    }
+    let wanted = [
+        (Severity::Error, "1 records of group `shared-check-gone`".to_owned()),
+        (Severity::Warning, "1 records for `billing`, of no group".to_owned()),
+    ];
+    assert_eq!(found().await, wanted);
 }
