@@ -46,9 +46,8 @@ pub enum Start {
 ///
 /// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
 /// retry topics. The name is that of the group, unless [another](Self::with_group) is given. Letters and retry records are
-/// known by the names of the handlers, which a [consumer](dlq_core::Source::yields_to) tells the source. Give it the name
-/// of the handler all the same, where there is one handler: letters that are sent to their
-/// [handler](crate::KafkaTarget::Handler) go to the group of that name.
+/// known by the names of the handlers, which a [consumer](dlq_core::Source::yields_to) tells the source. Letters name the group
+/// too: those that are sent to their [handler](crate::KafkaTarget::Handler) go to the group that wrote them.
 ///
 /// The topics have to be there. Retry and dead-letter topics are created when
 /// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,
@@ -335,7 +334,8 @@ impl KafkaConsumer {
     /// `NotFound` when it is missing, `InvalidConfig` when it has settings that will not do, `Unavailable` when the brokers
     /// do not answer.
     pub async fn sink(&self) -> Result<KafkaSink, StoreError> {
-        KafkaSink::make(&self.brokers, self.dead.clone(), &self.topics, self.creates).await
+        let (dead, group) = (self.dead.clone(), Some(&*self.group));
+        KafkaSink::make(&self.brokers, dead, &self.topics, self.creates, group).await
     }
 }
 

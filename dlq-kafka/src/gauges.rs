@@ -19,6 +19,10 @@ pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
 /// Records that were deleted before they were handled, at most so many, by `topic`: a counter.
 pub const DLQ_KAFKA_LOST: &str = "dlq_kafka_lost_total";
 
+/// Records of shared retry topics that name no group, and a handler that this group does not have, by `group` and `topic`: a
+/// counter.
+pub const DLQ_KAFKA_UNCLAIMED: &str = "dlq_kafka_unclaimed_total";
+
 /// Records that were written to a retry topic, by `topic`: a counter.
 pub const DLQ_KAFKA_RETRIES: &str = "dlq_kafka_retries_total";
 
@@ -84,6 +88,11 @@ pub(crate) fn anew(topic: &str) {
 
 pub(crate) fn lost(topic: &str, records: u64) {
     counter!(DLQ_KAFKA_LOST, "topic" => topic.to_owned()).increment(records);
+}
+
+pub(crate) fn unclaimed(group: &str, topic: &str) {
+    let (group, topic) = (group.to_owned(), topic.to_owned());
+    counter!(DLQ_KAFKA_UNCLAIMED, "group" => group, "topic" => topic).increment(1);
 }
 
 pub(crate) fn retried(topic: &str) {

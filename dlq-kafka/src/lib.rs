@@ -83,8 +83,8 @@
 //! # One letter per death
 //!
 //! Kafka keeps what it is given, so a process that dies between a write and its commit writes twice. Letters and hops have
-//! a deterministic identity; readers take copies for one. Retry records carry the name of their consumer, so that groups can
-//! share topics.
+//! a deterministic identity; readers take copies for one. Retry records and letters carry the name of their group, so that
+//! groups can share topics.
 //!
 //! # What is not promised
 //!
@@ -142,7 +142,7 @@ pub use consumer::{KafkaConsumer, Start};
 pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_mark, ingest_marks};
 pub use gauges::{
     DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_LOST, DLQ_KAFKA_NEXT_DUE_SECONDS,
-    DLQ_KAFKA_PAUSED, DLQ_KAFKA_RETRIES, DLQ_KAFKA_WAITING,
+    DLQ_KAFKA_PAUSED, DLQ_KAFKA_RETRIES, DLQ_KAFKA_UNCLAIMED, DLQ_KAFKA_WAITING,
 };
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;

@@ -28,8 +28,9 @@ pub(crate) enum Read {
     Message(Delivery),
     /// A message that waits for its next attempt, and what to do about one that waits longer than its stage.
     Record { delivery: Delivery, due: Timestamp, again: Option<Box<Again>> },
-    /// A retry record of another group, in a topic that several share.
-    NotOurs,
+    /// A retry record of another group, in a topic that several share. One that names no group is of a handler that this
+    /// group does not have, and of which nobody knows whether another has it.
+    NotOurs { unclaimed: Option<String> },
 }
 
 /// A record that waits longer than its stage: it would hold up what stands behind it there.
@@ -69,7 +70,7 @@ impl Reading {
         let was_stage = || self.former.iter().any(|topic| *topic == *record.topic);
         if origin.is_none() && self.is_shared && was_stage() {
             // Nothing says that it is for us; in a topic of its own it can be for nobody else.
-            return Read::NotOurs;
+            return Read::NotOurs { unclaimed: None };
         }
         let Some(origin) = origin else {
             // Somebody else wrote it. It is a message, and it waits as one of this topic does.
@@ -77,7 +78,7 @@ impl Reading {
             return Read::Record { delivery: self.message(record, stands), due, again: None };
         };
         if !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
-            return Read::NotOurs;
+            return Read::NotOurs { unclaimed: decoded.consumer.filter(|_| group.is_none()) };
         }
         let (death, stage) = (decoded.death().map(Death::next), Arc::clone(&record.topic));
         let retry = RetryRecord { message, decoded, origin, death, stage };
@@ -116,6 +117,7 @@ impl Reading {
 mod tests {
     use dlq_core::protocol::{Replay, names, on_replay};
     use dlq_core::{Addressee, DeadLetter, Headers, OperationId, Position, SystemClock};
+    use dlq_testkit::doubles::Called;
     use dlq_testkit::fixtures::letter_of;
 
     use super::*;
@@ -172,8 +174,39 @@ mod tests {
     fn read(letter: &DeadLetter, headers: Headers, stage: Option<Duration>) -> Delivery {
         match reading().read(record(letter, headers), stands(), stage) {
             Read::Message(delivery) | Read::Record { delivery, .. } => delivery,
-            Read::NotOurs => panic!("it is ours"),
+            Read::NotOurs { .. } => panic!("it is ours"),
         }
+    }
+
+    #[test]
+    fn g9_a_record_that_says_no_group_is_claimed_by_name_or_told() {
+        let reading = Reading {
+            incoming: Incoming {
+                addressee: Addressee::new("pay".into())
+                    .with_recipients(Arc::new(Called::by(["pay.charge", "pay.charge.once"]))),
+                ..reading().incoming
+            },
+            group: "pay".into(),
+            is_shared: true,
+            ..reading()
+        };
+        let read = |consumer: &str, group: Option<&str>| {
+            let letter = DeadLetter { consumer: consumer.to_owned(), ..letter() };
+            let mut headers = sent_back(&letter);
+            let rest = group.map(|group| format!(r#"{{"group":"{group}"}}"#));
+            rest.into_iter().for_each(|rest| headers.append(wire::REST, rest));
+            match reading.read(record(&letter, headers), stands(), Some(Duration::ZERO)) {
+                Read::Record { delivery, .. } => Ok(delivery.consumer().to_owned()),
+                Read::NotOurs { unclaimed } => Err(unclaimed),
+                Read::Message(_) => panic!("it is a retry record"),
+            }
+        };
+        for own in ["pay", "pay.charge", "pay.charge.once"] {
+            assert_eq!(read(own, None), Ok(own.to_owned()));
+        }
+        assert_eq!(read("ship", None), Err(Some("ship".to_owned())), "it is told");
+        assert_eq!(read("ship", Some("ship")), Err(None), "its group has it");
+        assert_eq!(read("pay.gone", Some("pay")), Ok("pay.gone".to_owned()));
     }
 
     #[test]

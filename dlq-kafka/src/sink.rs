@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::lane::{shortest, too_large, unwritable};
-use crate::letters::POINTER;
+use crate::letters::{GROUP, POINTER};
 use crate::produce::{Outgoing, Producer, Unwritten};
 use crate::topics::{self, DlqTopic, FoundTopic, WantedTopic, partition_for};
 use crate::wire::pack_letter;
@@ -26,6 +26,9 @@ const OPENING: &str = "open the topic of dead letters";
 /// Key and value of the message, byte for byte; the producer's headers; then those of the
 /// [header protocol](dlq_core::protocol). The record's timestamp is the time of writing, so that retention counts from the
 /// death; the message's own is in `original.timestamp`.
+///
+/// The sink of a [`KafkaConsumer`](crate::KafkaConsumer) writes the name of its group into the attribute `kafka.group`, by
+/// which a replay finds the handler that failed.
 ///
 /// # One letter per death
 ///
@@ -56,6 +59,8 @@ pub struct KafkaSink {
     topics: Arc<RwLock<Vec<FoundTopic>>>,
     /// Settings by which topics that have gone are created again.
     again: Option<Arc<Again>>,
+    /// The group of the consumer whose letters it keeps, if it is known.
+    group: Option<Arc<str>>,
 }
 
 /// Topics that are created again when they have gone.
@@ -80,7 +85,7 @@ impl KafkaSink {
         topic: DlqTopic,
         of: &[String],
     ) -> Result<Self, StoreError> {
-        Self::make(brokers, topic, of, false).await
+        Self::make(brokers, topic, of, false, None).await
     }
 
     pub(crate) async fn make(
@@ -88,6 +93,7 @@ impl KafkaSink {
         topic: DlqTopic,
         of: &[String],
         creates: bool,
+        group: Option<&str>,
     ) -> Result<Self, StoreError> {
         let wanted: Vec<_> = of.iter().map(|of| topic.wanted(of)).collect();
         let opened = async {
@@ -97,7 +103,13 @@ impl KafkaSink {
                 let (brokers, wanted) = (brokers.clone(), wanted.clone());
                 Arc::new(Again { brokers, wanted, turn: Mutex::new(()) })
             });
-            Ok(Self { producer, topic, topics: Arc::new(RwLock::new(found)), again })
+            Ok(Self {
+                producer,
+                topic,
+                topics: Arc::new(RwLock::new(found)),
+                again,
+                group: group.map(Arc::from),
+            })
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
@@ -195,7 +207,10 @@ impl KafkaSink {
             partition: Some(partition),
             key: letter.message.key(),
             value: letter.message.payload(),
-            headers: &|| pack_letter(letter).map_err(|error| unwritable(OPERATION, error)),
+            headers: &|| {
+                let group = self.group.as_deref().map(|group| (GROUP, group));
+                pack_letter(letter, group).map_err(|error| unwritable(OPERATION, error))
+            },
         };
         self.producer.send(&outgoing).await
     }

@@ -8,7 +8,7 @@ use dlq_core::{
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
-use crate::gauges::{Gauges, late};
+use crate::gauges::{Gauges, late, unclaimed};
 use crate::lines::Lines;
 use crate::marks::KafkaCrashMarks;
 use crate::piece::{Piece, Records};
@@ -38,7 +38,9 @@ const LATER: Duration = Duration::from_secs(30);
 /// records wait in memory, how many partitions are paused and when the next record is due; the histogram
 /// `dlq_kafka_lateness_seconds` (by `topic`) says how long after their time records were handed out. How far the group is
 /// behind is told by [`KafkaLag`](crate::KafkaLag). The counter `dlq_kafka_lost_total` (by `topic`) says how many records
-/// were deleted at the brokers before they were handled, at most; an error of the source names them.
+/// were deleted at the brokers before they were handled, at most; an error of the source names them. The counter
+/// `dlq_kafka_unclaimed_total` (by `group` and `topic`) says how many records of retry topics that groups share name no group
+/// and a handler that this group does not have.
 ///
 /// # A topic that is made anew
 ///
@@ -73,6 +75,8 @@ pub struct KafkaSource {
     writing: JoinSet<Written>,
     /// When it was told that one could not be written.
     told: Option<Instant>,
+    /// When it was told that a record may be of nobody.
+    told_unclaimed: Option<Instant>,
     producer: Producer,
     bounds: usize,
     has_ended: bool,
@@ -138,6 +142,7 @@ impl KafkaSource {
             unwritten: VecDeque::new(),
             writing: JoinSet::new(),
             told: None,
+            told_unclaimed: None,
             producer,
             bounds: prefetch,
             has_ended: false,
@@ -337,6 +342,24 @@ impl KafkaSource {
         }
     }
 
+    /// Tells of a record for a handler that this group does not have, and perhaps no group that reads it.
+    fn tell_unclaimed(&mut self, handler: &str, place: &Place) {
+        let topic = &*place.partition.topic;
+        unclaimed(&self.reading.group, topic);
+        if self.told_unclaimed.is_none_or(|at| at.elapsed() >= LATER) {
+            self.told_unclaimed = Some(Instant::now());
+            tracing::warn!(
+                topic,
+                partition = place.partition.number,
+                offset = place.offset,
+                handler,
+                group = &*self.reading.group,
+                "a retry record names no group, and this group has no handler of its name; if no other group that reads \
+                 the topic has it, send its letter back once more"
+            );
+        }
+    }
+
     /// What becomes of a record that was fetched.
     fn look_at(&mut self, taken: Taken, line: Option<Line>) -> Option<(Delivery, KafkaSettle)> {
         let Taken { record, origin, place, deaths } = taken;
@@ -382,7 +405,10 @@ impl KafkaSource {
                 }
                 None
             }
-            Read::NotOurs => {
+            Read::NotOurs { unclaimed } => {
+                if let Some(handler) = unclaimed {
+                    self.tell_unclaimed(&handler, &place);
+                }
                 let _ = place.partition.done(place.sequence);
                 None
             }

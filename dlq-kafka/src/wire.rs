@@ -104,10 +104,17 @@ fn with_rest(headers: OwnedHeaders, rest: &Rest) -> Result<OwnedHeaders, serde_j
     Ok(headers.insert(KafkaHeader { key: REST, value: Some(&rest) }))
 }
 
-/// The headers of the record of a letter.
-pub(crate) fn pack_letter(letter: &DeadLetter) -> Result<OwnedHeaders, serde_json::Error> {
+/// The headers of the record of a letter, with one more attribute if it has none of that name.
+pub(crate) fn pack_letter(
+    letter: &DeadLetter,
+    attribute: Option<(&str, &str)>,
+) -> Result<OwnedHeaders, serde_json::Error> {
     let mut rest = Rest::of(&letter.message, &letter.origin);
-    rest.facts = Some(Facts::of(letter));
+    let mut facts = Facts::of(letter);
+    if let Some((name, value)) = attribute {
+        facts.attributes.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    rest.facts = Some(facts);
     pack_ours(letter.message.headers(), &of_death(letter), &rest)
 }
 

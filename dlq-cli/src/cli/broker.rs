@@ -255,6 +255,10 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "kafka")]
     #[arg(long)]
     pub(crate) keep_partition: bool,
+    /// At Kafka: the group whose handlers get the letters, with --to handler. Defaults to the group that wrote each
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) handler_group: Option<String>,
     #[cfg(feature = "kafka")]
     #[command(flatten)]
     pub(crate) ladder: LadderArgs,

@@ -137,7 +137,7 @@ pub(crate) enum Command {
     /// A histogram of reasons and the latest letters
     Peek(PeekArgs),
     /// Send letters back
-    Replay(ReplayArgs),
+    Replay(Box<ReplayArgs>),
     /// Watch and steer operations on many letters
     Op {
         #[command(subcommand)]

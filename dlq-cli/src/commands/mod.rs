@@ -104,7 +104,7 @@ async fn at_store(
     let letters = BoxLetters::new(store.store().clone());
     let mut context = Context { letters, out, target };
     let exit = match command {
-        Command::Replay(args) => replay::run(&mut context, &store, args).await,
+        Command::Replay(args) => replay::run(&mut context, &store, *args).await,
         Command::Op { command } => op::run(&mut context, &store, command).await,
         Command::Mark(args) => mark::run(&mut context, &store, args).await,
         Command::Delete(args) => delete::run(&mut context, &store, args).await,

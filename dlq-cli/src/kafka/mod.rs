@@ -34,7 +34,7 @@ pub(crate) async fn run(
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
-        Command::Replay(args) => replay::run(at, &mut out, &at_kafka, args).await?,
+        Command::Replay(args) => replay::run(at, &mut out, &at_kafka, *args).await?,
         #[cfg(feature = "nats")]
         Command::Route(_) => {
             return Err(CliError::refused(format!(

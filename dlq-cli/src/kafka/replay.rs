@@ -47,6 +47,15 @@ pub(super) async fn run(
     if let Some(pace) = args.rate {
         replay = replay.with_rate(broker::per_second(pace)?);
     }
+    if let Some(group) = &args.at_broker.handler_group {
+        if args.to != "handler" {
+            return Err(CliError::refused(format!(
+                "`--handler-group` goes with `--to handler`, and not with `--to {}`",
+                args.to
+            )));
+        }
+        replay = replay.with_group(group.as_str());
+    }
     if args.at_broker.again {
         replay = replay.again();
     }
@@ -84,7 +93,9 @@ async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -
         // A header said so, so it is only shown, and nothing is written there unless somebody asks for it.
         let Some(topic) = letter.attributes.get(names::PREVIOUS_TOPIC) else { continue };
         let template = asked.ladder_names.replace("{topic}", letter.origin.stream());
-        let template = template.replace("{group}", &letter.consumer);
+        let group = args.at_broker.handler_group.as_ref();
+        let group = group.or_else(|| letter.attributes.get("kafka.group"));
+        let template = template.replace("{group}", group.unwrap_or(&letter.consumer));
         let (before, after) = template.split_once("{delay}")?;
         let delay = topic.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
         match delay.and_then(|text| duration::parse(text).ok()) {

@@ -32,7 +32,7 @@ pub(crate) async fn run(
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
-        Command::Replay(args) => replay::run(at, &mut out, args).await?,
+        Command::Replay(args) => replay::run(at, &mut out, *args).await?,
         Command::Route(args) => route::run(at, &mut out, args).await?,
         command => {
             let looking = async {

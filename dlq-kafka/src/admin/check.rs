@@ -5,7 +5,7 @@ use dlq_core::{Clock as _, StoreError, SystemClock};
 use rdkafka::Offset;
 use rdkafka::admin::ResourceSpecifier;
 
-use super::{Deployment, Finding, Severity, rules};
+use super::{Deployment, Finding, Severity, claims, rules};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::topics::{
@@ -30,6 +30,7 @@ impl Deployment {
             blocking(move || look(&brokers, &deployment)).await
         };
         let mut findings = check.await.map_err(|error| error.for_store("check a deployment"))?;
+        findings.extend(claims::check(self, brokers).await);
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Ok(findings)
     }

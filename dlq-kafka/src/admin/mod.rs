@@ -22,7 +22,7 @@
 //! | looked at | finding |
 //! |---|---|
 //! | every topic | missing; not to be seen by this user; partitions without a leader; one replica in a cluster; `min.insync.replicas` that confirms too early, or stops all writing when one broker is away; unclean elections; settings that this user may not read |
-//! | retry topics | compaction; retention by size; retention that is shorter than the delay, or hardly longer; fewer partitions than the consumer's topic; messages that are too small for our headers; those that are no stage of their ladder any more, where groups do not share them |
+//! | retry topics | compaction; retention by size; retention that is shorter than the delay, or hardly longer; fewer partitions than the consumer's topic; messages that are too small for our headers; those that are no stage of their ladder any more, where groups do not share them; where they do, records that no group of the deployment takes, among the newest 10,000 of each partition |
 //! | dead-letter topics | compaction; retention by size, or shorter than asked; fewer partitions; messages that are too small for letters; letters that are about to be removed |
 //! | brokers | topics that are made by asking for them; offsets that are forgotten early; commits whose metadata are too small, or of unknown size |
 //!
@@ -34,6 +34,7 @@
 //! it again makes the rest. `check` writes nothing.
 
 mod check;
+mod claims;
 mod deployment;
 mod rules;
 

@@ -10,11 +10,30 @@ use super::reading::unread;
 use super::records::Records;
 use super::scan::Scan;
 use super::snapshot::Row;
+use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::record::Record;
 
 /// What stands where a partition has no end yet for who reads what was committed, and why it is not to be seen.
 pub(super) type Later = BTreeMap<(u32, u64), String>;
+
+/// Reads the last records of each partition of a topic, at most so many offsets of each.
+pub(crate) async fn newest(
+    brokers: &Brokers,
+    topic: &str,
+    offsets: u64,
+) -> Result<Records, SetupError> {
+    let (lookup, topic) = (Lookup::new(brokers), Arc::from(topic));
+    let there = lookup.partitions(&topic).await?;
+    let span = |(partition, Bounds { begin, end }): (u32, Bounds)| Span {
+        partition,
+        from: begin.max(end.saturating_sub(offsets)),
+        to: end,
+    };
+    let spans: Vec<_> = there.into_iter().map(span).collect();
+    let total = spans.iter().map(Span::len).sum();
+    lookup.scan(&topic, vec![spans], false, total)
+}
 
 impl Lookup {
     /// Reads these spans; `total` is how many offsets there are to be read now.

@@ -29,9 +29,10 @@ pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 
 pub(crate) use aside::{aside, leave};
+pub(crate) use fetch::newest;
 pub(crate) use pointed::{Completed, Unread};
 pub(crate) use sent::SentBack;
-pub(crate) use stored::POINTER;
+pub(crate) use stored::{GROUP, POINTER};
 
 use crate::Brokers;
 use lookup::Lookup;

@@ -26,7 +26,7 @@ pub(super) struct Batch {
 
 /// The records of a scan.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(crate) struct Records {
     topic: Arc<str>,
     is_endless: bool,
     receiver: mpsc::Receiver<Result<Batch, SetupError>>,
@@ -48,7 +48,7 @@ impl Records {
     }
 
     /// The next record; `None` at the end. Awaiting it may be given up at any time.
-    pub(super) async fn next(&mut self) -> Result<Option<Record>, SetupError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Record>, SetupError> {
         loop {
             if let Some(record) = self.batch.pop_front() {
                 if self.batch.is_empty() {

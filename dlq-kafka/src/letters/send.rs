@@ -1,4 +1,4 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +10,8 @@ use dlq_core::{
 use rdkafka::message::{Headers as _, OwnedHeaders};
 
 use super::ledger::{BEGUN, Written};
+use super::replay::Way;
+use super::stored::GROUP;
 use crate::ladder::{Ladder, is_topic};
 use crate::wire::{Rest, pack};
 
@@ -28,8 +30,8 @@ pub enum KafkaTarget {
     },
     /// To this topic.
     Topic(String),
-    /// To the consumer that failed and to nobody else: to the first stage of this ladder, which must be the one that the
-    /// consumer reads. It runs at once, whatever the stage's delay is.
+    /// To the consumer that failed and to nobody else: to the first stage of this ladder, which must be the one that its
+    /// [group](crate::KafkaReplay::with_group) reads. It runs at once, whatever the stage's delay is.
     Handler(Ladder),
 }
 
@@ -55,8 +57,12 @@ pub(super) struct Shipment {
     pub(super) target: KafkaTarget,
     pub(super) operation: OperationId,
     pub(super) who: String,
+    /// The group whose handlers get the letters, if somebody has said it.
+    pub(super) group: Option<Arc<str>>,
     /// Topics that letters go to, and how many partitions they have, or why nothing can be sent there.
     pub(super) topics: HashMap<String, Result<usize, String>>,
+    /// Ways by which nothing is sent since nobody would take it, each with the reason.
+    pub(super) unheard: BTreeMap<Way, String>,
 }
 
 impl Shipment {
@@ -72,13 +78,39 @@ impl Shipment {
             _ if !is_known => Err(Skipped::NoOrigin),
             KafkaTarget::Origin { .. } => Ok(origin.stream().to_owned()),
             KafkaTarget::Handler(ladder) => {
-                let consumer = Some(letter.consumer.as_str()).filter(|name| !name.is_empty());
-                let stages = consumer.map(|consumer| ladder.stages(origin.stream(), consumer));
+                let stages =
+                    self.group_of(letter).map(|group| ladder.stages(origin.stream(), group));
                 let stage =
                     stages.and_then(Result::ok).and_then(|stages| stages.into_iter().next());
                 Ok(stage.ok_or(Skipped::NoOrigin)?.topic)
             }
         }
+    }
+
+    /// Returns the group whose handlers get a letter; `None` where it is not known whose letter it is.
+    pub(super) fn group_of<'a>(&'a self, letter: &'a DeadLetter) -> Option<&'a str> {
+        let wrote = letter.attributes.get(GROUP).map(String::as_str);
+        let group = self.group.as_deref().or(wrote).unwrap_or(&letter.consumer);
+        (!group.is_empty()).then_some(group)
+    }
+
+    /// Returns the ways that letters go to their handlers, each with the topics in which its letters were born.
+    pub(super) fn ways<'a>(
+        &self,
+        letters: impl IntoIterator<Item = &'a DeadLetter>,
+    ) -> BTreeMap<Way, BTreeSet<String>> {
+        let mut ways: BTreeMap<Way, BTreeSet<String>> = BTreeMap::new();
+        for letter in letters {
+            let (Ok(topic), Some(group)) = (self.topic_for(letter), self.group_of(letter)) else {
+                continue;
+            };
+            // Of a topic that cannot be written to that is said.
+            if self.topics.get(&topic).is_some_and(Result::is_ok) {
+                let born = letter.origin.stream().to_owned();
+                ways.entry((topic, group.to_owned())).or_default().insert(born);
+            }
+        }
+        ways
     }
 
     /// The topics that these letters go to.
@@ -111,10 +143,21 @@ impl Shipment {
             at: now,
         };
         let (headers, rest) = match &self.target {
-            KafkaTarget::Handler(_) => {
+            KafkaTarget::Handler(ladder) => {
                 let mut headers = on_replay_to_handler(letter, &replay);
                 headers.append(names::RETRY_DUE, now.to_string());
-                (headers, Rest::of(&letter.message, &letter.origin))
+                let mut rest = Rest::of(&letter.message, &letter.origin);
+                if ladder.is_shared() {
+                    let group = self.group_of(letter).unwrap_or_default();
+                    if let Some(why) = self.unheard.get(&(topic.clone(), group.to_owned())) {
+                        return Err(refused(format!(
+                            "{why} Other groups that share that topic pass over it; name the group that has its handler"
+                        )));
+                    }
+                    // By its group it is taken, whatever the handler is called there now.
+                    rest.group = Some(group.into());
+                }
+                (headers, rest)
             }
             _ => {
                 let ours = of_replay(letter, &replay).bound_by(self.key.as_ref(), letter);

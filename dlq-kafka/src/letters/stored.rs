@@ -11,6 +11,9 @@ use crate::wire::{VERSION, split_ours};
 /// does not have it.
 pub(crate) const POINTER: &str = "kafka.pointer";
 
+/// The attribute of a letter that names the group that wrote it, whose handler failed.
+pub(crate) const GROUP: &str = "kafka.group";
+
 /// The attribute of a letter whose message is not there any more.
 const GONE: &str = "kafka.pointer.gone";
 

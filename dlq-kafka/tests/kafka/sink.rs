@@ -29,6 +29,9 @@ async fn g8_letters_come_back_byte_for_byte() {
         written.message = message;
         sink.put(vec![written.clone()]).await.unwrap();
         let read = letters.get(written.id).await.unwrap().unwrap();
+        // By its group the handler is found again.
+        let group = format!("{}-billing", place.topic);
+        written.attributes.insert("kafka.group".to_owned(), group);
         assert_eq!(read.message, written.message, "{what}");
         assert_eq!((read.origin, read.consumer), (written.origin, written.consumer), "{what}");
         assert_eq!(

@@ -54,7 +54,7 @@ fn what_the_protocol_says_wrongly_is_kept() {
 
 /// What our sink writes for a letter.
 fn ours(letter: &DeadLetter) -> Record {
-    let packed = wire::pack_letter(letter).unwrap();
+    let packed = wire::pack_letter(letter, None).unwrap();
     let headers = packed.iter().map(|it| header(it.key.to_owned(), it.value)).collect();
     let message = &letter.message;
     let (key, value) = (message.key().cloned(), message.payload().cloned());

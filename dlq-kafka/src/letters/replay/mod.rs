@@ -43,6 +43,7 @@ use dlq_core::{Filter, LetterId, OperationId};
 
 pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
 
+pub(super) use readers::Way;
 pub(super) use stop::Stop;
 
 use super::KafkaLetters;
@@ -95,8 +96,9 @@ pub struct Replayed {
 /// Letters keep key, value and the producer's headers, byte for byte. Attempts start over; the headers `replay.*` say
 /// when, by what and from where it was sent.
 ///
-/// A plan says which other groups will hear the letters, and which retry topics are not read by the consumer whose letters go
-/// there: one is named as the consumer is.
+/// A plan says which other groups will hear the letters, and which retry topics are not read by the group whose letters go
+/// there. Where groups share the retry topics, a letter of a group that does not read them is not sent and fails: every
+/// group would pass over it.
 ///
 /// Once it was [planned](Self::plan), it sends nothing but what the last plan has come to: what dies while somebody thinks
 /// about the plan is for the next one. Clones share the plan.
@@ -127,13 +129,15 @@ pub struct Replayed {
 /// # Permissions
 ///
 /// To write to the topics that letters go to and to the ledger, to read the ledger, and to write as the transactional id
-/// `dlq-replay.<topic>`; to create the ledger, unless it is there: one partition, `cleanup.policy=compact`.
+/// `dlq-replay.<topic>`; to create the ledger, unless it is there: one partition, `cleanup.policy=compact`. To describe the
+/// groups whose handlers get letters by retry topics that groups share.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent until it runs"]
 pub struct KafkaReplay {
     letters: KafkaLetters,
     filter: Filter,
     target: KafkaTarget,
+    group: Option<Arc<str>>,
     rules: ReplayRules,
     who: String,
     agreed: Arc<Mutex<Option<Agreed>>>,
@@ -167,6 +171,7 @@ impl KafkaReplay {
             letters: letters.clone(),
             filter,
             target,
+            group: None,
             rules: ReplayRules::new(operation),
             who: String::new(),
             agreed: Arc::default(),
@@ -176,6 +181,13 @@ impl KafkaReplay {
     /// Sets who sends them, for the ledger. Defaults to nobody.
     pub fn with_who(mut self, who: impl Into<String>) -> Self {
         self.who = who.into();
+        self
+    }
+
+    /// Sets the group whose handlers get the letters, with [`KafkaTarget::Handler`]. Defaults to the group that wrote each
+    /// letter, and for a letter that does not say it to the group called like its consumer.
+    pub fn with_group(mut self, group: impl Into<Arc<str>>) -> Self {
+        self.group = Some(group.into());
         self
     }
 

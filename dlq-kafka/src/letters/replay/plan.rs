@@ -65,7 +65,10 @@ impl KafkaReplay {
         let mut owners: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for row in &selected.send {
             if let Ok(topic) = shipment.topic_for(&row.letter) {
-                owners.entry(topic).or_default().insert(&row.letter.consumer);
+                owners
+                    .entry(topic)
+                    .or_default()
+                    .insert(shipment.group_of(&row.letter).unwrap_or(""));
             }
         }
         let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
@@ -73,12 +76,15 @@ impl KafkaReplay {
         let unclear =
             selected.send.iter().filter_map(|row| snapshot.sent.unclear(&row.letter.death()));
         plan.notes.extend(unclear.take(SAMPLE).map(|why| format!("{why}; the letter will fail")));
-        if matches!(self.target, KafkaTarget::Handler(_)) {
-            owners.retain(|topic, _| shipment.topics.get(topic).is_some_and(Result::is_ok));
-            let named =
-                |consumers: BTreeSet<&str>| consumers.into_iter().map(str::to_owned).collect();
-            let owners = owners.into_iter().map(|(topic, owners)| (topic, named(owners))).collect();
-            plan.notes.extend(readers::notes(self.letters.brokers(), owners).await);
+        let unheard = shipment.unheard.values();
+        plan.notes.extend(unheard.map(|why| format!("{why}; the letters that go there will fail")));
+        if let KafkaTarget::Handler(ladder) = &self.target {
+            // Where groups share the topics it is known by now.
+            if !ladder.is_shared() {
+                let ways = shipment.ways(selected.send.iter().map(|row| &row.letter));
+                let unheard = readers::unheard(self.letters.brokers(), ways).await;
+                plan.notes.extend(unheard.into_values());
+            }
         } else {
             hearers::find(self.letters.brokers(), &owners, &mut plan).await?;
         }
@@ -128,6 +134,11 @@ impl KafkaReplay {
                 (_, there) => drop(shipment.topics.insert(topic, there)),
             }
         }
+        // Groups that share retry topics pass over what is of another: a record of none is one that nobody ever handles.
+        if matches!(&self.target, KafkaTarget::Handler(ladder) if ladder.is_shared()) {
+            let ways = shipment.ways(selected.send.iter().map(|row| &row.letter));
+            shipment.unheard = readers::unheard(self.letters.brokers(), ways).await;
+        }
         Ok((shipment, selected))
     }
 
@@ -154,7 +165,9 @@ impl KafkaReplay {
             target: self.target.clone(),
             operation: self.rules.operation,
             who: self.who.clone(),
+            group: self.group.clone(),
             topics: HashMap::new(),
+            unheard: BTreeMap::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Whether consumers hear the retry topics by which their letters are sent to them.
+//! Finds out whether groups read the retry topics by which letters are sent to their handlers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -9,49 +9,54 @@ use rdkafka::error::KafkaError;
 
 use super::super::aside::aside;
 use super::super::lookup;
+use super::ASKING;
 use super::hearers::committed;
-use super::{ASKING, some};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::groups::Groups;
 
-/// What is to be said of these topics and the groups whose letters go there: a ladder that a consumer had once may still be
-/// there, and nobody reads it.
-pub(super) async fn notes(
+/// A retry topic, and the group to which letters go by it.
+pub(in crate::letters) type Way = (String, String);
+
+/// Returns the ways by which letters reach nobody, or may reach nobody, each with the reason: a ladder that a consumer had
+/// once may still be there, and nobody reads it. With each way come the topics in which its letters were born: a group that
+/// is stopped and has read one of those is believed to read its retry topics.
+pub(super) async fn unheard(
     brokers: &Brokers,
-    owners: BTreeMap<String, BTreeSet<String>>,
-) -> Vec<String> {
+    ways: BTreeMap<Way, BTreeSet<String>>,
+) -> BTreeMap<Way, String> {
     let brokers = brokers.clone();
-    let all: BTreeSet<String> = owners.values().flatten().cloned().collect();
+    let all: Vec<Way> = ways.keys().cloned().collect();
     let asked = aside(ASKING * 4, move || {
-        let (begun, mut notes, mut unasked) = (Instant::now(), Vec::new(), BTreeSet::new());
-        for (topic, group) in
-            owners.iter().flat_map(|(topic, groups)| groups.iter().map(move |group| (topic, group)))
-        {
-            if begun.elapsed() > ASKING {
-                unasked.insert(group.clone());
-                continue;
-            }
-            match note(&brokers, topic, group) {
-                Ok(note) => notes.extend(note),
-                Err(error) => notes
-                    .push(format!("whether group `{group}` reads `{topic}` is not known: {error}")),
-            }
-        }
-        if !unasked.is_empty() {
-            notes.push(unknown(&unasked));
-        }
-        notes
+        let begun = Instant::now();
+        let ask = |(way, born): (Way, BTreeSet<String>)| {
+            let why = match begun.elapsed() > ASKING {
+                true => Some(unknown(&way, "no answer")),
+                false => why(&brokers, &way, &born)
+                    .unwrap_or_else(|error| Some(unknown(&way, &error.to_string()))),
+            };
+            Some((way, why?))
+        };
+        ways.into_iter().filter_map(ask).collect()
     });
-    asked.await.unwrap_or_else(|| vec![unknown(&all)])
+    let silent = |way: Way| {
+        let why = unknown(&way, "no answer");
+        (way, why)
+    };
+    asked.await.unwrap_or_else(|| all.into_iter().map(silent).collect())
 }
 
-fn unknown(groups: &BTreeSet<String>) -> String {
-    format!("whether {} read their retry topics is not known: no answer", some(groups))
+fn unknown((topic, group): &Way, why: &str) -> String {
+    format!("whether group `{group}` reads `{topic}` is not known: {why}")
 }
 
-/// What is to be said of a group that does not read a topic.
-fn note(brokers: &Brokers, topic: &str, group: &str) -> Result<Option<String>, SetupError> {
+/// Returns why nobody would read what goes this way; `None` where somebody does.
+fn why(
+    brokers: &Brokers,
+    way: &Way,
+    born: &BTreeSet<String>,
+) -> Result<Option<String>, SetupError> {
+    let (topic, group) = way;
     let what = format!("ask for group `{group}`");
     let answered = |error: KafkaError| SetupError::answered(&what, error);
     let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
@@ -69,10 +74,12 @@ fn note(brokers: &Brokers, topic: &str, group: &str) -> Result<Option<String>, S
             )
         }));
     }
-    let metadata = client.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
     let mut asked = TopicPartitionList::new();
-    for partition in metadata.topics().iter().flat_map(|found| found.partitions()) {
-        asked.add_partition(topic, partition.id());
+    for topic in born.iter().chain([topic]) {
+        let metadata = client.fetch_metadata(Some(topic), ASKING).map_err(answered)?;
+        for partition in metadata.topics().iter().flat_map(|found| found.partitions()) {
+            asked.add_partition(topic, partition.id());
+        }
     }
     let committed = committed(brokers, group, &asked)?;
     let has_read =
@@ -80,7 +87,7 @@ fn note(brokers: &Brokers, topic: &str, group: &str) -> Result<Option<String>, S
     // One that is there may have read nothing yet.
     let silent = groups.unknown().filter(|_| found.is_none());
     Ok((!has_read).then(|| match silent {
-        Some(why) => format!("whether group `{group}` reads `{topic}` is not known: {why}"),
+        Some(why) => unknown(way, &why),
         None => format!(
             "group `{group}` is not there, and has never read `{topic}`: is it called so, and is that a stage of its ladder?"
         ),

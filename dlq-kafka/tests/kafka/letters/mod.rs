@@ -10,6 +10,7 @@ mod replay_brokers;
 mod replay_heard;
 mod replay_killed;
 mod replay_refused;
+mod replay_shared;
 mod replay_targets;
 mod transactions;
 mod unclear;
