@@ -74,8 +74,7 @@ impl LinesFile {
         }
         let written = line_breaks(&mut file).map_err(cannot)?;
         file.seek(SeekFrom::End(0)).map_err(cannot)?;
-        let after =
-            last.map(|letter| Cursor { created_at: letter.state.created_at, id: letter.id });
+        let after = last.map(|letter| Cursor::after(letter.state.created_at, letter.id));
         Ok((Self(BufWriter::new(file)), after, written))
     }
 

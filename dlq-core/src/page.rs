@@ -20,13 +20,32 @@ pub enum Order {
 
 /// A place between two letters of a list. Its text form is opaque to users.
 ///
-/// Points at the letter after which the next page begins; it stays valid when that letter is deleted.
+/// Points at the letter after which the next page begins; it stays valid when that letter is deleted. The cursor of a walk
+/// from the newest also knows where the walk began: what has moved before its beginning since is shown at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Cursor {
     /// The time of storing of the last letter seen.
     pub created_at: Timestamp,
     /// The id of the last letter seen.
     pub id: LetterId,
+    /// Time of storing and id of the letter with which a walk from the newest began.
+    pub start: Option<(Timestamp, LetterId)>,
+}
+
+impl Cursor {
+    /// A cursor that points behind a letter, and knows no start of a walk.
+    #[must_use]
+    pub const fn after(created_at: Timestamp, id: LetterId) -> Self {
+        Self { created_at, id, start: None }
+    }
+
+    /// Sets the start of the walk. Defaults to none.
+    #[must_use]
+    pub const fn with_start(mut self, start: Option<(Timestamp, LetterId)>) -> Self {
+        self.start = start;
+        self
+    }
 }
 
 /// A text that is not a cursor.
@@ -36,10 +55,17 @@ pub struct InvalidCursor {
     text: String,
 }
 
+/// Number of digits of a time and an id.
+const PLACE: usize = 48;
+
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The sign bit is flipped so that the text orders as the time does.
-        write!(f, "{:016x}{}", (self.created_at.as_nanos() as u64) ^ (1 << 63), self.id)
+        let mut place = |(time, id): (Timestamp, LetterId)| {
+            // The sign bit is flipped so that the text orders as the time does.
+            write!(f, "{:016x}{id}", (time.as_nanos() as u64) ^ (1 << 63))
+        };
+        place((self.created_at, self.id))?;
+        self.start.map_or(Ok(()), place)
     }
 }
 
@@ -47,12 +73,17 @@ impl FromStr for Cursor {
     type Err = InvalidCursor;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parsed = text.split_at_checked(16).and_then(|(time, id)| {
+        let place = |text: &str| {
+            let (time, id) = text.split_at_checked(16)?;
             let time = u64::from_str_radix(time, 16).ok().filter(|_| !time.starts_with('+'))?;
-            let created_at = Timestamp::from_nanos((time ^ (1 << 63)) as i64);
-            Some(Self { created_at, id: id.parse().ok()? })
-        });
-        parsed.ok_or_else(|| InvalidCursor { text: text.chars().take(80).collect() })
+            Some((Timestamp::from_nanos((time ^ (1 << 63)) as i64), id.parse().ok()?))
+        };
+        let parsed = match text.split_at_checked(PLACE) {
+            None | Some((_, "")) => place(text).map(|last| (last, None)),
+            Some((last, start)) => place(last).zip(place(start).map(Some)),
+        };
+        let cursor = parsed.map(|((at, id), start)| Self::after(at, id).with_start(start));
+        cursor.ok_or_else(|| InvalidCursor { text: text.chars().take(120).collect() })
     }
 }
 
@@ -118,7 +149,7 @@ impl Default for PageRequest {
 /// A piece of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
-    /// The letters, in the order asked for.
+    /// The letters, in the order asked for; at the end of a walk from the newest those that have come meanwhile, oldest first.
     pub letters: Vec<LetterSummary>,
     /// Where the next page begins; `None` when this was the last.
     pub next: Option<Cursor>,

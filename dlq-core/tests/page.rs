@@ -5,11 +5,14 @@
 use dlq_core::{Cursor, LetterId, Timestamp};
 use proptest::prelude::*;
 
+fn any_place() -> impl Strategy<Value = (Timestamp, LetterId)> {
+    (any::<i64>(), any::<[u8; 16]>())
+        .prop_map(|(nanos, id)| (Timestamp::from_nanos(nanos), LetterId::from_bytes(id)))
+}
+
 fn any_cursor() -> impl Strategy<Value = Cursor> {
-    (any::<i64>(), any::<[u8; 16]>()).prop_map(|(nanos, id)| Cursor {
-        created_at: Timestamp::from_nanos(nanos),
-        id: LetterId::from_bytes(id),
-    })
+    (any_place(), proptest::option::of(any_place()))
+        .prop_map(|((at, id), start)| Cursor::after(at, id).with_start(start))
 }
 
 proptest! {

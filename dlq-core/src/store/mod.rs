@@ -151,9 +151,13 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
     /// One page of the letters that match, without payloads. Its cost does not depend on how deep the page lies. The
     /// page says that there is no next one exactly when nothing more matches.
     ///
-    /// A retry record that dies is as old as its death, so that between two pages it may move to the newest letters. A walk
-    /// from the oldest comes by it there; one from the newest has been there before, as with every letter that is new. Walk
-    /// from the oldest where none may be missed.
+    /// A walk follows the cursors until no page is left. A letter that matches through the whole walk is in it at least once, in
+    /// either order, even if it moves: a retry record that dies is as old as its death, so that it moves to the newest letters.
+    /// A walk from the oldest has them before it. A walk from the newest ends with what was stored or has moved since it
+    /// began, oldest first. A letter that moves behind one page and before another is in both; nothing else is listed twice.
+    ///
+    /// Places are told apart by the store's time. A death that is written in the same instant as the newest letter there
+    /// is, or by a transaction that began before that letter was stored and is not yet seen, can be missed.
     fn list(
         &self,
         filter: Filter,

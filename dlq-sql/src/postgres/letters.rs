@@ -1,9 +1,10 @@
 use std::collections::HashMap;
 
+use dlq_core::store::reading::{Stretch, cut, stretches};
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
-    Cursor, DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest,
-    Status, StoreError, Timestamp,
+    DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest, Status,
+    StoreError, Timestamp,
 };
 use sqlx::PgConnection;
 
@@ -106,30 +107,25 @@ async fn list(
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page> {
-    let limit = page.limit.max(1);
-    let (after, order) = match page.order {
-        Order::OldestFirst => (">", " ORDER BY t.created_at, t.letter_id LIMIT "),
-        Order::NewestFirst => ("<", " ORDER BY t.created_at DESC, t.letter_id DESC LIMIT "),
-    };
-    let mut query = Query::new(&names.select_head).push(" WHERE ").filter(filter);
-    if let Some(cursor) = page.after {
-        query = query
-            .push(&format!(" AND (t.created_at, t.letter_id) {after} ("))
-            .bind(cursor.created_at)
-            .push(", ")
-            .bind(cursor.id)
-            .push(")");
+    let most = i64::from(page.limit.max(1)) + 1;
+    let mut letters: Vec<LetterSummary> = Vec::new();
+    for Stretch { order, after } in stretches(page) {
+        let (beyond, order) = match order {
+            Order::NewestFirst => ("<", " ORDER BY t.created_at DESC, t.letter_id DESC LIMIT "),
+            Order::OldestFirst => (">", " ORDER BY t.created_at, t.letter_id LIMIT "),
+        };
+        let mut query = Query::new(&names.select_head).push(" WHERE ").filter(filter);
+        if let Some((at, id)) = after {
+            query = query.push(&format!(" AND (t.created_at, t.letter_id) {beyond} ("));
+            query = query.bind(at).push(", ").bind(id).push(")");
+        }
+        let query = query.push(order).bind(most - letters.len() as i64);
+        letters.append(&mut query.all(conn, read_summary).await?);
+        if letters.len() as i64 == most {
+            break;
+        }
     }
-    // One more than asked for tells whether there is another page.
-    let query = query.push(order).bind(i64::from(limit) + 1);
-    let mut letters: Vec<LetterSummary> = query.all(conn, read_summary).await?;
-    let has_more = letters.len() > limit as usize;
-    letters.truncate(limit as usize);
-    let next = letters
-        .last()
-        .filter(|_| has_more)
-        .map(|last| Cursor { created_at: last.state.created_at, id: last.id });
-    Ok(Page { letters, next })
+    Ok(cut(letters, page))
 }
 
 /// A group, and where its first and last letters stand.

@@ -5,6 +5,7 @@ use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dlq_core::StoreErrorKind;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -22,18 +23,46 @@ const FROZEN: Duration = Duration::from_secs(100);
 /// Past so many steps a case is taken to run for ever.
 pub(super) const MOST_STEPS: usize = 1_000;
 
+/// The calls that need the store. Whoever keeps idempotency keys is taken to be the same one.
+const OF_THE_STORE: [&str; 14] = [
+    "put",
+    "escalate",
+    "claim",
+    "extend claims",
+    "finish",
+    "schedule",
+    "mark",
+    "unmark",
+    "look for a letter",
+    "resolve a letter",
+    "claim key",
+    "extend key",
+    "complete key",
+    "release key",
+];
+
+/// Returns true if a call of this kind needs the store.
+pub(super) fn is_of_the_store(what: &str) -> bool {
+    OF_THE_STORE.contains(&what)
+}
+
+/// Makes the error of a call, of this kind where it is one of a store.
+pub(super) type Failing<E> = fn(&'static str, StoreErrorKind) -> E;
+
 /// Numbers the calls of a case, across all its processes.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) plan: Plan,
     log: Mutex<Vec<&'static str>>,
+    /// When the store was gone for good.
+    lost: Mutex<Option<Instant>>,
     /// Woken by every step.
     pub(super) stepped: Notify,
 }
 
 impl Gate {
     pub(super) fn new(plan: Plan) -> Self {
-        Self { plan, log: Mutex::default(), stepped: Notify::new() }
+        Self { plan, log: Mutex::default(), lost: Mutex::default(), stepped: Notify::new() }
     }
 
     /// What each step was, in order.
@@ -60,7 +89,24 @@ impl Gate {
         let mut log = self.log();
         log.push(what);
         self.stepped.notify_waiters();
-        self.plan.at(u32::try_from(log.len()).unwrap_or(u32::MAX))
+        let step = u32::try_from(log.len()).unwrap_or(u32::MAX);
+        if self.plan.lost_store(step).is_some() {
+            self.lost
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert_with(Instant::now);
+        }
+        self.plan.at(step)
+    }
+
+    /// Returns the kind of every error of the store, if it is gone for good.
+    pub(super) fn lost_store(&self) -> Option<StoreErrorKind> {
+        self.plan.lost_store(u32::try_from(self.log().len()).unwrap_or(u32::MAX))
+    }
+
+    /// Returns when the store was gone for good, if it is.
+    pub(super) fn lost_at(&self) -> Option<Instant> {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +171,7 @@ impl Process {
         &self,
         what: &'static str,
         effect: impl FnOnce() -> F,
-        error: fn(&'static str) -> E,
+        error: Failing<E>,
     ) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -135,28 +181,32 @@ impl Process {
         match fault {
             None => {}
             Some(Fault::CrashBefore) => return self.die().await,
-            Some(Fault::Error) => return Err(error(what)),
+            Some(Fault::Error) => return Err(error(what, StoreErrorKind::Unavailable)),
             Some(Fault::Hang) => {
                 sleep(LONG).await;
                 self.live().await;
-                return Err(error(what));
+                return Err(error(what, StoreErrorKind::Unavailable));
             }
             Some(Fault::Slow) => sleep(LONG).await,
             Some(Fault::Stop) => self.stop.cancel(),
             Some(Fault::Freeze) => self.freeze().await,
-            Some(Fault::CrashAfter | Fault::Unheard) => {}
+            Some(Fault::CrashAfter | Fault::Unheard | Fault::Gone | Fault::Broken) => {}
         }
+        let lost = self.world.gate.lost_store().filter(|_| is_of_the_store(what));
         // A request travels, and so does its answer: others go on meanwhile.
         yield_now().await;
         self.live().await;
-        let answer = effect().await;
+        let answer = match lost {
+            Some(kind) => Err(error(what, kind)),
+            None => effect().await,
+        };
         self.world.inspect(what);
         match fault {
             Some(Fault::CrashAfter) => self.die().await,
             Some(Fault::Unheard) => {
                 yield_now().await;
                 self.live().await;
-                Err(error(what))
+                Err(error(what, StoreErrorKind::Unavailable))
             }
             _ => {
                 yield_now().await;

@@ -7,8 +7,8 @@
 //! an idempotency store in memory, which outlive the program. Each call that crosses the border of the process is a
 //! numbered step. The explorer runs the scenario once undisturbed, then once for every [`Fault`] at every step, then for
 //! pairs of faults: the process dies before or after the effect of the call; the call fails, hangs, succeeds unheard or
-//! late; the process is told to stop; it stands still while another takes over, and goes on later. After a death or a
-//! stop the program is started again in the world that is left, until everything has come to rest.
+//! late; the process is told to stop; it stands still while another takes over, and goes on later; the store is gone for
+//! good. After a death or a stop the program is started again in the world that is left, until everything has come to rest.
 //!
 //! # What it checks
 //!
@@ -22,7 +22,7 @@
 //! | G6 | a resolved letter does not run again; success repeats at most once per fault; a canary that fails keeps the rest |
 //! | G7 | operations end, and everything comes to rest |
 //! | G8 | the letter has the bytes of the message |
-//! | G9 | the consumer does not end by itself |
+//! | G9 | the consumer does not end by itself; it says that it is unwell while the store is gone and messages wait for it |
 //! | G10 | a deferral is not an attempt |
 //!
 //! # Example
@@ -60,7 +60,7 @@ mod world;
 
 pub use flaw::Flaw;
 pub use plan::{Fault, InvalidPlan, Plan};
-pub use program::{Parts, Program, Running, WholeConsumer};
+pub use program::{Parts, Program, Pulse, Running, WholeConsumer};
 pub use scenario::{Act, Ending, Order, Record, Scenario, Story};
 pub use scenarios::scenarios;
 pub use search::{Depth, Explorer, Finding, Report};

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use dlq_core::StoreErrorKind;
+
 /// What goes wrong at one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -22,11 +24,15 @@ pub enum Fault {
     /// The process stands still for longer than any lease, as a machine does that is suspended, and then goes on. Another
     /// is started meanwhile.
     Freeze,
+    /// From this call on the store is gone for good: each call fails as unavailable, without effect.
+    Gone,
+    /// From this call on the store is of no use any more: each call fails with a kind that no retry mends.
+    Broken,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::CrashBefore,
         Self::CrashAfter,
         Self::Error,
@@ -35,6 +41,8 @@ impl Fault {
         Self::Slow,
         Self::Stop,
         Self::Freeze,
+        Self::Gone,
+        Self::Broken,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -47,6 +55,8 @@ impl Fault {
             Self::Slow => "slow",
             Self::Stop => "stop",
             Self::Freeze => "freeze",
+            Self::Gone => "gone",
+            Self::Broken => "broken",
         }
     }
 }
@@ -100,6 +110,16 @@ impl Plan {
     pub(super) fn is_deadly(&self) -> bool {
         let kills = |fault: &Fault| matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
         self.0.iter().any(|(_, fault)| kills(fault))
+    }
+
+    /// Returns the kind of the errors of a store that is gone for good by `step`.
+    pub(super) fn lost_store(&self, step: u32) -> Option<StoreErrorKind> {
+        let mut earlier = self.0.iter().filter(|(at, _)| *at <= step);
+        earlier.find_map(|(_, fault)| match fault {
+            Fault::Gone => Some(StoreErrorKind::Unavailable),
+            Fault::Broken => Some(StoreErrorKind::Incompatible),
+            _ => None,
+        })
     }
 
     /// What goes wrong at `step`.

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dlq_core::SharedClock;
 use dlq_core::store::Schedule;
@@ -36,6 +37,33 @@ pub struct Parts {
     pub clock: SharedClock,
     /// Is cancelled when the program is to end orderly.
     pub stop: CancellationToken,
+    /// Where the program says how it is.
+    pub health: Pulse,
+}
+
+/// Where a program says whether it is well, if it can.
+#[derive(Clone, Default)]
+pub struct Pulse(Arc<Mutex<Option<IsWell>>>);
+
+type IsWell = Box<dyn Fn() -> bool + Send>;
+
+impl Pulse {
+    /// Sets what is asked whether the program is well. Defaults to nothing: a program that does not say is not blamed.
+    pub fn by(&self, is_well: impl Fn() -> bool + Send + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(is_well));
+    }
+
+    /// Returns true if the program says that it is well.
+    pub(super) fn is_well(&self) -> bool {
+        let ask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ask.as_ref().is_some_and(|is_well| is_well())
+    }
+}
+
+impl fmt::Debug for Pulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pulse").finish_non_exhaustive()
+    }
 }
 
 /// A run of a program.
@@ -53,8 +81,19 @@ pub struct WholeConsumer;
 
 impl Program for WholeConsumer {
     fn run(&self, parts: Parts) -> Running {
-        let Parts { source, handler, store, sink, feed, lane, record, schedule, clock, stop } =
-            parts;
+        let Parts {
+            source,
+            handler,
+            store,
+            sink,
+            feed,
+            lane,
+            record,
+            schedule,
+            clock,
+            stop,
+            health,
+        } = parts;
         let mut builder = Consumer::builder(source)
             .handler(handler)
             .max_in_hand(8)
@@ -74,6 +113,8 @@ impl Program for WholeConsumer {
         }
         let consumer =
             builder.build().expect("the settings of scenarios do not contradict each other");
+        let handle = consumer.health();
+        health.by(move || handle.get().is_healthy());
         Box::pin(async move {
             let _ = consumer.run(stop.cancelled_owned()).await;
         })

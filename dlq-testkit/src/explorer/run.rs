@@ -4,12 +4,12 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::check::check;
+use super::check::{check, check_without_store};
 use super::flaw::Flaw;
-use super::gate::{MOST_STEPS, Process};
+use super::gate::Process;
 use super::handler::told;
 use super::plan::Plan;
-use super::program::{Parts, Program};
+use super::program::{Parts, Program, Pulse};
 use super::scenario::Scenario;
 use super::store::{SteppedSink, SteppedStore};
 use super::transport::{SteppedLane, SteppedSource};
@@ -21,6 +21,9 @@ const HORIZON: Duration = Duration::from_secs(48 * 3600);
 const MOST_LIVES: usize = 40;
 /// How long a world has to be at rest, so that calls which come after the last settlement are steps as well.
 const STILL: Duration = Duration::from_secs(2);
+
+/// How long a world is watched after its store is gone for good: longer than any lease, pause and standstill.
+const BEREFT: Duration = Duration::from_secs(600);
 
 /// What came of one case.
 #[derive(Clone, Debug)]
@@ -50,7 +53,10 @@ pub(super) fn run(
         if timeout(HORIZON, live(program, &world)).await.is_err() {
             world.violated(format!("G1: no rest after {HORIZON:?}"));
         }
-        check(&world);
+        match world.gate.lost_store() {
+            Some(_) => check_without_store(&world),
+            None => check(&world),
+        }
         let steps = world.gate.log().clone();
         let met = world.gate.faults_met() == plan.faults().len();
         Case { steps, met, violations: world.violations() }
@@ -72,7 +78,8 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
     for _ in 0..MOST_LIVES {
         let process = Process::new(Arc::clone(world));
         let mut running = JoinSet::new();
-        running.spawn(program.run(parts(&process)));
+        let health = Pulse::default();
+        running.spawn(program.run(parts(&process, health.clone())));
         let end = tokio::select! {
             biased;
             () = process.died().cancelled() => End::Died,
@@ -93,6 +100,12 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
             End::Froze => frozen.push((process, running)),
             End::Died | End::Stopped => kill(process, running).await,
             End::Rested => {
+                if world.gate.lost_store().is_some() && health.is_well() && !world.is_settled() {
+                    world.violated(
+                        "G9: the store is gone, messages wait for it, and the consumer says that it is well"
+                            .to_owned(),
+                    );
+                }
                 kill(process, running).await;
                 for (process, running) in frozen {
                     kill(process, running).await;
@@ -100,11 +113,13 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
                 return;
             }
         }
-        if world.gate.log().len() > MOST_STEPS {
-            return world.violated(format!("G1: no rest after {MOST_STEPS} steps"));
+        if world.is_restless() {
+            return;
         }
     }
-    world.violated(format!("G1: no rest after {MOST_LIVES} lives"));
+    if world.gate.lost_store().is_none() {
+        world.violated(format!("G1: no rest after {MOST_LIVES} lives"));
+    }
 }
 
 /// Whatever it still does has no effect any more.
@@ -117,8 +132,12 @@ async fn kill(process: Process, mut running: JoinSet<()>) {
 async fn rest(world: &World) {
     loop {
         let stepped = world.gate.stepped.notified();
-        if world.gate.log().len() > MOST_STEPS {
-            world.violated(format!("G1: no rest after {MOST_STEPS} steps"));
+        if world.is_restless() {
+            return;
+        }
+        if let Some(lost) = world.gate.lost_at() {
+            // What waits for the store waits for ever.
+            sleep_until(lost + BEREFT).await;
             return;
         }
         if let Some(thaws) = world.thaws().filter(|thaws| *thaws > Instant::now()) {
@@ -137,7 +156,7 @@ async fn rest(world: &World) {
     }
 }
 
-fn parts(process: &Process) -> Parts {
+fn parts(process: &Process, health: Pulse) -> Parts {
     let world = &process.world;
     let scenario = &world.scenario;
     Parts {
@@ -151,5 +170,6 @@ fn parts(process: &Process) -> Parts {
         schedule: scenario.schedule.clone(),
         clock: world.clock.clone(),
         stop: process.stop().clone(),
+        health,
     }
 }

@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::flaw::Flaw;
+use super::gate::is_of_the_store;
 use super::plan::{Fault, Plan};
 use super::program::{Program, WholeConsumer};
 use super::run::{Case, run};
@@ -142,6 +143,7 @@ fn applies(fault: Fault, what: &str) -> bool {
         ("receive", Fault::CrashAfter | Fault::Hang | Fault::Unheard | Fault::Slow) => false,
         // A handler's errors are its own, and are in its story.
         ("handle", Fault::Error | Fault::Hang | Fault::Unheard) => false,
+        (_, Fault::Gone | Fault::Broken) => is_of_the_store(what),
         _ => true,
     }
 }

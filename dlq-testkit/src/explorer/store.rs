@@ -9,7 +9,7 @@ use dlq_core::store::{
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
-    RetryLane, Sink, StoreError, Timestamp,
+    RetryLane, Sink, StoreError, StoreErrorKind, Timestamp,
 };
 
 use super::flaw::Flaw;
@@ -55,7 +55,7 @@ impl Sink for SteppedSink {
         if self.is_feed {
             let effect = || async {
                 match world.feed_fails() {
-                    true => Err(store_down("copy")),
+                    true => Err(store_down("copy", StoreErrorKind::Unavailable)),
                     false => self.inner.put(letters).await,
                 }
             };
@@ -80,6 +80,14 @@ pub struct SteppedStore {
 impl SteppedStore {
     pub(super) fn new(process: Process, inner: MemoryStore) -> Self {
         Self { process, inner }
+    }
+
+    /// Fails as a store does that is gone for good.
+    fn is_there(&self) -> Result<(), StoreError> {
+        match self.process.world.gate.lost_store() {
+            Some(kind) => Err(store_down("ask the store", kind)),
+            None => Ok(()),
+        }
     }
 
     /// What [`Flaw::IgnoresFence`] is: a death is recorded whoever has the letter now.
@@ -118,6 +126,7 @@ impl RetryLane for SteppedStore {
 impl Claims for SteppedStore {
     /// A step only when there is something to claim: else a case would be made of idle questions.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+        self.is_there()?;
         let due = self.inner.next_due(request.filter.consumers.clone()).await?;
         if due.is_none_or(|due| due > self.process.world.now()) {
             return Ok(Vec::new());
@@ -158,6 +167,7 @@ impl Claims for SteppedStore {
     }
 
     async fn next_due(&self, consumers: Vec<String>) -> Result<Option<Timestamp>, StoreError> {
+        self.is_there()?;
         self.inner.next_due(consumers).await
     }
 

@@ -10,14 +10,13 @@ use dlq_core::{
 use super::flaw::Flaw;
 use super::gate::{Arrival, Process};
 
-pub(super) fn transport_down(operation: &'static str) -> TransportError {
+pub(super) fn transport_down(operation: &'static str, _: StoreErrorKind) -> TransportError {
     TransportError::new(TransportErrorKind::Unavailable, operation)
         .with_detail("the plan says that it fails")
 }
 
-pub(super) fn store_down(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::Unavailable, operation)
-        .with_detail("the plan says that it fails")
+pub(super) fn store_down(operation: &'static str, kind: StoreErrorKind) -> StoreError {
+    StoreError::new(kind, operation).with_detail("the plan says that it fails")
 }
 
 /// A source in memory whose every delivery is a step.
@@ -71,7 +70,7 @@ impl Source for SteppedSource {
             Err(Arrival::Never) => pending().await,
             Err(Arrival::Later) => {
                 self.kept = Some(arrived);
-                Err(transport_down("receive"))
+                Err(transport_down("receive", StoreErrorKind::Unavailable))
             }
         }
     }
@@ -141,7 +140,7 @@ impl SteppedLane {
 impl RetryLane for SteppedLane {
     async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
         let effect = || self.inner.escalate(escalation);
-        let answer = self.process.call("escalate", effect, store_down).await;
+        let answer = self.process.call("write to the lane", effect, store_down).await;
         match answer {
             Err(_) if self.process.world.flaw == Some(Flaw::ConfirmsUnwrittenRecords) => Ok(()),
             answer => answer,

@@ -18,7 +18,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::flaw::Flaw;
-use super::gate::Gate;
+use super::gate::{Gate, MOST_STEPS};
 use super::plan::Plan;
 use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
 
@@ -351,6 +351,21 @@ impl World {
     pub(super) fn waited(&self, story: usize) -> Option<Duration> {
         let tally = self.tally();
         Some(tally.handled.get(&story)?.duration_since(*tally.published.get(story)?))
+    }
+
+    /// Returns true if the broker waits for no message.
+    pub(super) fn is_settled(&self) -> bool {
+        self.broker.unsettled(CONSUMER).is_empty()
+    }
+
+    /// Returns true, and says so, if it has taken more steps than any case needs that comes to rest. One whose store is gone
+    /// never does.
+    pub(super) fn is_restless(&self) -> bool {
+        let is_restless = self.gate.log().len() > MOST_STEPS && self.gate.lost_store().is_none();
+        if is_restless {
+            self.violated(format!("G1: no rest after {MOST_STEPS} steps"));
+        }
+        is_restless
     }
 
     /// Whether nothing will happen any more by itself.

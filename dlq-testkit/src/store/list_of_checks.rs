@@ -51,7 +51,8 @@ macro_rules! store_conformance {
                 an_empty_store_lists_nothing,
                 a_filtered_page_is_full,
                 walking_is_not_disturbed_by_new_letters,
-                a_record_that_dies_is_not_missed_from_the_oldest,
+                a_record_that_dies_is_not_missed,
+                a_walk_from_the_newest_ends_with_what_came_meanwhile,
                 a_cursor_outlives_its_letter,
                 a_cursor_past_the_end_lists_nothing,
                 a_list_shows_summaries;

@@ -122,31 +122,70 @@ pub async fn walking_is_not_disturbed_by_new_letters<F: StoreFixture>(check: Che
     }
 }
 
-/// A retry record that dies while somebody walks the pages moves to the newest letters: a walk from the oldest comes by
-/// it, wherever it is at that time.
-pub async fn a_record_that_dies_is_not_missed_from_the_oldest<F: StoreFixture>(check: Check<F>) {
-    for n in 0..12 {
-        check.escalate(escalation(&letter(n), 1, check.now())).await;
-        check.tick().await;
-    }
-    let records = check.ids(&Filter::new(), Order::OldestFirst).await;
-    let (mut seen, mut n) = (BTreeSet::new(), 0);
-    let mut request = PageRequest::new().with_limit(2).with_order(Order::OldestFirst);
-    loop {
-        let page = check.store.list(Filter::new(), request).await.expect("list answers");
-        seen.extend(page.letters.iter().map(|letter| letter.id));
-        let Some(next) = page.next else { break };
-        // One that was passed and one that was not, while there are any.
-        for n in [n, 11_u64.saturating_sub(n)] {
-            if n < 12 {
-                check.put_one(&letter(n)).await;
+/// A retry record that dies while somebody walks the pages moves to the newest letters. A walk comes by it all the same, in
+/// either order and whatever the length of its pages.
+pub async fn a_record_that_dies_is_not_missed<F: StoreFixture>(check: Check<F>) {
+    let mut base = 0;
+    for order in [Order::OldestFirst, Order::NewestFirst] {
+        for limit in [1, 2, 5] {
+            let numbers = base..base + 12;
+            for n in numbers.clone() {
+                check.escalate(escalation(&letter(n), 1, check.now())).await;
+                check.tick().await;
             }
+            let mut filter = Filter::new();
+            filter.ids = numbers.clone().map(|n| letter(n).id).collect();
+            let (mut seen, mut pages) = (BTreeSet::new(), 0);
+            let mut request = PageRequest::new().with_limit(limit).with_order(order);
+            loop {
+                let page = check.store.list(filter.clone(), request).await.expect("list answers");
+                assert!(page.letters.len() <= limit as usize, "a page is no longer than asked for");
+                assert!(page.next.is_none() || page.letters.len() == limit as usize, "it is full");
+                seen.extend(page.letters.iter().map(|letter| letter.id));
+                let Some(next) = page.next else { break };
+                // One that was passed and one that was not, while there are any.
+                for n in [base + pages, (base + 11).saturating_sub(pages)] {
+                    if numbers.contains(&n) {
+                        check.tick().await;
+                        check.put_one(&letter(n)).await;
+                    }
+                }
+                pages += 1;
+                assert!(pages < 100, "the walk does not end");
+                // As a program does that goes on later.
+                let next = next.to_string().parse().expect("a cursor can be read");
+                request = request.with_after(Some(next));
+            }
+            let missed = filter.ids.iter().filter(|id| !seen.contains(id)).count();
+            assert_eq!(missed, 0, "of 12 letters, {order:?} in pages of {limit}");
+            base += 12;
         }
-        n += 1;
-        assert!(n < 100, "the walk does not end");
-        request = request.with_after(Some(next));
     }
-    assert!(records.iter().all(|id| seen.contains(id)), "{} of 12 were seen", seen.len());
+}
+
+/// A walk from the newest shows at its end what came meanwhile, once, and its first page is the newest there is.
+pub async fn a_walk_from_the_newest_ends_with_what_came_meanwhile<F: StoreFixture>(
+    check: Check<F>,
+) {
+    let mut buried = ids(&check.bury(4).await);
+    let page = PageRequest::new().with_limit(2);
+    let first = check.store.list(Filter::new(), page).await.expect("list answers");
+    let later: Vec<_> = (4..9).map(letter).collect();
+    for letter in &later {
+        check.tick().await;
+        check.put_one(letter).await;
+    }
+    let mut walked: Vec<_> = first.letters.iter().map(|letter| letter.id).collect();
+    let mut next = first.next;
+    while next.is_some() {
+        let page = check.store.list(Filter::new(), page.with_after(next)).await;
+        let page = page.expect("list answers");
+        walked.extend(page.letters.iter().map(|letter| letter.id));
+        next = page.next;
+    }
+    buried.reverse();
+    buried.extend(ids(&later));
+    assert_eq!(walked, buried);
 }
 
 /// A cursor stays good when the letter it points at is deleted.
@@ -170,7 +209,7 @@ pub async fn a_cursor_outlives_its_letter<F: StoreFixture>(check: Check<F>) {
 pub async fn a_cursor_past_the_end_lists_nothing<F: StoreFixture>(check: Check<F>) {
     check.bury_at_once(3).await;
     let id = LetterId::from_bytes([255; 16]);
-    let end = Cursor { created_at: dlq_core::Timestamp::MAX, id };
+    let end = Cursor::after(dlq_core::Timestamp::MAX, id);
     let request = PageRequest::new().with_order(Order::OldestFirst).with_after(Some(end));
     let page = check.store.list(Filter::new(), request).await.expect("list answers");
     assert_eq!((page.letters.len(), page.next), (0, None));

@@ -3,13 +3,13 @@ use std::collections::BTreeMap;
 use super::super::rules::{self, DedupKey};
 use super::super::{Actor, AuditEntry, ItemOutcome, Receipt};
 use super::world::{Alias, World};
-use crate::{Cursor, DeadLetter, LetterId, Status, StoreError, StoreErrorKind, Timestamp};
+use crate::{DeadLetter, LetterId, Status, StoreError, StoreErrorKind, Timestamp};
 
 impl World {
     pub(super) fn set_dedup(&mut self, dedup: bool) {
         self.dedup = dedup;
         if dedup {
-            let oldest_first: Vec<_> = self.by_age.iter().map(|place| place.id).collect();
+            let oldest_first: Vec<_> = self.by_age.iter().map(|(_, id)| *id).collect();
             for id in oldest_first {
                 if self.rows.get(&id).is_some_and(|row| !row.is_record()) {
                     self.take_key(id);
@@ -62,12 +62,12 @@ impl World {
     }
 
     pub(super) fn deduplicate(&mut self, force: bool, now: Timestamp) -> Result<u64, StoreError> {
-        let mut groups: BTreeMap<DedupKey, Vec<Cursor>> = BTreeMap::new();
-        for place in &self.by_age {
-            let Some(row) = self.rows.get(&place.id) else { continue };
+        let mut groups: BTreeMap<DedupKey, Vec<LetterId>> = BTreeMap::new();
+        for (_, id) in &self.by_age {
+            let Some(row) = self.rows.get(id) else { continue };
             let left_alone = row.letter.state.status == Status::Retrying || row.is_held(now);
             if let Some(key) = DedupKey::of(&row.letter).filter(|_| !left_alone) {
-                groups.entry(key).or_default().push(*place);
+                groups.entry(key).or_default().push(*id);
             }
         }
         let removed: usize = groups.values().map(|group| group.len() - 1).sum();
@@ -79,7 +79,7 @@ impl World {
         }
         for mut group in groups.into_values() {
             if let Some(newest) = group.pop() {
-                self.collapse(newest.id, group.iter().map(|place| place.id), now);
+                self.collapse(newest, group.into_iter(), now);
             }
         }
         self.set_dedup(true);

@@ -4,7 +4,7 @@ use super::super::rules::DedupKey;
 use super::super::{AuditEntry, ItemOutcome, ProcessedEvent, reading};
 use super::campaign::Campaign;
 use super::row::Row;
-use crate::{Cursor, DeadLetter, Filter, LetterId, OperationId, Timestamp};
+use crate::{DeadLetter, Filter, LetterId, OperationId, Timestamp};
 
 /// Where a letter stands in line: when it can be claimed, when it was stored, its id.
 pub(super) type Place = (Timestamp, Timestamp, LetterId);
@@ -14,7 +14,7 @@ pub(super) type Place = (Timestamp, Timestamp, LetterId);
 #[derive(Debug, Default)]
 pub(super) struct World {
     pub(super) rows: BTreeMap<LetterId, Row>,
-    pub(super) by_age: BTreeSet<Cursor>,
+    pub(super) by_age: BTreeSet<reading::ByAge>,
     /// Letters that are due or whose lease ends, by consumer.
     pub(super) lines: BTreeMap<String, BTreeSet<Place>>,
     /// The last fencing token; shared by all letters, so that one that was deleted does not begin again.
@@ -94,7 +94,7 @@ impl World {
     ) -> impl DoubleEndedIterator<Item = &'a DeadLetter> {
         self.by_age
             .iter()
-            .filter_map(|place| self.rows.get(&place.id))
+            .filter_map(|(_, id)| self.rows.get(id))
             .map(|row| &row.letter)
             .filter(|letter| filter.matches(letter))
     }

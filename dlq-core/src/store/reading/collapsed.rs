@@ -2,12 +2,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::{groups, page, place, stats, with_prefix};
+use super::{ByAge, groups, page, place, stats, with_prefix};
 use crate::store::rules::{Arrival, Standing, death_arrives};
 use crate::store::{Group, Stats};
 use crate::{
-    Binding, Cursor, DeadLetter, Death, Filter, LetterId, LetterState, Message, Page, PageRequest,
-    Status, Timestamp,
+    Binding, DeadLetter, Death, Filter, LetterId, LetterState, Message, Page, PageRequest, Status,
+    Timestamp,
 };
 
 /// Payloads up to so many bytes are kept; what is known of a letter is more than that.
@@ -84,7 +84,7 @@ impl Sent {
 pub struct Collapsed<P> {
     /// In boxes: a map of what is larger than some words moves much whenever it grows.
     rows: BTreeMap<LetterId, Box<Row<P>>>,
-    by_age: BTreeSet<Cursor>,
+    by_age: BTreeSet<ByAge>,
 }
 
 impl<P> Default for Collapsed<P> {
@@ -164,7 +164,7 @@ impl<P> Collapsed<P> {
         &'a self,
         filter: &'f Filter,
     ) -> impl DoubleEndedIterator<Item = &'a Row<P>> + use<'a, 'f, P> {
-        let rows = self.by_age.iter().filter_map(|place| self.get(&place.id));
+        let rows = self.by_age.iter().filter_map(|(_, id)| self.get(id));
         rows.filter(|row| filter.matches(&row.letter))
     }
 

@@ -2,24 +2,18 @@
 //! for whoever has them at hand, the store in memory as well as a reader of a broker's dead letters.
 
 mod collapsed;
+mod stretch;
 mod unclear;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 pub use collapsed::{Collapsed, Row, Sent};
+pub use stretch::{ByAge, Stretch, cut, place, stretches};
 pub use unclear::{REPLAYS_UNCLEAR, quarantine_unclear, say_unclear, unclear};
 
 use super::{Group, Stats};
-use crate::{
-    Cursor, DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest,
-};
-
-/// The place of a letter in a list.
-#[must_use]
-pub fn place(letter: &DeadLetter) -> Cursor {
-    Cursor { created_at: letter.state.created_at, id: letter.id }
-}
+use crate::{DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest};
 
 /// The ids among `rows` that begin with these digits, as [`Letters::with_prefix`](super::Letters::with_prefix) gives
 /// them.
@@ -42,32 +36,28 @@ fn first_with(digits: &str) -> Option<LetterId> {
 
 /// One page of the letters that match: `by_age` has the [`place`] of every letter, `letter` finds the one of an id.
 pub fn page<'a>(
-    by_age: &BTreeSet<Cursor>,
+    by_age: &BTreeSet<ByAge>,
     letter: impl Fn(&LetterId) -> Option<&'a DeadLetter>,
     filter: &Filter,
     page: PageRequest,
 ) -> Page {
-    let limit = page.limit.max(1) as usize;
-    let after = page.after.map_or(Bound::Unbounded, Bound::Excluded);
-    let letters = |places: &mut dyn Iterator<Item = &Cursor>| -> Vec<LetterSummary> {
-        places
-            .filter_map(|place| letter(&place.id))
-            .filter(|letter| filter.matches(letter))
-            .take(limit + 1)
-            .map(DeadLetter::summary)
-            .collect()
-    };
-    let mut letters = match page.order {
-        Order::NewestFirst => letters(&mut by_age.range((Bound::Unbounded, after)).rev()),
-        Order::OldestFirst => letters(&mut by_age.range((after, Bound::Unbounded))),
-    };
-    let more = letters.len() > limit;
-    letters.truncate(limit);
-    let next = letters
-        .last()
-        .filter(|_| more)
-        .map(|last| Cursor { created_at: last.state.created_at, id: last.id });
-    Page { letters, next }
+    let most = page.limit.max(1) as usize + 1;
+    let mut letters: Vec<LetterSummary> = Vec::new();
+    for Stretch { order, after } in stretches(&page) {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = match order {
+            Order::NewestFirst => (Bound::Unbounded, after),
+            Order::OldestFirst => (after, Bound::Unbounded),
+        };
+        let mut places = by_age.range(range);
+        let next = std::iter::from_fn(|| match order {
+            Order::NewestFirst => places.next_back(),
+            Order::OldestFirst => places.next(),
+        });
+        let found = next.filter_map(|(_, id)| letter(id)).filter(|letter| filter.matches(letter));
+        letters.extend(found.take(most - letters.len()).map(DeadLetter::summary));
+    }
+    cut(letters, &page)
 }
 
 /// The groups of `letters`, which come oldest first, as [`Letters::groups`](super::Letters::groups) gives them.
