@@ -1,8 +1,9 @@
-//! What a store or a transport has to pass: conformance suites, and doubles that fail on purpose.
+//! Conformance suites for stores, transports and the dead letters of brokers, and doubles that fail on purpose.
 //!
 //! | module | for |
 //! |---|---|
 //! | [`transport`] | checks for transports ([`transport_conformance!`]) |
+//! | [`broker`] | checks for the dead letters of brokers ([`broker_conformance!`]) |
 //! | [`store`] | checks for stores ([`store_conformance!`]) |
 //! | [`idempotency`] | checks for idempotency stores ([`idempotency_conformance!`]) |
 //! | [`fixtures`] | messages, letters and a clock that tests move |
@@ -12,6 +13,7 @@
 //!
 //! A dependency of tests only.
 
+pub mod broker;
 pub mod doubles;
 #[cfg(feature = "explorer")]
 pub mod explorer;

@@ -28,6 +28,8 @@ pub struct Ingest<F, S> {
     report: IngestReport,
     // How many letters the sink has refused since it took one.
     refused: usize,
+    // The sink has failed on letters of this batch, some of which it may have taken all the same.
+    unsure: bool,
 }
 
 /// Why a call was not made to the end.
@@ -40,7 +42,17 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     /// From this feed into this sink.
     pub fn new(feed: F, sink: S) -> Self {
         let report = IngestReport::default();
-        Self { feed, sink, audit: None, batch: 256, tries: 3, patience: None, report, refused: 0 }
+        Self {
+            feed,
+            sink,
+            audit: None,
+            batch: 256,
+            tries: 3,
+            patience: None,
+            report,
+            refused: 0,
+            unsure: false,
+        }
     }
 
     /// Sets a store whose processing audit gets a row for each letter of which an incident is told; a row may be there
@@ -93,7 +105,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     ) -> Result<(), BoxError> {
         let mut stop = pin!(stop);
         loop {
-            let fed = match self.next(&mut stop).await {
+            let mut fed = match self.next(&mut stop).await {
                 Ok(fed) if fed.is_empty() => return Ok(()),
                 Ok(fed) => fed,
                 Err(Ended::Stopped) => return Ok(()),
@@ -104,6 +116,11 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
                 Err(Ended::Stopped) => return Ok(()),
                 Err(Ended::Failed(error)) => return Err(error.into()),
             };
+            // A put that failed may have been made, and its answer lost: what the store knows then was told by nobody.
+            if std::mem::take(&mut self.unsure) {
+                let known = fed.iter_mut().zip(&outcomes).filter(|(_, it)| it.0 == Outcome::Known);
+                known.for_each(|(fed, _)| fed.again = true);
+            }
             match self.note(&fed, &outcomes, &mut stop).await {
                 Ok(()) => {}
                 Err(Ended::Stopped) => return Ok(()),
@@ -241,6 +258,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
                 Ok(receipts) => return Ok(Ok(receipts)),
                 Err(error) => error,
             };
+            self.unsure = true;
             match error.kind() {
                 StoreErrorKind::Unavailable => {
                     self.report.outages += 1;

@@ -1,0 +1,140 @@
+//! A replay that is killed or stopped for a while, wherever it is, and the next one.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use dlq_core::ingest::Ingest;
+use dlq_core::store::Letters;
+use dlq_core::store::memory::MemoryStore;
+use dlq_core::{Filter, PageRequest, Status};
+use futures_util::future::join_all;
+
+use super::steps::run_for;
+use super::{BrokerFixture, Check, ReplaySpec, ReplayTarget};
+
+const LETTERS: u32 = 5;
+/// How many are killed beside one another: they wait for the broker most of the time.
+const AT_ONCE: u32 = 8;
+const LEASE: Duration = Duration::from_secs(1);
+
+fn spec(operation: u64) -> ReplaySpec {
+    ReplaySpec::to_origin(operation).lease(LEASE)
+}
+
+/// Where a replay was when it was killed, as the broker shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    /// Nothing has arrived.
+    Nothing,
+    /// All has arrived.
+    All,
+    /// It had come to its end.
+    Ended,
+}
+
+/// Sends what is left, and makes sure that each letter was sent once and is marked.
+async fn finish<F: BrokerFixture>(check: &Check<F>, what: &str) -> u64 {
+    check.fixture.forget().await;
+    let report = check.run(spec(2)).await;
+    assert_eq!((report.failed, report.doubtful), (0, 0), "{what}: {report}");
+    check.assert_once(ReplayTarget::Origin, 0..LETTERS).await;
+    let sent = Filter::new().with_status(Status::Sent);
+    let sent = check.fixture.letters().count(sent).await.expect("letters are counted");
+    assert_eq!(sent, u64::from(LETTERS), "{what}");
+    let again = check.run(spec(3)).await;
+    assert_eq!(again.sent, 0, "{what}: {again}");
+    report.sent
+}
+
+/// Kills one after so many steps, and lets the next one send the rest.
+async fn killed<F: BrokerFixture>(check: &Check<F>, steps: u32) -> Seen {
+    let check = check.beside(steps).await;
+    let letters = check.bury(0..LETTERS).await;
+    let replay = check.fixture.replay(&letters, spec(1));
+    let ended = run_for(steps, pin!(F::run(&replay, pending(), |_, _| {}))).await;
+    let has_ended = ended.is_some();
+    if let Some(ended) = ended {
+        assert_eq!(ended.expect("a replay is run").sent, u64::from(LETTERS));
+    }
+    match (finish(&check, &format!("killed after {steps} steps")).await, has_ended) {
+        (0, true) => Seen::Ended,
+        (0, false) => Seen::All,
+        _ => Seen::Nothing,
+    }
+}
+
+/// A replay that is killed at any of its steps has sent some letters or none; the next one sends the others, and each arrives
+/// once (G6).
+pub async fn g6_killed_at_any_step_each_letter_arrives_once<F: BrokerFixture>(check: Check<F>) {
+    let (mut seen, mut steps) = (BTreeSet::new(), 1);
+    // How many steps there are differs from time to time.
+    while !seen.contains(&Seen::Ended) {
+        let some = (steps..steps + AT_ONCE).map(|steps| killed(&check, steps));
+        seen.extend(join_all(some).await);
+        steps += AT_ONCE;
+    }
+    assert!(seen.contains(&Seen::Nothing), "it was killed before it had sent them: {seen:?}");
+}
+
+/// Stops one after so many steps, lets the next one send the rest, and lets the first go on.
+async fn stopped<F: BrokerFixture>(check: &Check<F>, steps: u32) {
+    let check = check.beside(steps).await;
+    let letters = check.bury(0..LETTERS).await;
+    let replay = check.fixture.replay(&letters, spec(1));
+    let mut first = pin!(F::run(&replay, pending(), |_, _| {}));
+    let ended = run_for(steps, first.as_mut()).await;
+    let rest = finish(&check, &format!("stopped after {steps} steps")).await;
+    let first = match ended {
+        Some(ended) => ended,
+        None => first.await,
+    };
+    let first = first.expect("a replay is run");
+    assert!(first.is_complete(), "{first}");
+    assert!(first.sent + rest >= u64::from(LETTERS), "stopped after {steps}: {first}; {rest}");
+    check.assert_once(ReplayTarget::Origin, 0..LETTERS).await;
+}
+
+/// A replay that is stopped at any of its steps until another has sent its letters sends nothing more when it goes on (G6).
+pub async fn g6_stopped_at_any_step_it_sends_nothing_twice<F: BrokerFixture>(check: Check<F>) {
+    let steps = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 17, 20, 24, 28, 33, 40];
+    for some in steps.chunks(AT_ONCE as usize) {
+        join_all(some.iter().map(|steps| stopped(&check, *steps))).await;
+    }
+}
+
+/// What a killed replay has sent is sent or quarantined in a store that is filled later, and never sent from there again
+/// (G6).
+pub async fn g6_what_a_killed_replay_has_sent_is_not_pending_in_a_store<F: BrokerFixture>(
+    check: Check<F>,
+) {
+    let check = &check;
+    let some = [1, 4, 8, 12, 16, 20, 24, 32].map(async |steps| {
+        let check = check.beside(steps).await;
+        let letters = check.bury(0..LETTERS).await;
+        let replay = check.fixture.replay(&letters, spec(1));
+        let _ = run_for(steps, pin!(F::run(&replay, pending(), |_, _| {}))).await;
+        let store = MemoryStore::new();
+        let feed = check.fixture.feed("memory", true).await.expect("a feed is opened");
+        let mut ingest = Ingest::new(feed, store.clone());
+        ingest.run(pending(), |_| Ok(())).await.expect("letters are put");
+        let pending = Filter::new().with_status(Status::Pending);
+        let page = store.list(pending, PageRequest::new()).await.expect("a store lists");
+        let arrived = check.sent_to(ReplayTarget::Origin).await;
+        for letter in check.dead(0..LETTERS) {
+            let text = letter
+                .message
+                .payload()
+                .map(|payload| String::from_utf8_lossy(payload).into_owned());
+            let is_pending = page.letters.iter().any(|found| found.id == letter.id);
+            let has_arrived = arrived.contains_key(&text.unwrap_or_default());
+            assert!(
+                !is_pending || !has_arrived,
+                "killed after {steps} steps, {} would be sent twice",
+                letter.id
+            );
+        }
+    });
+    join_all(some).await;
+}

@@ -1,0 +1,580 @@
+//! A broker in memory, whole or with a flaw, by which the checks themselves are checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlq_core::ingest::{Content, Fed, Feed};
+use dlq_core::memory::MemorySource;
+use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+use dlq_core::store::reading::{Collapsed, Row, Sent};
+use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::{
+    DeadLetter, Death, Filter, LetterId, LetterState, Message, OperationId, Origin, Page,
+    PageRequest, Position, StoreError, StoreErrorKind, Timestamp,
+};
+use tokio::time::{sleep, timeout};
+
+use super::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
+
+const BEGIN: i64 = 1_790_000_000_000;
+/// How long a feed that follows sleeps before it looks again.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The promise that a broker in memory breaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// None.
+    #[default]
+    None,
+    /// The oldest letter is listed last.
+    ListsOutOfOrder,
+    /// Every death is listed, and not the last of a letter.
+    ListsEveryDeath,
+    /// A letter with the same identity as another and other bytes is taken for a copy.
+    MergesConflicts,
+    /// Payloads are shown as far as they are kept in memory.
+    ShowsSmallPayloads,
+    /// A filter by service is ignored.
+    IgnoresServices,
+    /// An entry that cannot be read hides those after it.
+    StopsAtUnreadable,
+    /// Nothing is looked up in the ledger.
+    Repeats,
+    /// Every third letter is marked and not sent.
+    Loses,
+    /// The newest letter is sent first.
+    SendsOutOfOrder,
+    /// Headers of the producer are dropped.
+    LosesHeaders,
+    /// A letter is marked before it is sent.
+    MarksFirst,
+    /// A letter is sent before it is marked.
+    SendsFirst,
+    /// The ledger is read once, when a replay begins.
+    ReadsLedgerOnce,
+    /// A replay goes on when it is cancelled.
+    IgnoresCancel,
+    /// Letters are sent as fast as can be.
+    IgnoresRate,
+    /// Letters are sent however often they were sent before.
+    IgnoresCap,
+    /// A replay sends what has come since it was planned.
+    ForgetsPlan,
+    /// A plan sends the letters.
+    PlansInEarnest,
+    /// Letters for another place go to their origin.
+    IgnoresTarget,
+    /// A feed confirms what it yields.
+    ConfirmsEarly,
+    /// What comes again does not say so.
+    ForgetsAgain,
+    /// The feed of another store takes over.
+    ForgetsStore,
+    /// What was sent back is pending in a store.
+    FeedsSentAsPending,
+    /// A call that is given up loses what it would have yielded.
+    LosesWhenDropped,
+}
+
+/// Every flaw, by its number.
+const FLAWS: [Flaw; 25] = [
+    Flaw::None,
+    Flaw::ListsOutOfOrder,
+    Flaw::ListsEveryDeath,
+    Flaw::MergesConflicts,
+    Flaw::ShowsSmallPayloads,
+    Flaw::IgnoresServices,
+    Flaw::StopsAtUnreadable,
+    Flaw::Repeats,
+    Flaw::Loses,
+    Flaw::SendsOutOfOrder,
+    Flaw::LosesHeaders,
+    Flaw::MarksFirst,
+    Flaw::SendsFirst,
+    Flaw::ReadsLedgerOnce,
+    Flaw::IgnoresCancel,
+    Flaw::IgnoresRate,
+    Flaw::IgnoresCap,
+    Flaw::ForgetsPlan,
+    Flaw::PlansInEarnest,
+    Flaw::IgnoresTarget,
+    Flaw::ConfirmsEarly,
+    Flaw::ForgetsAgain,
+    Flaw::ForgetsStore,
+    Flaw::FeedsSentAsPending,
+    Flaw::LosesWhenDropped,
+];
+
+/// A death that was sent back.
+#[derive(Clone, Copy, Debug)]
+struct Marked {
+    operation: OperationId,
+    sent: Sent,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Letters in the order in which they were written, and entries that nobody can read.
+    log: Vec<Option<DeadLetter>>,
+    ledger: BTreeMap<Death, Marked>,
+    arrived: BTreeMap<ReplayTarget, Vec<Arrived>>,
+    /// The store that the letters go into, and how many entries it has confirmed.
+    mark: Option<Mark>,
+    /// How many entries were ever yielded.
+    yielded: usize,
+}
+
+/// A broker in memory, with the [`Flaw`] of this number: `MemoryFixture<{ Flaw::Repeats as usize }>`.
+#[derive(Clone, Debug)]
+pub struct MemoryFixture<const FLAW: usize = 0>(Shared);
+
+#[derive(Clone, Debug)]
+struct Shared {
+    place: Arc<Mutex<Place>>,
+    flaw: Flaw,
+}
+
+impl Shared {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == flaw
+    }
+
+    /// The letters as they stand, by when they died first.
+    fn snapshot(&self) -> Collapsed<usize> {
+        let (place, mut all) = (self.place(), Collapsed::default());
+        for (at, entry) in place.log.iter().enumerate() {
+            let Some(letter) = entry else {
+                if self.has(Flaw::StopsAtUnreadable) {
+                    break;
+                }
+                continue;
+            };
+            let mut letter = self.standing(letter, at);
+            let is_there = |letter: &DeadLetter| {
+                let there: Option<&Row<usize>> = all.get(&letter.id);
+                there.is_some()
+            };
+            if self.has(Flaw::MergesConflicts) && letter.generation == 0 && is_there(&letter) {
+                continue;
+            }
+            if self.has(Flaw::ListsEveryDeath) && letter.generation > 0 {
+                letter.id = letter.id.conflicting(&Message::new("died again", "x"));
+            }
+            all.add(Row::new(letter, at));
+        }
+        all.mark(|death| place.ledger.get(death).map(|marked| marked.sent));
+        all
+    }
+
+    /// The letter of this entry: when it was written says the entry, how often it was sent back the letter.
+    fn standing(&self, letter: &DeadLetter, at: usize) -> DeadLetter {
+        let mut at = i64::try_from(at).unwrap_or(0);
+        if self.has(Flaw::ListsOutOfOrder) && at == 0 {
+            at = 1_000;
+        }
+        let at = Timestamp::from_millis(BEGIN + 1_000 * at);
+        let replays = letter.state.replays;
+        let state = LetterState {
+            created_at: at,
+            updated_at: at,
+            replays,
+            retry_count: replays,
+            ..LetterState::default()
+        };
+        DeadLetter { state, ..letter.clone() }
+    }
+
+    /// The letter of a row with its payload.
+    fn whole(&self, row: &Row<usize>) -> DeadLetter {
+        let place = self.place();
+        let payload = place
+            .log
+            .get(row.place)
+            .and_then(Option::as_ref)
+            .and_then(|letter| letter.message.payload());
+        match payload {
+            Some(payload) if !self.has(Flaw::ShowsSmallPayloads) => {
+                row.with_payload(payload.clone()).unwrap_or_else(|| row.letter.clone())
+            }
+            _ => row.letter.clone(),
+        }
+    }
+
+    fn filter(&self, mut filter: Filter) -> Filter {
+        if self.has(Flaw::IgnoresServices) {
+            filter.services.clear();
+        }
+        filter
+    }
+}
+
+/// The letters of a broker in memory.
+#[derive(Clone, Debug)]
+pub struct MemoryLetters(Shared);
+
+impl Letters for MemoryLetters {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.0.snapshot().get(&id).map(|row| self.0.whole(row)))
+    }
+
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        let all = self.0.snapshot();
+        Ok(ids.iter().filter_map(|id| all.get(id)).map(|row| self.0.whole(row)).collect())
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        Ok(self.0.snapshot().with_prefix(&digits, limit))
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        Ok(self.0.snapshot().page(&self.0.filter(filter), page))
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        Ok(self.0.snapshot().count(&self.0.filter(filter)))
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        Ok(self.0.snapshot().groups(&self.0.filter(filter), limit))
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        Ok(self.0.snapshot().stats(&self.0.filter(filter)))
+    }
+}
+
+/// A replay at a broker in memory.
+#[derive(Debug)]
+pub struct MemoryReplay {
+    place: Shared,
+    spec: ReplaySpec,
+    /// How many entries and which letters there were when it was planned.
+    planned: Mutex<Option<(usize, BTreeSet<LetterId>)>>,
+}
+
+/// What is sent, and what is not.
+struct Selected {
+    send: Vec<DeadLetter>,
+    skip: Vec<(DeadLetter, Skipped)>,
+}
+
+impl MemoryReplay {
+    fn select(&self) -> Selected {
+        let (place, rules) = (&self.place, &self.spec.rules);
+        let all = place.snapshot();
+        let mut rows: Vec<&Row<usize>> = all.matching(&self.spec.filter).collect();
+        rows.sort_by_key(|row| row.place);
+        if place.has(Flaw::SendsOutOfOrder) {
+            rows.reverse();
+        }
+        let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = planned.as_ref().filter(|_| !place.has(Flaw::ForgetsPlan));
+        let mut selected = Selected { send: Vec::new(), skip: Vec::new() };
+        for row in rows {
+            if planned.is_some_and(|(end, _)| row.place >= *end) {
+                continue;
+            }
+            let letter = place.whole(row);
+            let by = place.place().ledger.get(&letter.death()).map(|marked| marked.operation);
+            let by = by.filter(|_| !place.has(Flaw::Repeats));
+            let is_shown = planned.is_none_or(|(_, shown)| shown.contains(&letter.id));
+            let why = match rules.skipped(&letter, by) {
+                Some(Skipped::MaxReplays) if place.has(Flaw::IgnoresCap) => None,
+                None if self.spec.target == ReplayTarget::Origin
+                    && letter.origin.stream() != "orders.memory" =>
+                {
+                    Some(Skipped::NoOrigin)
+                }
+                why => why,
+            };
+            match why {
+                Some(why) => selected.skip.push((letter, why)),
+                None if is_shown && (selected.send.len() as u64) < rules.limit => {
+                    selected.send.push(letter)
+                }
+                None => {}
+            }
+        }
+        selected
+    }
+
+    /// Says why nobody would hear letters for this target.
+    fn refused(&self) -> Result<(), StoreError> {
+        match self.spec.target {
+            ReplayTarget::Nowhere | ReplayTarget::Handler => {
+                Err(StoreError::new(StoreErrorKind::Refused, "send letters back"))
+            }
+            ReplayTarget::Origin | ReplayTarget::Elsewhere => Ok(()),
+        }
+    }
+
+    /// Sends one, unless somebody else has.
+    async fn send(&self, letter: &DeadLetter, number: u64) -> ReplayOutcome {
+        let skipped = ReplayOutcome::Skipped(Skipped::Sent);
+        match self.place.flaw {
+            Flaw::MarksFirst => {
+                self.mark(letter);
+                tokio::task::yield_now().await;
+                self.post(letter, number);
+            }
+            Flaw::SendsFirst => {
+                if self.is_sent(letter) {
+                    return skipped;
+                }
+                self.post(letter, number);
+                tokio::task::yield_now().await;
+                self.mark(letter);
+            }
+            _ => {
+                tokio::task::yield_now().await;
+                if self.is_sent(letter) {
+                    return skipped;
+                }
+                self.post(letter, number);
+                self.mark(letter);
+            }
+        }
+        ReplayOutcome::Sent
+    }
+
+    fn is_sent(&self, letter: &DeadLetter) -> bool {
+        let marked = self.place.place().ledger.get(&letter.death()).map(|marked| marked.operation);
+        let looks = !self.place.has(Flaw::Repeats) && !self.place.has(Flaw::ReadsLedgerOnce);
+        looks && self.spec.rules.is_sent(marked)
+    }
+
+    fn mark(&self, letter: &DeadLetter) {
+        let mut place = self.place.place();
+        let times = place.ledger.get(&letter.death()).map_or(0, |marked| marked.sent.times) + 1;
+        let sent = Sent { at: Timestamp::from_millis(BEGIN), times };
+        let marked = Marked { operation: self.spec.rules.operation, sent };
+        place.ledger.insert(letter.death(), marked);
+    }
+
+    fn post(&self, letter: &DeadLetter, number: u64) {
+        if self.place.has(Flaw::Loses) && number.is_multiple_of(3) {
+            return;
+        }
+        let target = match self.spec.target {
+            _ if self.place.has(Flaw::IgnoresTarget) => ReplayTarget::Origin,
+            target => target,
+        };
+        // What the letter says of itself includes what the ledger says of it.
+        let arrived = Arrived { message: self.outgoing(letter), partition: None };
+        self.place.place().arrived.entry(target).or_default().push(arrived);
+    }
+
+    fn outgoing(&self, letter: &DeadLetter) -> Message {
+        let mut message = letter.message.clone();
+        if self.place.has(Flaw::LosesHeaders) {
+            message = message.with_headers(dlq_core::Headers::new());
+        }
+        let own = [
+            ("retry.count", "0".to_owned()),
+            ("replay.count", (letter.state.replays + 1).to_string()),
+            ("replay.id", self.spec.rules.operation.to_string()),
+            ("replay.timestamp", Timestamp::from_millis(BEGIN).to_string()),
+            ("replay.from-dlq", "memory".to_owned()),
+            ("dlq.id", letter.id.to_string()),
+            ("dlq.consumer", letter.consumer.clone()),
+            ("original.topic", letter.origin.stream().to_owned()),
+        ];
+        own.into_iter().fold(message, |message, (name, value)| message.with_header(name, value))
+    }
+}
+
+/// The letters of a broker in memory as they come.
+#[derive(Debug)]
+pub struct MemoryFeed {
+    place: Shared,
+    ends: bool,
+    next: usize,
+}
+
+impl Feed for MemoryFeed {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+        loop {
+            let fed = self.fed(limit);
+            if self.place.has(Flaw::LosesWhenDropped) {
+                tokio::task::yield_now().await;
+            }
+            if !fed.is_empty() || self.ends {
+                return Ok(fed);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn confirm(&mut self) -> Result<(), StoreError> {
+        tokio::task::yield_now().await;
+        self.told();
+        Ok(())
+    }
+}
+
+impl MemoryFeed {
+    fn told(&self) {
+        if let Some(mark) = &mut self.place.place().mark {
+            mark.confirmed = mark.confirmed.max(self.next as u64);
+        }
+    }
+
+    fn fed(&mut self, limit: usize) -> Vec<Fed> {
+        let fed = {
+            let mut place = self.place.place();
+            let yielded = place.yielded;
+            let entries = place.log.iter().enumerate().skip(self.next).take(limit);
+            let fed: Vec<Fed> = entries
+                .map(|(at, entry)| self.entry(&place, entry.as_ref(), at, yielded))
+                .collect();
+            self.next += fed.len();
+            place.yielded = yielded.max(self.next);
+            fed
+        };
+        if self.place.has(Flaw::ConfirmsEarly) {
+            self.told();
+        }
+        fed
+    }
+
+    fn entry(&self, place: &Place, entry: Option<&DeadLetter>, at: usize, yielded: usize) -> Fed {
+        let content = entry.map_or(Content::Foreign, |letter| {
+            let mut letter = self.place.standing(letter, at);
+            let marked = place.ledger.get(&letter.death());
+            if let Some(marked) = marked.filter(|_| !self.place.has(Flaw::FeedsSentAsPending)) {
+                marked.sent.mark(&mut letter.state);
+            }
+            Content::Letter(Box::new(letter))
+        });
+        let again = at < yielded && !self.place.has(Flaw::ForgetsAgain);
+        let position = Position::Offset(at as u64);
+        Fed { place: Origin::new("memory", "orders.memory.dlq", position), again, content }
+    }
+}
+
+impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
+    type Letters = MemoryLetters;
+    type Replay = MemoryReplay;
+    type Feed = MemoryFeed;
+    type Source = MemorySource;
+
+    /// What a flaw has lost never comes.
+    const PATIENCE: Duration = Duration::from_secs(if FLAW == 0 { 60 } else { 2 });
+
+    async fn fresh(_check: &str) -> Self {
+        let flaw = FLAWS.get(FLAW).copied().unwrap_or(Flaw::None);
+        Self(Shared { place: Arc::default(), flaw })
+    }
+
+    fn subject(&self) -> String {
+        "orders.created".to_owned()
+    }
+
+    fn origin(&self, number: u32) -> Origin {
+        Origin::new("memory", "orders.memory", Position::Offset(number.into()))
+    }
+
+    async fn bury(&self, letters: Vec<DeadLetter>) {
+        self.0.place().log.extend(letters.into_iter().map(Some));
+    }
+
+    async fn bury_unreadable(&self) -> u64 {
+        self.0.place().log.extend([None, None]);
+        0
+    }
+
+    fn letters(&self) -> MemoryLetters {
+        MemoryLetters(self.0.clone())
+    }
+
+    fn replay(&self, letters: &MemoryLetters, spec: ReplaySpec) -> MemoryReplay {
+        MemoryReplay { place: letters.0.clone(), spec, planned: Mutex::default() }
+    }
+
+    async fn plan(replay: &MemoryReplay) -> Result<ReplayPlan, StoreError> {
+        replay.refused()?;
+        let selected = replay.select();
+        if replay.place.has(Flaw::PlansInEarnest) {
+            for letter in &selected.send {
+                let _ = replay.send(letter, 1).await;
+            }
+        }
+        let all = replay.place.snapshot();
+        let shown = selected.send.iter().map(|letter| letter.id).collect();
+        let end = replay.place.place().log.len();
+        *replay.planned.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, shown));
+        let mut plan = ReplayPlan::default();
+        plan.letters = selected.send.len() as u64;
+        plan.sample = selected.send.iter().take(10).map(DeadLetter::summary).collect();
+        plan.sample.iter_mut().for_each(|letter| all.measure(letter));
+        for (_, why) in selected.skip {
+            *plan.skipped.entry(why).or_default() += 1;
+        }
+        Ok(plan)
+    }
+
+    async fn run(
+        replay: &MemoryReplay,
+        stop: impl Future<Output = ()> + Send,
+        mut tell: impl FnMut(LetterId, &ReplayOutcome) + Send,
+    ) -> Result<ReplayReport, StoreError> {
+        replay.refused()?;
+        let selected = replay.select();
+        let (mut report, mut stop) = (ReplayReport::default(), pin!(stop));
+        let mut count = |letter: &DeadLetter, outcome: ReplayOutcome| {
+            report.count(&outcome);
+            tell(letter.id, &outcome);
+        };
+        for (letter, why) in &selected.skip {
+            count(letter, ReplayOutcome::Skipped(*why));
+        }
+        let pause = replay.spec.rules.rate.map(|rate| Duration::from_secs(1) / rate);
+        let mut left = selected.send.len() as u64;
+        for letter in &selected.send {
+            let pause = pause.filter(|_| !replay.place.has(Flaw::IgnoresRate)).unwrap_or_default();
+            if replay.place.has(Flaw::IgnoresCancel) {
+                sleep(pause).await;
+            } else if timeout(pause, stop.as_mut()).await.is_ok() {
+                break;
+            }
+            let outcome = replay.send(letter, left).await;
+            count(letter, outcome);
+            left -= 1;
+        }
+        report.left = left;
+        Ok(report)
+    }
+
+    async fn arrived(&self, target: ReplayTarget) -> Vec<Arrived> {
+        self.0.place().arrived.get(&target).cloned().unwrap_or_default()
+    }
+
+    async fn source(&self, _consumer: &str) -> Option<MemorySource> {
+        None
+    }
+
+    async fn feed(&self, store: &str, ends: bool) -> Result<MemoryFeed, StoreError> {
+        let mut place = self.0.place();
+        let other = place.mark.as_ref().filter(|mark| mark.store != store);
+        if let Some(other) = other.filter(|_| !self.0.has(Flaw::ForgetsStore)) {
+            let text = format!("the letters go into {}", other.store);
+            return Err(StoreError::new(StoreErrorKind::Conflict, "open a feed").with_detail(text));
+        }
+        let confirmed = place.mark.as_ref().map_or(0, |mark| mark.confirmed);
+        place.mark = Some(Mark { store: store.to_owned(), confirmed });
+        let next = usize::try_from(confirmed).unwrap_or(usize::MAX);
+        Ok(MemoryFeed { place: self.0.clone(), ends, next })
+    }
+
+    async fn marks(&self) -> Vec<Mark> {
+        self.0.place().mark.iter().cloned().collect()
+    }
+}
