@@ -25,6 +25,7 @@ mod needs;
 mod row;
 mod rows;
 mod verb;
+mod verbs;
 
 pub use backend::{Backend, Done, Limits};
 pub use changes::{ItemChange, LetterChange, Note, OperationChange};

@@ -104,6 +104,13 @@ pub enum Select {
         /// The most items.
         limit: u64,
     },
+    /// Items of an operation that are `sending` with a lease that has ended, in frozen order; passing over.
+    Lapsed {
+        /// The operation.
+        operation: OperationId,
+        /// The most items.
+        limit: u64,
+    },
     /// Letters of an operation that nobody runs: queued, or released and not claimed, or claimed from `pending` with a lease
     /// that has ended. Released ones come first, then by index.
     Open {

@@ -17,6 +17,7 @@
 mod audit;
 mod check;
 mod claim;
+mod dispatch;
 mod due;
 mod edit;
 mod erased;
@@ -34,6 +35,7 @@ mod upkeep;
 pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
+pub use dispatch::{Dispatch, Dispatched, FormerSender, TakeRequest, Taken, Takes};
 pub use due::Due;
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Actor;
 use crate::failure::words;
-use crate::{Filter, LetterId, LetterSummary, OperationId, Order, Status, Timestamp};
+use crate::policy::duration;
+use crate::{Filter, LetterId, LetterSummary, OperationId, Order, Origin, Status, Timestamp};
 
 /// Where letters are sent back to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,71 @@ pub enum Target {
     Origin,
     /// To another subject or topic.
     Subject(String),
+}
+
+impl Target {
+    /// Returns true if consumers claim the letters; false if somebody sends them through an outbox.
+    #[must_use]
+    pub const fn is_handler(&self) -> bool {
+        matches!(self, Self::Handler)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handler => f.write_str("handler"),
+            Self::Origin => f.write_str("origin"),
+            Self::Subject(subject) => f.write_str(subject),
+        }
+    }
+}
+
+/// A cluster of a kind of broker, by its alias: `nats` is the one called `default`, `nats/eu` the one called `eu`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub struct Cluster {
+    /// The kind of broker, e.g. `nats` or `kafka`.
+    pub transport: String,
+    /// The alias of the cluster.
+    pub alias: String,
+}
+
+impl Cluster {
+    /// The cluster of `transport` called `alias`.
+    pub fn new(transport: impl Into<String>, alias: impl Into<String>) -> Self {
+        Self { transport: transport.into(), alias: alias.into() }
+    }
+
+    /// The cluster that a message came from.
+    #[must_use]
+    pub fn of(origin: &Origin) -> Self {
+        Self::new(origin.transport(), origin.cluster())
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.alias.as_str() {
+            "default" => f.write_str(&self.transport),
+            alias => write!(f, "{}/{alias}", self.transport),
+        }
+    }
+}
+
+impl From<Cluster> for String {
+    fn from(cluster: Cluster) -> Self {
+        cluster.to_string()
+    }
+}
+
+impl From<String> for Cluster {
+    fn from(text: String) -> Self {
+        match text.split_once('/') {
+            Some((transport, alias)) => Self::new(transport, alias),
+            None => Self::new(text, "default"),
+        }
+    }
 }
 
 /// What an operation shall do.
@@ -42,6 +108,12 @@ pub struct OperationSpec {
     pub canary: Option<u32>,
     /// Letters that operators sent back this often are quarantined instead; 0 for no cap.
     pub max_replays: u32,
+    /// Brokers that letters are sent to, where the target is not their handler. Letters of others are skipped.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub via: BTreeSet<Cluster>,
+    /// Time that a canary of letters which were sent, and of which nothing was heard, counts as outstanding.
+    #[serde(default, with = "duration", skip_serializing_if = "Duration::is_zero")]
+    pub canary_wait: Duration,
 }
 
 impl OperationSpec {
@@ -58,7 +130,27 @@ impl OperationSpec {
             pace: None,
             canary: None,
             max_replays: Self::MAX_REPLAYS,
+            via: BTreeSet::new(),
+            canary_wait: Duration::ZERO,
         }
+    }
+
+    /// The default time that a canary of letters which were sent counts as outstanding.
+    pub const CANARY_WAIT: Duration = Duration::from_secs(30);
+
+    /// Sends letters to brokers instead, through outboxes of these clusters. A canary waits for
+    /// [`CANARY_WAIT`](Self::CANARY_WAIT) after the last letter.
+    pub fn with_target(mut self, target: Target, via: impl IntoIterator<Item = Cluster>) -> Self {
+        self.target = target;
+        self.via = via.into_iter().collect();
+        self.canary_wait = Self::CANARY_WAIT;
+        self
+    }
+
+    /// Sets how long a canary waits for news of letters that were sent.
+    pub fn with_canary_wait(mut self, wait: Duration) -> Self {
+        self.canary_wait = wait;
+        self
     }
 
     /// Sets how many at most. Defaults to all.
@@ -226,6 +318,8 @@ words! {
         Queued = "queued",
         /// It is due, or being run, or being retried.
         Released = "released",
+        /// Somebody sends it; nobody else does until it is known what became of it.
+        Sending = "sending",
         /// It was published; whether it succeeded is not known.
         Sent = "sent",
         /// Its handler succeeded, or it had been handled before.
@@ -259,6 +353,7 @@ impl Progress {
         self.total
             - self.with_outcome(ItemOutcome::Queued)
             - self.with_outcome(ItemOutcome::Released)
+            - self.with_outcome(ItemOutcome::Sending)
     }
 
     /// Letters that were sent back, whatever became of them.
@@ -318,7 +413,7 @@ impl Operation {
                     quota = 0;
                 } else if sent < canary && queued > 0 {
                     quota = (canary - sent).min(queued);
-                } else if progress.with_outcome(ItemOutcome::Released) > 0 {
+                } else if self.is_canary_outstanding(now) {
                     quota = 0;
                 } else {
                     state = OperationState::Running;
@@ -340,6 +435,26 @@ impl Operation {
             None => (most, self.next_release),
         };
         Advance { release, next_release, state }
+    }
+
+    /// Returns true if a letter of the canary may still fail: one that runs or is being sent; and, until nothing was heard for
+    /// the wait of the canary, one that was sent.
+    fn is_canary_outstanding(&self, now: Timestamp) -> bool {
+        let progress = &self.progress;
+        progress.with_outcome(ItemOutcome::Released) > 0
+            || progress.with_outcome(ItemOutcome::Sending) > 0
+            || (progress.with_outcome(ItemOutcome::Sent) > 0
+                && now < self.updated_at.after(self.spec.canary_wait))
+    }
+
+    /// Returns when more letters may be released, by the clock alone; `None` if that takes more than time.
+    #[must_use]
+    pub fn next_chance(&self, now: Timestamp) -> Option<Timestamp> {
+        let can = |at| self.advance(at, u64::MAX).release > 0;
+        let canary = (self.state == OperationState::Canary)
+            .then(|| self.updated_at.after(self.spec.canary_wait));
+        let times = [Some(now), Some(self.next_release), canary];
+        times.into_iter().flatten().filter(|at| *at >= now && can(*at)).min()
     }
 
     /// The state that `control` leads to; the present one when there is nothing to change, `None` when the operation

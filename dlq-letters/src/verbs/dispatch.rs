@@ -1,0 +1,251 @@
+//! Letters of operations that somebody sends through an outbox; see [`Dispatch`](dlq_core::store::Dispatch).
+
+use std::sync::Arc;
+
+use dlq_core::store::{
+    ClaimToken, Dispatched, Finished, ItemOutcome, Operation, TakeRequest, Taken, Takes, rules,
+};
+use dlq_core::{Death, Filter, Resolution, Status, StoreError, StoreErrorKind};
+
+use crate::{Changed, Depth, Lease, Needs, Row, Rows, Select, Selected, Stop, Verb};
+
+/// The most letters that one step sets aside because they reached the cap.
+const ASIDE: u64 = 500;
+
+/// Takes letters of an operation to be sent.
+#[derive(Debug)]
+pub(crate) struct Take(pub(crate) TakeRequest);
+
+impl Take {
+    fn lapsed(&self) -> Select {
+        Select::Lapsed { operation: self.0.operation, limit: u64::from(self.0.limit) }
+    }
+
+    fn queued(&self, from: u64, limit: u64) -> Select {
+        let (operation, filter) = (self.0.operation, Arc::new(Filter::new()));
+        Select::Queued { operation, filter, from, limit }
+    }
+
+    /// Gives letters to the sender, and returns them.
+    fn give(
+        &self,
+        rows: &mut Rows,
+        items: &[Selected],
+        lapsed: bool,
+        taken: &mut Vec<Taken>,
+    ) -> Result<(), Stop> {
+        let (now, until) = (rows.now(), rows.now().after(self.0.lease));
+        let fences = rows.fences(items.len() as u64)?;
+        for (item, fence) in items.iter().zip(fences) {
+            let Some(mut row) = rows.take(item.letter, Depth::Whole)? else { continue };
+            let lease = Lease { fence, owner: &self.0.sender, now, until };
+            let (token, former) = row.send(&lease);
+            if !lapsed {
+                rows.set_outcome(self.0.operation, item.index, ItemOutcome::Sending, None)?;
+            }
+            let letter = row.letter.clone();
+            taken.push(Taken { token, letter, index: item.index, former, lease_until: until });
+            rows.update(row, Changed::State);
+        }
+        Ok(())
+    }
+
+    /// Takes queued letters as far as the operation lets, and returns how many it took.
+    fn take_queued(
+        &self,
+        rows: &mut Rows,
+        before: &Operation,
+        room: u64,
+        taken: &mut Vec<Taken>,
+    ) -> Result<(), Stop> {
+        let (id, now) = (before.id, rows.now());
+        let advance = before.advance(now, room);
+        if advance.state != before.state {
+            rows.steer(id, advance.state);
+        }
+        let (mut from, mut aside, mut sent) = (0, 0, Vec::new());
+        while (sent.len() as u64) < advance.release && aside < ASIDE {
+            let wanted = advance.release - sent.len() as u64;
+            let found = rows.select(&self.queued(from, wanted), Depth::Whole)?;
+            for item in &found {
+                from = item.index + 1;
+                let Some(row) = rows.take(item.letter, Depth::Whole)? else { continue };
+                if row.item != Some((id, item.index)) {
+                    continue;
+                }
+                if set_aside(rows, before, row)? {
+                    aside += 1;
+                } else {
+                    sent.push(*item);
+                }
+            }
+            if (found.len() as u64) < wanted {
+                self.end_orphans(rows)?;
+                break;
+            }
+        }
+        self.give(rows, &sent, false, taken)?;
+        if before.spec.pace.is_some() && !sent.is_empty() {
+            rows.set_next_release(id, before.advance(now, sent.len() as u64).next_release);
+        }
+        Ok(())
+    }
+
+    /// Ends items whose letters are gone.
+    fn end_orphans(&self, rows: &mut Rows) -> Result<(), Stop> {
+        let (operation, limit) = (self.0.operation, 1_000);
+        let orphans = Select::Orphans { operation, consumers: Vec::new(), limit };
+        for item in rows.select(&orphans, Depth::Head)? {
+            let why = "the letter is not there any more";
+            rows.set_outcome(operation, item.index, ItemOutcome::Skipped, Some(why))?;
+        }
+        Ok(())
+    }
+}
+
+/// Sets a letter aside that was sent back as often as the operation allows. Returns whether it did.
+fn set_aside(rows: &mut Rows, operation: &Operation, mut row: Row) -> Result<bool, Stop> {
+    let replays = row.letter.state.replays;
+    if !operation.spec.is_past_cap(replays) {
+        return Ok(false);
+    }
+    let why = format!("sent back {replays} times, which is the cap");
+    rows.end_item(&mut row, ItemOutcome::Skipped, Some(&why))?;
+    row.void();
+    rules::set_aside(&mut row.letter, rows.now());
+    rows.update(row, Changed::Run);
+    Ok(true)
+}
+
+impl Verb for Take {
+    type Answer = Takes;
+
+    fn needs(&self, needs: &mut Needs) {
+        needs.operations.insert(self.0.operation);
+        needs.select(self.lapsed(), Depth::Whole);
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<Takes, Stop> {
+        let id = self.0.operation;
+        let refused = |kind, detail: String| {
+            Stop::Failed(StoreError::new(kind, "take letters to send").with_detail(detail))
+        };
+        let Some(operation) = rows.operation(id)? else {
+            return Err(refused(StoreErrorKind::NotFound, format!("no operation has the id {id}")));
+        };
+        if operation.spec.target.is_handler() {
+            let why = "its letters go to their handlers, which claim them";
+            return Err(refused(StoreErrorKind::Refused, why.to_owned()));
+        }
+        let mut letters = Vec::new();
+        let lapsed = rows.select(&self.lapsed(), Depth::Whole)?;
+        self.give(rows, &lapsed, true, &mut letters)?;
+        let room = u64::from(self.0.limit).saturating_sub(letters.len() as u64);
+        if room > 0 {
+            self.take_queued(rows, &operation, room, &mut letters)?;
+        }
+        let operation = rows.operation(id)?.unwrap_or(operation);
+        let next = operation.next_chance(rows.now());
+        Ok(Takes { operation, letters, next })
+    }
+}
+
+/// Records what became of letters that were taken.
+#[derive(Debug)]
+pub(crate) struct Record(pub(crate) Vec<(ClaimToken, Dispatched)>);
+
+impl Record {
+    fn one(
+        rows: &mut Rows,
+        token: &ClaimToken,
+        dispatched: &Dispatched,
+    ) -> Result<Finished, Stop> {
+        let Some(mut row) = rows.take(token.letter, Depth::Head)? else {
+            return Ok(Finished::Stale);
+        };
+        if !row.is_held_by(token) || !row.is_sending() {
+            let is_known = row.finished == Some(token.fence);
+            return Ok(if is_known { Finished::Applied } else { Finished::Stale });
+        }
+        let is_over = match row.letter.state.operation {
+            Some(operation) => {
+                rows.operation_state(operation)?.is_none_or(|state| state.is_final())
+            }
+            None => true,
+        };
+        // Nobody would take it any more.
+        let cancelled = Dispatched::Refused("cancelled".to_owned());
+        let is_cancelled = is_over && *dispatched == Dispatched::Later;
+        let dispatched = if is_cancelled { &cancelled } else { dispatched };
+        match dispatched {
+            Dispatched::Confirmed { is_doubtful } => {
+                let why = is_doubtful.then_some("perhaps sent twice");
+                if let Some((operation, index)) = row.item {
+                    rows.set_outcome(operation, index, ItemOutcome::Sent, why)?;
+                }
+            }
+            Dispatched::Refused(why) => rows.end_item(&mut row, ItemOutcome::Skipped, Some(why))?,
+            Dispatched::Later => {
+                if let Some((operation, index)) = row.item {
+                    rows.set_outcome(operation, index, ItemOutcome::Queued, None)?;
+                }
+            }
+        }
+        row.dispatched(dispatched, rows.now());
+        rows.update(row, Changed::State);
+        Ok(Finished::Applied)
+    }
+}
+
+impl Verb for Record {
+    type Answer = Vec<Finished>;
+
+    fn needs(&self, needs: &mut Needs) {
+        self.0.iter().for_each(|(token, _)| needs.letter(token.letter, Depth::Head));
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<Vec<Finished>, Stop> {
+        // All of them are looked at, so that what is missing is loaded at once.
+        let decided: Vec<_> =
+            self.0.iter().map(|(token, dispatched)| Self::one(rows, token, dispatched)).collect();
+        decided.into_iter().collect()
+    }
+}
+
+/// Resolves letters that were sent back, and of which a consumer says that they were handled.
+#[derive(Debug)]
+pub(crate) struct Succeed(pub(crate) Vec<Death>);
+
+impl Succeed {
+    fn one(rows: &mut Rows, death: &Death) -> Result<bool, Stop> {
+        let Some(mut row) = rows.take(death.letter, Depth::Head)? else { return Ok(false) };
+        let is_sending = row.is_sending();
+        let was_sent = row.letter.state.status == Status::Sent || is_sending;
+        if row.letter.generation != death.generation || !was_sent {
+            return Ok(false);
+        }
+        if is_sending {
+            row.count_sent();
+        }
+        rows.end_item(&mut row, ItemOutcome::Succeeded, None)?;
+        row.void();
+        rules::resolve(&mut row.letter, Resolution::Succeeded, rows.now());
+        rows.update(row, Changed::State);
+        Ok(true)
+    }
+}
+
+impl Verb for Succeed {
+    type Answer = u64;
+
+    fn needs(&self, needs: &mut Needs) {
+        self.0.iter().for_each(|death| needs.letter(death.letter, Depth::Head));
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<u64, Stop> {
+        let decided: Vec<_> = self.0.iter().map(|death| Self::one(rows, death)).collect();
+        let resolved = decided.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(resolved.into_iter().filter(|is| *is).count() as u64)
+    }
+}
+

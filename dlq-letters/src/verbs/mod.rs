@@ -1,0 +1,3 @@
+mod dispatch;
+
+pub(crate) use dispatch::{Record, Succeed, Take};
