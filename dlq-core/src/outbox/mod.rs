@@ -59,6 +59,7 @@
 //! | memory | the [`Once`], for ever | its lease | what was published | exact |
 
 mod address;
+mod dispatcher;
 mod erased;
 mod once;
 mod outboxes;
@@ -72,6 +73,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 pub use address::Address;
+pub use dispatcher::{Dispatcher, Dispatches, Step};
 pub use erased::BoxOutbox;
 pub use once::{InvalidOnce, Once};
 pub use outboxes::{Outboxes, Unroutable};

@@ -1,11 +1,12 @@
 //! [`Dispatch`]: letters of operations that somebody sends through an outbox.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use super::{ClaimToken, Finished, Operation};
-use crate::{DeadLetter, Death, OperationId, StoreError, Timestamp};
+use super::{ClaimToken, Cluster, Finished, Operation};
+use crate::{DeadLetter, Death, OperationId, Origin, StoreError, StoreErrorKind, Timestamp};
 
 /// Hands letters of an operation to whoever sends them through an [`Outbox`](crate::outbox::Outbox), and records what
 /// became of them.
@@ -30,14 +31,20 @@ pub trait Dispatch: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// `NotFound` if there is no such operation; `Refused` if its letters go to their handlers, which claim them.
-    fn take(&self, request: TakeRequest) -> impl Future<Output = Result<Takes, StoreError>> + Send;
+    fn take(&self, request: TakeRequest) -> impl Future<Output = Result<Takes, StoreError>> + Send {
+        let _ = request;
+        async { Err(cannot("take letters to send")) }
+    }
 
     /// Records what became of letters that were taken, each conditional on its token. What nobody knows is not recorded:
     /// it is settled once the lease has ended.
     fn record(
         &self,
         dispatched: Vec<(ClaimToken, Dispatched)>,
-    ) -> impl Future<Output = Result<Vec<Finished>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Finished>, StoreError>> + Send {
+        let _ = dispatched;
+        async { Err(cannot("record what was sent")) }
+    }
 
     /// Records that messages which were sent back as these deaths have been handled: the letter is resolved, its item
     /// `succeeded`. Deaths that are unknown, or of letters that were not sent, are passed over. Returns how many were
@@ -45,7 +52,15 @@ pub trait Dispatch: fmt::Debug + Send + Sync + 'static {
     fn succeeded(
         &self,
         deaths: Vec<Death>,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = deaths;
+        async { Ok(0) }
+    }
+}
+
+fn cannot(operation: &'static str) -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, operation)
+        .with_detail("the store sends letters to their handlers only")
 }
 
 /// Which letters to take for sending.
@@ -59,19 +74,26 @@ pub struct TakeRequest {
     pub limit: u32,
     /// The time after which the letters are given to another sender.
     pub lease: Duration,
-    /// The sender as its outboxes know it, from which a later one asks what was sent.
-    pub sender: String,
+    /// The senders of the caller's outboxes, by cluster. A later caller asks by them what was sent.
+    pub senders: BTreeMap<Cluster, String>,
 }
 
 impl TakeRequest {
-    /// Takes up to `limit` letters for `sender`.
+    /// Takes up to `limit` letters for these senders.
     pub fn new(
         operation: OperationId,
         limit: u32,
         lease: Duration,
-        sender: impl Into<String>,
+        senders: BTreeMap<Cluster, String>,
     ) -> Self {
-        Self { operation, limit, lease, sender: sender.into() }
+        Self { operation, limit, lease, senders }
+    }
+
+    /// Returns the sender of a letter from `origin`: that of its cluster, or the first where its cluster has none.
+    #[must_use]
+    pub fn sender(&self, origin: &Origin) -> &str {
+        let sender = self.senders.get(&Cluster::of(origin));
+        sender.or_else(|| self.senders.values().next()).map_or("", String::as_str)
     }
 }
 
@@ -82,8 +104,8 @@ pub struct Takes {
     pub operation: Operation,
     /// The letters.
     pub letters: Vec<Taken>,
-    /// Time at which more may be taken; `None` if that does not depend on time alone.
-    pub next: Option<Timestamp>,
+    /// Time until more may be taken; `None` if that does not depend on time alone.
+    pub wait: Option<Duration>,
 }
 
 /// A letter that was taken for sending.

@@ -41,7 +41,7 @@ pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
 pub use operation::{
-    Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec, OperationState, Pace,
+    Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec, OperationState, Pace,
     Plan, Progress, Target,
 };
 pub use quarantine::{DLQ_MESSAGES_QUARANTINED_TOTAL, count_quarantined};
@@ -443,6 +443,12 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
 }
 
 /// All the powers of a store in one bound. Implemented for everything that has them.
-pub trait Store: Sink + Letters + Claims + Operations + Upkeep + RetryLane + CrashMarks {}
+pub trait Store:
+    Sink + Letters + Claims + Operations + Dispatch + Upkeep + RetryLane + CrashMarks
+{
+}
 
-impl<S: Sink + Letters + Claims + Operations + Upkeep + RetryLane + CrashMarks> Store for S {}
+impl<S: Sink + Letters + Claims + Operations + Dispatch + Upkeep + RetryLane + CrashMarks> Store
+    for S
+{
+}

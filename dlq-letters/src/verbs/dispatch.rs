@@ -38,7 +38,8 @@ impl Take {
         let fences = rows.fences(items.len() as u64)?;
         for (item, fence) in items.iter().zip(fences) {
             let Some(mut row) = rows.take(item.letter, Depth::Whole)? else { continue };
-            let lease = Lease { fence, owner: &self.0.sender, now, until };
+            let owner = self.0.sender(&row.letter.origin);
+            let lease = Lease { fence, owner, now, until };
             let (token, former) = row.send(&lease);
             if !lapsed {
                 rows.set_outcome(self.0.operation, item.index, ItemOutcome::Sending, None)?;
@@ -145,8 +146,8 @@ impl Verb for Take {
             self.take_queued(rows, &operation, room, &mut letters)?;
         }
         let operation = rows.operation(id)?.unwrap_or(operation);
-        let next = operation.next_chance(rows.now());
-        Ok(Takes { operation, letters, next })
+        let wait = operation.next_chance(rows.now()).map(|at| at.since(rows.now()));
+        Ok(Takes { operation, letters, wait })
     }
 }
 

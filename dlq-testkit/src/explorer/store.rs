@@ -3,12 +3,12 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Dispatch, Dispatched, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
+    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, TakeRequest, Takes, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
+    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
     RetryLane, Sink, StoreError, Timestamp,
 };
 
@@ -225,6 +225,12 @@ passed_on! { Operations:
     operations(limit: u32) -> Vec<Operation>;
     items(id: OperationId, after: u64, limit: u32) -> ItemPage;
     control(id: OperationId, control: Control, by: Actor) -> Operation;
+}
+
+passed_on! { Dispatch:
+    take(request: TakeRequest) -> Takes;
+    record(dispatched: Vec<(ClaimToken, Dispatched)>) -> Vec<Finished>;
+    succeeded(deaths: Vec<Death>) -> u64;
 }
 
 impl Upkeep for SteppedStore {
