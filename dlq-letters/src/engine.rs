@@ -2,11 +2,12 @@
 //! traits of `dlq-core` of them.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use dlq_core::store::{Actor, Receipt};
+use dlq_core::store::{Actor, ClaimToken, Finish, Finished, Receipt};
 use dlq_core::{DeadLetter, Escalation, StoreError, StoreErrorKind};
 
-use crate::verbs::{Escalate, Put, Restore};
+use crate::verbs::{EndClaims, Escalate, Extend, Put, Restore};
 use crate::{Backend, Limits};
 
 /// Puts letters; see [`Sink::put`](dlq_core::store::Sink::put).
@@ -63,6 +64,59 @@ pub async fn restore<B: Backend>(
     }
 }
 
+/// Extends leases; see [`Claims::extend`](dlq_core::store::Claims::extend).
+pub async fn extend<B: Backend>(
+    backend: &B,
+    tokens: Vec<ClaimToken>,
+    lease: Duration,
+) -> Result<Vec<bool>, StoreError> {
+    let mut answers = Vec::with_capacity(tokens.len());
+    for tokens in tokens.chunks(chunk(backend)) {
+        answers.extend(match backend.extend_held(tokens, lease).await? {
+            Some(extended) => extended,
+            None => {
+                let tokens = tokens.to_vec();
+                backend.run("extend claims", Extend { tokens, lease }).await?.answer
+            }
+        });
+    }
+    Ok(answers)
+}
+
+/// Ends claims; see [`Claims::finish`](dlq_core::store::Claims::finish).
+pub async fn finish<B: Backend>(
+    backend: &B,
+    finishes: Vec<(ClaimToken, Finish)>,
+) -> Result<Vec<Finished>, StoreError> {
+    let mut answers = Vec::with_capacity(finishes.len());
+    let mut finishes = finishes.into_iter().peekable();
+    while finishes.peek().is_some() {
+        let finishes: Vec<_> = finishes.by_ref().take(chunk(backend)).collect();
+        // Two of one letter are taken in order, and the second knows of the first.
+        let ids: HashSet<_> = finishes.iter().map(|(token, _)| token.letter).collect();
+        let ended = if ids.len() == finishes.len() {
+            backend.finish_plain(&finishes).await?
+        } else {
+            vec![None; finishes.len()]
+        };
+        let rest = finishes.into_iter().zip(&ended).filter(|(_, ended)| ended.is_none());
+        let rest: Vec<_> = rest.map(|(finish, _)| finish).collect();
+        let mut others = if rest.is_empty() {
+            Vec::new()
+        } else {
+            backend.run("finish claims", EndClaims(rest)).await?.answer
+        }
+        .into_iter();
+        answers.extend(ended.into_iter().filter_map(|ended| ended.or_else(|| others.next())));
+    }
+    Ok(answers)
+}
+
+/// Number of letters of a call that one step changes.
+fn chunk<B: Backend>(backend: &B) -> usize {
+    usize::try_from(backend.limits().page()).unwrap_or(usize::MAX)
+}
+
 /// Takes out what is larger than the store takes. Returns the others, and the error about the first.
 fn split_large(
     limits: Limits,
@@ -107,5 +161,5 @@ fn page_of(
 
 fn have_different_ids(letters: &[DeadLetter]) -> bool {
     let mut ids = HashSet::with_capacity(letters.len());
-    letters.len() == 1 || letters.iter().all(|letter| ids.insert(letter.id))
+    letters.iter().all(|letter| ids.insert(letter.id))
 }

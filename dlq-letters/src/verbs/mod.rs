@@ -1,7 +1,9 @@
 //! Every verb, written once. [`engine`](crate::engine) makes the calls of a store of them.
 
+mod hold;
 mod put;
 
+pub(crate) use hold::{EndClaims, Extend};
 pub(crate) use put::{Escalate, Put, Restore};
 
 use crate::Stop;
