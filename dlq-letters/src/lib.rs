@@ -21,6 +21,8 @@
 
 mod backend;
 mod changes;
+#[doc(hidden)]
+pub mod engine;
 mod needs;
 mod row;
 mod rows;

@@ -1,20 +1,36 @@
 //! Letters of operations that somebody sends through an outbox; see [`Dispatch`](dlq_core::store::Dispatch).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::store::{
     ClaimToken, Dispatched, Finished, ItemOutcome, Operation, TakeRequest, Taken, Takes, rules,
 };
 use dlq_core::{Death, Filter, Resolution, Status, StoreError, StoreErrorKind};
 
-use crate::{Changed, Depth, Lease, Needs, Row, Rows, Select, Selected, Stop, Verb};
-
-/// The most letters that one step sets aside because they reached the cap.
-const ASIDE: u64 = 500;
+use super::claim::{ASIDE, end_orphans, set_aside};
+use super::each;
+use crate::{Changed, Depth, Lease, Needs, Rows, Select, Selected, Stop, Verb};
 
 /// Takes letters of an operation to be sent.
 #[derive(Debug)]
 pub(crate) struct Take(pub(crate) TakeRequest);
+
+/// Letters that were taken to be sent.
+#[derive(Debug)]
+pub(crate) struct Took {
+    operation: Operation,
+    letters: Vec<Taken>,
+    wait: Option<Duration>,
+    /// The events of letters that have reached the cap and were quarantined.
+    pub(crate) capped: Vec<Option<String>>,
+}
+
+impl From<Took> for Takes {
+    fn from(took: Took) -> Self {
+        Self { operation: took.operation, letters: took.letters, wait: took.wait }
+    }
+}
 
 impl Take {
     fn lapsed(&self) -> Select {
@@ -57,15 +73,15 @@ impl Take {
         rows: &mut Rows,
         before: &Operation,
         room: u64,
-        taken: &mut Vec<Taken>,
+        took: &mut Took,
     ) -> Result<(), Stop> {
         let (id, now) = (before.id, rows.now());
         let advance = before.advance(now, room);
         if advance.state != before.state {
             rows.steer(id, advance.state);
         }
-        let (mut from, mut aside, mut sent) = (0, 0, Vec::new());
-        while (sent.len() as u64) < advance.release && aside < ASIDE {
+        let (mut from, mut sent) = (0, Vec::new());
+        while (sent.len() as u64) < advance.release && (took.capped.len() as u64) < ASIDE {
             let wanted = advance.release - sent.len() as u64;
             let found = rows.select(&self.queued(from, wanted), Depth::Whole)?;
             for item in &found {
@@ -74,59 +90,37 @@ impl Take {
                 if row.item != Some((id, item.index)) {
                     continue;
                 }
-                if set_aside(rows, before, row)? {
-                    aside += 1;
+                if before.spec.is_past_cap(row.letter.state.replays) {
+                    took.capped.push(row.letter.message.event().map(str::to_owned));
+                    set_aside(rows, row)?;
                 } else {
                     sent.push(*item);
                 }
             }
             if (found.len() as u64) < wanted {
-                self.end_orphans(rows)?;
+                if sent.is_empty() {
+                    end_orphans(rows, before, &Filter::new())?;
+                }
                 break;
             }
         }
-        self.give(rows, &sent, false, taken)?;
+        self.give(rows, &sent, false, &mut took.letters)?;
         if before.spec.pace.is_some() && !sent.is_empty() {
             rows.set_next_release(id, before.advance(now, sent.len() as u64).next_release);
         }
         Ok(())
     }
-
-    /// Ends items whose letters are gone.
-    fn end_orphans(&self, rows: &mut Rows) -> Result<(), Stop> {
-        let (operation, limit) = (self.0.operation, 1_000);
-        let orphans = Select::Orphans { operation, consumers: Vec::new(), limit };
-        for item in rows.select(&orphans, Depth::Head)? {
-            let why = "the letter is not there any more";
-            rows.set_outcome(operation, item.index, ItemOutcome::Skipped, Some(why))?;
-        }
-        Ok(())
-    }
-}
-
-/// Sets a letter aside that was sent back as often as the operation allows. Returns whether it did.
-fn set_aside(rows: &mut Rows, operation: &Operation, mut row: Row) -> Result<bool, Stop> {
-    let replays = row.letter.state.replays;
-    if !operation.spec.is_past_cap(replays) {
-        return Ok(false);
-    }
-    let why = format!("sent back {replays} times, which is the cap");
-    rows.end_item(&mut row, ItemOutcome::Skipped, Some(&why))?;
-    row.void();
-    rules::set_aside(&mut row.letter, rows.now());
-    rows.update(row, Changed::Run);
-    Ok(true)
 }
 
 impl Verb for Take {
-    type Answer = Takes;
+    type Answer = Took;
 
     fn needs(&self, needs: &mut Needs) {
         needs.operations.insert(self.0.operation);
         needs.select(self.lapsed(), Depth::Whole);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Takes, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Took, Stop> {
         let id = self.0.operation;
         let refused = |kind, detail: String| {
             Stop::Failed(StoreError::new(kind, "take letters to send").with_detail(detail))
@@ -138,16 +132,21 @@ impl Verb for Take {
             let why = "its letters go to their handlers, which claim them";
             return Err(refused(StoreErrorKind::Refused, why.to_owned()));
         }
-        let mut letters = Vec::new();
+        let mut took = Took {
+            operation: operation.clone(),
+            letters: Vec::new(),
+            wait: None,
+            capped: Vec::new(),
+        };
         let lapsed = rows.select(&self.lapsed(), Depth::Whole)?;
-        self.give(rows, &lapsed, true, &mut letters)?;
-        let room = u64::from(self.0.limit).saturating_sub(letters.len() as u64);
+        self.give(rows, &lapsed, true, &mut took.letters)?;
+        let room = u64::from(self.0.limit).saturating_sub(took.letters.len() as u64);
         if room > 0 {
-            self.take_queued(rows, &operation, room, &mut letters)?;
+            self.take_queued(rows, &operation, room, &mut took)?;
         }
-        let operation = rows.operation(id)?.unwrap_or(operation);
-        let wait = operation.next_chance(rows.now()).map(|at| at.since(rows.now()));
-        Ok(Takes { operation, letters, wait })
+        took.operation = rows.operation(id)?.unwrap_or(operation);
+        took.wait = took.operation.next_chance(rows.now()).map(|at| at.since(rows.now()));
+        Ok(took)
     }
 }
 
@@ -156,11 +155,7 @@ impl Verb for Take {
 pub(crate) struct Record(pub(crate) Vec<(ClaimToken, Dispatched)>);
 
 impl Record {
-    fn one(
-        rows: &mut Rows,
-        token: &ClaimToken,
-        dispatched: &Dispatched,
-    ) -> Result<Finished, Stop> {
+    fn one(rows: &mut Rows, token: &ClaimToken, dispatched: &Dispatched) -> Result<Finished, Stop> {
         let Some(mut row) = rows.take(token.letter, Depth::Head)? else {
             return Ok(Finished::Stale);
         };
@@ -206,10 +201,7 @@ impl Verb for Record {
     }
 
     fn decide(&self, rows: &mut Rows) -> Result<Vec<Finished>, Stop> {
-        // All of them are looked at, so that what is missing is loaded at once.
-        let decided: Vec<_> =
-            self.0.iter().map(|(token, dispatched)| Self::one(rows, token, dispatched)).collect();
-        decided.into_iter().collect()
+        each(&self.0, |(token, dispatched)| Self::one(rows, token, dispatched))
     }
 }
 
@@ -244,9 +236,7 @@ impl Verb for Succeed {
     }
 
     fn decide(&self, rows: &mut Rows) -> Result<u64, Stop> {
-        let decided: Vec<_> = self.0.iter().map(|death| Self::one(rows, death)).collect();
-        let resolved = decided.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let resolved = each(&self.0, |death| Self::one(rows, death))?;
         Ok(resolved.into_iter().filter(|is| *is).count() as u64)
     }
 }
-
