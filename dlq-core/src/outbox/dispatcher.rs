@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Address, BoxOutbox, Once, Outbox as _, Outboxes, Outgoing, Sent, Settled};
 use crate::protocol::Replay;
 use crate::store::{
-    BoxStore, ClaimToken, Cluster, Dispatch as _, Dispatched, FormerSender, Operation,
+    BoxStore, ClaimToken, Cluster, Dispatch as _, Dispatched, FormerSender, ItemOutcome, Operation,
     OperationState, Operations as _, TakeRequest, Taken,
 };
 use crate::{DeadLetter, LetterId, OperationId, StoreError, StoreErrorKind};
@@ -97,7 +97,8 @@ impl Dispatcher {
     /// Returns true if letters of `operation` are sent through outboxes, and all those are here that it names.
     #[must_use]
     pub fn serves(&self, operation: &Operation) -> bool {
-        let has = |cluster: &Cluster| self.outboxes.get(&cluster.transport, &cluster.alias).is_some();
+        let has =
+            |cluster: &Cluster| self.outboxes.get(&cluster.transport, &cluster.alias).is_some();
         !operation.spec.target.is_handler() && operation.spec.via.iter().all(has)
     }
 
@@ -265,6 +266,55 @@ impl Dispatcher {
         }
     }
 
+    /// Sends the letters of every operation that it [serves](Self::serves), until `stop` resolves. `told` is called after each
+    /// step. Whatever fails is logged and tried again.
+    pub async fn serve(&self, stop: impl Future<Output = ()>, mut told: impl FnMut(&Step)) {
+        /// Number of operations that are looked at, the latest.
+        const LATEST: u32 = 200;
+        const LOOK: Duration = Duration::from_secs(1);
+        let mut stop = pin!(stop);
+        let mut failures = 0;
+        loop {
+            let mut wait = LOOK;
+            let mut failed = None;
+            match self.store.operations(LATEST).await {
+                Ok(operations) => {
+                    for operation in operations.iter().rev().filter(|it| self.is_to_do(it)) {
+                        match self.step(operation.id).await {
+                            Ok(step) => {
+                                told(&step);
+                                if step.taken > 0 {
+                                    wait = wait.min(step.wait.unwrap_or(LOOK));
+                                }
+                                failed = step.error.or(failed);
+                            }
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+            failures = if failed.is_some() { failures + 1 } else { 0 };
+            if let Some(error) = failed {
+                wait = backoff(failures);
+                let error = text(&error);
+                tracing::warn!(error, retry_in = ?wait, "cannot send letters of an operation; retrying");
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Returns true if letters of `operation` are to be sent or settled here.
+    fn is_to_do(&self, operation: &Operation) -> bool {
+        let is_open = matches!(operation.state, OperationState::Canary | OperationState::Running);
+        let is_on_its_way = operation.progress.with_outcome(ItemOutcome::Sending) > 0;
+        self.serves(operation) && (is_open || is_on_its_way)
+    }
+
     /// Returns how long to wait after a step; `None` if the operation is over.
     async fn pause(&self, step: &Step, failures: u32) -> Result<Option<Duration>, StoreError> {
         const LOOK: Duration = Duration::from_millis(500);
@@ -281,8 +331,7 @@ impl Dispatcher {
             Err(error) if error.is_transient() => return Ok(Some(LOOK)),
             Err(error) => return Err(error),
         };
-        let is_on_its_way =
-            operation.progress.with_outcome(crate::store::ItemOutcome::Sending) > 0;
+        let is_on_its_way = operation.progress.with_outcome(ItemOutcome::Sending) > 0;
         if operation.state.is_final() && !is_on_its_way {
             return Ok(None);
         }
@@ -294,7 +343,8 @@ impl Dispatcher {
 
 /// The wait after so many failures in a row: from a quarter of a second, doubled each time, to 15 s.
 fn backoff(failures: u32) -> Duration {
-    let doubled = Duration::from_millis(250) * 2_u32.saturating_pow(failures.saturating_sub(1).min(8));
+    let doubled =
+        Duration::from_millis(250) * 2_u32.saturating_pow(failures.saturating_sub(1).min(8));
     doubled.min(Duration::from_secs(15))
 }
 
@@ -326,7 +376,8 @@ async fn send(
     let sent = match outbox.send(batch, until).await {
         Ok(sent) => sent,
         Err(error) => {
-            let all = letters.iter().map(|_| Sent::Later(StoreError::new(error.kind(), "send a letter")));
+            let all =
+                letters.iter().map(|_| Sent::Later(StoreError::new(error.kind(), "send a letter")));
             let all = all.collect();
             step.error = Some(error);
             all

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Dispatch, Dispatched, Due,
-    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, TakeRequest, Takes, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
+    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
+    Sink, Stats, Store, TakeRequest, Takes, Upkeep,
 };
 use crate::{
-    DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest, RetryLane,
-    StoreError, Timestamp,
+    DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
+    RetryLane, StoreError, Timestamp,
 };
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -113,7 +114,10 @@ mirror!(RetryLane as DynLane for BoxStore {
     fn escalate(escalation: Escalation) -> ();
 });
 
-trait DynStore: DynSink + DynLetters + DynClaims + DynOperations + DynDispatch + DynUpkeep + DynLane {}
+trait DynStore:
+    DynSink + DynLetters + DynClaims + DynOperations + DynDispatch + DynUpkeep + DynLane
+{
+}
 
 impl<S: Store> DynStore for S {}
 

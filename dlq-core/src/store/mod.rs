@@ -41,8 +41,8 @@ pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
 pub use operation::{
-    Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec, OperationState, Pace,
-    Plan, Progress, Target,
+    Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec,
+    OperationState, Pace, Plan, Progress, Target,
 };
 pub use quarantine::{DLQ_MESSAGES_QUARANTINED_TOTAL, count_quarantined};
 pub use schedule::{Schedule, ScheduleRun};
