@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, Claim, ClaimRequest, ClaimToken, Dispatched, Finish, Finished, Receipt, ScheduleRun,
-    TakeRequest, Takes, count_quarantined,
+    Actor, Claim, ClaimRequest, ClaimToken, Control, Finish, Finished, Operation, OperationSpec,
+    Plan, Receipt, ScheduleRun, Target, count_quarantined,
 };
-use dlq_core::{DeadLetter, Death, Escalation, Reason, StoreError, StoreErrorKind};
+use dlq_core::{DeadLetter, Escalation, OperationId, Reason, StoreError, StoreErrorKind};
 
 use crate::verbs::{
-    ClaimDue, EndClaims, Escalate, Extend, Put, Record, Restore, RunSchedule, Scheduled, Succeed,
-    Take,
+    Begun, ClaimDue, EndClaims, Escalate, Extend, Freeze, Put, Restore, RunSchedule, Scheduled,
+    Start, Steer, Walk, Withdraw, unknown,
 };
 use crate::{Backend, Limits};
 
@@ -110,8 +110,8 @@ async fn claim_some<B: Backend>(
         return Ok(claims);
     }
     let claimed = backend.run("claim letters", ClaimDue::new(request)).await?.answer;
-    for event in claimed.capped {
-        count_quarantined(event.as_deref(), Reason::MaxReplays);
+    for (event, reason) in claimed.capped {
+        count_quarantined(event.as_deref(), reason);
     }
     Ok(claimed.claims)
 }
@@ -129,14 +129,18 @@ pub async fn run_schedule<B: Backend>(
     let (mut left, mut made) = (u64::from(schedule.batch), 0);
     loop {
         let limit = left.min(backend.limits().page());
-        let is_more = made > 0;
+        let is_more = left < u64::from(schedule.batch);
         let (consumer, schedule) = (consumer.clone(), Arc::clone(&schedule));
         let every = schedule.every;
         let step = RunSchedule { consumer, schedule, limit, is_more };
         match backend.run("run the schedule", step).await?.answer {
             Scheduled::In(wait) => return Ok((0, wait)),
-            Scheduled::Ran(some) => {
+            Scheduled::Ran { made: some, terminal } => {
                 made += some;
+                for event in &terminal {
+                    count_quarantined(event.as_deref(), Reason::TerminalError);
+                }
+                let some = some + terminal.len() as u64;
                 left -= some.min(left);
                 if some < limit || left == 0 {
                     return Ok((made, every));
@@ -194,39 +198,82 @@ pub async fn finish<B: Backend>(
     Ok(answers)
 }
 
-/// Takes letters to be sent; see [`Dispatch::take`](dlq_core::store::Dispatch::take).
-pub async fn take<B: Backend>(backend: &B, mut request: TakeRequest) -> Result<Takes, StoreError> {
-    request.limit = request.limit.min(u32::try_from(backend.limits().page()).unwrap_or(u32::MAX));
-    let took = backend.run("take letters to send", Take(request)).await?.answer;
-    for event in &took.capped {
-        count_quarantined(event.as_deref(), Reason::MaxReplays);
-    }
-    Ok(took.into())
+/// Says what a replay would send; see [`Operations::plan`](dlq_core::store::Operations::plan).
+pub async fn plan<B: Backend>(backend: &B, spec: OperationSpec) -> Result<Plan, StoreError> {
+    serve(&spec, "plan the replay")?;
+    backend.plan(spec).await
 }
 
-/// Records what was sent; see [`Dispatch::record`](dlq_core::store::Dispatch::record).
-pub async fn record<B: Backend>(
+/// Starts an operation; see [`Operations::start`](dlq_core::store::Operations::start).
+pub async fn start<B: Backend>(
     backend: &B,
-    dispatched: Vec<(ClaimToken, Dispatched)>,
-) -> Result<Vec<Finished>, StoreError> {
-    let mut answers = Vec::with_capacity(dispatched.len());
-    for page in dispatched.chunks(chunk(backend)) {
-        answers.extend(backend.run("record what was sent", Record(page.to_vec())).await?.answer);
+    spec: OperationSpec,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    const DURING: &str = "start the replay";
+    serve(&spec, DURING)?;
+    let spec = Arc::new(spec);
+    let page = |frozen: u64| {
+        let most = spec.limit.unwrap_or(u64::MAX);
+        backend.limits().page().min(most.saturating_sub(frozen))
+    };
+    let walk = Walk::frozen(Arc::clone(&spec)).with_limit(page(0));
+    let done = backend.run(DURING, Start { spec: Arc::clone(&spec), by, walk }).await?;
+    let (entry, Begun { mut operation, mut next }) = (done.note, done.answer);
+    while let Some(walk) = next {
+        let (id, frozen) = (operation.id, operation.progress.total);
+        let walk = walk.with_limit(page(frozen));
+        let freeze = Freeze { operation: id, spec: Arc::clone(&spec), walk, entry };
+        let begun = backend.run(DURING, freeze).await.map_err(|error| {
+            error.with_addition(format_args!(
+                "the operation {id} has {frozen} letters and is {}; resume it to send those, or cancel it",
+                operation.state
+            ))
+        })?;
+        Begun { operation, next } = begun.answer;
     }
-    Ok(answers)
+    Ok(operation)
 }
 
-/// Resolves letters that were handled; see [`Dispatch::succeeded`](dlq_core::store::Dispatch::succeeded).
-pub async fn succeeded<B: Backend>(backend: &B, deaths: Vec<Death>) -> Result<u64, StoreError> {
-    let mut resolved = 0;
-    for page in deaths.chunks(chunk(backend)) {
-        resolved += backend.run("resolve handled letters", Succeed(page.to_vec())).await?.answer;
+/// Steers an operation; see [`Operations::control`](dlq_core::store::Operations::control).
+pub async fn control<B: Backend>(
+    backend: &B,
+    operation: OperationId,
+    control: Control,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    const DURING: &str = "steer the operation";
+    let steer = Steer { operation, control, by: by.clone() };
+    let steered = backend.run(DURING, steer).await?;
+    if control != Control::Cancel {
+        return Ok(steered.answer);
     }
-    Ok(resolved)
+    // Nothing is released from here on. Where an earlier cancel was cut off, this one goes on.
+    let mut entry = steered.note;
+    let limit = backend.limits().page();
+    loop {
+        let withdraw = Withdraw { operation, by: by.clone(), limit, entry };
+        let withdrawn = backend.run(DURING, withdraw).await?;
+        entry = entry.or(withdrawn.note);
+        if !withdrawn.answer.may_have_more {
+            break;
+        }
+    }
+    backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
+}
+
+fn serve(spec: &OperationSpec, during: &'static str) -> Result<(), StoreError> {
+    if spec.target == Target::Handler || !spec.via.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::new(StoreErrorKind::Refused, during).with_detail(format!(
+        "the target is {}, and no broker is named that letters are sent to; name their clusters",
+        spec.target
+    )))
 }
 
 /// Number of letters of a call that one step changes.
-fn chunk<B: Backend>(backend: &B) -> usize {
+pub(crate) fn chunk<B: Backend>(backend: &B) -> usize {
     usize::try_from(backend.limits().page()).unwrap_or(usize::MAX)
 }
 

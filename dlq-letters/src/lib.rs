@@ -22,6 +22,8 @@
 mod backend;
 mod changes;
 #[doc(hidden)]
+pub mod dispatching;
+#[doc(hidden)]
 pub mod engine;
 mod needs;
 mod row;

@@ -7,8 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Actor;
 use crate::failure::words;
+use crate::filter::searchable;
 use crate::policy::duration;
-use crate::{Filter, LetterId, LetterSummary, OperationId, Order, Origin, Status, Timestamp};
+use crate::{
+    DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Origin, Reason, Status,
+    Timestamp,
+};
 
 /// Where letters are sent back to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +112,10 @@ pub struct OperationSpec {
     pub canary: Option<u32>,
     /// Letters that operators sent back this often are quarantined instead; 0 for no cap.
     pub max_replays: u32,
+    /// Texts of errors that are never retried, upper and lower case alike: letters whose latest error contains one are
+    /// quarantined instead. The cap is looked at first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terminal: Vec<String>,
     /// Brokers that letters are sent to, where the target is not their handler. Letters of others are skipped.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub via: BTreeSet<Cluster>,
@@ -130,6 +138,7 @@ impl OperationSpec {
             pace: None,
             canary: None,
             max_replays: Self::MAX_REPLAYS,
+            terminal: Vec::new(),
             via: BTreeSet::new(),
             canary_wait: Duration::ZERO,
         }
@@ -177,11 +186,40 @@ impl OperationSpec {
         self
     }
 
+    /// Quarantines letters whose latest error contains `text`, instead of sending them. Defaults to none.
+    pub fn with_terminal(mut self, text: impl Into<String>) -> Self {
+        self.terminal.push(text.into());
+        self
+    }
+
+    /// Returns why a whole letter is quarantined instead of being sent: the reason, and a text for people.
+    #[must_use]
+    pub fn sets_aside(&self, letter: &DeadLetter) -> Option<(Reason, String)> {
+        let replays = letter.state.replays;
+        if self.is_past_cap(replays) {
+            return Some((
+                Reason::MaxReplays,
+                format!("sent back {replays} times, which is the cap"),
+            ));
+        }
+        let text = terminal(&self.terminal, letter)?;
+        Some((Reason::TerminalError, format!("its error contains `{text}`")))
+    }
+
     /// Whether a letter that was sent back `replays` times has reached the cap.
     #[must_use]
     pub const fn is_past_cap(&self, replays: u32) -> bool {
         self.max_replays != 0 && replays >= self.max_replays
     }
+}
+
+/// Returns the first of these texts that the latest error of a whole letter contains, upper and lower case alike.
+pub(super) fn terminal<'t>(texts: &'t [String], letter: &DeadLetter) -> Option<&'t str> {
+    if texts.is_empty() {
+        return None;
+    }
+    let error = searchable(&letter.error());
+    texts.iter().map(String::as_str).find(|text| error.contains(&searchable(text)))
 }
 
 /// A rate: how much time passes between two letters. Its text form is `50/s`, `10/m` or `1/h`.
@@ -288,6 +326,9 @@ impl From<Pace> for String {
 words! {
     /// Where an operation stands.
     OperationState("operation state") {
+        /// Its letters are being frozen; nothing is sent before all of them are. If whoever started it has died it stays
+        /// so: resume it to go on with the letters that it has, or cancel it.
+        Preparing = "preparing",
         /// Its canary is out; the rest waits for its outcome.
         Canary = "canary",
         /// It sends letters back.
@@ -405,6 +446,9 @@ impl Operation {
         let mut state = self.state;
         let mut quota = queued;
         match state {
+            OperationState::Preparing => {
+                return Advance { release: 0, next_release: self.next_release, state };
+            }
             OperationState::Canary => {
                 let canary = u64::from(self.spec.canary.unwrap_or(0));
                 let sent = progress.sent();
@@ -461,18 +505,19 @@ impl Operation {
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///
     /// Pausing one that stopped by itself leaves it stopped. Resuming one that was paused goes on with its canary
-    /// unless the canary is through. A canary that failed while the operation was paused stops it: who resumes it may not
+    /// unless the canary is through. One that is being prepared can be paused before it has begun, and then waits once its
+    /// letters are frozen; who resumes it lets it go on with the letters that it has. A canary that failed while the operation was paused stops it: who resumes it may not
     /// have seen the failure, and resumes it once more to go on without a canary.
     #[must_use]
     pub fn steer(&self, control: Control) -> Option<OperationState> {
-        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         match (control, self.state) {
             (_, Completed) | (Control::Pause | Control::Resume, Cancelled) => None,
             (Control::Cancel, _) => Some(Cancelled),
-            (Control::Pause, Canary | Running) => Some(Paused),
+            (Control::Pause, Preparing | Canary | Running) => Some(Paused),
             (Control::Pause, state) => Some(state),
             (Control::Resume, Stopped) => Some(Running),
-            (Control::Resume, Paused) => {
+            (Control::Resume, Preparing | Paused) => {
                 let in_canary = self
                     .spec
                     .canary
@@ -641,13 +686,17 @@ mod tests {
         }
         let paused = operation(OperationState::Paused, &[(Queued, 3)]);
         assert_eq!(paused.advance(at(1), u64::MAX).release, 0);
+        for outcomes in [&[(Queued, 3)][..], &[(Skipped, 3)], &[]] {
+            let next = operation(OperationState::Preparing, outcomes).advance(at(1), u64::MAX);
+            assert_eq!((next.release, next.state), (0, OperationState::Preparing), "{outcomes:?}");
+        }
         assert_eq!(operation(Running, &[(Queued, 3)]).advance(at(1), 2).release, 2);
     }
 
     #[test]
     fn an_operation_is_steered_only_while_it_lasts() {
         use ItemOutcome::{FailedAgain, Queued, Succeeded};
-        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         let steer = |state, outcomes: &[_], control| operation(state, outcomes).steer(control);
         let queued = [(Queued, 9)];
         assert_eq!(steer(Running, &queued, Control::Pause), Some(Paused));
@@ -658,6 +707,9 @@ mod tests {
         let past_canary = [(Queued, 9), (Succeeded, 2), (FailedAgain, 1)];
         assert_eq!(steer(Paused, &past_canary, Control::Resume), Some(Running));
         assert_eq!(steer(Stopped, &queued, Control::Resume), Some(Running));
+        assert_eq!(steer(Preparing, &queued, Control::Pause), Some(Paused));
+        assert_eq!(steer(Preparing, &queued, Control::Resume), Some(Canary));
+        assert_eq!(steer(Preparing, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Resume), None);
         assert_eq!(steer(Completed, &[], Control::Cancel), None);

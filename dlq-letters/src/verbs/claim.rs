@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dlq_core::store::{Claim, ClaimRequest, ItemOutcome, Operation, OperationState, Target, rules};
-use dlq_core::{Filter, LetterId, Reason, Status};
+use dlq_core::{Filter, LetterId, Reason};
 
 use super::each;
 use super::operate::take_back;
@@ -27,8 +27,8 @@ pub(crate) struct ClaimDue {
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) claims: Vec<Claim>,
-    /// The events of letters that have reached the cap of an operation and were quarantined.
-    pub(crate) capped: Vec<Option<String>>,
+    /// The events of letters that were quarantined instead, and why.
+    pub(crate) capped: Vec<(Option<String>, Reason)>,
 }
 
 impl ClaimDue {
@@ -88,7 +88,7 @@ impl ClaimDue {
         rows: &mut Rows,
         mut room: u64,
         ready: &mut Vec<LetterId>,
-        capped: &mut Vec<Option<String>>,
+        capped: &mut Vec<(Option<String>, Reason)>,
     ) -> Result<(), Stop> {
         let now = rows.now();
         for operation in rows.active()? {
@@ -124,7 +124,7 @@ impl ClaimDue {
         operation: &Operation,
         wanted: u64,
         ready: &mut Vec<LetterId>,
-        capped: &mut Vec<Option<String>>,
+        capped: &mut Vec<(Option<String>, Reason)>,
     ) -> Result<u64, Stop> {
         let (mut released, mut from, mut limit) = (0, 0, wanted);
         let before = capped.len();
@@ -141,9 +141,9 @@ impl ClaimDue {
                 if row.item != Some((operation.id, item.index)) {
                     continue;
                 }
-                if operation.spec.is_past_cap(row.letter.state.replays) {
-                    capped.push(row.letter.message.event().map(str::to_owned));
-                    set_aside(rows, row)?;
+                if let Some((reason, why)) = operation.spec.sets_aside(&row.letter) {
+                    capped.push((row.letter.message.event().map(str::to_owned), reason));
+                    set_aside(rows, row, reason, &why)?;
                 } else {
                     released += 1;
                     if self.filter.matches(&release_one(rows, row, *item)?.letter) {
@@ -223,14 +223,17 @@ fn release_one(rows: &mut Rows, mut row: Row, item: Selected) -> Result<Row, Sto
     Ok(row)
 }
 
-/// Quarantines a letter that has reached the cap. Its reason changes, and with it perhaps its error, for which the history
+/// Quarantines a letter that an operation does not send. Its reason changes, and with it perhaps its error, for which the history
 /// is needed.
-pub(super) fn set_aside(rows: &mut Rows, mut row: Row) -> Result<(), Stop> {
-    let why = format!("sent back {} times, which is the cap", row.letter.state.replays);
-    rows.end_item(&mut row, ItemOutcome::Skipped, Some(&why))?;
+pub(super) fn set_aside(
+    rows: &mut Rows,
+    mut row: Row,
+    reason: Reason,
+    why: &str,
+) -> Result<(), Stop> {
+    rows.end_item(&mut row, ItemOutcome::Skipped, Some(why))?;
     row.void();
-    rules::put_back(&mut row.letter, Status::Quarantined, rows.now());
-    row.letter.reason = Reason::MaxReplays;
+    rules::quarantine(&mut row.letter, reason, rows.now());
     rows.update(row, Changed::Run);
     Ok(())
 }

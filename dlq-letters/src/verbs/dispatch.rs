@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlq_core::store::{
     ClaimToken, Dispatched, Finished, ItemOutcome, Operation, TakeRequest, Taken, Takes, rules,
 };
-use dlq_core::{Death, Filter, Resolution, Status, StoreError, StoreErrorKind};
+use dlq_core::{Death, Filter, Reason, Resolution, Status, StoreError, StoreErrorKind};
 
 use super::claim::{ASIDE, end_orphans, set_aside};
 use super::each;
@@ -22,8 +22,8 @@ pub(crate) struct Took {
     operation: Operation,
     letters: Vec<Taken>,
     wait: Option<Duration>,
-    /// The events of letters that have reached the cap and were quarantined.
-    pub(crate) capped: Vec<Option<String>>,
+    /// The events of letters that were quarantined instead, and why.
+    pub(crate) capped: Vec<(Option<String>, Reason)>,
 }
 
 impl From<Took> for Takes {
@@ -90,9 +90,9 @@ impl Take {
                 if row.item != Some((id, item.index)) {
                     continue;
                 }
-                if before.spec.is_past_cap(row.letter.state.replays) {
-                    took.capped.push(row.letter.message.event().map(str::to_owned));
-                    set_aside(rows, row)?;
+                if let Some((reason, why)) = before.spec.sets_aside(&row.letter) {
+                    took.capped.push((row.letter.message.event().map(str::to_owned), reason));
+                    set_aside(rows, row, reason, &why)?;
                 } else {
                     sent.push(*item);
                 }

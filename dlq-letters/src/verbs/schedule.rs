@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::Reason;
 use dlq_core::store::{Schedule, rules};
 
 use super::each;
@@ -24,8 +25,13 @@ pub(crate) struct RunSchedule {
 pub(crate) enum Scheduled {
     /// It is not time yet.
     In(Duration),
-    /// It ran, and made letters due.
-    Ran(u64),
+    /// It ran.
+    Ran {
+        /// Number of letters that it made due.
+        made: u64,
+        /// The events of letters that it quarantined, because their errors are terminal.
+        terminal: Vec<Option<String>>,
+    },
 }
 
 impl Verb for RunSchedule {
@@ -50,16 +56,27 @@ impl Verb for RunSchedule {
             schedule: Arc::clone(&self.schedule),
             limit: self.limit,
         };
-        let found = rows.select(&select, Depth::Head)?;
-        let made = each(found, |item| {
-            let Some(mut row) = rows.take(item.letter, Depth::Head)? else { return Ok(false) };
-            let is_eligible = self.schedule.takes(&row.letter);
-            if is_eligible {
+        // The text of an error is in the history.
+        let has_terminal = !self.schedule.terminal.is_empty();
+        let depth = if has_terminal { Depth::Whole } else { Depth::Head };
+        let found = rows.select(&select, depth)?;
+        let (mut made, mut terminal) = (0, Vec::new());
+        each(found, |item| {
+            let Some(mut row) = rows.take(item.letter, depth)? else { return Ok(()) };
+            if !self.schedule.takes(&row.letter) {
+                return Ok(());
+            }
+            if has_terminal && self.schedule.is_terminal(&row.letter) {
+                terminal.push(row.letter.message.event().map(str::to_owned));
+                rules::quarantine(&mut row.letter, Reason::TerminalError, now);
+                rows.update(row, Changed::Run);
+            } else {
+                made += 1;
                 rules::schedule(&mut row.letter, now);
                 rows.update(row, Changed::State);
             }
-            Ok(is_eligible)
+            Ok(())
         })?;
-        Ok(Scheduled::Ran(made.into_iter().filter(|made| *made).count() as u64))
+        Ok(Scheduled::Ran { made, terminal })
     }
 }
