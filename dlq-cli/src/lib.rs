@@ -31,6 +31,8 @@ mod output;
 mod secret;
 mod serve;
 mod signals;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod via;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

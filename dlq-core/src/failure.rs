@@ -109,13 +109,15 @@ words! {
     /// Why we gave up on a message.
     Reason("reason") {
         /// The error was classified permanent.
-        Permanent = "permanent" | "unrecoverable" | "terminal_error" | "terminal" | "panic" | "decode_fail",
+        Permanent = "permanent" | "unrecoverable" | "terminal" | "panic" | "decode_fail",
         /// Every attempt that the policy grants was made.
         Exhausted = "exhausted" | "retries_exhausted" | "max_retries",
         /// The process died too often while the message was being handled.
         MaxCrashes = "max_crashes",
         /// The letter was sent back too often.
         MaxReplays = "max_replays" | "max_replay_attempts",
+        /// Its error is one that an operator named as never to be retried.
+        TerminalError = "terminal_error",
         /// A consumer that is not ours ran out of deliveries.
         MaxDeliveries = "max_deliveries" | "MaxDeliveryCountExceeded",
         /// The message was too old to be handled.

@@ -100,6 +100,7 @@ macro_rules! hex_id {
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 parse_hex(text).map(Self).ok_or_else(|| InvalidId {
                     what: $what,
+                    expected: "32 hexadecimal digits",
                     text: text.chars().take(80).collect(),
                 })
             }
@@ -121,9 +122,10 @@ macro_rules! hex_id {
 
 /// A text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no id of a {what}; expected 32 hexadecimal digits")]
+#[error("`{text}` is no id of a {what}; expected {expected}")]
 pub struct InvalidId {
     what: &'static str,
+    expected: &'static str,
     text: String,
 }
 
@@ -243,6 +245,21 @@ impl Death {
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.letter, self.generation)
+    }
+}
+
+impl FromStr for Death {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = || InvalidId {
+            what: "death",
+            expected: "`LETTER.GENERATION`",
+            text: text.chars().take(80).collect(),
+        };
+        let (letter, generation) = text.split_once('.').ok_or_else(invalid)?;
+        let generation = generation.parse().map_err(|_| invalid())?;
+        Ok(Self { letter: letter.parse()?, generation })
     }
 }
 

@@ -24,6 +24,7 @@ mod lane;
 pub mod memory;
 mod message;
 mod origin;
+pub mod outbox;
 mod page;
 pub mod policy;
 mod probation;

@@ -89,6 +89,8 @@ pub enum Skipped {
     /// Where it was born, or whose letter it is, is not known, or was elsewhere; it can only be sent to a place that is
     /// named.
     NoOrigin,
+    /// Its cluster has no address to which letters are sent.
+    NoOutbox,
 }
 
 impl fmt::Display for Skipped {
@@ -98,6 +100,7 @@ impl fmt::Display for Skipped {
             Self::MaxReplays => "max_replays",
             Self::Gone => "gone",
             Self::NoOrigin => "origin unknown",
+            Self::NoOutbox => "no address for its cluster",
         })
     }
 }

@@ -16,15 +16,35 @@ use crate::Verb;
 pub struct Limits {
     /// The most letters that one step changes. Verbs on many letters work in pages of at most this, and of at most 1,000.
     pub letters: u32,
-    /// The most bytes of payloads that one step writes.
+    /// The most bytes of letters that one step writes. A letter that is larger is written in a step of its own.
     pub bytes: u64,
+    /// The most bytes of one letter, as [`size`](Self::size) counts them. Larger ones are refused.
+    pub largest: u64,
 }
 
 impl Limits {
     /// Steps of at most `letters` letters.
     #[must_use]
     pub const fn new(letters: u32) -> Self {
-        Self { letters, bytes: u64::MAX }
+        Self { letters, bytes: u64::MAX, largest: u64::MAX }
+    }
+
+    /// Returns about how many bytes a letter takes.
+    #[must_use]
+    pub fn size(letter: &DeadLetter) -> u64 {
+        let message = &letter.message;
+        let length = |bytes: Option<&[u8]>| bytes.map_or(0, <[u8]>::len);
+        let headers = message.headers().iter();
+        let headers = headers.map(|header| header.name.len() + length(header.value.as_deref()));
+        let payload = length(message.payload().map(|payload| &payload[..]));
+        let key = length(message.key().map(|key| &key[..]));
+        // The rest of a letter, about.
+        (headers.sum::<usize>() + payload + key + letter.error().len() + 1_000) as u64
+    }
+
+    /// Returns the most letters that a verb changes in one step.
+    pub(crate) fn page(&self) -> u64 {
+        u64::from(self.letters).clamp(1, 1_000)
     }
 }
 
@@ -68,7 +88,9 @@ pub trait Backend: Letters + CrashMarks + fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Done<V::Answer>, StoreError>> + Send;
 
     /// Writes those of these letters that are plainly new, in one statement, and returns for each whether it was. The others
-    /// are put by the verb. The letters have the state that they get; no two of them have one id.
+    /// are put by the verb. The letters come as they were given to [`Sink::put`](dlq_core::store::Sink::put), at most
+    /// [`limits`](Self::limits) of them; no two of them have one id. Their state is that of
+    /// [`rules::put`](dlq_core::store::rules::put).
     ///
     /// Defaults to none, which is right wherever a verb costs no more, and required while the store deduplicates.
     fn put_new(

@@ -21,10 +21,15 @@
 
 mod backend;
 mod changes;
+#[doc(hidden)]
+pub mod dispatching;
+#[doc(hidden)]
+pub mod engine;
 mod needs;
 mod row;
 mod rows;
 mod verb;
+mod verbs;
 
 pub use backend::{Backend, Done, Limits};
 pub use changes::{ItemChange, LetterChange, Note, OperationChange};

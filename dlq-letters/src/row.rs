@@ -1,7 +1,7 @@
 //! [`Row`]: a letter and what only the store knows of it.
 
 use dlq_core::store::rules::{self, DedupKey, Standing};
-use dlq_core::store::{Claim, ClaimToken, Finish, Mark};
+use dlq_core::store::{Claim, ClaimToken, Dispatched, Finish, FormerSender, Mark};
 use dlq_core::{DeadLetter, LetterId, OperationId, Status, Timestamp};
 
 /// A letter and what only the store knows of it.
@@ -36,6 +36,9 @@ pub struct Held {
     pub until: Timestamp,
     /// The claimer, for operators to see.
     pub owner: String,
+    /// The sender, if the letter is being sent through an outbox. It is held then until somebody settles what was sent,
+    /// however long ago the lease has ended.
+    pub sender: Option<String>,
 }
 
 /// The place of a letter that was merged into another.
@@ -94,11 +97,12 @@ impl Row {
         status == Status::Retrying
     }
 
-    /// Returns when it can be claimed: when it is due, or when its lease ends.
+    /// Returns when it can be claimed: when it is due, or when its lease ends; never while an outbox holds it.
     #[must_use]
     pub fn available_at(&self) -> Option<Timestamp> {
         let state = &self.letter.state;
         match &self.claim {
+            Some(Held { sender: Some(_), .. }) => None,
             Some(held) => Some(held.until),
             None => {
                 state.due.filter(|_| matches!(state.status, Status::Pending | Status::Retrying))
@@ -106,10 +110,16 @@ impl Row {
         }
     }
 
-    /// Returns true if somebody holds a live claim.
+    /// Returns true if somebody holds a live claim, or an outbox holds it.
     #[must_use]
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.claim.as_ref().is_some_and(|held| held.until > now)
+        self.claim.as_ref().is_some_and(|held| held.until > now || held.sender.is_some())
+    }
+
+    /// Returns true if an outbox holds it.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        self.claim.as_ref().is_some_and(|held| held.sender.is_some())
     }
 
     /// Returns true if it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record
@@ -117,7 +127,9 @@ impl Row {
     #[must_use]
     pub fn is_idle_replay(&self, now: Timestamp) -> bool {
         match &self.claim {
-            Some(held) => held.former == Status::Pending && held.until <= now,
+            Some(held) => {
+                held.former == Status::Pending && held.until <= now && held.sender.is_none()
+            }
             None => self.letter.state.status == Status::Pending,
         }
     }
@@ -178,13 +190,62 @@ impl Row {
             None => self.letter.state.status,
         };
         self.fence = lease.fence;
-        self.claim = Some(Held { former, until: lease.until, owner: lease.owner.to_owned() });
+        let owner = lease.owner.to_owned();
+        self.claim = Some(Held { former, until: lease.until, owner, sender: None });
         let state = &mut self.letter.state;
         state.status = Status::Replaying;
         state.due = None;
         state.last_retry_at = Some(lease.now);
         state.updated_at = lease.now;
         self.clone().into_claim(former, lease.until)
+    }
+
+    /// Gives the letter to a sender. Returns the token, and the former sender if there was one. A lease that ended is no
+    /// crash: nothing ran.
+    pub fn send(&mut self, lease: &Lease<'_>) -> (ClaimToken, Option<FormerSender>) {
+        let since = self.letter.state.last_retry_at.unwrap_or(lease.now);
+        let former = self.claim.take().and_then(|held| held.sender);
+        self.fence = lease.fence;
+        self.claim = Some(Held {
+            former: Status::Pending,
+            until: lease.until,
+            owner: lease.owner.to_owned(),
+            sender: Some(lease.owner.to_owned()),
+        });
+        let state = &mut self.letter.state;
+        state.status = Status::Replaying;
+        state.due = None;
+        state.last_retry_at = Some(lease.now);
+        state.updated_at = lease.now;
+        let (letter, generation) = (self.letter.id, self.letter.generation);
+        let token = ClaimToken { letter, generation, fence: lease.fence };
+        (token, former.map(|sender| FormerSender { sender, since }))
+    }
+
+    /// Ends the sending of a letter whose token was checked. The item has been told.
+    pub fn dispatched(&mut self, dispatched: &Dispatched, now: Timestamp) {
+        self.finished = Some(self.fence);
+        self.claim = None;
+        let operation = self.letter.state.operation;
+        match dispatched {
+            Dispatched::Confirmed { .. } => {
+                self.count_sent();
+                rules::put_back(&mut self.letter, Status::Sent, now);
+                self.letter.state.operation = operation;
+            }
+            Dispatched::Refused(_) => rules::put_back(&mut self.letter, Status::Pending, now),
+            Dispatched::Later => {
+                rules::put_back(&mut self.letter, Status::Pending, now);
+                self.letter.state.operation = operation;
+            }
+        }
+    }
+
+    /// Counts that the letter was sent back.
+    pub fn count_sent(&mut self) {
+        let state = &mut self.letter.state;
+        state.retry_count = state.retry_count.saturating_add(1);
+        state.replays = state.replays.saturating_add(1);
     }
 
     /// Returns the claim that the row was given last.

@@ -163,7 +163,8 @@ impl Rows {
         self.pending.items.insert(place, ItemChange::Append { item, consumer });
     }
 
-    /// Sets the outcome of an item, and counts it. An item that does not exist is left alone.
+    /// Sets the outcome of an item, and counts it. An item that does not exist is left alone, and so is one that was sent,
+    /// unless it is known what became of it.
     ///
     /// # Errors
     ///
@@ -176,6 +177,10 @@ impl Rows {
         why: Option<&str>,
     ) -> Result<(), Stop> {
         let Some(before) = self.item(operation, index)? else { return Ok(()) };
+        let is_evidence = matches!(outcome, ItemOutcome::Succeeded | ItemOutcome::FailedAgain);
+        if before == ItemOutcome::Sent && !is_evidence {
+            return Ok(());
+        }
         let (now, why) = (self.now, why.map(str::to_owned));
         match self.pending.items.get_mut(&(operation, index)) {
             Some(ItemChange::Append { item, .. }) => {
@@ -211,15 +216,19 @@ impl Rows {
         Ok(())
     }
 
-    /// Tells the operation that holds the letter that it died anew, and of what.
+    /// Tells the operation that holds the letter that it died anew, and of what. One that was being sent has been sent then,
+    /// and is counted so.
     ///
     /// # Errors
     ///
     /// [`Stop::Missing`] if the item is not loaded.
     pub fn died_anew(&mut self, row: &mut Row, death: &DeadLetter) -> Result<(), Stop> {
         let Some((operation, index)) = row.item else { return Ok(()) };
-        let is_queued = self.item(operation, index)? == Some(ItemOutcome::Queued);
-        if is_queued {
+        let before = self.item(operation, index)?;
+        if before == Some(ItemOutcome::Sending) {
+            row.count_sent();
+        }
+        if before == Some(ItemOutcome::Queued) {
             let why = "died again before it was sent";
             self.end_item(row, ItemOutcome::Skipped, Some(why))
         } else {
@@ -511,8 +520,15 @@ impl Rows {
         }
     }
 
-    /// Supplies what a selection selected. The rows of its letters are supplied beside it, to this depth.
+    /// Supplies what a selection selected. The rows of its letters are supplied beside it, to this depth. Items that were
+    /// selected because they are queued need not be.
     pub fn supply_select(&mut self, select: Select, depth: Depth, found: Vec<Selected>) {
+        if let Select::Queued { operation, .. } | Select::Orphans { operation, .. } = &select {
+            for item in &found {
+                let queued = Some(ItemOutcome::Queued);
+                self.known.items.entry((*operation, item.index)).or_insert(queued);
+            }
+        }
         self.known.selects.retain(|(it, ..)| *it != select);
         self.known.selects.push((select, depth, found));
     }

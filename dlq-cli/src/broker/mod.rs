@@ -65,7 +65,8 @@ pub(crate) async fn look(
     shown: &str,
     command: Command,
 ) -> Result<ExitCode, CliError> {
-    let mut context = Context { letters, out, target: shown.to_owned() };
+    let at = crate::cli::BrokerArgs::default();
+    let mut context = Context { letters, out, target: shown.to_owned(), at };
     let exit = commands::look(&mut context, command).await?;
     context.out.flush()?;
     Ok(exit)

@@ -314,7 +314,8 @@ pub(crate) struct ReplayArgs {
     pub(crate) filter: FilterArgs,
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// Where to: `handler` runs them in the consumer that failed, and nowhere else
+    /// Where to: `handler` runs them in the consumer that failed, and nowhere else; `origin` sends them to where they came
+    /// from, for everybody who listens there
     #[arg(long, default_value = "handler", value_name = "handler|origin|SUBJECT|TOPIC")]
     pub(crate) to: String,
     /// How many at most, oldest first
@@ -334,7 +335,30 @@ pub(crate) struct ReplayArgs {
     pub(crate) wait: bool,
     #[cfg(any(feature = "kafka", feature = "nats"))]
     #[command(flatten)]
+    pub(crate) via: ViaArgs,
+    /// With --canary and --via: how long nothing may be heard of the last letter sent before the rest is sent. Defaults to 30s
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[arg(long, value_name = "TIME", value_parser = dlq_core::policy::duration::parse)]
+    pub(crate) canary_wait: Option<std::time::Duration>,
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[command(flatten)]
     pub(crate) at_broker: ReplayAtBrokerArgs,
+}
+
+/// The brokers that letters of a store are sent to.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ViaArgs {
+    /// The broker that letters are sent to, e.g. nats://HOST:PORT or kafka://HOST:PORT, with ALIAS= in front for a cluster that
+    /// is not called default; once for each cluster
+    #[arg(
+        long,
+        value_name = "[ALIAS=]URL",
+        env = "DLQ_VIA",
+        hide_env_values = true,
+        value_delimiter = ' '
+    )]
+    pub(crate) via: Vec<crate::via::Via>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -358,6 +382,14 @@ pub(crate) enum OpCommand {
     Watch {
         /// The id of the operation, or the first digits of it
         id: String,
+    },
+    /// Send the letters of an operation to their brokers, until it has ended; begun by `dlq replay --to origin`
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    Send {
+        /// The id of the operation, or the first digits of it
+        id: String,
+        #[command(flatten)]
+        via: ViaArgs,
     },
     /// Send no more letters for now
     Pause(SteerArgs),

@@ -26,6 +26,13 @@ pub(crate) struct ServeArgs {
     /// How long a letter may wait for a consumer to claim it; one that waits longer is overdue
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
+    /// Send the letters of operations to the brokers of --via, those that other processes began too
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[arg(long, requires = "via")]
+    pub(crate) replay: bool,
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[command(flatten)]
+    pub(crate) via: super::ViaArgs,
     #[cfg(any(feature = "kafka", feature = "nats"))]
     #[command(flatten)]
     pub(crate) at_broker: super::ServeAtBrokerArgs,

@@ -5,6 +5,8 @@ mod cleanup;
 mod context;
 mod count;
 mod delete;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod dispatch;
 mod edit;
 mod export;
 mod groups;
@@ -43,6 +45,9 @@ pub(crate) struct Context {
     pub(crate) out: Output,
     /// The URL, fit to be shown.
     pub(crate) target: String,
+    /// How brokers are reached.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    pub(crate) at: crate::cli::BrokerArgs,
 }
 
 /// What a store is asked for where 0 stands for all: the most that every store can count to.
@@ -83,10 +88,23 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         _ => {}
     }
     let place = open::open(&cli).await?;
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    let Cli { from, command, broker: at, .. } = cli;
+    #[cfg(not(any(feature = "kafka", feature = "nats")))]
     let Cli { from, command, .. } = cli;
     let target = secret::without_password(from.as_deref().unwrap_or_default());
     match place {
-        Place::Store(store) => at_store(store, from.as_deref(), target, out, command).await,
+        Place::Store(store) => {
+            let letters = BoxLetters::new(store.store().clone());
+            let context = Context {
+                letters,
+                out,
+                target,
+                #[cfg(any(feature = "kafka", feature = "nats"))]
+                at,
+            };
+            at_store(store, from.as_deref(), context, command).await
+        }
         #[cfg(feature = "kafka")]
         Place::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
         #[cfg(feature = "nats")]
@@ -97,12 +115,9 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
 async fn at_store(
     store: DeadLetters,
     from: Option<&str>,
-    target: String,
-    out: Output,
+    mut context: Context,
     command: Command,
 ) -> Result<ExitCode, CliError> {
-    let letters = BoxLetters::new(store.store().clone());
-    let mut context = Context { letters, out, target };
     let exit = match command {
         Command::Replay(args) => replay::run(&mut context, &store, *args).await,
         Command::Op { command } => op::run(&mut context, &store, command).await,

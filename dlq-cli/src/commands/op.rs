@@ -45,6 +45,12 @@ pub(super) async fn run(
             }
             Ok(replay::exit_code(&operation, true))
         }
+        #[cfg(any(feature = "kafka", feature = "nats"))]
+        OpCommand::Send { id, via } => {
+            let operation = store.operation(named(store, &id).await?).await?;
+            let outboxes = crate::via::outboxes(&via.via, &context.at).await?;
+            super::dispatch::run(context, store, outboxes, &operation).await
+        }
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
         OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,
         OpCommand::Cancel(args) => steer(context, store, args, Control::Cancel).await,
@@ -315,13 +321,14 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
 
 /// How letters ended, as far as they have.
 fn outcomes(operation: &Operation) -> String {
-    let ends = [ItemOutcome::Succeeded, ItemOutcome::FailedAgain, ItemOutcome::Skipped];
+    let ends =
+        [ItemOutcome::Sent, ItemOutcome::Succeeded, ItemOutcome::FailedAgain, ItemOutcome::Skipped];
     let counts = ends.map(|outcome| (outcome, operation.progress.with_outcome(outcome)));
     let counts = counts.iter().filter(|(_, count)| *count > 0);
     counts.map(|(outcome, count)| format!(", {count} {outcome}")).collect()
 }
 
-fn one_line(operation: &Operation) -> String {
+pub(super) fn one_line(operation: &Operation) -> String {
     let progress = &operation.progress;
     let mut text = format!(
         "{} {}: {} of {} letters done",

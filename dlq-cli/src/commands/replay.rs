@@ -1,7 +1,9 @@
 use std::process::ExitCode;
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use dlq_core::outbox::Outboxes;
 use dlq_core::store::{
-    ItemOutcome, Letters as _, Operation, OperationSpec, OperationState, Plan, Selection,
+    ItemOutcome, Letters as _, Operation, OperationSpec, OperationState, Plan, Selection, Target,
 };
 use dlq_core::{DeadLetters, Filter, Status};
 
@@ -11,19 +13,15 @@ use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::filter::{must_exist, until_now};
 use crate::output::escape;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use crate::via;
 
 pub(super) async fn run(
     context: &mut Context,
     store: &DeadLetters,
     args: ReplayArgs,
 ) -> Result<ExitCode, CliError> {
-    if args.to != "handler" {
-        return Err(CliError::refused(format!(
-            "`--to {}` needs a broker to publish to, and {} is a store; replay to the handler instead: \
-             only the consumer that failed sees the letters",
-            args.to, context.target
-        )));
-    }
+    let to_broker = to_broker(context, &args).await?;
     let filter = args.filter.resolve(&context.letters).await?;
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
@@ -41,11 +39,19 @@ pub(super) async fn run(
     if let Some(canary) = args.canary {
         spec = spec.with_canary(canary);
     }
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    if let Some(outboxes) = &to_broker {
+        spec = spec.with_target(via::target(&args.to), via::clusters(outboxes));
+        if let Some(wait) = args.canary_wait {
+            spec = spec.with_canary_wait(wait);
+        }
+        via::survey(store, outboxes, &spec).await?;
+    }
     let plan = store.plan(spec.clone()).await?;
     if args.change.dry_run {
-        return show_plan(context, &plan);
+        return show_plan(context, &plan, &spec);
     }
-    explain(&plan, "will be");
+    explain(&plan, &spec, "will be");
     if plan.count == 0 {
         say!("nothing to replay");
         let is_unknown = tell_unknown(context, &spec.filter).await?;
@@ -56,16 +62,23 @@ pub(super) async fn run(
     }
     ask::confirm(&args.change, "replay", plan.count)?;
     let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
-    say!(
-        "operation {} has {} letters; consumers that run on this store take them, now or when they start",
-        list::short(&operation.id),
-        operation.progress.total
-    );
+    let (id, total) = (list::short(&operation.id), operation.progress.total);
+    if to_broker.is_some() {
+        say!("operation {id} has {total} letters, which this process sends");
+    } else {
+        say!(
+            "operation {id} has {total} letters; consumers that run on this store take them, now or when they start"
+        );
+    }
     let taken = plan.count.saturating_sub(operation.progress.total);
     if taken > 0 {
         say!(
             "{taken} of those that matched were taken or changed meanwhile; who has them: dlq op list"
         );
+    }
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    if let Some(outboxes) = to_broker {
+        return super::dispatch::run(context, store, outboxes, &operation).await;
     }
     if args.wait {
         operation = op::watch(store, operation.id).await?;
@@ -94,8 +107,41 @@ pub(super) fn exit_code(operation: &Operation, is_waited_for: bool) -> ExitCode 
     }
 }
 
-fn show_plan(context: &mut Context, plan: &Plan) -> Result<ExitCode, CliError> {
-    explain(plan, "would be");
+/// The brokers that letters are sent to; `None` where they go to their handlers.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outboxes>, CliError> {
+    match (via::target(&args.to).is_handler(), args.via.via.is_empty()) {
+        (true, _) => Ok(None),
+        (false, true) => Err(CliError::refused(format!(
+            "`--to {}` sends letters to a broker, and {} is a store; say which with --via, e.g. --via nats://HOST:4222 or \
+             --via kafka://HOST:9092",
+            args.to, context.target
+        ))),
+        (false, false) => via::outboxes(&args.via.via, &context.at).await.map(Some),
+    }
+}
+
+#[cfg(not(any(feature = "kafka", feature = "nats")))]
+async fn to_broker(
+    context: &Context,
+    args: &ReplayArgs,
+) -> Result<Option<std::convert::Infallible>, CliError> {
+    if args.to == "handler" {
+        return Ok(None);
+    }
+    Err(CliError::refused(format!(
+        "`--to {}` sends letters to a broker, and this build of dlq has none; replay to the handler instead: only the \
+         consumer that failed sees the letters of {}",
+        args.to, context.target
+    )))
+}
+
+fn show_plan(
+    context: &mut Context,
+    plan: &Plan,
+    spec: &OperationSpec,
+) -> Result<ExitCode, CliError> {
+    explain(plan, spec, "would be");
     if context.out.is_table() {
         if !plan.sample.is_empty() {
             context.out.table(&list::table(&plan.sample))?;
@@ -128,8 +174,13 @@ async fn tell_unknown(context: &Context, filter: &Filter) -> Result<bool, CliErr
     Ok(is_unknown)
 }
 
-fn explain(plan: &Plan, verb: &str) {
-    say!("{} letters {verb} sent back to their handlers", plan.count);
+fn explain(plan: &Plan, spec: &OperationSpec, verb: &str) {
+    let to = match &spec.target {
+        Target::Handler => "back to their handlers".to_owned(),
+        Target::Origin => "back to where they came from".to_owned(),
+        other => format!("to `{}`", escape(&other.to_string())),
+    };
+    say!("{} letters {verb} sent {to}", plan.count);
     if plan.past_cap > 0 {
         say!("{} of them were replayed too often and {verb} quarantined instead", plan.past_cap);
     }

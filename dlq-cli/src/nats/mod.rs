@@ -56,3 +56,16 @@ pub(crate) async fn run(
     };
     out.end(exit)
 }
+
+/// The outbox of a cluster.
+pub(crate) async fn outbox(
+    scheme: &str,
+    rest: &str,
+    shown: String,
+    args: &crate::cli::BrokerArgs,
+    alias: &str,
+) -> Result<dlq_nats::NatsOutbox, CliError> {
+    let at = Broker::connect(scheme, rest, shown, args).await?;
+    let _ = alias;
+    todo!("{:?}", at.context)
+}

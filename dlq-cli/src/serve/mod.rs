@@ -41,6 +41,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+use dlq_core::outbox::Dispatcher;
 use dlq_core::store::{HealthState, HealthThresholds};
 use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
@@ -94,12 +96,58 @@ pub(crate) async fn run(
         _ => {
             #[cfg(any(feature = "kafka", feature = "nats"))]
             args.at_broker.refuse(&shown)?;
+            #[cfg(any(feature = "kafka", feature = "nats"))]
+            let replaying = replaying(url, at, &args).await?;
             let limits = Limits { health, overdue: args.overdue };
-            watch(Stored::new(Url(url.to_owned()), limits), &shown, args).await
+            let looker =
+                Looker::new(Stored::new(Url(url.to_owned()), limits), SystemClock::shared());
+            until_asked(|stop| async {
+                let serving = serve(looker, &shown, args, stop);
+                #[cfg(any(feature = "kafka", feature = "nats"))]
+                return beside(serving, replaying).await;
+                #[cfg(not(any(feature = "kafka", feature = "nats")))]
+                serving.await
+            })
+            .await
         }
     }
 }
 
+/// What sends the letters of operations; `None` where that is not asked for.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+async fn replaying(
+    url: &str,
+    at: &BrokerArgs,
+    args: &ServeArgs,
+) -> Result<Option<Dispatcher>, CliError> {
+    if !args.replay {
+        return Ok(None);
+    }
+    let outboxes = crate::via::outboxes(&args.via.via, at).await?;
+    let store = open::store(url, false).await?;
+    Ok(Some(Dispatcher::new(store.store().clone(), outboxes)))
+}
+
+/// Serves, and sends letters until that has ended. What is being sent then is recorded first.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Dispatcher>) -> T {
+    let Some(dispatcher) = replaying else { return serving.await };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let sending = dispatcher.serve(
+        async {
+            let _ = stopped.await;
+        },
+        |_| {},
+    );
+    let serving = async {
+        let served = serving.await;
+        drop(stop);
+        served
+    };
+    tokio::join!(serving, sending).0
+}
+
+#[cfg(any(feature = "kafka", feature = "nats"))]
 async fn watch<W: Watched>(watched: W, shown: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
     let looker = Looker::new(watched, SystemClock::shared());
     until_asked(|stop| serve(looker, shown, args, stop)).await

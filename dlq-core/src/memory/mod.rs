@@ -40,6 +40,7 @@
 
 mod broker;
 mod lane;
+mod outbox;
 mod settle;
 mod sink;
 mod source;
@@ -47,6 +48,7 @@ mod world;
 
 pub use broker::{MemoryBroker, Start};
 pub use lane::MemoryRetryLane;
+pub use outbox::MemoryOutbox;
 pub use settle::MemorySettle;
 pub use sink::MemorySink;
 pub use source::MemorySource;

@@ -1,6 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
 use std::sync::Arc;
 
+use crate::outbox::Once;
 use crate::{Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp};
 
 /// Everything the broker holds. Pure: the callers bring the time.
@@ -9,6 +10,8 @@ pub(super) struct World {
     streams: BTreeMap<Arc<str>, Stream>,
     /// The last proof of a hand-out.
     fence: u64,
+    /// When each letter was sent back.
+    sent: HashMap<Once, Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +81,32 @@ impl World {
         let log = &mut self.stream(stream).log;
         log.push(message);
         position(log.len() - 1)
+    }
+
+    /// Publishes a letter that is sent back, unless it was before.
+    pub(super) fn send_back(
+        &mut self,
+        once: Once,
+        stream: &Arc<str>,
+        message: Message,
+        now: Timestamp,
+    ) {
+        if let hash_map::Entry::Vacant(vacant) = self.sent.entry(once) {
+            vacant.insert(now);
+            self.publish(stream, message);
+        }
+    }
+
+    /// When a letter was sent back, if it was.
+    pub(super) fn sent_back(&self, once: &Once) -> Option<Timestamp> {
+        self.sent.get(once).copied()
+    }
+
+    /// The names of the groups that read a stream.
+    pub(super) fn groups(&self, stream: &str) -> Vec<Arc<str>> {
+        self.streams
+            .get(stream)
+            .map_or_else(Vec::new, |stream| stream.groups.keys().cloned().collect())
     }
 
     pub(super) fn messages(&self, stream: &str) -> Vec<Message> {

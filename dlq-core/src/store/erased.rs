@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
-    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
+    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
+    Sink, Stats, Store, TakeRequest, Takes, Upkeep,
 };
 use crate::{
-    DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest, RetryLane,
-    StoreError, Timestamp,
+    DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
+    RetryLane, StoreError, Timestamp,
 };
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -89,6 +90,12 @@ mirror!(Operations as DynOperations for BoxStore {
     fn control(id: OperationId, control: Control, by: Actor) -> Operation;
 });
 
+mirror!(Dispatch as DynDispatch for BoxStore {
+    fn take(request: TakeRequest) -> Takes;
+    fn record(dispatched: Vec<(ClaimToken, Dispatched)>) -> Vec<Finished>;
+    fn succeeded(deaths: Vec<Death>) -> u64;
+});
+
 mirror!(Upkeep as DynUpkeep for BoxStore {
     fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
     fn delete(selection: Selection, by: Actor) -> Marked;
@@ -107,7 +114,10 @@ mirror!(RetryLane as DynLane for BoxStore {
     fn escalate(escalation: Escalation) -> ();
 });
 
-trait DynStore: DynSink + DynLetters + DynClaims + DynOperations + DynUpkeep + DynLane {}
+trait DynStore:
+    DynSink + DynLetters + DynClaims + DynOperations + DynDispatch + DynUpkeep + DynLane
+{
+}
 
 impl<S: Store> DynStore for S {}
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,7 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Actor;
 use crate::failure::words;
-use crate::{Filter, LetterId, LetterSummary, OperationId, Order, Status, Timestamp};
+use crate::filter::searchable;
+use crate::policy::duration;
+use crate::{
+    DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Origin, Reason, Status,
+    Timestamp,
+};
 
 /// Where letters are sent back to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +26,71 @@ pub enum Target {
     Origin,
     /// To another subject or topic.
     Subject(String),
+}
+
+impl Target {
+    /// Returns true if consumers claim the letters; false if somebody sends them through an outbox.
+    #[must_use]
+    pub const fn is_handler(&self) -> bool {
+        matches!(self, Self::Handler)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handler => f.write_str("handler"),
+            Self::Origin => f.write_str("origin"),
+            Self::Subject(subject) => f.write_str(subject),
+        }
+    }
+}
+
+/// A cluster of a kind of broker, by its alias: `nats` is the one called `default`, `nats/eu` the one called `eu`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub struct Cluster {
+    /// The kind of broker, e.g. `nats` or `kafka`.
+    pub transport: String,
+    /// The alias of the cluster.
+    pub alias: String,
+}
+
+impl Cluster {
+    /// The cluster of `transport` called `alias`.
+    pub fn new(transport: impl Into<String>, alias: impl Into<String>) -> Self {
+        Self { transport: transport.into(), alias: alias.into() }
+    }
+
+    /// The cluster that a message came from.
+    #[must_use]
+    pub fn of(origin: &Origin) -> Self {
+        Self::new(origin.transport(), origin.cluster())
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.alias.as_str() {
+            "default" => f.write_str(&self.transport),
+            alias => write!(f, "{}/{alias}", self.transport),
+        }
+    }
+}
+
+impl From<Cluster> for String {
+    fn from(cluster: Cluster) -> Self {
+        cluster.to_string()
+    }
+}
+
+impl From<String> for Cluster {
+    fn from(text: String) -> Self {
+        match text.split_once('/') {
+            Some((transport, alias)) => Self::new(transport, alias),
+            None => Self::new(text, "default"),
+        }
+    }
 }
 
 /// What an operation shall do.
@@ -42,6 +112,16 @@ pub struct OperationSpec {
     pub canary: Option<u32>,
     /// Letters that operators sent back this often are quarantined instead; 0 for no cap.
     pub max_replays: u32,
+    /// Texts of errors that are never retried, upper and lower case alike: letters whose latest error contains one are
+    /// quarantined instead. The cap is looked at first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terminal: Vec<String>,
+    /// Brokers that letters are sent to, where the target is not their handler. Letters of others are skipped.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub via: BTreeSet<Cluster>,
+    /// Time that a canary of letters which were sent, and of which nothing was heard, counts as outstanding.
+    #[serde(default, with = "duration", skip_serializing_if = "Duration::is_zero")]
+    pub canary_wait: Duration,
 }
 
 impl OperationSpec {
@@ -58,7 +138,28 @@ impl OperationSpec {
             pace: None,
             canary: None,
             max_replays: Self::MAX_REPLAYS,
+            terminal: Vec::new(),
+            via: BTreeSet::new(),
+            canary_wait: Duration::ZERO,
         }
+    }
+
+    /// The default time that a canary of letters which were sent counts as outstanding.
+    pub const CANARY_WAIT: Duration = Duration::from_secs(30);
+
+    /// Sends letters to brokers instead, through outboxes of these clusters. A canary waits for
+    /// [`CANARY_WAIT`](Self::CANARY_WAIT) after the last letter.
+    pub fn with_target(mut self, target: Target, via: impl IntoIterator<Item = Cluster>) -> Self {
+        self.target = target;
+        self.via = via.into_iter().collect();
+        self.canary_wait = Self::CANARY_WAIT;
+        self
+    }
+
+    /// Sets how long a canary waits for news of letters that were sent.
+    pub fn with_canary_wait(mut self, wait: Duration) -> Self {
+        self.canary_wait = wait;
+        self
     }
 
     /// Sets how many at most. Defaults to all.
@@ -85,11 +186,40 @@ impl OperationSpec {
         self
     }
 
+    /// Quarantines letters whose latest error contains `text`, instead of sending them. Defaults to none.
+    pub fn with_terminal(mut self, text: impl Into<String>) -> Self {
+        self.terminal.push(text.into());
+        self
+    }
+
+    /// Returns why a whole letter is quarantined instead of being sent: the reason, and a text for people.
+    #[must_use]
+    pub fn sets_aside(&self, letter: &DeadLetter) -> Option<(Reason, String)> {
+        let replays = letter.state.replays;
+        if self.is_past_cap(replays) {
+            return Some((
+                Reason::MaxReplays,
+                format!("sent back {replays} times, which is the cap"),
+            ));
+        }
+        let text = terminal(&self.terminal, letter)?;
+        Some((Reason::TerminalError, format!("its error contains `{text}`")))
+    }
+
     /// Whether a letter that was sent back `replays` times has reached the cap.
     #[must_use]
     pub const fn is_past_cap(&self, replays: u32) -> bool {
         self.max_replays != 0 && replays >= self.max_replays
     }
+}
+
+/// Returns the first of these texts that the latest error of a whole letter contains, upper and lower case alike.
+pub(super) fn terminal<'t>(texts: &'t [String], letter: &DeadLetter) -> Option<&'t str> {
+    if texts.is_empty() {
+        return None;
+    }
+    let error = searchable(&letter.error());
+    texts.iter().map(String::as_str).find(|text| error.contains(&searchable(text)))
 }
 
 /// A rate: how much time passes between two letters. Its text form is `50/s`, `10/m` or `1/h`.
@@ -196,6 +326,9 @@ impl From<Pace> for String {
 words! {
     /// Where an operation stands.
     OperationState("operation state") {
+        /// Its letters are being frozen; nothing is sent before all of them are. If whoever started it has died it stays
+        /// so: resume it to go on with the letters that it has, or cancel it.
+        Preparing = "preparing",
         /// Its canary is out; the rest waits for its outcome.
         Canary = "canary",
         /// It sends letters back.
@@ -226,6 +359,8 @@ words! {
         Queued = "queued",
         /// It is due, or being run, or being retried.
         Released = "released",
+        /// Somebody sends it; nobody else does until it is known what became of it.
+        Sending = "sending",
         /// It was published; whether it succeeded is not known.
         Sent = "sent",
         /// Its handler succeeded, or it had been handled before.
@@ -259,6 +394,7 @@ impl Progress {
         self.total
             - self.with_outcome(ItemOutcome::Queued)
             - self.with_outcome(ItemOutcome::Released)
+            - self.with_outcome(ItemOutcome::Sending)
     }
 
     /// Letters that were sent back, whatever became of them.
@@ -310,6 +446,9 @@ impl Operation {
         let mut state = self.state;
         let mut quota = queued;
         match state {
+            OperationState::Preparing => {
+                return Advance { release: 0, next_release: self.next_release, state };
+            }
             OperationState::Canary => {
                 let canary = u64::from(self.spec.canary.unwrap_or(0));
                 let sent = progress.sent();
@@ -318,7 +457,7 @@ impl Operation {
                     quota = 0;
                 } else if sent < canary && queued > 0 {
                     quota = (canary - sent).min(queued);
-                } else if progress.with_outcome(ItemOutcome::Released) > 0 {
+                } else if self.is_canary_outstanding(now) {
                     quota = 0;
                 } else {
                     state = OperationState::Running;
@@ -342,22 +481,43 @@ impl Operation {
         Advance { release, next_release, state }
     }
 
+    /// Returns true if a letter of the canary may still fail: one that runs or is being sent; and, until nothing was heard for
+    /// the wait of the canary, one that was sent.
+    fn is_canary_outstanding(&self, now: Timestamp) -> bool {
+        let progress = &self.progress;
+        progress.with_outcome(ItemOutcome::Released) > 0
+            || progress.with_outcome(ItemOutcome::Sending) > 0
+            || (progress.with_outcome(ItemOutcome::Sent) > 0
+                && now < self.updated_at.after(self.spec.canary_wait))
+    }
+
+    /// Returns when more letters may be released, by the clock alone; `None` if that takes more than time.
+    #[must_use]
+    pub fn next_chance(&self, now: Timestamp) -> Option<Timestamp> {
+        let can = |at| self.advance(at, u64::MAX).release > 0;
+        let canary = (self.state == OperationState::Canary)
+            .then(|| self.updated_at.after(self.spec.canary_wait));
+        let times = [Some(now), Some(self.next_release), canary];
+        times.into_iter().flatten().filter(|at| *at >= now && can(*at)).min()
+    }
+
     /// The state that `control` leads to; the present one when there is nothing to change, `None` when the operation
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///
     /// Pausing one that stopped by itself leaves it stopped. Resuming one that was paused goes on with its canary
-    /// unless the canary is through. A canary that failed while the operation was paused stops it: who resumes it may not
+    /// unless the canary is through. One that is being prepared can be paused before it has begun, and then waits once its
+    /// letters are frozen; who resumes it lets it go on with the letters that it has. A canary that failed while the operation was paused stops it: who resumes it may not
     /// have seen the failure, and resumes it once more to go on without a canary.
     #[must_use]
     pub fn steer(&self, control: Control) -> Option<OperationState> {
-        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         match (control, self.state) {
             (_, Completed) | (Control::Pause | Control::Resume, Cancelled) => None,
             (Control::Cancel, _) => Some(Cancelled),
-            (Control::Pause, Canary | Running) => Some(Paused),
+            (Control::Pause, Preparing | Canary | Running) => Some(Paused),
             (Control::Pause, state) => Some(state),
             (Control::Resume, Stopped) => Some(Running),
-            (Control::Resume, Paused) => {
+            (Control::Resume, Preparing | Paused) => {
                 let in_canary = self
                     .spec
                     .canary
@@ -526,13 +686,17 @@ mod tests {
         }
         let paused = operation(OperationState::Paused, &[(Queued, 3)]);
         assert_eq!(paused.advance(at(1), u64::MAX).release, 0);
+        for outcomes in [&[(Queued, 3)][..], &[(Skipped, 3)], &[]] {
+            let next = operation(OperationState::Preparing, outcomes).advance(at(1), u64::MAX);
+            assert_eq!((next.release, next.state), (0, OperationState::Preparing), "{outcomes:?}");
+        }
         assert_eq!(operation(Running, &[(Queued, 3)]).advance(at(1), 2).release, 2);
     }
 
     #[test]
     fn an_operation_is_steered_only_while_it_lasts() {
         use ItemOutcome::{FailedAgain, Queued, Succeeded};
-        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         let steer = |state, outcomes: &[_], control| operation(state, outcomes).steer(control);
         let queued = [(Queued, 9)];
         assert_eq!(steer(Running, &queued, Control::Pause), Some(Paused));
@@ -543,6 +707,9 @@ mod tests {
         let past_canary = [(Queued, 9), (Succeeded, 2), (FailedAgain, 1)];
         assert_eq!(steer(Paused, &past_canary, Control::Resume), Some(Running));
         assert_eq!(steer(Stopped, &queued, Control::Resume), Some(Running));
+        assert_eq!(steer(Preparing, &queued, Control::Pause), Some(Paused));
+        assert_eq!(steer(Preparing, &queued, Control::Resume), Some(Canary));
+        assert_eq!(steer(Preparing, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Resume), None);
         assert_eq!(steer(Completed, &[], Control::Cancel), None);

@@ -21,6 +21,9 @@ pub struct Schedule {
     pub max_retries: u32,
     /// Also letters whose last error was permanent.
     pub all_classes: bool,
+    /// Texts of errors that are never retried, upper and lower case alike: letters whose latest error contains one are
+    /// quarantined instead.
+    pub terminal: Vec<String>,
 }
 
 impl Default for Schedule {
@@ -32,6 +35,7 @@ impl Default for Schedule {
             batch: 50,
             max_retries: 240,
             all_classes: false,
+            terminal: Vec::new(),
         }
     }
 }
@@ -64,6 +68,18 @@ impl Schedule {
     pub const fn with_all_classes(mut self) -> Self {
         self.all_classes = true;
         self
+    }
+
+    /// Quarantines letters whose latest error contains `text`, instead of sending them back. Defaults to none.
+    pub fn with_terminal(mut self, text: impl Into<String>) -> Self {
+        self.terminal.push(text.into());
+        self
+    }
+
+    /// Returns true if a run quarantines this whole letter, which it [takes](Self::takes), instead of sending it back.
+    #[must_use]
+    pub fn is_terminal(&self, letter: &DeadLetter) -> bool {
+        super::operation::terminal(&self.terminal, letter).is_some()
     }
 
     /// Whether a run may send `letter` back: pending, confirmed, nothing arranged, below the cap, of the right class.

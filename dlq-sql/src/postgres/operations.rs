@@ -16,6 +16,8 @@ use crate::columns::{ITEM, read_item};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
 
+impl dlq_core::store::Dispatch for PostgresStore {}
+
 impl Operations for PostgresStore {
     async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
         serve(&spec).during("plan the replay")?;

@@ -14,6 +14,8 @@ use crate::columns::{ITEM, read_item};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
 
+impl dlq_core::store::Dispatch for SqliteStore {}
+
 impl Operations for SqliteStore {
     async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
         serve(&spec).during("plan the replay")?;

@@ -3,13 +3,14 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
-    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
+    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
+    Stats, TakeRequest, Takes, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
-    RetryLane, Sink, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, RetryLane, Sink, StoreError, StoreErrorKind, Timestamp,
 };
 
 use super::flaw::Flaw;
@@ -235,6 +236,12 @@ passed_on! { Operations:
     operations(limit: u32) -> Vec<Operation>;
     items(id: OperationId, after: u64, limit: u32) -> ItemPage;
     control(id: OperationId, control: Control, by: Actor) -> Operation;
+}
+
+passed_on! { Dispatch:
+    take(request: TakeRequest) -> Takes;
+    record(dispatched: Vec<(ClaimToken, Dispatched)>) -> Vec<Finished>;
+    succeeded(deaths: Vec<Death>) -> u64;
 }
 
 impl Upkeep for SteppedStore {

@@ -3,13 +3,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
-    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
+    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
+    Sink, Stats, TakeRequest, Takes, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
-    RetryLane, Store, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, RetryLane, Store, StoreError, StoreErrorKind, Timestamp,
 };
 
 /// The promise that is broken.
@@ -241,6 +242,23 @@ impl<S: Store> Operations for FaultyStore<S> {
             return Ok(operation);
         }
         self.inner.control(id, control, by).await
+    }
+}
+
+impl<S: Store> Dispatch for FaultyStore<S> {
+    async fn take(&self, request: TakeRequest) -> Result<Takes, StoreError> {
+        self.inner.take(request).await
+    }
+
+    async fn record(
+        &self,
+        dispatched: Vec<(ClaimToken, Dispatched)>,
+    ) -> Result<Vec<Finished>, StoreError> {
+        self.inner.record(dispatched).await
+    }
+
+    async fn succeeded(&self, deaths: Vec<Death>) -> Result<u64, StoreError> {
+        self.inner.succeeded(deaths).await
     }
 }
 

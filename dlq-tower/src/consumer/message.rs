@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::evidence::Evidence;
 use super::gate::Gate;
 use super::hand::{Conviction, HAND, Hand};
 use super::health::report;
@@ -47,6 +48,8 @@ pub(super) struct Shared {
     pub(super) marks: Option<BoxCrashMarks>,
     /// The store in which letters of handled messages are looked for.
     pub(super) letters: Option<BoxStore>,
+    /// The place for evidence that letters which were sent back were handled.
+    pub(super) evidence: Option<Evidence>,
     /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
     /// How many may wait for a retry in the process, so that sleepers never fill what is in hand (G4).
@@ -451,6 +454,11 @@ impl Shared {
             Ok(()) => {
                 if outcome == Outcome::Deferred {
                     self.probation.gave_back(delivery);
+                }
+                if outcome == Outcome::Handled
+                    && let Some(evidence) = &self.evidence
+                {
+                    evidence.note(delivery);
                 }
                 // The record of a letter is its row, which the settlement has written.
                 if outcome != Outcome::Deferred && delivery.lane() == Lane::Store {

@@ -176,6 +176,7 @@
 mod at_once;
 mod builder;
 mod counts;
+mod evidence;
 mod feed;
 mod gate;
 mod gauges;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::at_once::{Begun, Kept, Pace};
 use super::builder::{ConsumerBuilder, Settings};
+use super::evidence::evidence;
 use super::feed::{AT_ONCE, Batch, End, Feed, Fetch, Fetching, Lane, Received};
 use super::gate::Gate;
 use super::gauges::Gauges;
@@ -220,7 +221,9 @@ impl Run {
         let gate = Arc::new(gate.showing_refused(refused, settings.clock.clone()));
         let room = Arc::new(Room::new(settings.max_in_hand));
         let (sender, received) = mpsc::unbounded_channel();
+        let (evidence, witness) = store.clone().map(evidence).unzip();
         let shared = Shared {
+            evidence,
             program,
             upkeep: settings.upkeep,
             has_keys: !idempotency.is_empty(),
@@ -307,6 +310,13 @@ impl Run {
             let purging = Purging { keys, stop: run.stop_fetching.clone() };
             run.spawn(Part::Upkeep, async {
                 purging.run().await;
+                Ending::Done
+            });
+        }
+        if let Some(witness) = witness {
+            let all_noted = run.all_noted.clone();
+            run.spawn(Part::Evidence, async {
+                witness.run(all_noted).await;
                 Ending::Done
             });
         }

@@ -13,6 +13,8 @@ use crate::{
     DeadLetter, Filter, LetterId, OperationId, Order, Status, StoreError, StoreErrorKind, Timestamp,
 };
 
+impl crate::store::Dispatch for MemoryStore {}
+
 impl Operations for MemoryStore {
     async fn plan(&self, spec: OperationSpec) -> Result<Plan, StoreError> {
         serve(&spec, "plan the replay")?;

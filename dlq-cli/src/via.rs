@@ -1,0 +1,163 @@
+//! `--via [ALIAS=]URL`: the brokers that letters of a store are sent to.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use dlq_core::DeadLetters;
+use dlq_core::outbox::{Outbox as _, Outboxes, Survey};
+use dlq_core::store::{Cluster, Letters as _, OperationSpec, Target};
+use dlq_core::{Filter, Order, PageRequest, Status};
+
+use crate::cli::BrokerArgs;
+use crate::error::CliError;
+use crate::output::escape;
+use crate::secret::without_password;
+
+/// Number of letters that are looked at before an operation starts.
+const LOOKED_AT: usize = 1_000;
+
+/// A broker, and the alias by which letters name its cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Via {
+    alias: Option<String>,
+    url: String,
+}
+
+/// Without what is secret.
+impl fmt::Debug for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_password(&self.url))
+    }
+}
+
+impl FromStr for Via {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (alias, url) = match text.split_once('=') {
+            Some((alias, url)) if !alias.contains("://") => (Some(alias), url),
+            _ => (None, text),
+        };
+        let is_known = ["nats://", "tls://", "kafka://"].iter().any(|it| url.starts_with(it));
+        if !is_known || alias.is_some_and(|alias| alias.is_empty() || alias.contains('/')) {
+            return Err("write nats://HOST:PORT or kafka://HOST:PORT, with ALIAS= in front for a cluster that is not \
+                        called default"
+                .to_owned());
+        }
+        Ok(Self { alias: alias.map(str::to_owned), url: url.to_owned() })
+    }
+}
+
+/// Connects to the brokers.
+pub(crate) async fn outboxes(via: &[Via], args: &BrokerArgs) -> Result<Outboxes, CliError> {
+    let mut outboxes = Outboxes::new();
+    for Via { alias, url } in via {
+        let shown = without_password(url);
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        let added = match scheme {
+            #[cfg(feature = "nats")]
+            "nats" | "tls" => {
+                let alias = alias.as_deref().unwrap_or("default");
+                outboxes.add(crate::nats::outbox(scheme, rest, shown.clone(), args, alias).await?)
+            }
+            #[cfg(feature = "kafka")]
+            "kafka" => {
+                let mut args = args.clone();
+                args.kafka_cluster = alias.clone().or(args.kafka_cluster);
+                outboxes.add(crate::kafka::outbox(rest, shown.clone(), &args).await?)
+            }
+            _ => {
+                return Err(CliError::refused(format!("this build of dlq cannot send to {shown}")));
+            }
+        };
+        added.map_err(|error| CliError::from(error).about(&shown))?;
+    }
+    Ok(outboxes)
+}
+
+/// The clusters of the brokers.
+pub(crate) fn clusters(outboxes: &Outboxes) -> BTreeSet<Cluster> {
+    let cluster =
+        |outbox: &dlq_core::outbox::BoxOutbox| Cluster::new(outbox.transport(), outbox.cluster());
+    outboxes.iter().map(cluster).collect()
+}
+
+/// What `--to` means to a store.
+pub(crate) fn target(to: &str) -> Target {
+    match to {
+        "handler" => Target::Handler,
+        "origin" => Target::Origin,
+        subject => Target::Subject(subject.to_owned()),
+    }
+}
+
+/// Looks at where the first letters go, before anything is sent: refuses where a right is missing, and says who else hears
+/// them, and what cannot be sent.
+pub(crate) async fn survey(
+    store: &DeadLetters,
+    outboxes: &Outboxes,
+    spec: &OperationSpec,
+) -> Result<(), CliError> {
+    let mut filter: Filter = spec.filter.clone();
+    filter.statuses = vec![Status::Pending];
+    let limit = spec.limit.map_or(LOOKED_AT, |limit| usize::try_from(limit).unwrap_or(LOOKED_AT));
+    let limit = limit.min(LOOKED_AT);
+    let page = PageRequest::new()
+        .with_order(Order::OldestFirst)
+        .with_limit(u32::try_from(limit).unwrap_or(u32::MAX));
+    let page = store.list(filter, page).await?;
+    let is_all = page.next.is_none();
+    let ids: Vec<_> = page.letters.iter().map(|letter| letter.id).collect();
+    let mut by_cluster: std::collections::BTreeMap<Cluster, BTreeSet<_>> = Default::default();
+    let mut unroutable: std::collections::BTreeMap<String, u64> = Default::default();
+    for ids in ids.chunks(100) {
+        for letter in store.store().get_all(ids.to_vec()).await? {
+            match outboxes.route(&letter, &spec.target) {
+                Ok((outbox, to)) => {
+                    let cluster = Cluster::new(outbox.transport(), outbox.cluster());
+                    by_cluster.entry(cluster).or_default().insert(to);
+                }
+                Err(why) => *unroutable.entry(why.to_string()).or_default() += 1,
+            }
+        }
+    }
+    let mut found = Survey::default();
+    for (cluster, to) in by_cluster {
+        if let Some(outbox) = outboxes.get(&cluster.transport, &cluster.alias) {
+            let survey = outbox.survey(to).await;
+            found = found
+                .join(survey.map_err(|error| CliError::from(error).about(&cluster.to_string()))?);
+        }
+    }
+    let of = if is_all { "" } else { " of the first 1000" };
+    for (why, count) in &unroutable {
+        say!("{count} letters{of} cannot be sent and will be skipped: {}", escape(why));
+    }
+    for (to, why) in &found.closed {
+        say!("letters for {} will be refused: {}", escape(&to.to_string()), escape(why));
+    }
+    for hearer in &found.hearers {
+        say!("{} will hear them", escape(&hearer.to_string()));
+    }
+    for note in &found.notes {
+        say!("note: {}", escape(note));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_stands_in_front_of_a_url() {
+        let via: Via = "eu=nats://host:4222".parse().unwrap();
+        assert_eq!((via.alias.as_deref(), &*via.url), (Some("eu"), "nats://host:4222"));
+        let via: Via = "kafka://user:p=w@host".parse().unwrap();
+        assert_eq!((via.alias.as_deref(), &*via.url), (None, "kafka://user:p=w@host"));
+        for text in ["", "host:4222", "=nats://h", "a/b=nats://h", "sqlite://x"] {
+            assert!(text.parse::<Via>().is_err(), "{text}");
+        }
+    }
+}

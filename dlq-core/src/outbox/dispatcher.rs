@@ -1,0 +1,426 @@
+//! [`Dispatcher`]: sends the letters of operations through outboxes.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Address, BoxOutbox, Once, Outbox as _, Outboxes, Outgoing, Sent, Settled};
+use crate::protocol::Replay;
+use crate::store::{
+    BoxStore, ClaimToken, Cluster, Dispatch as _, Dispatched, FormerSender, ItemOutcome, Operation,
+    OperationState, Operations as _, TakeRequest, Taken,
+};
+use crate::{DeadLetter, LetterId, OperationId, StoreError, StoreErrorKind};
+
+/// Sends the letters of a store's operations through outboxes. Cheap to clone; any number of them may run at once, in any
+/// number of processes.
+///
+/// Each [`step`](Self::step) takes letters from the store, finds out what a former sender did with those that it left,
+/// sends, and records what became of them. See [`Dispatch`](crate::store::Dispatch) for what happens if the process dies in
+/// between.
+#[derive(Clone, Debug)]
+pub struct Dispatcher {
+    store: BoxStore,
+    outboxes: Outboxes,
+    lease: Duration,
+    batch: u32,
+}
+
+/// Result of one step of a [`Dispatcher`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// The operation as it was when letters were taken.
+    pub operation: Operation,
+    /// Number of letters taken.
+    pub taken: u64,
+    /// Number of letters that brokers have confirmed.
+    pub confirmed: u64,
+    /// Number of those that a former sender may have sent too.
+    pub doubtful: u64,
+    /// Letters that this operation does not send, and why.
+    pub refused: Vec<(LetterId, String)>,
+    /// Number of letters that were put back to be sent later.
+    pub later: u64,
+    /// Number of letters of which nobody knows whether they were sent. They are settled once their lease has ended.
+    pub unknown: u64,
+    /// Time until more letters may be taken; `None` if that does not depend on time alone.
+    pub wait: Option<Duration>,
+    /// The last error of a broker that concerned more than one letter.
+    pub error: Option<StoreError>,
+}
+
+/// Sum of what a [`Dispatcher`] did for one operation.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Dispatches {
+    /// Number of letters that brokers have confirmed.
+    pub confirmed: u64,
+    /// Number of those that a former sender may have sent too.
+    pub doubtful: u64,
+    /// Number of letters that were not sent.
+    pub refused: u64,
+}
+
+/// A letter on its way, with what is needed to record it.
+struct Held {
+    token: ClaimToken,
+    outgoing: Outgoing,
+    is_doubtful: bool,
+}
+
+impl Dispatcher {
+    /// A dispatcher of the operations in `store`.
+    #[must_use]
+    pub fn new(store: BoxStore, outboxes: Outboxes) -> Self {
+        Self { store, outboxes, lease: Duration::from_secs(60), batch: 500 }
+    }
+
+    /// Sets how long a letter is held for a sender that says nothing; letters are sent for half of it. Defaults to one minute.
+    #[must_use]
+    pub const fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets how many letters a step takes at most. Defaults to 500.
+    #[must_use]
+    pub const fn batch(mut self, batch: u32) -> Self {
+        self.batch = if batch == 0 { 1 } else { batch };
+        self
+    }
+
+    /// Returns true if letters of `operation` are sent through outboxes, and all those are here that it names.
+    #[must_use]
+    pub fn serves(&self, operation: &Operation) -> bool {
+        let has =
+            |cluster: &Cluster| self.outboxes.get(&cluster.transport, &cluster.alias).is_some();
+        !operation.spec.target.is_handler() && operation.spec.via.iter().all(has)
+    }
+
+    /// Takes letters of an operation, sends them, and records what became of them.
+    ///
+    /// # Errors
+    ///
+    /// The store's. Letters that were taken and not recorded are settled once their lease has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future is what killing the process is: what was taken is settled once its lease has ended.
+    pub async fn step(&self, operation: OperationId) -> Result<Step, StoreError> {
+        let begun = Instant::now();
+        let of = |outbox: &BoxOutbox| {
+            (Cluster::new(outbox.transport(), outbox.cluster()), outbox.sender().to_owned())
+        };
+        let senders: BTreeMap<_, _> = self.outboxes.iter().map(of).collect();
+        if senders.is_empty() {
+            let error = StoreError::new(StoreErrorKind::InvalidConfig, "send letters back");
+            return Err(error.with_detail("there is no outbox; give the address of a broker"));
+        }
+        let request = TakeRequest::new(operation, self.batch, self.lease, senders);
+        let takes = self.store.take(request).await?;
+        let mut step = Step {
+            taken: takes.letters.len() as u64,
+            confirmed: 0,
+            doubtful: 0,
+            refused: Vec::new(),
+            later: 0,
+            unknown: 0,
+            wait: takes.wait,
+            error: None,
+            operation: takes.operation,
+        };
+        let mut ended = Vec::with_capacity(takes.letters.len());
+        let by_outbox = self.sort(&mut step, takes.letters, &mut ended);
+        let until = begun + self.lease / 2;
+        for (outbox, fresh, lapsed) in by_outbox {
+            let mut letters = fresh;
+            self.settle(&mut step, &outbox, lapsed, &mut letters, &mut ended).await;
+            send(&mut step, &outbox, letters, until, &mut ended).await;
+        }
+        if !ended.is_empty() {
+            self.store.record(ended).await?;
+        }
+        Ok(step)
+    }
+
+    /// Finds the outbox of each letter. Those without one are refused.
+    #[expect(clippy::type_complexity, reason = "it is taken apart at once, by the one caller")]
+    fn sort(
+        &self,
+        step: &mut Step,
+        taken: Vec<Taken>,
+        ended: &mut Vec<(ClaimToken, Dispatched)>,
+    ) -> Vec<(BoxOutbox, Vec<Held>, BTreeMap<FormerSender, Vec<Held>>)> {
+        let mut sorted: BTreeMap<Cluster, (BoxOutbox, Vec<Held>, BTreeMap<_, Vec<_>>)> =
+            BTreeMap::new();
+        for Taken { token, letter, former, .. } in taken {
+            let routed = self.outboxes.route(&letter, &step.operation.spec.target);
+            let (outbox, to) = match routed {
+                Ok(routed) => routed,
+                Err(why) => {
+                    step.refused.push((letter.id, why.to_string()));
+                    ended.push((token, Dispatched::Refused(why.to_string())));
+                    continue;
+                }
+            };
+            let cluster = Cluster::new(outbox.transport(), outbox.cluster());
+            let entry = sorted.entry(cluster);
+            let (_, fresh, lapsed) =
+                entry.or_insert_with(|| (outbox.clone(), Vec::new(), BTreeMap::new()));
+            let outgoing = outgoing(&step.operation, letter, to);
+            let held = Held { token, outgoing, is_doubtful: false };
+            match former {
+                None => fresh.push(held),
+                Some(former) => lapsed.entry(former).or_insert_with(Vec::new).push(held),
+            }
+        }
+        sorted.into_values().collect()
+    }
+
+    /// Finds out what former senders did. What did not arrive joins `letters`.
+    async fn settle(
+        &self,
+        step: &mut Step,
+        outbox: &BoxOutbox,
+        lapsed: BTreeMap<FormerSender, Vec<Held>>,
+        letters: &mut Vec<Held>,
+        ended: &mut Vec<(ClaimToken, Dispatched)>,
+    ) {
+        let is_open =
+            matches!(step.operation.state, OperationState::Canary | OperationState::Running);
+        for (former, held) in lapsed {
+            let batch = held.iter().map(|held| held.outgoing.clone()).collect();
+            let settled = match outbox.settle(former.sender, former.since, batch).await {
+                Ok(settled) => settled,
+                Err(error) => {
+                    step.unknown += held.len() as u64;
+                    step.error = Some(error);
+                    continue;
+                }
+            };
+            for (mut held, settled) in held.into_iter().zip(settled) {
+                held.is_doubtful = matches!(settled, Settled::Unclear(_));
+                match settled {
+                    Settled::Arrived(_) => {
+                        step.confirmed += 1;
+                        ended.push((held.token, Dispatched::Confirmed { is_doubtful: false }));
+                    }
+                    _ if is_open => letters.push(held),
+                    // Nobody wants it sent any more, or not now.
+                    _ => {
+                        step.later += 1;
+                        ended.push((held.token, Dispatched::Later));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends an operation's letters until it is over, or `stop` resolves. `told` is called after each step. Waits while the
+    /// operation is paused, while a broker or the store is away, and as the rate says.
+    ///
+    /// Over is an operation that is completed or cancelled, once nothing of it is on its way.
+    ///
+    /// # Errors
+    ///
+    /// An error of the store that does not go away by waiting.
+    pub async fn run(
+        &self,
+        operation: OperationId,
+        stop: impl Future<Output = ()>,
+        mut told: impl FnMut(&Step),
+    ) -> Result<Dispatches, StoreError> {
+        let mut stop = pin!(stop);
+        let mut sum = Dispatches::default();
+        let mut failures = 0;
+        loop {
+            // A step is never cut off by `stop`: what it took, it records.
+            let wait = match self.step(operation).await {
+                Ok(step) => {
+                    sum.confirmed += step.confirmed;
+                    sum.doubtful += step.doubtful;
+                    sum.refused += step.refused.len() as u64;
+                    told(&step);
+                    failures = if step.error.is_some() { failures + 1 } else { 0 };
+                    match self.pause(&step, failures).await? {
+                        Some(wait) => wait,
+                        None => return Ok(sum),
+                    }
+                }
+                Err(error) if error.is_transient() => {
+                    failures += 1;
+                    backoff(failures)
+                }
+                Err(error) => return Err(error),
+            };
+            tokio::select! {
+                biased;
+                () = &mut stop => return Ok(sum),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Sends the letters of every operation that it [serves](Self::serves), until `stop` resolves. `told` is called after each
+    /// step. Whatever fails is logged and tried again.
+    pub async fn serve(&self, stop: impl Future<Output = ()>, mut told: impl FnMut(&Step)) {
+        /// Number of operations that are looked at, the latest.
+        const LATEST: u32 = 200;
+        const LOOK: Duration = Duration::from_secs(1);
+        let mut stop = pin!(stop);
+        let mut failures = 0;
+        loop {
+            let mut wait = LOOK;
+            let mut failed = None;
+            match self.store.operations(LATEST).await {
+                Ok(operations) => {
+                    for operation in operations.iter().rev().filter(|it| self.is_to_do(it)) {
+                        match self.step(operation.id).await {
+                            Ok(step) => {
+                                told(&step);
+                                if step.taken > 0 {
+                                    wait = wait.min(step.wait.unwrap_or(LOOK));
+                                }
+                                failed = step.error.or(failed);
+                            }
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+            failures = if failed.is_some() { failures + 1 } else { 0 };
+            if let Some(error) = failed {
+                wait = backoff(failures);
+                let error = text(&error);
+                tracing::warn!(error, retry_in = ?wait, "cannot send letters of an operation; retrying");
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Returns true if letters of `operation` are to be sent or settled here.
+    fn is_to_do(&self, operation: &Operation) -> bool {
+        let is_open = matches!(operation.state, OperationState::Canary | OperationState::Running);
+        let is_on_its_way = operation.progress.with_outcome(ItemOutcome::Sending) > 0;
+        self.serves(operation) && (is_open || is_on_its_way)
+    }
+
+    /// Returns how long to wait after a step; `None` if the operation is over.
+    async fn pause(&self, step: &Step, failures: u32) -> Result<Option<Duration>, StoreError> {
+        const LOOK: Duration = Duration::from_millis(500);
+        if failures > 0 {
+            return Ok(Some(backoff(failures)));
+        }
+        if step.taken > 0 && step.later == 0 {
+            return Ok(Some(step.wait.unwrap_or_default().min(LOOK)));
+        }
+        let found = self.store.operation(step.operation.id).await;
+        let operation = match found {
+            Ok(Some(operation)) => operation,
+            Ok(None) => return Ok(None),
+            Err(error) if error.is_transient() => return Ok(Some(LOOK)),
+            Err(error) => return Err(error),
+        };
+        let is_on_its_way = operation.progress.with_outcome(ItemOutcome::Sending) > 0;
+        if operation.state.is_final() && !is_on_its_way {
+            return Ok(None);
+        }
+        // Others may take what is due at once; nothing is gained by asking without a break.
+        let least = Duration::from_millis(10);
+        Ok(Some(step.wait.unwrap_or(LOOK).clamp(least, LOOK)))
+    }
+}
+
+/// The wait after so many failures in a row: from a quarter of a second, doubled each time, to 15 s.
+fn backoff(failures: u32) -> Duration {
+    let doubled =
+        Duration::from_millis(250) * 2_u32.saturating_pow(failures.saturating_sub(1).min(8));
+    doubled.min(Duration::from_secs(15))
+}
+
+/// A letter of an operation as it is sent. All of it follows from the row and the operation, so that whoever repeats it sends
+/// the same.
+fn outgoing(operation: &Operation, letter: DeadLetter, to: Address) -> Outgoing {
+    let replay = Replay {
+        operation: operation.id,
+        count: letter.state.replays.saturating_add(1),
+        from: format!("letter {}", letter.id),
+        at: operation.created_at,
+    };
+    let once = Once::in_operation(letter.death(), operation.id);
+    Outgoing { letter: Arc::new(letter), to, replay, once }
+}
+
+/// Sends letters, and notes what became of each.
+async fn send(
+    step: &mut Step,
+    outbox: &BoxOutbox,
+    letters: Vec<Held>,
+    until: Instant,
+    ended: &mut Vec<(ClaimToken, Dispatched)>,
+) {
+    if letters.is_empty() {
+        return;
+    }
+    let batch = letters.iter().map(|held| held.outgoing.clone()).collect();
+    let sent = match outbox.send(batch, until).await {
+        Ok(sent) => sent,
+        Err(error) => {
+            let all =
+                letters.iter().map(|_| Sent::Later(StoreError::new(error.kind(), "send a letter")));
+            let all = all.collect();
+            step.error = Some(error);
+            all
+        }
+    };
+    for (held, sent) in letters.into_iter().zip(sent) {
+        let Held { token, is_doubtful, .. } = held;
+        match sent {
+            Sent::Confirmed => {
+                step.confirmed += 1;
+                step.doubtful += u64::from(is_doubtful);
+                ended.push((token, Dispatched::Confirmed { is_doubtful }));
+            }
+            Sent::Refused(error) => {
+                let why = text(&error);
+                step.refused.push((token.letter, why.clone()));
+                ended.push((token, Dispatched::Refused(why)));
+            }
+            // One that a former sender may have sent is asked about again, after the lease.
+            Sent::Later(error) if is_doubtful => {
+                step.unknown += 1;
+                step.error.get_or_insert(error);
+            }
+            Sent::Later(error) => {
+                step.later += 1;
+                step.error.get_or_insert(error);
+                ended.push((token, Dispatched::Later));
+            }
+            Sent::Unknown(error) => {
+                step.unknown += 1;
+                step.error.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// The text of an error with its causes.
+fn text(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,325 @@
+//! The calls of a store over any [`Backend`]: verbs in pages of what one step may change. [`store!`](crate::store) makes the
+//! traits of `dlq-core` of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::store::{
+    Actor, Claim, ClaimRequest, ClaimToken, Control, Finish, Finished, Operation, OperationSpec,
+    Plan, Receipt, ScheduleRun, Target, count_quarantined,
+};
+use dlq_core::{DeadLetter, Escalation, OperationId, Reason, StoreError, StoreErrorKind};
+
+use crate::verbs::{
+    Begun, ClaimDue, EndClaims, Escalate, Extend, Freeze, Put, Restore, RunSchedule, Scheduled,
+    Start, Steer, Walk, Withdraw, unknown,
+};
+use crate::{Backend, Limits};
+
+/// Puts letters; see [`Sink::put`](dlq_core::store::Sink::put).
+pub async fn put<B: Backend>(
+    backend: &B,
+    letters: Vec<DeadLetter>,
+) -> Result<Vec<Receipt>, StoreError> {
+    const DURING: &str = "put letters";
+    // The others are stored first, or a letter that is too large would hold them up for ever.
+    let (letters, large) = split_large(backend.limits(), letters, DURING);
+    let mut receipts = Vec::with_capacity(letters.len());
+    let mut letters = letters.into_iter().peekable();
+    while letters.peek().is_some() {
+        let page = page_of(&mut letters, backend.limits());
+        let is_new = if have_different_ids(&page) {
+            backend.put_new(&page).await?
+        } else {
+            vec![false; page.len()]
+        };
+        let rest = page.into_iter().zip(&is_new).filter(|(_, is_new)| !**is_new);
+        let rest: Vec<_> = rest.map(|(letter, _)| letter).collect();
+        let mut looked_at =
+            if rest.is_empty() { Vec::new() } else { backend.run(DURING, Put(rest)).await?.answer }
+                .into_iter();
+        let receipt = |is_new| if is_new { Some(Receipt::Stored) } else { looked_at.next() };
+        receipts.extend(is_new.into_iter().filter_map(receipt));
+    }
+    large.map_or(Ok(receipts), Err)
+}
+
+/// Writes a retry record; see [`RetryLane::escalate`](dlq_core::RetryLane::escalate).
+pub async fn escalate<B: Backend>(backend: &B, escalation: Escalation) -> Result<(), StoreError> {
+    Ok(backend.run("escalate a message", Escalate(escalation)).await?.answer)
+}
+
+/// Restores letters; see [`Upkeep::restore`](dlq_core::store::Upkeep::restore).
+pub async fn restore<B: Backend>(
+    backend: &B,
+    letters: Vec<DeadLetter>,
+    by: Actor,
+) -> Result<Vec<Receipt>, StoreError> {
+    const DURING: &str = "restore letters";
+    let (letters, large) = split_large(backend.limits(), letters, DURING);
+    let mut receipts = Vec::with_capacity(letters.len());
+    let mut letters = letters.into_iter().peekable();
+    loop {
+        // Where there is nothing to restore the audit says so.
+        let page = page_of(&mut letters, backend.limits());
+        let restore = Restore { letters: page, by: by.clone() };
+        receipts.extend(backend.run(DURING, restore).await?.answer);
+        if letters.peek().is_none() {
+            return large.map_or(Ok(receipts), Err);
+        }
+    }
+}
+
+/// Claims letters; see [`Claims::claim`](dlq_core::store::Claims::claim).
+pub async fn claim<B: Backend>(
+    backend: &B,
+    request: ClaimRequest,
+) -> Result<Vec<Claim>, StoreError> {
+    let page = u32::try_from(backend.limits().page()).unwrap_or(u32::MAX);
+    let (mut left, mut claims) = (request.limit, Vec::new());
+    while left > 0 {
+        let mut part = request.clone();
+        part.limit = left.min(page);
+        let wanted = part.limit as usize;
+        match claim_some(backend, part).await {
+            Ok(some) => {
+                let is_last = some.len() < wanted;
+                claims.extend(some);
+                if is_last {
+                    break;
+                }
+                left -= page.min(left);
+            }
+            Err(error) if claims.is_empty() => return Err(error),
+            Err(error) => {
+                // What was claimed before is held, and somebody must run it.
+                tracing::warn!(%error, claimed = claims.len(), "claimed fewer letters than wanted");
+                break;
+            }
+        }
+    }
+    Ok(claims)
+}
+
+async fn claim_some<B: Backend>(
+    backend: &B,
+    request: ClaimRequest,
+) -> Result<Vec<Claim>, StoreError> {
+    if let Some(claims) = backend.claim_due(&request).await? {
+        return Ok(claims);
+    }
+    let claimed = backend.run("claim letters", ClaimDue::new(request)).await?.answer;
+    for (event, reason) in claimed.capped {
+        count_quarantined(event.as_deref(), reason);
+    }
+    Ok(claimed.claims)
+}
+
+/// Runs the automatic schedule; see [`Claims::run_schedule`](dlq_core::store::Claims::run_schedule).
+pub async fn run_schedule<B: Backend>(
+    backend: &B,
+    run: ScheduleRun,
+) -> Result<(u64, Duration), StoreError> {
+    let ScheduleRun { consumer, schedule } = run;
+    if !schedule.enabled {
+        return Ok((0, Duration::MAX));
+    }
+    let schedule = Arc::new(schedule);
+    let (mut left, mut made) = (u64::from(schedule.batch), 0);
+    loop {
+        let limit = left.min(backend.limits().page());
+        let is_more = left < u64::from(schedule.batch);
+        let (consumer, schedule) = (consumer.clone(), Arc::clone(&schedule));
+        let every = schedule.every;
+        let step = RunSchedule { consumer, schedule, limit, is_more };
+        match backend.run("run the schedule", step).await?.answer {
+            Scheduled::In(wait) => return Ok((0, wait)),
+            Scheduled::Ran { made: some, terminal } => {
+                made += some;
+                for event in &terminal {
+                    count_quarantined(event.as_deref(), Reason::TerminalError);
+                }
+                let some = some + terminal.len() as u64;
+                left -= some.min(left);
+                if some < limit || left == 0 {
+                    return Ok((made, every));
+                }
+            }
+        }
+    }
+}
+
+/// Extends leases; see [`Claims::extend`](dlq_core::store::Claims::extend).
+pub async fn extend<B: Backend>(
+    backend: &B,
+    tokens: Vec<ClaimToken>,
+    lease: Duration,
+) -> Result<Vec<bool>, StoreError> {
+    let mut answers = Vec::with_capacity(tokens.len());
+    for tokens in tokens.chunks(chunk(backend)) {
+        answers.extend(match backend.extend_held(tokens, lease).await? {
+            Some(extended) => extended,
+            None => {
+                let tokens = tokens.to_vec();
+                backend.run("extend claims", Extend { tokens, lease }).await?.answer
+            }
+        });
+    }
+    Ok(answers)
+}
+
+/// Ends claims; see [`Claims::finish`](dlq_core::store::Claims::finish).
+pub async fn finish<B: Backend>(
+    backend: &B,
+    finishes: Vec<(ClaimToken, Finish)>,
+) -> Result<Vec<Finished>, StoreError> {
+    let mut answers = Vec::with_capacity(finishes.len());
+    let mut finishes = finishes.into_iter().peekable();
+    while finishes.peek().is_some() {
+        let finishes: Vec<_> = finishes.by_ref().take(chunk(backend)).collect();
+        // Two of one letter are taken in order, and the second knows of the first.
+        let ids: HashSet<_> = finishes.iter().map(|(token, _)| token.letter).collect();
+        let ended = if ids.len() == finishes.len() {
+            backend.finish_plain(&finishes).await?
+        } else {
+            vec![None; finishes.len()]
+        };
+        let rest = finishes.into_iter().zip(&ended).filter(|(_, ended)| ended.is_none());
+        let rest: Vec<_> = rest.map(|(finish, _)| finish).collect();
+        let mut others = if rest.is_empty() {
+            Vec::new()
+        } else {
+            backend.run("finish claims", EndClaims(rest)).await?.answer
+        }
+        .into_iter();
+        answers.extend(ended.into_iter().filter_map(|ended| ended.or_else(|| others.next())));
+    }
+    Ok(answers)
+}
+
+/// Says what a replay would send; see [`Operations::plan`](dlq_core::store::Operations::plan).
+pub async fn plan<B: Backend>(backend: &B, spec: OperationSpec) -> Result<Plan, StoreError> {
+    serve(&spec, "plan the replay")?;
+    backend.plan(spec).await
+}
+
+/// Starts an operation; see [`Operations::start`](dlq_core::store::Operations::start).
+pub async fn start<B: Backend>(
+    backend: &B,
+    spec: OperationSpec,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    const DURING: &str = "start the replay";
+    serve(&spec, DURING)?;
+    let spec = Arc::new(spec);
+    let page = |frozen: u64| {
+        let most = spec.limit.unwrap_or(u64::MAX);
+        backend.limits().page().min(most.saturating_sub(frozen))
+    };
+    let walk = Walk::frozen(Arc::clone(&spec)).with_limit(page(0));
+    let done = backend.run(DURING, Start { spec: Arc::clone(&spec), by, walk }).await?;
+    let (entry, Begun { mut operation, mut next }) = (done.note, done.answer);
+    while let Some(walk) = next {
+        let (id, frozen) = (operation.id, operation.progress.total);
+        let walk = walk.with_limit(page(frozen));
+        let freeze = Freeze { operation: id, spec: Arc::clone(&spec), walk, entry };
+        let begun = backend.run(DURING, freeze).await.map_err(|error| {
+            error.with_addition(format_args!(
+                "the operation {id} has {frozen} letters and is {}; resume it to send those, or cancel it",
+                operation.state
+            ))
+        })?;
+        Begun { operation, next } = begun.answer;
+    }
+    Ok(operation)
+}
+
+/// Steers an operation; see [`Operations::control`](dlq_core::store::Operations::control).
+pub async fn control<B: Backend>(
+    backend: &B,
+    operation: OperationId,
+    control: Control,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    const DURING: &str = "steer the operation";
+    let steer = Steer { operation, control, by: by.clone() };
+    let steered = backend.run(DURING, steer).await?;
+    if control != Control::Cancel {
+        return Ok(steered.answer);
+    }
+    // Nothing is released from here on. Where an earlier cancel was cut off, this one goes on.
+    let mut entry = steered.note;
+    let limit = backend.limits().page();
+    loop {
+        let withdraw = Withdraw { operation, by: by.clone(), limit, entry };
+        let withdrawn = backend.run(DURING, withdraw).await?;
+        entry = entry.or(withdrawn.note);
+        if !withdrawn.answer.may_have_more {
+            break;
+        }
+    }
+    backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
+}
+
+fn serve(spec: &OperationSpec, during: &'static str) -> Result<(), StoreError> {
+    if spec.target == Target::Handler || !spec.via.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::new(StoreErrorKind::Refused, during).with_detail(format!(
+        "the target is {}, and no broker is named that letters are sent to; name their clusters",
+        spec.target
+    )))
+}
+
+/// Number of letters of a call that one step changes.
+pub(crate) fn chunk<B: Backend>(backend: &B) -> usize {
+    usize::try_from(backend.limits().page()).unwrap_or(usize::MAX)
+}
+
+/// Takes out what is larger than the store takes. Returns the others, and the error about the first.
+fn split_large(
+    limits: Limits,
+    letters: Vec<DeadLetter>,
+    during: &'static str,
+) -> (Vec<DeadLetter>, Option<StoreError>) {
+    if limits.largest == u64::MAX {
+        return (letters, None);
+    }
+    let fits = |letter: &DeadLetter| Limits::size(letter) <= limits.largest;
+    let (letters, large): (Vec<_>, Vec<_>) = letters.into_iter().partition(fits);
+    (letters, large.first().map(|letter| too_large(letter, limits, during)))
+}
+
+pub(crate) fn too_large(letter: &DeadLetter, limits: Limits, during: &'static str) -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, during).with_detail(format!(
+        "the letter {} has {} bytes, and the store takes at most {}; keep it in another store",
+        letter.id,
+        Limits::size(letter),
+        limits.largest
+    ))
+}
+
+/// Takes as many letters as one step writes.
+fn page_of(
+    letters: &mut std::iter::Peekable<std::vec::IntoIter<DeadLetter>>,
+    limits: Limits,
+) -> Vec<DeadLetter> {
+    let (mut page, mut bytes) = (Vec::new(), 0_u64);
+    while (page.len() as u64) < limits.page()
+        && let Some(letter) = letters.next_if(|letter| {
+            if limits.bytes < u64::MAX {
+                bytes = bytes.saturating_add(Limits::size(letter));
+            }
+            page.is_empty() || bytes <= limits.bytes
+        })
+    {
+        page.push(letter);
+    }
+    page
+}
+
+fn have_different_ids(letters: &[DeadLetter]) -> bool {
+    let mut ids = HashSet::with_capacity(letters.len());
+    letters.iter().all(|letter| ids.insert(letter.id))
+}

@@ -1,0 +1,37 @@
+//! Every verb, written once. [`engine`](crate::engine) makes the calls of a store of them.
+
+mod claim;
+mod dispatch;
+mod hold;
+mod operate;
+mod put;
+mod schedule;
+mod walk;
+
+pub(crate) use claim::ClaimDue;
+pub(crate) use dispatch::{Record, Succeed, Take};
+pub(crate) use hold::{EndClaims, Extend};
+pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
+pub(crate) use put::{Escalate, Put, Restore};
+pub(crate) use schedule::{RunSchedule, Scheduled};
+pub(crate) use walk::Walk;
+
+use crate::Stop;
+
+/// Decides about each item, and goes on past one that lacks rows, so that everything that is missing is loaded at once.
+fn each<I, T>(
+    items: impl IntoIterator<Item = I>,
+    mut decide: impl FnMut(I) -> Result<T, Stop>,
+) -> Result<Vec<T>, Stop> {
+    let items = items.into_iter();
+    let mut answers = Vec::with_capacity(items.size_hint().0);
+    let mut is_missing = false;
+    for item in items {
+        match decide(item) {
+            Ok(answer) => answers.push(answer),
+            Err(Stop::Missing) => is_missing = true,
+            Err(failed) => return Err(failed),
+        }
+    }
+    if is_missing { Err(Stop::Missing) } else { Ok(answers) }
+}
