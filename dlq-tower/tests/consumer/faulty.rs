@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
-    Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Upkeep,
+    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
+    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
+    Sink, Stats, TakeRequest, Takes, Upkeep,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
-    Position, RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, Position, RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
 };
 
 use crate::support::clock;
@@ -184,6 +185,11 @@ delegate! {
         fn operations(limit: u32) -> Vec<Operation>;
         fn items(id: OperationId, after: u64, limit: u32) -> ItemPage;
         fn control(id: OperationId, control: Control, by: Actor) -> Operation;
+    }
+    Dispatch {
+        fn take(request: TakeRequest) -> Takes;
+        fn record(dispatched: Vec<(ClaimToken, Dispatched)>) -> Vec<Finished>;
+        fn succeeded(deaths: Vec<Death>) -> u64;
     }
     Upkeep {
         fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
