@@ -185,6 +185,10 @@ pub(crate) struct RouteArgs {
     /// Watch this consumer; may be given several times. Defaults to all consumers
     #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMERS", value_delimiter = ',')]
     pub(crate) consumer: Vec<Watched>,
+    /// Write each letter into this store too, with a row of its processing audit, e.g. postgres://HOST/DATABASE: from there it
+    /// can be sent back by `dlq replay --to origin`
+    #[arg(long, value_name = "URL", env = "DLQ_ROUTE_INTO", hide_env_values = true)]
+    pub(crate) into: Option<String>,
     /// The `max_deliver` that these consumers should have; one with another value is reported
     #[arg(long, value_name = "N", env = "DLQ_ROUTE_MAX_RETRIES")]
     pub(crate) max_retries: Option<u32>,

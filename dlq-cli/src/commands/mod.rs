@@ -75,6 +75,13 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         args.into = contexts::url(&args.into).await?;
         secret::keep(&args.into);
     }
+    #[cfg(feature = "nats")]
+    if let Command::Route(args) = &mut cli.command
+        && let Some(into) = &mut args.into
+    {
+        *into = contexts::url(into).await?;
+        secret::keep(into);
+    }
     match cli.command {
         Command::Migrate(args) => return migrate::run(open::url(&cli.from)?, out, args).await,
         // It waits for a store that does not answer yet.

@@ -66,6 +66,9 @@ pub(crate) async fn outbox(
     alias: &str,
 ) -> Result<dlq_nats::NatsOutbox, CliError> {
     let at = Broker::connect(scheme, rest, shown, args).await?;
-    let _ = alias;
-    todo!("{:?}", at.context)
+    let outbox = dlq_nats::NatsOutbox::new(&at.context).cluster(alias);
+    Ok(match at.key {
+        Some(key) => outbox.binding_key(key),
+        None => outbox,
+    })
 }

@@ -75,6 +75,11 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
     if let Some(header) = &args.event_header {
         builder = builder.event_header(header.as_str());
     }
+    if let Some(url) = &args.into {
+        // As ingest does: a store that is not there yet is made.
+        let store = crate::open::store(url, true).await?;
+        builder = builder.store(store.store().clone());
+    }
     for client in broker.each().await? {
         builder = builder.also_heard_by(client);
     }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Content, Fed, Feed, Incident, IngestReport, Outcome};
 use crate::store::reading::unclear;
-use crate::store::{BoxStore, Letters, Processed, ProcessedEvent, Receipt, Sink, Upkeep as _};
+use crate::store::{BoxStore, Letters, ProcessedEvent, Receipt, Sink, Upkeep as _};
 use crate::{BoxError, DeadLetter, LetterId, StoreError, StoreErrorKind};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -288,7 +288,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     ) -> Result<(), Ended> {
         let Some(audit) = self.audit.clone() else { return Ok(()) };
         let news = fed.iter().zip(outcomes).filter(|(fed, (outcome, _))| is_told(fed, *outcome));
-        let rows: Vec<_> = news.filter_map(|(fed, _)| letter(fed)).map(row).collect();
+        let rows: Vec<_> = news.filter_map(|(fed, _)| letter(fed)).map(ProcessedEvent::dead_lettered).collect();
         if rows.is_empty() {
             return Ok(());
         }
@@ -298,20 +298,6 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
             outage.wait(error, stop).await?;
         }
         Ok(())
-    }
-}
-
-fn row(letter: &DeadLetter) -> ProcessedEvent {
-    let id = letter.message.id();
-    ProcessedEvent {
-        event_id: id.map_or_else(|| letter.origin.to_string(), str::to_owned),
-        subject: letter.message.subject().to_owned(),
-        consumer: letter.consumer.clone(),
-        status: Processed::Dlq,
-        attempt: letter.attempts,
-        duration: letter.history.last().map_or(Duration::ZERO, |failure| failure.duration),
-        at: letter.died_at,
-        error: Some(letter.error()),
     }
 }
 

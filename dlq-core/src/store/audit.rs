@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{duration_nanos, words};
-use crate::{OperationId, Timestamp};
+use crate::{DeadLetter, OperationId, Timestamp};
 use std::str::FromStr;
 
 /// Who does something to letters, and why.
@@ -80,4 +80,22 @@ pub struct ProcessedEvent {
     pub at: Timestamp,
     /// The error, where there was one.
     pub error: Option<String>,
+}
+
+impl ProcessedEvent {
+    /// The row of a message that was dead-lettered: its last attempt, by its letter.
+    #[must_use]
+    pub fn dead_lettered(letter: &DeadLetter) -> Self {
+        let id = letter.message.id();
+        Self {
+            event_id: id.map_or_else(|| letter.origin.to_string(), str::to_owned),
+            subject: letter.message.subject().to_owned(),
+            consumer: letter.consumer.clone(),
+            status: Processed::Dlq,
+            attempt: letter.attempts,
+            duration: letter.history.last().map_or(Duration::ZERO, |failure| failure.duration),
+            at: letter.died_at,
+            error: Some(letter.error()),
+        }
+    }
 }

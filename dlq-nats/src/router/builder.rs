@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::jetstream::Context;
+use dlq_core::store::BoxStore;
 use dlq_core::{Addressee, BindingKey, StoreError, SystemClock};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +46,7 @@ pub struct EventRouterBuilder {
     config: RouterConfig,
     key: Option<BindingKey>,
     ears: Vec<Client>,
+    store: Option<BoxStore>,
 }
 
 impl EventRouter {
@@ -52,7 +54,7 @@ impl EventRouter {
     pub fn builder(jetstream: impl JetStream) -> EventRouterBuilder {
         let (context, api) = (jetstream.context(), jetstream.api());
         let (config, key, ears) = (RouterConfig::default(), None, Vec::new());
-        EventRouterBuilder { context, api, config, key, ears }
+        EventRouterBuilder { context, api, config, key, ears, store: None }
     }
 
     /// Listens and writes until `stop` is ready, finishes what it has in hand, and reports. What cannot be written then is
@@ -114,6 +116,13 @@ impl EventRouterBuilder {
     /// Sets the stream that the letters are written to.
     pub fn letters(mut self, stream: DlqStream) -> Self {
         self.config.letters = stream;
+        self
+    }
+
+    /// Sets a store that each letter is written to before the stream, with a row of its processing audit. An advisory is
+    /// acknowledged once both have the letter. Defaults to none.
+    pub fn store(mut self, store: BoxStore) -> Self {
+        self.store = Some(store);
         self
     }
 
@@ -200,7 +209,7 @@ impl EventRouterBuilder {
     /// says that the user may not fetch what is watched, fetch and acknowledge advisories, or read the letters;
     /// `Unavailable` when the server does not answer.
     pub async fn open(self) -> Result<EventRouter, StoreError> {
-        let Self { context, api, config, key, ears } = self;
+        let Self { context, api, config, key, ears, store } = self;
         config.check()?;
         let watch = config.watch();
         let sink = NatsSink::open(&context, config.letters).await?;
@@ -240,7 +249,7 @@ impl EventRouterBuilder {
             clock: SystemClock::shared(),
         };
         let client = context.client();
-        let shared = Shared::new(context, sink, reading, watch, domain, config.max_retries);
+        let shared = Shared::new(context, (sink, store), reading, watch, domain, config.max_retries);
         Ok(EventRouter { client, ears, shared: Arc::new(shared), puller, every })
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use dlq_core::store::Receipt;
-use dlq_core::{Addressee, Sink as _, StoreError, StoreErrorKind, Timestamp};
+use dlq_core::store::{BoxStore, ProcessedEvent, Receipt, Upkeep as _};
+use dlq_core::{Addressee, DeadLetter, Sink as _, StoreError, StoreErrorKind, Timestamp};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +64,8 @@ pub(super) enum Routed {
 pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) sink: NatsSink,
+    /// The store that has each letter too.
+    store: Option<BoxStore>,
     pub(super) reading: Reading,
     pub(super) watch: Watch,
     pub(super) counts: Counts,
@@ -84,7 +86,7 @@ type About = (String, String, u64);
 impl Shared {
     pub(super) fn new(
         context: Context,
-        sink: NatsSink,
+        (sink, store): (NatsSink, Option<BoxStore>),
         reading: Reading,
         watch: Watch,
         domain: Domain,
@@ -99,6 +101,7 @@ impl Shared {
         Self {
             context,
             sink,
+            store,
             reading,
             watch,
             counts,
@@ -237,6 +240,9 @@ impl Shared {
         let delivery = delivery_of(&reading, advisory, found, published);
         let letter = letter_of(&delivery, advisory, has_payload);
         let class = letter.class;
+        if let Some(store) = &self.store {
+            keep(store, &letter).await?;
+        }
         let receipts = self.sink.put(vec![letter]).await?;
         let is_new = receipts.first() != Some(&Receipt::Unchanged);
         self.counts.count(if is_new { Event::Routed } else { Event::Known });
@@ -256,6 +262,18 @@ impl Shared {
         lock(&self.recent).insert(about, Death { told: advisory.timestamp, published });
         Ok(if is_new { Routed::New } else { Routed::Nothing })
     }
+}
+
+/// Writes a letter into a store, before the stream has it: of a message that is gone it is not asked for again once the stream
+/// has its letter. A router that dies in between writes both once more, which changes nothing but the audit.
+async fn keep(store: &BoxStore, letter: &DeadLetter) -> Result<(), StoreError> {
+    let receipts = store.put(vec![letter.clone()]).await?;
+    let is_news =
+        receipts.first().is_some_and(|it| !matches!(it, Receipt::Unchanged | Receipt::Superseded));
+    if is_news {
+        store.record_processed(vec![ProcessedEvent::dead_lettered(letter)]).await?;
+    }
+    Ok(())
 }
 
 /// Until when a message was published that had died when this was said, as any of the servers has the time.
