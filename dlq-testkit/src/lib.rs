@@ -5,6 +5,7 @@
 //! | [`transport`] | checks for transports ([`transport_conformance!`]) |
 //! | [`store`] | checks for stores ([`store_conformance!`]) |
 //! | [`idempotency`] | checks for idempotency stores ([`idempotency_conformance!`]) |
+//! | [`outbox`] | checks for outboxes ([`outbox_conformance!`]) |
 //! | [`fixtures`] | messages, letters and a clock that tests move |
 //! | [`faulty`] | stores that lose, forget or repeat, by which the checks themselves are checked |
 //! | [`doubles`] | transports that do |
@@ -18,6 +19,7 @@ pub mod explorer;
 pub mod faulty;
 pub mod fixtures;
 pub mod idempotency;
+pub mod outbox;
 pub mod store;
 pub mod transport;
 
