@@ -8,6 +8,7 @@
 //! | [`NatsSink`] | the stream of dead letters |
 //! | [`NatsLetters`] | reads the letters of that stream, as a store does |
 //! | [`NatsReplay`] | sends them back, each once |
+//! | [`NatsOutbox`] | sends letters of a store back to streams, each once |
 //! | [`NatsFeed`] | the letters of that stream as they come, for a store beside it |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
@@ -78,6 +79,7 @@ mod buckets;
 mod consumer;
 mod cuts;
 mod difference;
+mod dispatch;
 mod durable;
 mod error;
 mod feed;
@@ -92,6 +94,7 @@ mod lines;
 mod looks;
 mod marks;
 mod names;
+mod outbox;
 mod overdue;
 mod patience;
 mod permissions;
@@ -121,6 +124,7 @@ pub use letters::{
     ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter,
 };
 pub use marks::NatsCrashMarks;
+pub use outbox::NatsOutbox;
 pub use router::EventRouter;
 pub use settle::NatsSettle;
 pub use sink::NatsSink;

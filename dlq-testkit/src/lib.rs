@@ -6,6 +6,7 @@
 //! | [`broker`] | checks for the dead letters of brokers ([`broker_conformance!`]) |
 //! | [`store`] | checks for stores ([`store_conformance!`]) |
 //! | [`idempotency`] | checks for idempotency stores ([`idempotency_conformance!`]) |
+//! | [`outbox`] | checks for outboxes ([`outbox_conformance!`]) |
 //! | [`fixtures`] | messages, letters and a clock that tests move |
 //! | [`faulty`] | stores that lose, forget or repeat, by which the checks themselves are checked |
 //! | [`doubles`] | transports that do |
@@ -20,6 +21,7 @@ pub mod explorer;
 pub mod faulty;
 pub mod fixtures;
 pub mod idempotency;
+pub mod outbox;
 pub mod store;
 pub mod transport;
 

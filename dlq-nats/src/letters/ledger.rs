@@ -95,17 +95,11 @@ impl Record {
         let mut marks = BTreeMap::new();
         for Sent { mark, deaths } in &written.sent {
             for death in deaths {
-                marks.insert(death_of(death)?, *mark);
+                marks.insert(death.parse().ok()?, *mark);
             }
         }
         Some(Self { claim: written.claim, marks })
     }
-}
-
-/// Reads `LETTER.GENERATION`.
-pub(super) fn death_of(text: &str) -> Option<Death> {
-    let (letter, generation) = text.split_once('.')?;
-    Some(Death { letter: letter.parse().ok()?, generation: generation.parse().ok()? })
 }
 
 /// A record and where it stands.

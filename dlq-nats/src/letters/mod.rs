@@ -4,7 +4,7 @@ mod extent;
 mod handout;
 mod ledger;
 mod reading;
-mod replay;
+pub(crate) mod replay;
 pub(crate) mod scan;
 mod send;
 mod sent;

@@ -17,6 +17,7 @@ mod letters;
 mod marks;
 mod narrow;
 mod opening;
+mod outbox;
 mod overdue;
 mod promises;
 mod raw;

@@ -11,10 +11,10 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::ledger::{CHUNK, Claim, Mark};
-use super::super::send::{REPLAYING, Unsent};
 use super::super::snapshot::Row;
 use super::run::Run;
 use super::term::Term;
+use crate::dispatch::{REPLAYING, Unsent};
 use crate::inboxes::Heard;
 
 /// How many letters of a chunk are handed to the server at once. All of a chunk may be on their way.
@@ -268,9 +268,9 @@ impl<'a> Run<'a> {
             is_heard.then(|| self.shipment.at_once(letter, *sequence)).flatten()
         });
         let may = || !term.is_over() && !self.cancel.is_cancelled();
-        let said = self.shipment.inboxes.publish_some(whole.collect(), may);
+        let said = self.shipment.dispatch.inboxes.publish_some(whole.collect(), may);
         // One by one the client may take its time for each.
-        let end = term.until() + self.shipment.context.timeout();
+        let end = term.until() + self.shipment.dispatch.context.timeout();
         let said = timeout_at(end, said).await;
         said.unwrap_or_else(|_| vec![Heard::Nothing; batch.len()])
     }
@@ -288,7 +288,9 @@ impl<'a> Run<'a> {
         let step = loop {
             match self.shipment.send(&letter, sequence).await {
                 Ok(()) => break Step::Done(ReplayOutcome::Sent),
-                Err(Unsent::Letter(error)) => break Step::Done(ReplayOutcome::Failed(error)),
+                Err(Unsent::Letter(error) | Unsent::Full(error)) => {
+                    break Step::Done(ReplayOutcome::Failed(error));
+                }
                 Err(Unsent::Server(error)) => break Step::Broken(error),
                 Err(Unsent::Later(error)) if pause > LAST_PAUSE => break Step::Broken(error),
                 Err(Unsent::Later(error)) => {

@@ -12,9 +12,10 @@ use dlq_core::{DeadLetter, StoreError};
 use futures_util::TryStreamExt;
 
 use super::super::scan::SCANS;
-use super::super::send::{NatsTarget, REPLAYING, Shipment};
+use super::super::send::{NatsTarget, Shipment};
 use super::super::snapshot::Row;
 use super::run::lock;
+use crate::dispatch::REPLAYING;
 use crate::names::token;
 use crate::publish::unwritable;
 use crate::streams::find;
@@ -22,8 +23,8 @@ use crate::subjects::covers;
 
 /// A consumer of a stream, or a stream that copies it, and what it listens to.
 #[derive(Debug)]
-pub(super) struct Hears {
-    pub(super) name: String,
+pub(crate) struct Hears {
+    pub(crate) name: String,
     filters: Vec<String>,
 }
 
@@ -37,13 +38,13 @@ impl Hears {
         Self { name, filters }
     }
 
-    pub(super) fn hears(&self, subject: &str) -> bool {
+    pub(crate) fn hears(&self, subject: &str) -> bool {
         self.filters.iter().any(|filter| covers(filter, subject))
     }
 }
 
 /// The consumers of a stream.
-pub(super) async fn consumers(context: &Context, stream: &str) -> Result<Vec<Hears>, StoreError> {
+pub(crate) async fn consumers(context: &Context, stream: &str) -> Result<Vec<Hears>, StoreError> {
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
     // Who only looks hears nothing.
@@ -58,12 +59,12 @@ pub(super) async fn consumers(context: &Context, stream: &str) -> Result<Vec<Hea
 }
 
 /// Every stream.
-pub(super) async fn streams(context: &Context) -> Result<Vec<Info>, StoreError> {
+pub(crate) async fn streams(context: &Context) -> Result<Vec<Info>, StoreError> {
     context.streams().try_collect().await.map_err(|error| unwritable(REPLAYING, error))
 }
 
 /// Which of these streams copy what comes to this one.
-pub(super) fn copies<'a>(all: &'a [Info], of: &'a str) -> impl Iterator<Item = Hears> + 'a {
+pub(crate) fn copies<'a>(all: &'a [Info], of: &'a str) -> impl Iterator<Item = Hears> + 'a {
     all.iter().flat_map(move |info| {
         let sources = info.config.sources.iter().flatten().chain(&info.config.mirror);
         let sources = sources.filter(move |source| source.name == of && source.external.is_none());
@@ -92,12 +93,12 @@ pub(super) fn addressed<'a>(shipment: &'a Shipment, rows: &[&'a Row]) -> Address
 }
 
 /// Whether a stream keeps what is sent to it only where somebody wants it: what nobody wants it confirms and forgets.
-pub(super) fn is_choosy(info: &Info) -> bool {
+pub(crate) fn is_choosy(info: &Info) -> bool {
     // Under which subjects it looks for them is not known where it changes them.
     info.config.retention == RetentionPolicy::Interest && info.config.subject_transform.is_none()
 }
 
-pub(super) fn unwanted(stream: &str, subject: &str) -> String {
+pub(crate) fn unwanted(stream: &str, subject: &str) -> String {
     format!(
         "stream `{stream}` keeps only what its consumers want, and none of them wants `{subject}`, which would be lost: \
          start the one that wants it first, or name another target"
@@ -120,7 +121,7 @@ pub(super) struct Hearing {
 
 impl Hearing {
     pub(super) async fn of(shipment: &Shipment, rows: &[&Row]) -> Result<Self, StoreError> {
-        let context = &shipment.context;
+        let context = &shipment.dispatch.context;
         let mut hearing = Self { deaf: deaf(shipment, rows).await?, ..Self::default() };
         for (name, letters) in addressed(shipment, rows) {
             let info = find(context, name).await.map_err(|error| error.for_store(REPLAYING))?;
@@ -170,7 +171,7 @@ impl Hearing {
     }
 }
 
-pub(super) fn unread(consumer: &str) -> String {
+pub(crate) fn unread(consumer: &str) -> String {
     format!(
         "no consumer called `{consumer}` reads the retry stream, so that nobody would hear it; start it, or if it runs, \
          give it the name of its handler"
@@ -184,7 +185,7 @@ pub(super) async fn deaf(
 ) -> Result<BTreeSet<String>, StoreError> {
     let mut deaf = BTreeSet::new();
     let NatsTarget::Handler(retries) = &shipment.target else { return Ok(deaf) };
-    let stream = shipment.context.get_stream_no_info(&retries.name).await;
+    let stream = shipment.dispatch.context.get_stream_no_info(&retries.name).await;
     let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
     let consumers: HashSet<&str> = rows.iter().map(|row| row.letter.consumer.as_str()).collect();
     for consumer in consumers {

@@ -47,6 +47,9 @@ use dlq_core::replay::ReplayRules;
 use dlq_core::{Filter, LetterId, OperationId};
 
 pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+pub(crate) use hearing::{Hears, consumers, copies, is_choosy, streams, unread, unwanted};
+pub(crate) use plan::notes;
+pub(crate) use reconcile::looks;
 
 use super::NatsLetters;
 use super::send::NatsTarget;

@@ -8,13 +8,14 @@ use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
 use dlq_core::{StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
-use super::super::send::{NO_HEADER, NatsTarget, REPLAYING, Shipment};
+use super::super::send::{NatsTarget, Shipment};
 use super::super::snapshot::{Row, Snapshot};
 use super::hearing::{self, Hears, addressed};
 use super::reconcile::looks;
 use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
+use crate::dispatch::{Dispatch, NO_HEADER, REPLAYING};
 use crate::home::Home;
 use crate::inboxes::Inboxes;
 use crate::names::{is_subject, token};
@@ -90,7 +91,7 @@ impl NatsReplay {
         rows: &[&Row],
         plan: &mut ReplayPlan,
     ) -> Result<(), StoreError> {
-        let context = &shipment.context;
+        let context = &shipment.dispatch.context;
         let to_handler = matches!(self.target, NatsTarget::Handler(_));
         let streams = addressed(shipment, rows);
         let mut all = Vec::new();
@@ -230,13 +231,16 @@ impl NatsReplay {
             }
         }
         let home = Home::find(context.clone(), &self.letters.stream.name).await;
-        Ok(Shipment {
+        let dispatch = Dispatch {
             inboxes: Arc::new(Inboxes::new(home.clone())),
             home,
             context,
-            from: self.letters.stream.name.clone(),
             key: self.letters.key.clone(),
             key_header: self.letters.key_header.clone(),
+        };
+        Ok(Shipment {
+            dispatch,
+            from: self.letters.stream.name.clone(),
             target: self.target.clone(),
             keeper,
             operation: self.rules.operation,
@@ -266,7 +270,7 @@ impl NatsReplay {
 }
 
 /// What is to be known of a stream to which letters go with these subjects.
-fn notes(
+pub(crate) fn notes(
     info: &Info,
     subjects: &BTreeSet<&str>,
     consumers: &[Hears],

@@ -8,8 +8,9 @@ use futures_util::TryStreamExt;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Mark, SKEW};
 use super::super::scan::Scan;
-use super::super::send::{REPLAYING, SentBack};
+use super::super::send::SentBack;
 use super::run::Run;
+use crate::dispatch::REPLAYING;
 use crate::leader::{self, Which};
 use crate::permissions::read_from;
 use crate::streams::find;
@@ -23,7 +24,7 @@ pub(super) struct Found {
 }
 
 /// What has to be permitted to look what has arrived at a stream.
-pub(super) fn looks(api: &str, info: &Info) -> Vec<String> {
+pub(crate) fn looks(api: &str, info: &Info) -> Vec<String> {
     let name = &info.config.name;
     let mut needed = vec![read_from(api, name)];
     if info.config.retention == RetentionPolicy::Limits {
@@ -44,7 +45,7 @@ impl Run<'_> {
         let until = entry.written.after(claim.lease()).after(SKEW);
         let mut found = Found::default();
         for (name, from) in &claim.streams {
-            let info = find(&self.shipment.context, name).await;
+            let info = find(&self.shipment.dispatch.context, name).await;
             let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? else {
                 found.doubtful = true;
                 continue;
@@ -99,7 +100,7 @@ impl Run<'_> {
             to: None,
             follow: false,
         };
-        let mut messages = scan.run(self.shipment.context.clone());
+        let mut messages = scan.run(self.shipment.dispatch.context.clone());
         while let Some((message, place)) = messages.try_next().await? {
             if !take(&message.headers.clone().unwrap_or_default(), place.published) {
                 break;
@@ -115,7 +116,7 @@ impl Run<'_> {
         from: u64,
         take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
     ) -> Result<(), StoreError> {
-        let (context, name) = (&self.shipment.context, &info.config.name);
+        let (context, name) = (&self.shipment.dispatch.context, &info.config.name);
         let mut next = from + 1;
         while next <= info.state.last_sequence {
             let message = leader::get(context, REPLAYING, name, Which::From(">", next)).await?;

@@ -13,11 +13,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
-use super::super::send::{REPLAYING, Shipment};
+use super::super::send::Shipment;
 use super::super::snapshot::Row;
 use super::chunk::Chunk;
 use super::hearing::Hearing;
 use super::{NatsReplay, Replayed};
+use crate::dispatch::REPLAYING;
 use crate::streams::find;
 
 /// How many chunks are sent at once.
@@ -194,9 +195,9 @@ impl<'a> Run<'a> {
                 stands.insert(stream.to_owned(), last);
                 continue;
             }
-            let info = find(&self.shipment.context, stream).await;
+            let info = find(&self.shipment.dispatch.context, stream).await;
             if let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? {
-                self.hearing.look(&self.shipment.context, &info).await?;
+                self.hearing.look(&self.shipment.dispatch.context, &info).await?;
                 let last = info.state.last_sequence;
                 lock(&self.stands).insert(stream.to_owned(), (Instant::now(), last));
                 stands.insert(stream.to_owned(), last);

@@ -1,0 +1,253 @@
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use async_nats::connection::State;
+use async_nats::jetstream::context::traits::TimeoutProvider as _;
+use dlq_core::outbox::{Outgoing, Sent};
+use dlq_core::{StoreError, StoreErrorKind};
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, timeout_at};
+
+use super::{NatsOutbox, NoKeeper};
+use crate::dispatch::{Dispatch, Parcel, REPLAYING, Unsent};
+use crate::inboxes::Heard;
+use crate::letters::replay::{self, Hears};
+use crate::permissions::unanswered;
+use crate::streams::find;
+
+/// At most so many letters and bytes are handed to the server at once, and so many of these are on their way. Each is to be
+/// confirmed in the time that the client gives it, 5 s, also from far away.
+const LETTERS: usize = 64;
+const BYTES: usize = 512 * 1024;
+const AT_ONCE: usize = 4;
+
+/// A letter and its place in the batch.
+type Numbered<'a> = (usize, &'a Outgoing);
+
+/// A stream that letters go to, as it is now.
+enum Stream {
+    /// It takes them. A stream with interest retention has the consumers that keep a message alive.
+    Open {
+        dispatch: Dispatch,
+        wanted: Option<Vec<Hears>>,
+    },
+    Absent(String),
+    /// The server has not said.
+    Unknown(String),
+}
+
+impl NatsOutbox {
+    pub(super) async fn send_all(
+        &self,
+        batch: &[Outgoing],
+        until: Instant,
+    ) -> Result<Vec<Sent>, StoreError> {
+        if !self.is_connected() {
+            // What is handed to a client without a connection is sent when it has one, which may be after `until`.
+            return Err(unavailable(unanswered(&self.context.client(), "")));
+        }
+        let mut sent: Vec<Option<Sent>> = batch.iter().map(|_| None).collect();
+        let keepers = self.keepers(batch.iter().map(|one| &one.to).collect()).await;
+        let mut streams: BTreeMap<&str, Vec<Numbered<'_>>> = BTreeMap::new();
+        for (number, one) in batch.iter().enumerate() {
+            match &keepers[&one.to] {
+                Ok(stream) => streams.entry(stream).or_default().push((number, one)),
+                Err(NoKeeper::None(why)) => sent[number] = Some(refused(why)),
+                Err(NoKeeper::Unknown(why)) => sent[number] = Some(later(why)),
+            }
+        }
+        let each = streams.iter().map(|(name, letters)| self.send_to(name, letters, until));
+        let each: Vec<_> = each.collect();
+        let mut each = stream::iter(each).buffer_unordered(AT_ONCE);
+        while let Some(answers) = each.next().await {
+            for (number, answer) in answers {
+                sent[number] = Some(answer);
+            }
+        }
+        let missing = || Sent::Unknown(unavailable("the letter was passed over".to_owned()));
+        Ok(sent.into_iter().map(|sent| sent.unwrap_or_else(missing)).collect())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.context.client().connection_state() == State::Connected
+    }
+
+    async fn send_to(
+        &self,
+        name: &str,
+        letters: &[Numbered<'_>],
+        until: Instant,
+    ) -> Vec<(usize, Sent)> {
+        let all = |answer: &dyn Fn() -> Sent| -> Vec<(usize, Sent)> {
+            letters.iter().map(|(number, _)| (*number, answer())).collect()
+        };
+        let (dispatch, wanted) = match self.stream(name).await {
+            Stream::Open { dispatch, wanted } => (dispatch, wanted),
+            Stream::Absent(why) => return all(&|| refused(&why)),
+            Stream::Unknown(why) => return all(&|| later(&why)),
+        };
+        let mut answers = Vec::with_capacity(letters.len());
+        let mut chunks: Vec<Vec<Numbered<'_>>> = Vec::new();
+        let (mut alone, mut bytes) = (Vec::new(), 0);
+        for &(number, one) in letters {
+            let subject = &*one.to.subject;
+            let hears = |all: &Vec<Hears>| all.iter().any(|one| one.hears(subject));
+            if one.to.consumer.is_some() {
+                alone.push(self.give_back(&dispatch, (number, one), name, until));
+            } else if !wanted.as_ref().is_none_or(hears) {
+                answers.push((number, refused(&replay::unwanted(name, subject))));
+            } else {
+                let size = one.letter.message.payload().map_or(0, |payload| payload.len());
+                bytes += size;
+                match chunks.last_mut().filter(|last| last.len() < LETTERS && bytes <= BYTES) {
+                    Some(last) => last.push((number, one)),
+                    None => {
+                        chunks.push(vec![(number, one)]);
+                        bytes = size;
+                    }
+                }
+            }
+        }
+        let chunks = chunks.iter().map(|chunk| self.send_chunk(&dispatch, chunk, name, until));
+        let chunks: Vec<_> = chunks.collect();
+        let mut sent = stream::iter(chunks).buffer_unordered(AT_ONCE);
+        while let Some(chunk) = sent.next().await {
+            answers.extend(chunk);
+        }
+        drop(sent);
+        answers.extend(stream::iter(alone).buffer_unordered(LETTERS).collect::<Vec<_>>().await);
+        answers
+    }
+
+    async fn stream(&self, name: &str) -> Stream {
+        let info = match find(&self.context, name).await {
+            Ok(Some(info)) => info,
+            Ok(None) => {
+                return Stream::Absent(format!(
+                    "there is no stream `{name}`; create it, name a subject, or say in which JetStream domain it is"
+                ));
+            }
+            Err(error) => return Stream::Unknown(error.to_string()),
+        };
+        let mut wanted = None;
+        if replay::is_choosy(&info) {
+            let mut hears = match replay::consumers(&self.context, name).await {
+                Ok(consumers) => consumers,
+                Err(error) => return Stream::Unknown(error.to_string()),
+            };
+            // Who may not list streams sends less.
+            let all = replay::streams(&self.context).await.unwrap_or_default();
+            hears.extend(replay::copies(&all, name));
+            wanted = Some(hears);
+        }
+        Stream::Open { dispatch: self.dispatch(name).await, wanted }
+    }
+
+    /// Hands letters to the server at once, and by itself each that it does not keep, to learn why.
+    async fn send_chunk(
+        &self,
+        dispatch: &Dispatch,
+        chunk: &[Numbered<'_>],
+        stream: &str,
+        until: Instant,
+    ) -> Vec<(usize, Sent)> {
+        let mut answers = Vec::with_capacity(chunk.len());
+        let (mut parcels, mut publications) = (Vec::new(), Vec::new());
+        for (number, one) in chunk {
+            let parcel = parcel(one, stream);
+            match dispatch.publication(&parcel, false) {
+                Ok(publication) => {
+                    parcels.push((*number, parcel));
+                    publications.push(publication);
+                }
+                Err(unsent) => answers.push((*number, answer(unsent, stream))),
+            }
+        }
+        let may = || Instant::now() < until && self.is_connected();
+        let heard = dispatch.inboxes.publish(publications, may);
+        // What was sent just before `until` is answered soon after.
+        let heard = timeout_at(until + dispatch.context.timeout(), heard).await;
+        let heard = heard.unwrap_or_else(|_| vec![Heard::Nothing; parcels.len()]);
+        let mut alone = Vec::new();
+        for ((number, parcel), heard) in parcels.into_iter().zip(heard) {
+            match heard {
+                Heard::Kept { .. } => answers.push((number, Sent::Confirmed)),
+                Heard::Unsent => answers.push((number, later(OVER))),
+                Heard::Nothing | Heard::Elsewhere => {
+                    answers.push((number, Sent::Unknown(dispatch.unheard(&parcel.subject))));
+                }
+                Heard::Refused => alone.push(self.send_alone(dispatch, number, parcel, until)),
+            }
+        }
+        answers.extend(stream::iter(alone).buffer_unordered(LETTERS).collect::<Vec<_>>().await);
+        answers
+    }
+
+    async fn send_alone(
+        &self,
+        dispatch: &Dispatch,
+        number: usize,
+        parcel: Parcel<'_>,
+        until: Instant,
+    ) -> (usize, Sent) {
+        if Instant::now() >= until || !self.is_connected() {
+            return (number, later(OVER));
+        }
+        let sent = dispatch.send(&parcel).await;
+        (number, sent.map_or_else(|unsent| answer(unsent, parcel.stream), |()| Sent::Confirmed))
+    }
+
+    async fn give_back(
+        &self,
+        dispatch: &Dispatch,
+        (number, one): Numbered<'_>,
+        stream: &str,
+        until: Instant,
+    ) -> (usize, Sent) {
+        if Instant::now() >= until || !self.is_connected() {
+            return (number, later(OVER));
+        }
+        let Some(retries) = self.retries.as_ref().filter(|retries| retries.name == stream) else {
+            return (number, refused("the retry stream of its address is not that of this outbox"));
+        };
+        // Boxed: it is large, and few letters go this way.
+        let sent = Box::pin(dispatch.give_back(&parcel(one, stream), retries)).await;
+        (number, sent.map_or_else(|unsent| answer(unsent, stream), |()| Sent::Confirmed))
+    }
+}
+
+const OVER: &str = "the time for sending was over, or the connection lost, before its turn came";
+
+fn parcel<'a>(one: &'a Outgoing, stream: &'a str) -> Parcel<'a> {
+    Parcel {
+        letter: &one.letter,
+        stream,
+        subject: Cow::Borrowed(&one.to.subject),
+        once: one.once,
+        replay: Cow::Borrowed(&one.replay),
+    }
+}
+
+fn answer(unsent: Unsent, stream: &str) -> Sent {
+    match unsent {
+        Unsent::Letter(error) => Sent::Refused(error),
+        Unsent::Full(error) => {
+            let text = format!("stream `{stream}` is full; make room in it, or raise its limits");
+            Sent::Later(unavailable(text).with_source(error))
+        }
+        Unsent::Later(error) => Sent::Later(error),
+        Unsent::Server(error) => Sent::Unknown(error),
+    }
+}
+
+fn refused(why: &str) -> Sent {
+    Sent::Refused(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(why))
+}
+
+fn later(why: &str) -> Sent {
+    Sent::Later(unavailable(why.to_owned()))
+}
+
+fn unavailable(why: String) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, REPLAYING).with_detail(why)
+}

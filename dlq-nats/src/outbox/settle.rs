@@ -1,0 +1,159 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::header::{self, HeaderValue};
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::stream::{Info, RetentionPolicy};
+use dlq_core::outbox::{Once, Outgoing, Settled};
+use dlq_core::{StoreError, StoreErrorKind, Timestamp};
+use futures_util::TryStreamExt as _;
+
+use super::{NatsOutbox, NoKeeper};
+use crate::buckets::{date_time, timestamp};
+use crate::dispatch::{REPLAYING, once_of};
+use crate::leader::{self, Which};
+use crate::letters::scan::Scan;
+use crate::streams::find;
+
+/// By how much the clock of the server may differ from that of the store.
+const SKEW: Duration = Duration::from_secs(60);
+/// How many messages at the end of a stream are looked at where they are fetched one by one.
+const LOOKED_AT: u64 = 1_000;
+
+/// Letters that are looked for, and when they came.
+type Found = HashMap<Once, Timestamp>;
+
+impl NatsOutbox {
+    pub(super) async fn settle_all(
+        &self,
+        since: Timestamp,
+        batch: &[Outgoing],
+    ) -> Result<Vec<Settled>, StoreError> {
+        let keepers = self.keepers(batch.iter().map(|one| &one.to).collect()).await;
+        let mut wanted: BTreeMap<&str, HashSet<Once>> = BTreeMap::new();
+        for one in batch {
+            match &keepers[&one.to] {
+                Ok(stream) => drop(wanted.entry(stream).or_default().insert(one.once)),
+                Err(NoKeeper::None(_)) => {}
+                Err(NoKeeper::Unknown(why)) => {
+                    let error = StoreError::new(StoreErrorKind::Unavailable, REPLAYING);
+                    return Err(error.with_detail(why.as_str()));
+                }
+            }
+        }
+        let mut looked = BTreeMap::new();
+        for (stream, wanted) in wanted {
+            looked.insert(stream, self.look_for(stream, since, &wanted).await?);
+        }
+        let settled = |one: &Outgoing| {
+            let stream = match &keepers[&one.to] {
+                Ok(stream) => stream.as_str(),
+                Err(why) => return Settled::Unclear(why.why().to_owned()),
+            };
+            let (found, lost) = &looked[stream];
+            match (found.get(&one.once), lost) {
+                (Some(at), _) => Settled::Arrived(*at),
+                (None, None) => Settled::Not,
+                (None, Some(why)) => Settled::Unclear(why.clone()),
+            }
+        };
+        Ok(batch.iter().map(settled).collect())
+    }
+
+    /// Which of these letters a stream has, and why there may have been more, if so.
+    async fn look_for(
+        &self,
+        name: &str,
+        since: Timestamp,
+        wanted: &HashSet<Once>,
+    ) -> Result<(Found, Option<String>), StoreError> {
+        let mut found = Found::new();
+        let lookup = async || {
+            let info = find(&self.context, name).await;
+            info.map_err(|error| error.for_store(REPLAYING))
+        };
+        let absent = || Some(format!("there is no stream `{name}` any more"));
+        let Some(info) = lookup().await? else { return Ok((found, absent())) };
+        let mut take = |headers: &HeaderMap, at: Timestamp| {
+            let id = headers.get(header::NATS_MESSAGE_ID.as_ref()).map(HeaderValue::as_str);
+            let once = id.and_then(once_of).filter(|once| wanted.contains(once));
+            if let Some(once) = once {
+                found.entry(once).or_insert(at);
+            }
+        };
+        if info.config.retention == RetentionPolicy::Limits {
+            self.scan(name, since.before(SKEW), &mut take).await?;
+        } else {
+            self.look_back(&info, &mut take).await?;
+        }
+        // Once all were found, it does not matter what was removed.
+        let lost = match lookup().await? {
+            _ if found.len() == wanted.len() => None,
+            None => absent(),
+            Some(info) => removed(&info, since).map(|why| format!("stream `{name}` {why}")),
+        };
+        Ok((found, lost))
+    }
+
+    async fn scan(
+        &self,
+        name: &str,
+        from: Timestamp,
+        take: &mut (impl FnMut(&HeaderMap, Timestamp) + Send),
+    ) -> Result<(), StoreError> {
+        let all = DeliverPolicy::All;
+        let from =
+            date_time(from).map_or(all, |start_time| DeliverPolicy::ByStartTime { start_time });
+        let scan = Scan {
+            operation: REPLAYING,
+            stream: name.to_owned(),
+            subject: String::new(),
+            from,
+            headers_only: true,
+            to: None,
+            follow: false,
+        };
+        let mut messages = scan.run(self.context.clone());
+        while let Some((message, place)) = messages.try_next().await? {
+            take(&message.headers.clone().unwrap_or_default(), place.published);
+        }
+        Ok(())
+    }
+
+    /// The same where a further consumer would change what the stream keeps, or is refused.
+    async fn look_back(
+        &self,
+        info: &Info,
+        take: &mut (impl FnMut(&HeaderMap, Timestamp) + Send),
+    ) -> Result<(), StoreError> {
+        let (name, last) = (&info.config.name, info.state.last_sequence);
+        let mut next = info.state.first_sequence.max(last.saturating_sub(LOOKED_AT));
+        while next <= last {
+            let message =
+                leader::get(&self.context, REPLAYING, name, Which::From(">", next)).await?;
+            let Some(message) = message else { break };
+            take(&message.map(), message.time);
+            next = message.sequence + 1;
+        }
+        Ok(())
+    }
+}
+
+/// Why messages of `since` or later may have been removed from a stream, if they may.
+fn removed(info: &Info, since: Timestamp) -> Option<String> {
+    let state = &info.state;
+    if info.config.retention != RetentionPolicy::Limits {
+        return Some("removes what was acknowledged".to_owned());
+    }
+    if timestamp(info.created) > since {
+        return Some("was created since".to_owned());
+    }
+    if state.deleted_count.unwrap_or(0) > 0 {
+        return Some("has lost messages from between others".to_owned());
+    }
+    let is_begun =
+        state.first_sequence <= 1 || timestamp(state.first_timestamp) <= since.before(SKEW);
+    let is_empty = state.messages == 0 && state.last_sequence > 0;
+    (!is_begun || is_empty).then(|| "has lost messages of that time".to_owned())
+}
