@@ -288,7 +288,8 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     ) -> Result<(), Ended> {
         let Some(audit) = self.audit.clone() else { return Ok(()) };
         let news = fed.iter().zip(outcomes).filter(|(fed, (outcome, _))| is_told(fed, *outcome));
-        let rows: Vec<_> = news.filter_map(|(fed, _)| letter(fed)).map(ProcessedEvent::dead_lettered).collect();
+        let rows: Vec<_> =
+            news.filter_map(|(fed, _)| letter(fed)).map(ProcessedEvent::dead_lettered).collect();
         if rows.is_empty() {
             return Ok(());
         }

@@ -249,7 +249,8 @@ impl EventRouterBuilder {
             clock: SystemClock::shared(),
         };
         let client = context.client();
-        let shared = Shared::new(context, (sink, store), reading, watch, domain, config.max_retries);
+        let shared =
+            Shared::new(context, (sink, store), reading, watch, domain, config.max_retries);
         Ok(EventRouter { client, ears, shared: Arc::new(shared), puller, every })
     }
 }

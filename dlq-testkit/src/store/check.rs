@@ -267,6 +267,6 @@ const _: () = {
 pub(super) mod powers {
     pub(in super::super) use dlq_core::RetryLane as _;
     pub(in super::super) use dlq_core::store::{
-        Claims as _, Letters as _, Operations as _, Sink as _, Upkeep as _,
+        Claims as _, Dispatch as _, Letters as _, Operations as _, Sink as _, Upkeep as _,
     };
 }

@@ -20,6 +20,7 @@ pub mod checkups;
 pub mod claims;
 pub mod concurrency;
 pub mod dedup;
+pub mod dispatches;
 pub mod edits;
 pub mod filters;
 pub mod finishes;
@@ -33,6 +34,7 @@ pub mod reads;
 pub mod restarts;
 pub mod restores;
 pub mod schedules;
+pub mod sends;
 pub mod statistics;
 pub mod upkeep;
 
