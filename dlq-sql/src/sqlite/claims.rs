@@ -4,6 +4,7 @@ use dlq_core::store::{
     Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ItemOutcome, ScheduleRun, rules,
 };
 use dlq_core::{ErrorClass, Filter, LetterId, OperationId, Resolution, StoreError, Timestamp};
+use dlq_letters::{Backend, Changed, Lease};
 use rusqlite::Connection;
 
 use super::SqliteStore;
@@ -14,7 +15,6 @@ use super::operations;
 use super::query::Query;
 use super::unit::Unit;
 use crate::error::{During, Result};
-use crate::row::{Changed, Lease};
 use crate::values::Take as _;
 
 impl Claims for SqliteStore {
@@ -53,10 +53,7 @@ impl Claims for SqliteStore {
         &self,
         consumers: Vec<String>,
     ) -> std::result::Result<Option<Timestamp>, StoreError> {
-        let now = self.now();
-        let next_due =
-            move |conn: &Connection, names: &Names| next_due(conn, names, &consumers, now);
-        self.read(next_due).await.during("find the next due letter")
+        Backend::next_due(self, consumers).await
     }
 
     fn store_identity(&self) -> Option<String> {
@@ -86,7 +83,7 @@ pub(super) fn each_consumer(filter: &Filter) -> Vec<Option<&str>> {
     names
 }
 
-fn next_due(
+pub(super) fn next_due(
     conn: &Connection,
     names: &Names,
     consumers: &[String],
@@ -232,7 +229,8 @@ impl Unit<'_> {
         let query = query.push(" ORDER BY t.created_at, t.letter_id LIMIT ").bind(schedule.batch);
         let eligible = query.all(self.conn(), read_head)?;
         let mut count = 0;
-        for mut row in eligible {
+        for row in eligible {
+            let mut row = super::unit::Loaded::from(row);
             if schedule.takes(&row.letter) {
                 rules::schedule(&mut row.letter, now);
                 self.update(&mut row, Changed::State)?;

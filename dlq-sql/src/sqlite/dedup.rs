@@ -1,14 +1,16 @@
 use std::collections::HashMap;
 
-use dlq_core::store::{Actor, ItemOutcome, Receipt, rules};
-use dlq_core::{DeadLetter, LetterId, Status, StoreErrorKind, Timestamp};
+use dlq_core::store::rules::DedupKey;
+use dlq_core::store::{Actor, ItemOutcome, rules};
+use dlq_core::{LetterId, Status, StoreErrorKind, Timestamp};
+use dlq_letters::{Changed, Row};
 
-use super::codec::Fields;
 use super::codec::read_head;
-use super::query::{Bind, Query};
+use super::load;
+use super::query::Query;
 use super::unit::Unit;
 use crate::error::{Fault, Result};
-use crate::row::{Changed, Row, dedup_key};
+use crate::keys;
 
 impl Unit<'_> {
     pub(super) fn set_dedup(&mut self, is_dedup: bool) -> Result<()> {
@@ -41,41 +43,18 @@ impl Unit<'_> {
         if !self.is_dedup()? {
             return Ok(());
         }
-        let key = dedup_key(&row.letter);
+        let key = DedupKey::of(&row.letter);
         if row.key == key {
             return Ok(());
         }
         let free = match key {
-            Some(key) if self.owner_of_key(Some(key.clone()))?.is_none() => Some(key),
+            Some(key) if load::owner(self.conn(), self.names(), &key)?.is_none() => Some(key),
             _ => None,
         };
         let sql = format!("UPDATE {} SET dedup_key = ?1 WHERE seq = ?2", self.names().letters);
-        self.conn().prepare_cached(&sql)?.execute((&free, row.seq))?;
+        self.conn().prepare_cached(&sql)?.execute((free.as_ref().map(keys::encoded), row.tag))?;
         row.key = free;
         Ok(())
-    }
-
-    pub(super) fn owner_of_key(&self, key: Option<Vec<u8>>) -> Result<Option<LetterId>> {
-        let Some(key) = key else { return Ok(None) };
-        let sql = format!("SELECT letter_id FROM {} WHERE dedup_key = ", self.names().letters);
-        Query::new(sql)
-            .bind(Bind::Value(key.into()))
-            .first(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))
-    }
-
-    pub(super) fn has_aliases(&self) -> Result<bool> {
-        let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", self.names().aliases);
-        Ok(self.conn().prepare_cached(&sql)?.query_row([], |row| row.get(0))?)
-    }
-
-    /// The row that a merged letter went into, and which of its deaths.
-    pub(super) fn alias(&self, id: LetterId) -> Result<Option<(LetterId, u32)>> {
-        let sql =
-            format!("SELECT letter_id, generation FROM {} WHERE alias = ", self.names().aliases);
-        Query::new(sql).bind(id).first(self.conn(), |row| {
-            let mut fields = Fields::after(row, 0);
-            Ok((LetterId::from_bytes(fields.next()?), fields.next()?))
-        })
     }
 
     fn set_alias(&self, alias: LetterId, row: LetterId, generation: u32) -> Result<()> {
@@ -89,39 +68,9 @@ impl Unit<'_> {
         Ok(())
     }
 
-    /// The answer for a death of a letter that was merged before.
-    pub(super) fn merge_known(
-        &mut self,
-        letter: &DeadLetter,
-        now: Timestamp,
-    ) -> Result<Option<Receipt>> {
-        let Some((row, generation)) = self.alias(letter.id)? else { return Ok(None) };
-        if letter.generation <= generation {
-            return Ok(Some(Receipt::Merged(row)));
-        }
-        self.merge(row, letter.clone(), now).map(Some)
-    }
-
-    pub(super) fn merge(
-        &mut self,
-        owner: LetterId,
-        death: DeadLetter,
-        now: Timestamp,
-    ) -> Result<Receipt> {
-        self.set_alias(death.id, owner, death.generation)?;
-        if let Some(mut row) = self.head(owner)? {
-            self.died_anew(&mut row, &death, now)?;
-            row.void();
-            rules::merge(&mut row.letter, death, now);
-            self.update(&mut row, Changed::All)?;
-            self.take_key(&mut row)?;
-        }
-        Ok(Receipt::Merged(owner))
-    }
-
     pub(super) fn deduplicate(&mut self, force: bool, now: Timestamp) -> Result<u64> {
         let mut groups: Vec<Vec<LetterId>> = Vec::new();
-        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut places: HashMap<DedupKey, usize> = HashMap::new();
         let mut all = 0_u64;
         let sql = format!("{} ORDER BY t.created_at, t.letter_id", self.names().select_head);
         let mut statement = self.conn().prepare_cached(&sql)?;
@@ -130,7 +79,7 @@ impl Unit<'_> {
             all += 1;
             let row = read_head(record)?;
             let is_left_alone = row.letter.state.status == Status::Retrying || row.is_held(now);
-            if let Some(key) = dedup_key(&row.letter).filter(|_| !is_left_alone) {
+            if let Some(key) = DedupKey::of(&row.letter).filter(|_| !is_left_alone) {
                 let place = *places.entry(key).or_insert_with(|| {
                     groups.push(Vec::new());
                     groups.len() - 1
@@ -193,7 +142,7 @@ impl Unit<'_> {
         }
         let sql = format!("UPDATE {} SET created_at = ?1 WHERE seq = ?2", self.names().letters);
         let created_at = row.letter.state.created_at.as_nanos();
-        self.conn().prepare_cached(&sql)?.execute((created_at, row.seq))?;
+        self.conn().prepare_cached(&sql)?.execute((created_at, row.tag))?;
         self.update(&mut row, Changed::State)
     }
 }

@@ -1,9 +1,9 @@
 use dlq_core::store::{Actor, Edit, EditError, Hands};
 use dlq_core::{DeadLetter, LetterId, Timestamp};
+use dlq_letters::Changed;
 
 use super::unit::Unit;
 use crate::error::Result;
-use crate::row::Changed;
 
 impl Unit<'_> {
     /// Edits one letter and writes the audit.
@@ -22,6 +22,6 @@ impl Unit<'_> {
             self.update(&mut row, Changed::All)?;
         }
         self.note_action(by, "edit", amended.subject, u64::from(amended.is_changed), now)?;
-        Ok(row.letter)
+        Ok(row.row.letter)
     }
 }

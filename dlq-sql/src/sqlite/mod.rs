@@ -60,6 +60,7 @@
 //! once. A page costs the same at any depth. Counts and statistics by status, subject, reason, cause, class and consumer
 //! come from a table of counts; other filters, groups and searches in error texts read an index or every letter.
 
+mod backend;
 mod binder;
 mod check;
 mod claims;
@@ -72,6 +73,7 @@ mod error;
 mod filter;
 mod idempotency;
 mod letters;
+mod load;
 mod marks;
 mod migrate;
 mod names;
@@ -81,11 +83,13 @@ mod plan;
 mod query;
 mod release;
 mod schema;
+mod select;
 mod sink;
 mod unit;
 mod upkeep;
 mod vitals;
 mod worker;
+mod write;
 
 pub use config::SqliteBuilder;
 pub use idempotency::SqliteIdempotency;

@@ -2,12 +2,12 @@ use dlq_core::store::{
     Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress, Target,
 };
 use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
+use dlq_letters::Backend;
 use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::codec::Fields;
 use super::names::Names;
-use super::plan::plan;
 use super::query::Query;
 use super::unit::Unit;
 use crate::columns::{ITEM, read_item};
@@ -17,8 +17,7 @@ use crate::values::Take as _;
 impl Operations for SqliteStore {
     async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
         serve(&spec).during("plan the replay")?;
-        let plan = move |conn: &Connection, names: &Names| plan(conn, names, &spec);
-        self.read(plan).await.during("plan the replay")
+        Backend::plan(self, spec).await
     }
 
     async fn start(
@@ -35,15 +34,11 @@ impl Operations for SqliteStore {
         &self,
         id: OperationId,
     ) -> std::result::Result<Option<Operation>, StoreError> {
-        let load = move |conn: &Connection, names: &Names| load(conn, names, id);
-        self.read(load).await.during("read the operation")
+        Backend::operation(self, id).await
     }
 
     async fn operations(&self, limit: u32) -> std::result::Result<Vec<Operation>, StoreError> {
-        let list = move |conn: &Connection, names: &Names| {
-            select(names).push(" ORDER BY seq DESC LIMIT ").bind(limit).all(conn, read_operation)
-        };
-        self.read(list).await.during("list operations")
+        Backend::operations(self, limit).await
     }
 
     async fn items(
@@ -52,8 +47,7 @@ impl Operations for SqliteStore {
         after: u64,
         limit: u32,
     ) -> std::result::Result<ItemPage, StoreError> {
-        let items = move |conn: &Connection, names: &Names| items(conn, names, id, after, limit);
-        self.read(items).await.during("list the items")
+        Backend::items(self, id, after, limit).await
     }
 
     async fn control(
@@ -117,6 +111,11 @@ pub(super) fn load(conn: &Connection, names: &Names, id: OperationId) -> Result<
     select(names).push(" WHERE id = ").bind(id).first(conn, read_operation)
 }
 
+/// The newest, at most so many.
+pub(super) fn list(conn: &Connection, names: &Names, limit: u32) -> Result<Vec<Operation>> {
+    select(names).push(" ORDER BY seq DESC LIMIT ").bind(limit).all(conn, read_operation)
+}
+
 /// Those that may release letters, oldest first.
 pub(super) fn active(conn: &Connection, names: &Names) -> Result<Vec<Operation>> {
     select(names)
@@ -161,7 +160,7 @@ fn has_queued(
     Ok(query.push(" LIMIT 1").first(conn, |_| Ok(()))?.is_some())
 }
 
-fn items(
+pub(super) fn items(
     conn: &Connection,
     names: &Names,
     id: OperationId,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, OperationState, rules};
 use dlq_core::{Filter, LetterId, OperationId, Status, StoreErrorKind, Timestamp};
+use dlq_letters::{Changed, Row};
 use rusqlite::Connection;
 
 use super::SqliteStore;
@@ -17,7 +18,6 @@ use super::query::Query;
 use super::unit::Unit;
 use super::upkeep::BATCH;
 use crate::error::{Fault, Result};
-use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
 
 /// How many letters a claim sets aside before it leaves the others to the next: meanwhile nobody else writes.

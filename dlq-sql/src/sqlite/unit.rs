@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::{Actor, AuditEntry, ItemOutcome, Operation};
-use dlq_core::{DeadLetter, LetterId, OperationId, Timestamp};
+use dlq_core::{Cause, DeadLetter, ErrorClass, LetterId, OperationId, Reason, Status, Timestamp};
+use dlq_letters::{Changed, Row};
 use rusqlite::Connection;
 
 use super::binder::Binder;
@@ -12,8 +13,57 @@ use super::names::Names;
 use super::query::Query;
 use crate::columns;
 use crate::error::Result;
-use crate::row::{Changed, CountKey, Row};
 use crate::values;
+
+/// The dimensions by which letters are counted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CountKey {
+    status: Status,
+    reason: Reason,
+    cause: Option<Cause>,
+    class: ErrorClass,
+    consumer: String,
+    subject: String,
+}
+
+impl CountKey {
+    fn of(letter: &DeadLetter) -> Self {
+        Self {
+            status: letter.state.status,
+            reason: letter.reason,
+            cause: letter.cause,
+            class: letter.class,
+            consumer: letter.consumer.clone(),
+            subject: letter.message.subject().to_owned(),
+        }
+    }
+}
+
+/// A row, and what it counts as until it is written.
+pub(super) struct Loaded {
+    pub(super) row: Row,
+    counted: CountKey,
+}
+
+impl From<Row> for Loaded {
+    fn from(row: Row) -> Self {
+        Self { counted: CountKey::of(&row.letter), row }
+    }
+}
+
+impl std::ops::Deref for Loaded {
+    type Target = Row;
+
+    fn deref(&self) -> &Row {
+        &self.row
+    }
+}
+
+impl std::ops::DerefMut for Loaded {
+    fn deref_mut(&mut self) -> &mut Row {
+        &mut self.row
+    }
+}
 
 /// One call within a transaction.
 pub(super) struct Unit<'c> {
@@ -39,39 +89,25 @@ impl<'c> Unit<'c> {
     }
 
     /// The row of a letter without the message's bytes and the history.
-    pub(super) fn head(&self, id: LetterId) -> Result<Option<Row>> {
-        Query::new(&self.names.select_head)
+    pub(super) fn head(&self, id: LetterId) -> Result<Option<Loaded>> {
+        let row = Query::new(&self.names.select_head)
             .push(" WHERE t.letter_id = ")
             .bind(id)
-            .first(self.conn, read_head)
+            .first(self.conn, read_head)?;
+        Ok(row.map(Loaded::from))
     }
 
     /// The row of a letter.
-    pub(super) fn whole(&self, id: LetterId) -> Result<Option<Row>> {
-        Query::new(&self.names.select_whole)
+    pub(super) fn whole(&self, id: LetterId) -> Result<Option<Loaded>> {
+        let row = Query::new(&self.names.select_whole)
             .push(" WHERE t.letter_id = ")
             .bind(id)
-            .first(self.conn, read_whole)
-    }
-
-    /// Writes a row unless its id is there; whether it did.
-    pub(super) fn insert(&mut self, row: &Row) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(&self.names.insert)?;
-        let mut binder = Binder::new(&mut statement);
-        columns::put_kept(row, &mut binder)?;
-        columns::put_state(row, &mut binder)?;
-        columns::put_run(row, &mut binder)?;
-        columns::put_body(&row.letter, &mut binder)?;
-        columns::put_since(row, &mut binder)?;
-        let is_new = statement.raw_execute()? == 1;
-        if is_new {
-            self.count(row.count_key(), 1);
-        }
-        Ok(is_new)
+            .first(self.conn, read_whole)?;
+        Ok(row.map(Loaded::from))
     }
 
     /// Writes what has changed of a row.
-    pub(super) fn update(&mut self, row: &mut Row, changed: Changed) -> Result<()> {
+    pub(super) fn update(&mut self, row: &mut Loaded, changed: Changed) -> Result<()> {
         let sql = match changed {
             Changed::State => &self.names.update_state,
             Changed::Run => &self.names.update_run,
@@ -79,33 +115,30 @@ impl<'c> Unit<'c> {
         };
         let mut statement = self.conn.prepare_cached(sql)?;
         let mut binder = Binder::new(&mut statement);
-        columns::put_state(row, &mut binder)?;
+        columns::put_state(&row.row, &mut binder)?;
         if changed != Changed::State {
-            columns::put_run(row, &mut binder)?;
+            columns::put_run(&row.row, &mut binder)?;
         }
         if changed == Changed::All {
             columns::put_body(&row.letter, &mut binder)?;
-            columns::put_since(row, &mut binder)?;
+            columns::put_since(&row.row, &mut binder)?;
         }
-        binder.put(row.seq)?;
+        binder.put(row.tag)?;
         statement.raw_execute()?;
-        let now = row.count_key();
-        if row.counted.as_ref() != Some(&now) {
-            if let Some(before) = row.counted.replace(now.clone()) {
-                self.count(before, -1);
-            }
+        let now = CountKey::of(&row.letter);
+        if row.counted != now {
+            let before = std::mem::replace(&mut row.counted, now.clone());
+            self.count(before, -1);
             self.count(now, 1);
         }
         Ok(())
     }
 
     /// Removes a row and what hangs on it.
-    pub(super) fn remove(&mut self, row: Row) -> Result<()> {
+    pub(super) fn remove(&mut self, row: Loaded) -> Result<()> {
         let sql = format!("DELETE FROM {} WHERE seq = ", self.names.letters);
-        Query::new(sql).bind(row.seq).run(self.conn)?;
-        if let Some(counted) = row.counted {
-            self.count(counted, -1);
-        }
+        Query::new(sql).bind(row.tag).run(self.conn)?;
+        self.count(row.counted, -1);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use dlq_core::store::{
 use dlq_core::{
     DeadLetter, Filter, Finding, LetterId, OperationId, Resolution, Status, StoreError, Timestamp,
 };
+use dlq_letters::{Backend, Changed};
 use rusqlite::Connection;
 
 use super::SqliteStore;
@@ -16,9 +17,8 @@ use super::codec::Fields;
 use super::codec::read_head;
 use super::names::Names;
 use super::query::Query;
-use super::unit::Unit;
+use super::unit::{Loaded, Unit};
 use crate::error::{During, Result};
-use crate::row::{Changed, Row};
 use crate::values::{self, Take as _};
 
 /// Number of letters that are changed in one transaction of a call that is about many: meanwhile nobody else writes.
@@ -91,48 +91,22 @@ impl Upkeep for SqliteStore {
         letters: Vec<DeadLetter>,
         by: Actor,
     ) -> std::result::Result<Vec<Receipt>, StoreError> {
-        let now = self.now();
-        let restore = move |unit: &mut Unit<'_>| {
-            let receipts = letters.iter().map(|letter| unit.restore(letter.clone(), now));
-            let receipts = receipts.collect::<Result<Vec<_>>>()?;
-            let (subject, affected) = rules::restored_subject(&receipts);
-            unit.note_action(&by, "restore", subject, affected, now)?;
-            Ok(receipts)
-        };
-        self.write(restore).await.during("restore letters")
+        dlq_letters::engine::restore(self, letters, by).await
     }
 
     async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
-        let audit = move |conn: &Connection, names: &Names| {
-            Query::new(format!(
-                "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
-                names.audit
-            ))
-            .bind(limit)
-            .all(conn, read_entry)
-        };
-        self.read(audit).await.during("read the audit")
+        Backend::audit(self, limit).await
     }
 
     async fn record_processed(
         &self,
         events: Vec<ProcessedEvent>,
     ) -> std::result::Result<(), StoreError> {
-        let record = move |unit: &mut Unit<'_>| unit.record_processed(&events);
-        self.write(record).await.during("write the processing audit")
+        Backend::record_processed(self, events).await
     }
 
     async fn processed(&self, limit: u32) -> std::result::Result<Vec<ProcessedEvent>, StoreError> {
-        let processed = move |conn: &Connection, names: &Names| {
-            Query::new(format!(
-                "SELECT event_id, subject, consumer, status, attempt, duration_ns, at, error \
-                 FROM {} ORDER BY seq DESC LIMIT ",
-                names.processed
-            ))
-            .bind(limit)
-            .all(conn, read_processed)
-        };
-        self.read(processed).await.during("read the processing audit")
+        Backend::processed(self, limit).await
     }
 
     async fn deduplicate(&self, force: bool) -> std::result::Result<u64, StoreError> {
@@ -276,7 +250,8 @@ impl Unit<'_> {
                 Query::new(&self.names().select_head).push(" WHERE t.letter_id = ").bind(*id);
             // Others may have worked in between.
             let row = meant.condition(query.push(" AND ")).first(self.conn(), read_head)?;
-            let Some(mut row) = row else { continue };
+            let Some(row) = row else { continue };
+            let mut row = Loaded::from(row);
             if row.is_held(now) {
                 marked.skipped += 1;
             } else {
@@ -325,7 +300,8 @@ impl Unit<'_> {
         // Others may have worked in between. Asked for at once: the filter may name many letters itself.
         let mut rows = Query::new(&self.names().select_head).push(" WHERE t.letter_id");
         rows.add_any(ids.iter().copied());
-        for mut row in rows.push(" AND ").filter(filter).all(self.conn(), read_head)? {
+        for row in rows.push(" AND ").filter(filter).all(self.conn(), read_head)? {
+            let mut row = Loaded::from(row);
             if row.is_held(now) {
                 marked.skipped += 1;
             } else if !row.is_so(mark) {
@@ -336,7 +312,7 @@ impl Unit<'_> {
         Ok(marked)
     }
 
-    fn mark_one(&mut self, row: &mut Row, mark: Mark, now: Timestamp) -> Result<()> {
+    fn mark_one(&mut self, row: &mut Loaded, mark: Mark, now: Timestamp) -> Result<()> {
         let why = match mark {
             Mark::Pending => "put back by an operator",
             Mark::Resolved => "resolved by an operator",
@@ -355,29 +331,59 @@ impl Unit<'_> {
         }
         self.update(row, Changed::State)
     }
+}
 
-    fn record_processed(&self, events: &[ProcessedEvent]) -> Result<()> {
-        let sql = format!(
-            "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, error) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            self.names().processed
-        );
-        let mut statement = self.conn().prepare_cached(&sql)?;
-        for event in events {
-            let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);
-            Binder::new(&mut statement)
-                .put(&event.event_id)?
-                .put(&event.subject)?
-                .put(&event.consumer)?
-                .put(event.status.as_str())?
-                .put(event.attempt)?
-                .put(values::signed(nanos))?
-                .put(event.at.as_nanos())?
-                .put(event.error.as_deref())?;
-            statement.raw_execute()?;
-        }
-        Ok(())
+/// The last entries of what operators did.
+pub(super) fn audit(conn: &Connection, names: &Names, limit: u32) -> Result<Vec<AuditEntry>> {
+    Query::new(format!(
+        "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
+        names.audit
+    ))
+    .bind(limit)
+    .all(conn, read_entry)
+}
+
+/// The last entries of the processing audit.
+pub(super) fn processed(
+    conn: &Connection,
+    names: &Names,
+    limit: u32,
+) -> Result<Vec<ProcessedEvent>> {
+    Query::new(format!(
+        "SELECT event_id, subject, consumer, status, attempt, duration_ns, at, error \
+         FROM {} ORDER BY seq DESC LIMIT ",
+        names.processed
+    ))
+    .bind(limit)
+    .all(conn, read_processed)
+}
+
+/// Adds to the processing audit.
+pub(super) fn record_processed(
+    conn: &Connection,
+    names: &Names,
+    events: &[ProcessedEvent],
+) -> Result<()> {
+    let sql = format!(
+        "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, error) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        names.processed
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    for event in events {
+        let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);
+        Binder::new(&mut statement)
+            .put(&event.event_id)?
+            .put(&event.subject)?
+            .put(&event.consumer)?
+            .put(event.status.as_str())?
+            .put(event.attempt)?
+            .put(values::signed(nanos))?
+            .put(event.at.as_nanos())?
+            .put(event.error.as_deref())?;
+        statement.raw_execute()?;
     }
+    Ok(())
 }
 
 fn read_entry(record: &rusqlite::Row<'_>) -> Result<AuditEntry> {
