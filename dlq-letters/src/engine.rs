@@ -2,12 +2,16 @@
 //! traits of `dlq-core` of them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::store::{Actor, ClaimToken, Finish, Finished, Receipt};
-use dlq_core::{DeadLetter, Escalation, StoreError, StoreErrorKind};
+use dlq_core::store::{
+    Actor, Claim, ClaimRequest, ClaimToken, Finish, Finished, Receipt, ScheduleRun,
+    count_quarantined,
+};
+use dlq_core::{DeadLetter, Escalation, Reason, StoreError, StoreErrorKind};
 
-use crate::verbs::{EndClaims, Escalate, Extend, Put, Restore};
+use crate::verbs::{ClaimDue, EndClaims, Escalate, Extend, Put, Restore, RunSchedule, Scheduled};
 use crate::{Backend, Limits};
 
 /// Puts letters; see [`Sink::put`](dlq_core::store::Sink::put).
@@ -60,6 +64,81 @@ pub async fn restore<B: Backend>(
         receipts.extend(backend.run(DURING, restore).await?.answer);
         if letters.peek().is_none() {
             return large.map_or(Ok(receipts), Err);
+        }
+    }
+}
+
+/// Claims letters; see [`Claims::claim`](dlq_core::store::Claims::claim).
+pub async fn claim<B: Backend>(
+    backend: &B,
+    request: ClaimRequest,
+) -> Result<Vec<Claim>, StoreError> {
+    let page = u32::try_from(backend.limits().page()).unwrap_or(u32::MAX);
+    let (mut left, mut claims) = (request.limit, Vec::new());
+    while left > 0 {
+        let mut part = request.clone();
+        part.limit = left.min(page);
+        let wanted = part.limit as usize;
+        match claim_some(backend, part).await {
+            Ok(some) => {
+                let is_last = some.len() < wanted;
+                claims.extend(some);
+                if is_last {
+                    break;
+                }
+                left -= page.min(left);
+            }
+            Err(error) if claims.is_empty() => return Err(error),
+            Err(error) => {
+                // What was claimed before is held, and somebody must run it.
+                tracing::warn!(%error, claimed = claims.len(), "claimed fewer letters than wanted");
+                break;
+            }
+        }
+    }
+    Ok(claims)
+}
+
+async fn claim_some<B: Backend>(
+    backend: &B,
+    request: ClaimRequest,
+) -> Result<Vec<Claim>, StoreError> {
+    if let Some(claims) = backend.claim_due(&request).await? {
+        return Ok(claims);
+    }
+    let claimed = backend.run("claim letters", ClaimDue::new(request)).await?.answer;
+    for event in claimed.capped {
+        count_quarantined(event.as_deref(), Reason::MaxReplays);
+    }
+    Ok(claimed.claims)
+}
+
+/// Runs the automatic schedule; see [`Claims::run_schedule`](dlq_core::store::Claims::run_schedule).
+pub async fn run_schedule<B: Backend>(
+    backend: &B,
+    run: ScheduleRun,
+) -> Result<(u64, Duration), StoreError> {
+    let ScheduleRun { consumer, schedule } = run;
+    if !schedule.enabled {
+        return Ok((0, Duration::MAX));
+    }
+    let schedule = Arc::new(schedule);
+    let (mut left, mut made) = (u64::from(schedule.batch), 0);
+    loop {
+        let limit = left.min(backend.limits().page());
+        let is_more = made > 0;
+        let (consumer, schedule) = (consumer.clone(), Arc::clone(&schedule));
+        let every = schedule.every;
+        let step = RunSchedule { consumer, schedule, limit, is_more };
+        match backend.run("run the schedule", step).await?.answer {
+            Scheduled::In(wait) => return Ok((0, wait)),
+            Scheduled::Ran(some) => {
+                made += some;
+                left -= some.min(left);
+                if some < limit || left == 0 {
+                    return Ok((made, every));
+                }
+            }
         }
     }
 }

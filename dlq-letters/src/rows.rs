@@ -511,8 +511,15 @@ impl Rows {
         }
     }
 
-    /// Supplies what a selection selected. The rows of its letters are supplied beside it, to this depth.
+    /// Supplies what a selection selected. The rows of its letters are supplied beside it, to this depth. Items that were
+    /// selected because they are queued need not be.
     pub fn supply_select(&mut self, select: Select, depth: Depth, found: Vec<Selected>) {
+        if let Select::Queued { operation, .. } | Select::Orphans { operation, .. } = &select {
+            for item in &found {
+                let queued = Some(ItemOutcome::Queued);
+                self.known.items.entry((*operation, item.index)).or_insert(queued);
+            }
+        }
         self.known.selects.retain(|(it, ..)| *it != select);
         self.known.selects.push((select, depth, found));
     }

@@ -1,10 +1,15 @@
 //! Every verb, written once. [`engine`](crate::engine) makes the calls of a store of them.
 
+mod claim;
 mod hold;
+mod operate;
 mod put;
+mod schedule;
 
+pub(crate) use claim::ClaimDue;
 pub(crate) use hold::{EndClaims, Extend};
 pub(crate) use put::{Escalate, Put, Restore};
+pub(crate) use schedule::{RunSchedule, Scheduled};
 
 use crate::Stop;
 
