@@ -1,29 +1,22 @@
 //! How an operation goes on: letters are released to claimers, items get their outcomes, operators steer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, OperationState, rules};
-use dlq_core::{Filter, LetterId, OperationId, Status, StoreErrorKind, Timestamp};
+use dlq_core::store::{Actor, AuditEntry, Control, ItemOutcome, Operation, rules};
+use dlq_core::{LetterId, OperationId, Status, StoreErrorKind, Timestamp};
 use dlq_letters::{Changed, Row};
 use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::binder::Binder;
-use super::claims::each_consumer;
 use super::codec::Fields;
 use super::names::Names;
-use super::operations::{active, load, unknown};
+use super::operations::{load, unknown};
 use super::query::Query;
 use super::unit::Unit;
 use super::upkeep::BATCH;
 use crate::error::{Fault, Result};
 use crate::values::{self, Take as _};
-
-/// How many letters a claim sets aside before it leaves the others to the next: meanwhile nobody else writes.
-const ASIDE: u64 = 500;
-/// How many items without a letter it ends.
-const ORPHANS: i64 = 5_000;
 
 impl Unit<'_> {
     /// Writes what changes of an operation.
@@ -91,145 +84,6 @@ impl Unit<'_> {
         Ok(())
     }
 
-    /// Lets running operations release letters that match, `room` at most; whether it changed anything.
-    pub(super) fn release(
-        &mut self,
-        filter: &Filter,
-        mut room: usize,
-        now: Timestamp,
-    ) -> Result<bool> {
-        let mut has_changed = false;
-        for before in active(self.conn(), self.names())? {
-            let advance = before.advance(now, room as u64);
-            if advance.release == 0 {
-                continue;
-            }
-            let (mut released, mut aside, mut from) = (0, 0, 0);
-            if let Some(operation) = self.operation_mut(before.id)? {
-                operation.state = advance.state;
-            }
-            // Who claims next goes on.
-            while released < advance.release && aside < ASIDE {
-                let wanted = advance.release - released;
-                let queued = self.queued(before.id, filter, from, wanted)?;
-                let Some((last, _)) = queued.last() else {
-                    has_changed |= self.end_orphans(before.id, filter, now)?;
-                    break;
-                };
-                from = last + 1;
-                has_changed = true;
-                for (_, letter) in queued {
-                    let is_released = self.release_one(&before, letter, now)?;
-                    released += u64::from(is_released);
-                    aside += u64::from(!is_released);
-                }
-            }
-            let next_release = before.advance(now, released).next_release;
-            if let Some(operation) = self.operation_mut(before.id)? {
-                operation.next_release = next_release;
-            }
-            room -= usize::try_from(released).unwrap_or(room).min(room);
-            if room == 0 {
-                break;
-            }
-        }
-        Ok(has_changed)
-    }
-
-    /// Ends queued items whose letters nobody will find: they were deleted, or taken out of the operation, by hand. Whether
-    /// there were any.
-    fn end_orphans(&mut self, id: OperationId, filter: &Filter, now: Timestamp) -> Result<bool> {
-        let Names { items, letters, .. } = self.names();
-        let mut gone = 0;
-        for name in each_consumer(filter) {
-            let mut query = Query::new(format!(
-                "UPDATE {items} SET outcome = 'skipped', why = 'the letter is not there any more', at = "
-            ))
-            .bind(now)
-            .push(" WHERE operation = ")
-            .bind(id)
-            .push(&format!(
-                " AND idx IN (SELECT i.idx FROM {items} i WHERE i.outcome = 'queued' AND NOT EXISTS (SELECT 1 FROM {letters} t \
-                 WHERE t.letter_id = i.letter_id AND t.operation = i.operation AND t.item = i.idx) AND i.operation = "
-            ))
-            .bind(id);
-            if let Some(name) = name {
-                query = query.push(" AND i.consumer = ").bind(name);
-            }
-            gone += query.push(" LIMIT ").bind(ORPHANS).push(")").run(self.conn())? as u64;
-        }
-        if gone > 0
-            && let Some(operation) = self.operation_mut(id)?
-        {
-            let outcomes = &mut operation.progress.by_outcome;
-            let left = outcomes.remove(&ItemOutcome::Queued).unwrap_or(0).saturating_sub(gone);
-            outcomes.extend((left > 0).then_some((ItemOutcome::Queued, left)));
-            *outcomes.entry(ItemOutcome::Skipped).or_default() += gone;
-            operation.state = operation.advance(now, 0).state;
-            operation.updated_at = now;
-        }
-        Ok(gone > 0)
-    }
-
-    /// The first queued items from `from` on whose letters match, in the frozen order.
-    fn queued(
-        &self,
-        id: OperationId,
-        filter: &Filter,
-        from: u64,
-        limit: u64,
-    ) -> Result<Vec<(u64, LetterId)>> {
-        let Names { items, letters, .. } = self.names();
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut found = Vec::new();
-        for name in each_consumer(filter) {
-            let mut query = Query::new(format!(
-                "SELECT i.idx, i.letter_id FROM {items} i CROSS JOIN {letters} t ON t.letter_id = i.letter_id \
-                 WHERE i.outcome = 'queued' AND i.operation = "
-            ))
-            .bind(id)
-            .push(" AND i.idx >= ")
-            .bind(values::signed(from));
-            if let Some(name) = name {
-                query = query.push(" AND i.consumer = ").bind(name);
-            }
-            let query = query.push(" AND ").filter(filter).push(" ORDER BY i.idx LIMIT ");
-            let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-            found.extend(query.all(self.conn(), |row| {
-                let mut fields = Fields::after(row, 0);
-                Ok((i64::cast_unsigned(fields.next()?), LetterId::from_bytes(fields.next()?)))
-            })?);
-        }
-        found.sort_unstable();
-        found.truncate(limit);
-        Ok(found)
-    }
-
-    /// Makes one letter due; `false` when it was set aside instead.
-    fn release_one(
-        &mut self,
-        operation: &Operation,
-        letter: LetterId,
-        now: Timestamp,
-    ) -> Result<bool> {
-        let Some(mut row) = self.head(letter)? else { return Ok(false) };
-        let replays = row.letter.state.replays;
-        if !operation.spec.is_past_cap(replays) {
-            self.set_item(&row, ItemOutcome::Released, None, now)?;
-            rules::release(&mut row.letter, now);
-            self.update(&mut row, Changed::State)?;
-            return Ok(true);
-        }
-        // The reason changes, and with it perhaps the text of the error, for which the history is needed.
-        let Some(mut row) = self.whole(letter)? else { return Ok(false) };
-        let why = format!("sent back {replays} times, which is the cap");
-        self.end_item(&mut row, ItemOutcome::Skipped, Some(&why), now)?;
-        row.void();
-        rules::set_aside(&mut row.letter, now);
-        self.update(&mut row, Changed::Run)?;
-        Ok(false)
-    }
-
     /// Changes the state of an operation, and nothing of its letters. Returns the operation and, unless it had that state,
     /// the number of the entry in the audit.
     pub(super) fn control(
@@ -293,29 +147,6 @@ impl Unit<'_> {
             }
         }
         Ok(withdrawn)
-    }
-
-    /// Takes back those of these letters that a cancelled operation had sent and that nobody runs any more. Returns
-    /// whether there were any.
-    pub(super) fn take_back_cancelled(
-        &mut self,
-        due: &[(LetterId, Option<OperationId>)],
-        now: Timestamp,
-    ) -> Result<bool> {
-        let mut by_operation: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (letter, operation) in due {
-            if let Some(operation) = operation {
-                by_operation.entry(*operation).or_default().push(*letter);
-            }
-        }
-        let mut withdrawn = 0;
-        for (id, letters) in by_operation {
-            let operation = load(self.conn(), self.names(), id)?;
-            if operation.is_some_and(|operation| operation.state == OperationState::Cancelled) {
-                withdrawn += self.withdraw(id, &letters, now)?;
-            }
-        }
-        Ok(withdrawn > 0)
     }
 }
 

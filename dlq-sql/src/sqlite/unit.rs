@@ -188,7 +188,7 @@ impl<'c> Unit<'c> {
         if let Some(is_dedup) = self.is_dedup {
             return Ok(is_dedup);
         }
-        let is_dedup = self.meta("dedup", 0)? != 0;
+        let is_dedup = super::load::meta(self.conn, self.names, "dedup")? != 0;
         self.is_dedup = Some(is_dedup);
         Ok(is_dedup)
     }
@@ -200,28 +200,14 @@ impl<'c> Unit<'c> {
         Ok(())
     }
 
-    /// The first of `count` fencing tokens that nobody has been given.
-    pub(super) fn fences(&self, count: usize) -> Result<u64> {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        Ok(i64::cast_unsigned(self.meta("fence", count)? - count + 1))
-    }
-
-    fn meta(&self, name: &str, add: i64) -> Result<i64> {
-        let sql = if add == 0 {
-            format!("SELECT value FROM {} WHERE name = ?1", self.names.meta)
-        } else {
-            format!(
-                "UPDATE {} SET value = value + ?2 WHERE name = ?1 RETURNING value",
-                self.names.meta
-            )
-        };
-        let mut statement = self.conn.prepare_cached(&sql)?;
-        let value = if add == 0 {
-            statement.query_row([name], |row| row.get(0))
-        } else {
-            statement.query_row((name, add), |row| row.get(0))
-        };
-        Ok(value?)
+    /// A fencing token that nobody has been given.
+    pub(super) fn fence(&self) -> Result<u64> {
+        let sql = format!(
+            "UPDATE {} SET value = value + 1 WHERE name = 'fence' RETURNING value",
+            self.names.meta
+        );
+        let fence: i64 = self.conn.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
+        Ok(fence.cast_unsigned())
     }
 
     /// Appends to the record of what operators did.
@@ -268,23 +254,5 @@ impl<'c> Unit<'c> {
         row.item = None;
         row.letter.state.operation = None;
         Ok(())
-    }
-
-    /// The operation that holds the letter learns that it died anew, and of what.
-    pub(super) fn died_anew(
-        &mut self,
-        row: &mut Row,
-        death: &DeadLetter,
-        now: Timestamp,
-    ) -> Result<()> {
-        let outcome = match row.item {
-            Some((operation, index)) => self.item_outcome(operation, index)?,
-            None => None,
-        };
-        if outcome == Some(ItemOutcome::Queued) {
-            let why = Some("died again before it was sent");
-            return self.end_item(row, ItemOutcome::Skipped, why, now);
-        }
-        self.end_item(row, ItemOutcome::FailedAgain, Some(&death.error()), now)
     }
 }
