@@ -67,6 +67,14 @@ impl StoreError {
         self
     }
 
+    /// Adds to what was found, e.g. what had been done before.
+    #[must_use]
+    pub fn with_addition(mut self, more: impl fmt::Display) -> Self {
+        let detail = self.detail.take().unwrap_or_else(|| self.kind.to_string());
+        self.detail = Some(format!("{detail}; {more}"));
+        self
+    }
+
     /// Adds the error underneath.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {

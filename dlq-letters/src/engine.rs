@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, Claim, ClaimRequest, ClaimToken, Finish, Finished, Receipt, ScheduleRun,
-    count_quarantined,
+    Actor, Claim, ClaimRequest, ClaimToken, Control, Finish, Finished, Operation, OperationSpec,
+    Plan, Receipt, ScheduleRun, Target, count_quarantined,
 };
-use dlq_core::{DeadLetter, Escalation, Reason, StoreError, StoreErrorKind};
+use dlq_core::{DeadLetter, Escalation, OperationId, Reason, StoreError, StoreErrorKind};
 
-use crate::verbs::{ClaimDue, EndClaims, Escalate, Extend, Put, Restore, RunSchedule, Scheduled};
+use crate::verbs::{
+    Begun, ClaimDue, EndClaims, Escalate, Extend, Freeze, Put, Restore, RunSchedule, Scheduled,
+    Start, Steer, Walk, Withdraw, unknown,
+};
 use crate::{Backend, Limits};
 
 /// Puts letters; see [`Sink::put`](dlq_core::store::Sink::put).
@@ -189,6 +192,78 @@ pub async fn finish<B: Backend>(
         answers.extend(ended.into_iter().filter_map(|ended| ended.or_else(|| others.next())));
     }
     Ok(answers)
+}
+
+/// Says what a replay would send; see [`Operations::plan`](dlq_core::store::Operations::plan).
+pub async fn plan<B: Backend>(backend: &B, spec: OperationSpec) -> Result<Plan, StoreError> {
+    serve(&spec, "plan the replay")?;
+    backend.plan(spec).await
+}
+
+/// Starts an operation; see [`Operations::start`](dlq_core::store::Operations::start).
+pub async fn start<B: Backend>(
+    backend: &B,
+    spec: OperationSpec,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    const DURING: &str = "start the replay";
+    serve(&spec, DURING)?;
+    let spec = Arc::new(spec);
+    let page = |frozen: u64| {
+        let most = spec.limit.unwrap_or(u64::MAX);
+        backend.limits().page().min(most.saturating_sub(frozen))
+    };
+    let walk = Walk::frozen(Arc::clone(&spec)).with_limit(page(0));
+    let done = backend.run(DURING, Start { spec: Arc::clone(&spec), by, walk }).await?;
+    let (entry, Begun { mut operation, mut next }) = (done.note, done.answer);
+    while let Some(walk) = next {
+        let (id, frozen) = (operation.id, operation.progress.total);
+        let walk = walk.with_limit(page(frozen));
+        let freeze = Freeze { operation: id, spec: Arc::clone(&spec), walk, entry };
+        let begun = backend.run(DURING, freeze).await.map_err(|error| {
+            error.with_addition(format_args!(
+                "the operation {id} has {frozen} letters and is {}; resume it to send those, or cancel it",
+                operation.state
+            ))
+        })?;
+        Begun { operation, next } = begun.answer;
+    }
+    Ok(operation)
+}
+
+/// Steers an operation; see [`Operations::control`](dlq_core::store::Operations::control).
+pub async fn control<B: Backend>(
+    backend: &B,
+    operation: OperationId,
+    control: Control,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    const DURING: &str = "steer the operation";
+    let steer = Steer { operation, control, by: by.clone() };
+    let steered = backend.run(DURING, steer).await?;
+    if control != Control::Cancel {
+        return Ok(steered.answer);
+    }
+    // Nothing is released from here on. Where an earlier cancel was cut off, this one goes on.
+    let mut entry = steered.note;
+    let limit = backend.limits().page();
+    loop {
+        let withdraw = Withdraw { operation, by: by.clone(), limit, entry };
+        let withdrawn = backend.run(DURING, withdraw).await?;
+        entry = entry.or(withdrawn.note);
+        if !withdrawn.answer.may_have_more {
+            break;
+        }
+    }
+    backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
+}
+
+fn serve(spec: &OperationSpec, during: &'static str) -> Result<(), StoreError> {
+    if spec.target == Target::Handler {
+        return Ok(());
+    }
+    Err(StoreError::new(StoreErrorKind::Refused, during)
+        .with_detail("the store sends letters back to their own handler only; use that target"))
 }
 
 /// Number of letters of a call that one step changes.

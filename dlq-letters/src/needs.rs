@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{OperationSpec, Schedule};
-use dlq_core::{Cursor, Filter, LetterId, OperationId, Timestamp};
+use dlq_core::{Cursor, Filter, LetterId, OperationId, Order, Timestamp};
 
 /// How much of a letter is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,6 +15,9 @@ pub enum Depth {
 }
 
 /// What a verb wants loaded before it decides.
+///
+/// A backend may supply more than is named: the items and the states of operations of letters that it loads, for example,
+/// which nearly every verb asks for next.
 ///
 /// Everything that is named here must be supplied to [`Rows`](crate::Rows), and be what is stored; what is absent is
 /// supplied as absent. A backend with locks locks the letters, and the operations in `operations` and `active`.
@@ -30,7 +33,8 @@ pub struct Needs {
     pub operations: BTreeSet<OperationId>,
     /// States of operations that are only looked at, without a lock.
     pub states: BTreeSet<OperationId>,
-    /// True if all operations that may release letters are needed. Those that somebody else has locked may be left out.
+    /// True if all operations that may release letters are needed. Those that somebody else has locked may be left out, and
+    /// those that can release nothing now need no lock.
     pub active: bool,
     /// Owners of original messages.
     pub owners: BTreeSet<DedupKey>,
@@ -133,12 +137,14 @@ pub enum Select {
         /// The most letters.
         limit: u64,
     },
-    /// Letters that match, oldest first.
+    /// Letters that match.
     Matching {
         /// Which letters.
         filter: Arc<Filter>,
         /// Only old letters, if given.
         older: Option<Older>,
+        /// The order, in which `after` comes before `upto`.
+        order: Order,
         /// The letter after which the page begins.
         after: Option<Cursor>,
         /// The last letter of the walk.

@@ -276,8 +276,9 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     /// send the same letter (G6). One that is due by the schedule waits for the operation from now on. An operation
     /// without letters is complete at once.
     ///
-    /// Many letters may be frozen in several steps. Meanwhile the operation is paused, and stays so where the process dies;
-    /// then it has the letters that were frozen until then.
+    /// Many letters are frozen in several steps. Meanwhile the operation is [preparing](OperationState::Preparing), and sends
+    /// nothing. If the process dies it stays so, with the letters that were frozen until then, until it is resumed or
+    /// cancelled.
     ///
     /// A letter leaves the operation with its outcome: it succeeded, died again, or was skipped because it was marked,
     /// merged or deleted, or died anew before its turn.
@@ -336,9 +337,9 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
 
 /// What operators and janitors need.
 pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
-    /// Marks the selected letters, each in one step; many may be marked in several, which are one entry in the audit.
-    /// Letters that somebody holds a live claim on are skipped and counted; a
-    /// claim whose lease has ended is void. Whatever was arranged for a letter is cancelled, and its operation skips it.
+    /// Marks the selected letters, each in one step, in bounded batches that are one entry in the audit. Letters that
+    /// somebody holds a live claim on are skipped and counted; a claim whose lease has ended is void. Whatever was arranged
+    /// for a letter is cancelled, and its operation skips it. Letters that arrive meanwhile are left alone.
     fn mark(
         &self,
         selection: Selection,

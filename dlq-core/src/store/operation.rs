@@ -196,6 +196,9 @@ impl From<Pace> for String {
 words! {
     /// Where an operation stands.
     OperationState("operation state") {
+        /// Its letters are being frozen; nothing is sent before all of them are. If whoever started it has died it stays
+        /// so: resume it to go on with the letters that it has, or cancel it.
+        Preparing = "preparing",
         /// Its canary is out; the rest waits for its outcome.
         Canary = "canary",
         /// It sends letters back.
@@ -310,6 +313,9 @@ impl Operation {
         let mut state = self.state;
         let mut quota = queued;
         match state {
+            OperationState::Preparing => {
+                return Advance { release: 0, next_release: self.next_release, state };
+            }
             OperationState::Canary => {
                 let canary = u64::from(self.spec.canary.unwrap_or(0));
                 let sent = progress.sent();
@@ -346,18 +352,19 @@ impl Operation {
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///
     /// Pausing one that stopped by itself leaves it stopped. Resuming one that was paused goes on with its canary
-    /// unless the canary is through. A canary that failed while the operation was paused stops it: who resumes it may not
+    /// unless the canary is through. One that is being prepared can be paused before it has begun, and then waits once its
+    /// letters are frozen; who resumes it lets it go on with the letters that it has. A canary that failed while the operation was paused stops it: who resumes it may not
     /// have seen the failure, and resumes it once more to go on without a canary.
     #[must_use]
     pub fn steer(&self, control: Control) -> Option<OperationState> {
-        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         match (control, self.state) {
             (_, Completed) | (Control::Pause | Control::Resume, Cancelled) => None,
             (Control::Cancel, _) => Some(Cancelled),
-            (Control::Pause, Canary | Running) => Some(Paused),
+            (Control::Pause, Preparing | Canary | Running) => Some(Paused),
             (Control::Pause, state) => Some(state),
             (Control::Resume, Stopped) => Some(Running),
-            (Control::Resume, Paused) => {
+            (Control::Resume, Preparing | Paused) => {
                 let in_canary = self
                     .spec
                     .canary
@@ -526,13 +533,17 @@ mod tests {
         }
         let paused = operation(OperationState::Paused, &[(Queued, 3)]);
         assert_eq!(paused.advance(at(1), u64::MAX).release, 0);
+        for outcomes in [&[(Queued, 3)][..], &[(Skipped, 3)], &[]] {
+            let next = operation(OperationState::Preparing, outcomes).advance(at(1), u64::MAX);
+            assert_eq!((next.release, next.state), (0, OperationState::Preparing), "{outcomes:?}");
+        }
         assert_eq!(operation(Running, &[(Queued, 3)]).advance(at(1), 2).release, 2);
     }
 
     #[test]
     fn an_operation_is_steered_only_while_it_lasts() {
         use ItemOutcome::{FailedAgain, Queued, Succeeded};
-        use OperationState::{Canary, Cancelled, Completed, Paused, Running, Stopped};
+        use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         let steer = |state, outcomes: &[_], control| operation(state, outcomes).steer(control);
         let queued = [(Queued, 9)];
         assert_eq!(steer(Running, &queued, Control::Pause), Some(Paused));
@@ -543,6 +554,9 @@ mod tests {
         let past_canary = [(Queued, 9), (Succeeded, 2), (FailedAgain, 1)];
         assert_eq!(steer(Paused, &past_canary, Control::Resume), Some(Running));
         assert_eq!(steer(Stopped, &queued, Control::Resume), Some(Running));
+        assert_eq!(steer(Preparing, &queued, Control::Pause), Some(Paused));
+        assert_eq!(steer(Preparing, &queued, Control::Resume), Some(Canary));
+        assert_eq!(steer(Preparing, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Cancel), Some(Cancelled));
         assert_eq!(steer(Cancelled, &queued, Control::Resume), None);
         assert_eq!(steer(Completed, &[], Control::Cancel), None);

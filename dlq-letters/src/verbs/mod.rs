@@ -5,11 +5,14 @@ mod hold;
 mod operate;
 mod put;
 mod schedule;
+mod walk;
 
 pub(crate) use claim::ClaimDue;
 pub(crate) use hold::{EndClaims, Extend};
+pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
 pub(crate) use put::{Escalate, Put, Restore};
 pub(crate) use schedule::{RunSchedule, Scheduled};
+pub(crate) use walk::Walk;
 
 use crate::Stop;
 

@@ -1,0 +1,114 @@
+//! Pages of what a call on many letters is about.
+
+use std::sync::Arc;
+
+use dlq_core::store::OperationSpec;
+use dlq_core::{Cursor, DeadLetter, Filter, Order};
+
+use crate::{Depth, Older, Rows, Select, Selected, Stop};
+
+/// Letters in an order, in pages up to the last letter that was there when the walk began.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    subject: Subject,
+    /// The most letters of a page.
+    limit: u64,
+    after: Option<Cursor>,
+    /// Known from the end of the first page on.
+    upto: Option<Cursor>,
+}
+
+#[derive(Clone, Debug)]
+enum Subject {
+    Frozen(Arc<OperationSpec>),
+    Matching(Arc<Filter>, Option<Older>),
+}
+
+/// The letters of a page.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) found: Vec<Selected>,
+    /// The walk to go on with, if it has not come to its end.
+    pub(super) next: Option<Walk>,
+}
+
+impl Walk {
+    /// Walks over the letters that an operation may freeze. The operation's limit is not looked at.
+    pub(crate) fn frozen(spec: Arc<OperationSpec>) -> Self {
+        Self { subject: Subject::Frozen(spec), limit: 1, after: None, upto: None }
+    }
+
+    /// Walks over the letters that match, from the oldest.
+    pub(crate) fn matching(filter: Arc<Filter>, older: Option<Older>) -> Self {
+        Self { subject: Subject::Matching(filter, older), limit: 1, after: None, upto: None }
+    }
+
+    /// Sets the most letters of a page. Defaults to 1.
+    pub(crate) fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = limit.max(1);
+        self
+    }
+
+    /// The letters of the page.
+    pub(super) fn select(&self) -> Select {
+        let (after, upto, limit) = (self.after, self.upto, self.limit);
+        match &self.subject {
+            Subject::Frozen(spec) => Select::Frozen { spec: Arc::clone(spec), after, upto, limit },
+            Subject::Matching(filter, older) => {
+                let (filter, older) = (Arc::clone(filter), *older);
+                Select::Matching { filter, older, order: Order::OldestFirst, after, upto, limit }
+            }
+        }
+    }
+
+    /// The last letter of the walk.
+    fn select_last(&self) -> Select {
+        let (after, upto, limit) = (None, None, 1);
+        match &self.subject {
+            Subject::Frozen(spec) => {
+                let mut spec = OperationSpec::clone(spec);
+                spec.order = match spec.order {
+                    Order::OldestFirst => Order::NewestFirst,
+                    Order::NewestFirst => Order::OldestFirst,
+                };
+                Select::Frozen { spec: Arc::new(spec), after, upto, limit }
+            }
+            Subject::Matching(filter, older) => {
+                let (filter, older) = (Arc::clone(filter), *older);
+                Select::Matching { filter, older, order: Order::NewestFirst, after, upto, limit }
+            }
+        }
+    }
+
+    /// Returns the letters of this page, whose rows are loaded as heads.
+    pub(super) fn page(&self, rows: &mut Rows) -> Result<Page, Stop> {
+        let found = rows.select(&self.select(), Depth::Head)?;
+        if (found.len() as u64) < self.limit {
+            return Ok(Page { found, next: None });
+        }
+        // Letters that arrive while the call lasts are not part of it, or it might never end.
+        let upto = match self.upto {
+            Some(upto) => Some(upto),
+            None => match rows.select(&self.select_last(), Depth::Head)?.last() {
+                Some(last) => place(rows, *last)?,
+                None => None,
+            },
+        };
+        let after = match found.last() {
+            Some(last) => place(rows, *last)?,
+            None => None,
+        };
+        let goes_on = after.is_some() && after != upto;
+        let next = goes_on.then(|| Self { after, upto, ..self.clone() });
+        Ok(Page { found, next })
+    }
+}
+
+fn place(rows: &mut Rows, item: Selected) -> Result<Option<Cursor>, Stop> {
+    Ok(rows.letter(item.letter, Depth::Head)?.map(|row| cursor(&row.letter)))
+}
+
+/// Returns the place of a letter in a list.
+fn cursor(letter: &DeadLetter) -> Cursor {
+    Cursor { created_at: letter.state.created_at, id: letter.id }
+}
