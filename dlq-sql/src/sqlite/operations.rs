@@ -1,23 +1,21 @@
 use dlq_core::store::{
-    Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress, Target,
+    Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress,
 };
 use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
-use dlq_letters::Backend;
+use dlq_letters::{Backend, engine};
 use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
-use super::unit::Unit;
 use crate::columns::{ITEM, read_item};
-use crate::error::{During, Fault, Result};
+use crate::error::{Fault, Result};
 use crate::values::Take as _;
 
 impl Operations for SqliteStore {
     async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
-        serve(&spec).during("plan the replay")?;
-        Backend::plan(self, spec).await
+        engine::plan(self, spec).await
     }
 
     async fn start(
@@ -25,9 +23,7 @@ impl Operations for SqliteStore {
         spec: OperationSpec,
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
-        serve(&spec).during("start the replay")?;
-        let now = self.now();
-        self.start_in_batches(spec, by, now).await.during("start the replay")
+        engine::start(self, spec, by).await
     }
 
     async fn operation(
@@ -56,27 +52,11 @@ impl Operations for SqliteStore {
         control: Control,
         by: Actor,
     ) -> std::result::Result<Operation, StoreError> {
-        let now = self.now();
-        if control == Control::Cancel {
-            return self.cancel(id, by, now).await.during("steer the operation");
-        }
-        let steer = move |unit: &mut Unit<'_>| unit.control(id, control, &by, now);
-        let steered = self.write(steer).await.during("steer the operation")?;
-        Ok(steered.0)
+        engine::control(self, id, control, by).await
     }
 }
 
-fn serve(spec: &OperationSpec) -> Result<()> {
-    if spec.target == Target::Handler {
-        return Ok(());
-    }
-    Err(Fault::new(
-        StoreErrorKind::Refused,
-        "the store sends letters back to their own handler only; use that target",
-    ))
-}
-
-pub(super) fn unknown(id: OperationId) -> Fault {
+fn unknown(id: OperationId) -> Fault {
     Fault::new(
         StoreErrorKind::NotFound,
         format!("no operation has the id {id}; list them to see which there are"),

@@ -57,11 +57,10 @@ pub(super) fn find(
         Select::Eligible { consumer, schedule, limit } => {
             letters(conn, eligible(names, consumer, schedule), Order::OldestFirst, *limit)
         }
-        Select::Matching { filter, older, after, upto, limit } => {
+        Select::Matching { filter, older, order, after, upto, limit } => {
             let query = Query::new(format!("{LETTERS} FROM {} t WHERE ", names.letters));
-            let query = old(query.filter(filter), *older);
-            let query = walk(query, Order::OldestFirst, *after, *upto);
-            letters(conn, query, Order::OldestFirst, *limit)
+            let query = walk(old(query.filter(filter), *older), *order, *after, *upto);
+            letters(conn, query, *order, *limit)
         }
     }
 }
@@ -115,13 +114,16 @@ fn due(
     Ok(places.into_iter().map(|(_, _, letter, seq)| Found::letter(letter, seq)).collect())
 }
 
+pub(super) fn order(order: Order) -> &'static str {
+    match order {
+        Order::OldestFirst => " ORDER BY t.created_at, t.letter_id",
+        Order::NewestFirst => " ORDER BY t.created_at DESC, t.letter_id DESC",
+    }
+}
+
 /// The letters of `query` in this order.
 fn letters(conn: &Connection, query: Query, order: Order, limit: u64) -> Result<Vec<Found>> {
-    let query = query.push(match order {
-        Order::OldestFirst => " ORDER BY t.created_at, t.letter_id LIMIT ",
-        Order::NewestFirst => " ORDER BY t.created_at DESC, t.letter_id DESC LIMIT ",
-    });
-    query.bind(most(limit)).all(conn, |row| {
+    query.push(self::order(order)).push(" LIMIT ").bind(most(limit)).all(conn, |row| {
         let mut fields = Fields::after(row, 0);
         Ok(Found::letter(fields.letter()?, fields.int()?))
     })
