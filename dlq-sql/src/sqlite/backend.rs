@@ -12,11 +12,13 @@ use rusqlite::Connection;
 use super::load::Loader;
 use super::names::Names;
 use super::unit::Unit;
-use super::{SqliteStore, claims, operations, plan, upkeep, write};
+use super::{SqliteStore, audit, dedup, due, operations, plan, write};
 use crate::error::{During, Fault, Result};
 
 /// The answer of a verb, or its own error, after which nothing was changed.
 type Decided<V> = std::result::Result<Done<<V as Verb>::Answer>, StoreError>;
+
+dlq_letters::store!(SqliteStore);
 
 impl Backend for SqliteStore {
     async fn run<V: Verb>(
@@ -29,7 +31,7 @@ impl Backend for SqliteStore {
     }
 
     async fn switch_dedup(&self) -> std::result::Result<(), StoreError> {
-        self.write(|unit| unit.set_dedup(true)).await.during("deduplicate")
+        self.write(|unit| dedup::switch_on(unit.conn(), unit.names())).await.during("deduplicate")
     }
 
     async fn next_due(
@@ -38,7 +40,7 @@ impl Backend for SqliteStore {
     ) -> std::result::Result<Option<Timestamp>, StoreError> {
         let now = self.now();
         let next_due =
-            move |conn: &Connection, names: &Names| claims::next_due(conn, names, &consumers, now);
+            move |conn: &Connection, names: &Names| due::next_due(conn, names, &consumers, now);
         self.read(next_due).await.during("find the next due letter")
     }
 
@@ -77,7 +79,7 @@ impl Backend for SqliteStore {
     }
 
     async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
-        let audit = move |conn: &Connection, names: &Names| upkeep::audit(conn, names, limit);
+        let audit = move |conn: &Connection, names: &Names| audit::audit(conn, names, limit);
         self.read(audit).await.during("read the audit")
     }
 
@@ -86,12 +88,12 @@ impl Backend for SqliteStore {
         events: Vec<ProcessedEvent>,
     ) -> std::result::Result<(), StoreError> {
         let record =
-            move |unit: &mut Unit<'_>| upkeep::record_processed(unit.conn(), unit.names(), &events);
+            move |unit: &mut Unit<'_>| audit::record_processed(unit.conn(), unit.names(), &events);
         self.write(record).await.during("write the processing audit")
     }
 
     async fn processed(&self, limit: u32) -> std::result::Result<Vec<ProcessedEvent>, StoreError> {
-        let list = move |conn: &Connection, names: &Names| upkeep::processed(conn, names, limit);
+        let list = move |conn: &Connection, names: &Names| audit::processed(conn, names, limit);
         self.read(list).await.during("read the processing audit")
     }
 

@@ -124,7 +124,13 @@ impl<'c> Loader<'c> {
         let found = select::find(self.conn, self.names, select, rows.now())?;
         let (there, gone): (Vec<_>, Vec<_>) = found.iter().partition(|it| it.seq.is_some());
         let there = there.into_iter().map(|it| (it.selected.letter, it.seq));
-        self.each(1, there, depth, |id, row| rows.supply_letter(id, row, depth))?;
+        let mut held = Vec::new();
+        let changes_items = matches!(select, Select::Matching { .. });
+        self.each(1, there, depth, |id, row| {
+            held.extend(row.as_ref().and_then(|row| row.item).filter(|_| changes_items));
+            rows.supply_letter(id, row, depth);
+        })?;
+        held.into_iter().try_for_each(|(operation, index)| self.item(operation, index, rows))?;
         // What the letter of an orphan is by now, if there is one, its id says.
         let gone = gone.into_iter().map(|it| it.selected.letter);
         self.letters(gone, depth, rows)?;

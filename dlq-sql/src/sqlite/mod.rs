@@ -60,15 +60,14 @@
 //! once. A page costs the same at any depth. Counts and statistics by status, subject, reason, cause, class and consumer
 //! come from a table of counts; other filters, groups and searches in error texts read an index or every letter.
 
+mod audit;
 mod backend;
 mod binder;
 mod check;
-mod claims;
 mod codec;
 mod config;
 mod dedup;
 mod due;
-mod edit;
 mod error;
 mod filter;
 mod idempotency;
@@ -81,12 +80,9 @@ mod open;
 mod operations;
 mod plan;
 mod query;
-mod release;
 mod schema;
 mod select;
-mod sink;
 mod unit;
-mod upkeep;
 mod vitals;
 mod worker;
 mod write;

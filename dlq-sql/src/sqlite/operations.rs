@@ -1,60 +1,15 @@
-use dlq_core::store::{
-    Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress,
-};
-use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
-use dlq_letters::{Backend, engine};
+//! Operations as they are stored.
+
+use dlq_core::store::{Actor, ItemPage, Operation, Progress};
+use dlq_core::{OperationId, StoreErrorKind, Timestamp};
 use rusqlite::Connection;
 
-use super::SqliteStore;
 use super::codec::Fields;
 use super::names::Names;
 use super::query::Query;
 use crate::columns::{ITEM, read_item};
 use crate::error::{Fault, Result};
 use crate::values::Take as _;
-
-impl Operations for SqliteStore {
-    async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
-        engine::plan(self, spec).await
-    }
-
-    async fn start(
-        &self,
-        spec: OperationSpec,
-        by: Actor,
-    ) -> std::result::Result<Operation, StoreError> {
-        engine::start(self, spec, by).await
-    }
-
-    async fn operation(
-        &self,
-        id: OperationId,
-    ) -> std::result::Result<Option<Operation>, StoreError> {
-        Backend::operation(self, id).await
-    }
-
-    async fn operations(&self, limit: u32) -> std::result::Result<Vec<Operation>, StoreError> {
-        Backend::operations(self, limit).await
-    }
-
-    async fn items(
-        &self,
-        id: OperationId,
-        after: u64,
-        limit: u32,
-    ) -> std::result::Result<ItemPage, StoreError> {
-        Backend::items(self, id, after, limit).await
-    }
-
-    async fn control(
-        &self,
-        id: OperationId,
-        control: Control,
-        by: Actor,
-    ) -> std::result::Result<Operation, StoreError> {
-        engine::control(self, id, control, by).await
-    }
-}
 
 fn unknown(id: OperationId) -> Fault {
     Fault::new(
