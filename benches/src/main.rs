@@ -5,6 +5,7 @@
 //! runs what needs no server.
 
 mod bury;
+mod claim;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod cpu;
 mod failing;
@@ -33,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let benches: &[(&str, Bench)] = &[
         ("stack", stack::run),
         ("bury", bury::run),
+        ("claim", claim::run),
         ("read", read::run),
         ("failing", failing::run),
         ("healthy", healthy::run),

@@ -1,21 +1,25 @@
 //! The calls of a store over any [`Backend`]: verbs in pages of what one step may change. [`store!`](crate::store) makes the
 //! traits of `dlq-core` of them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{
-    Actor, Claim, ClaimRequest, ClaimToken, Control, Finish, Finished, Operation, OperationSpec,
-    Plan, Receipt, ScheduleRun, Target, count_quarantined,
+    Actor, Claim, ClaimRequest, ClaimToken, Cleanup, Control, Edit, Finish, Finished, Mark, Marked,
+    Operation, OperationSpec, Plan, Receipt, ScheduleRun, Selection, Target, count_quarantined,
 };
-use dlq_core::{DeadLetter, Escalation, OperationId, Reason, StoreError, StoreErrorKind};
+use dlq_core::{
+    DeadLetter, Escalation, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
+};
 
 use crate::verbs::{
-    Begun, ClaimDue, EndClaims, Escalate, Extend, Freeze, Put, Restore, RunSchedule, Scheduled,
-    Start, Steer, Walk, Withdraw, unknown,
+    Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Entry, Escalate, Extend, Freeze,
+    Group, MarkPage, Put, Restore, RunSchedule, Scheduled, Seen, Start, Steer, Step, Survey, Walk,
+    Withdraw, json, unknown,
 };
-use crate::{Backend, Limits};
+use crate::{Backend, Limits, Verb};
 
 /// Puts letters; see [`Sink::put`](dlq_core::store::Sink::put).
 pub async fn put<B: Backend>(
@@ -255,11 +259,165 @@ pub async fn control<B: Backend>(
         let withdraw = Withdraw { operation, by: by.clone(), limit, entry };
         let withdrawn = backend.run(DURING, withdraw).await?;
         entry = entry.or(withdrawn.note);
-        if !withdrawn.answer.may_have_more {
+        if !withdrawn.answer {
             break;
         }
     }
     backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
+}
+
+/// Marks letters; see [`Upkeep::mark`](dlq_core::store::Upkeep::mark).
+pub async fn mark<B: Backend>(
+    backend: &B,
+    selection: Selection,
+    mark: Mark,
+    by: Actor,
+) -> Result<Marked, StoreError> {
+    let action = match mark {
+        Mark::Pending => "release",
+        Mark::Resolved => "resolve",
+        _ => "quarantine",
+    };
+    let filter = Arc::new(selection.filter().clone());
+    let walk = Walk::matching(filter).with_limit(backend.limits().page());
+    let entry = Entry { by, action, subject: json(&selection).into(), number: None };
+    let step = |walk, entry| MarkPage { walk, mark, entry };
+    in_steps(backend, ["mark letters", "marked"], walk, entry, step).await
+}
+
+/// Deletes letters; see [`Upkeep::delete`](dlq_core::store::Upkeep::delete).
+pub async fn delete<B: Backend>(
+    backend: &B,
+    selection: Selection,
+    by: Actor,
+) -> Result<Marked, StoreError> {
+    let filter = Arc::new(selection.filter().clone());
+    let walk = Walk::matching(filter).with_limit(backend.limits().page());
+    let entry = Entry { by, action: "delete", subject: json(&selection).into(), number: None };
+    let why = "deleted by an operator";
+    let step = |walk, entry| DeletePage { walk, why, entry };
+    in_steps(backend, ["delete letters", "deleted"], walk, entry, step).await
+}
+
+/// Deletes what is old; see [`Upkeep::cleanup`](dlq_core::store::Upkeep::cleanup).
+pub async fn cleanup<B: Backend>(
+    backend: &B,
+    cleanup: Cleanup,
+    by: Actor,
+) -> Result<u64, StoreError> {
+    let Cleanup { older_than, filter, include_unresolved, batch, .. } = cleanup;
+    let subject = serde_json::json!({
+        "older_than_seconds": older_than.as_secs_f64(),
+        "filter": filter,
+        "include_unresolved": include_unresolved,
+    });
+    let limit = u64::from(batch).min(backend.limits().page());
+    let walk = Walk::matching(Arc::new(filter)).older_than(older_than, include_unresolved);
+    let walk = walk.with_limit(limit);
+    let subject = subject.to_string().into();
+    let entry = Entry { by, action: "cleanup", subject, number: None };
+    let why = "deleted by a cleanup";
+    let step = |walk, entry| DeletePage { walk, why, entry };
+    Ok(in_steps(backend, ["clean up", "deleted"], walk, entry, step).await?.changed)
+}
+
+/// Changes letters in several steps, so that others can work in between. `during` is the call, and what it did.
+async fn in_steps<B: Backend, V: Verb<Answer = Step>>(
+    backend: &B,
+    during: [&'static str; 2],
+    walk: Walk,
+    mut entry: Entry,
+    step: impl Fn(Walk, Entry) -> V + Send,
+) -> Result<Marked, StoreError> {
+    let (mut marked, mut next) = (Marked::default(), Some(walk));
+    while let Some(walk) = next {
+        let done = backend.run(during[0], step(walk, entry.clone())).await;
+        let done = done.map_err(|error| {
+            let (letters, done) = (marked.changed, during[1]);
+            if letters == 0 {
+                return error;
+            }
+            let before =
+                format_args!("{letters} letters were {done} before, and the audit says so");
+            error.with_addition(before)
+        })?;
+        marked.changed += done.answer.marked.changed;
+        marked.skipped += done.answer.marked.skipped;
+        entry.number = entry.number.or(done.note);
+        next = done.answer.next;
+    }
+    Ok(marked)
+}
+
+/// Edits a letter; see [`Upkeep::edit`](dlq_core::store::Upkeep::edit).
+pub async fn edit<B: Backend>(
+    backend: &B,
+    id: LetterId,
+    edit: Edit,
+    by: Actor,
+) -> Result<DeadLetter, StoreError> {
+    let edit = EditLetter { id, edit, by, limits: backend.limits() };
+    Ok(backend.run(EditLetter::DURING, edit).await?.answer)
+}
+
+/// Collapses letters of the same original; see [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate).
+///
+/// The keys are given out before anything is collapsed: letters that arrive meanwhile are merged, and the others of the same
+/// original are what the walk has found.
+pub async fn deduplicate<B: Backend>(backend: &B, force: bool) -> Result<u64, StoreError> {
+    const DURING: &str = "deduplicate";
+    let (all, groups) = survey(backend, DURING).await?;
+    let removed: u64 = groups.values().map(|letters| letters.len() as u64 - 1).sum();
+    if removed * 2 > all && !force {
+        return Err(StoreError::new(StoreErrorKind::Refused, DURING).with_detail(format!(
+            "{removed} of {all} letters would be removed, which is more than half; force it if that is meant"
+        )));
+    }
+    backend.switch_dedup().await?;
+    // What had arrived before keys were given out was not merged.
+    let (_, groups) = survey(backend, DURING).await?;
+    let limit = backend.limits().page();
+    let groups = groups.into_values().flat_map(|letters| Group::split(letters, limit));
+    let mut groups = groups.peekable();
+    let subject = serde_json::json!({ "force": force }).to_string().into();
+    let by = Actor::new("store");
+    let mut entry = Entry { by, action: "deduplicate", subject, number: None };
+    let mut removed = 0;
+    loop {
+        // Where there is nothing to collapse the audit says so.
+        let (mut some, mut letters) = (Vec::new(), 0);
+        while let Some(group) =
+            groups.next_if(|group| letters == 0 || letters + group.len() <= limit)
+        {
+            letters += group.len();
+            some.push(group);
+        }
+        let done = backend.run(DURING, Collapse { groups: some, entry: entry.clone() }).await?;
+        removed += done.answer;
+        entry.number = entry.number.or(done.note);
+        if groups.peek().is_none() {
+            return Ok(removed);
+        }
+    }
+}
+
+/// Returns the number of all letters, and those that may be collapsed, by their original and oldest first.
+async fn survey<B: Backend>(
+    backend: &B,
+    during: &'static str,
+) -> Result<(u64, BTreeMap<DedupKey, Vec<Seen>>), StoreError> {
+    let (mut all, mut groups) = (0, BTreeMap::<_, Vec<_>>::new());
+    let walk = Walk::matching(Arc::new(Filter::new())).with_limit(backend.limits().page());
+    let mut next = Some(walk);
+    while let Some(walk) = next {
+        let surveyed = backend.run(during, Survey(walk)).await?.answer;
+        all += surveyed.letters;
+        for (key, seen) in surveyed.found {
+            groups.entry(key).or_default().push(seen);
+        }
+        next = surveyed.next;
+    }
+    Ok((all, groups))
 }
 
 fn serve(spec: &OperationSpec, during: &'static str) -> Result<(), StoreError> {

@@ -28,6 +28,7 @@ pub mod engine;
 mod needs;
 mod row;
 mod rows;
+mod store;
 mod verb;
 mod verbs;
 
@@ -37,3 +38,8 @@ pub use needs::{Depth, Needs, Older, Select, Selected};
 pub use row::{Alias, Changed, Held, Lease, Row};
 pub use rows::Rows;
 pub use verb::{Stop, Verb};
+
+#[doc(hidden)]
+pub mod __private {
+    pub use dlq_core as core;
+}

@@ -632,6 +632,13 @@ impl Rows {
         self.pending.schedules.iter().map(String::as_str)
     }
 
+    /// Returns the greatest of the fencing tokens that were given out.
+    #[must_use]
+    pub fn last_fence(&self) -> Option<u64> {
+        let all = self.known.fences.iter().cloned().flatten();
+        all.take(usize::try_from(self.pending.fences).unwrap_or(usize::MAX)).last()
+    }
+
     /// Returns the additions to the record of what operators did.
     #[must_use]
     pub fn notes(&self) -> &[Note] {

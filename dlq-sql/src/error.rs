@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "postgres")]
 use dlq_core::store::EditError;
 use dlq_core::{StoreError, StoreErrorKind};
 
@@ -50,19 +51,10 @@ impl Fault {
     }
 
     /// Says too what was deleted before it happened.
-    pub(crate) fn having_deleted(self, letters: u64) -> Self {
-        self.having(letters, "deleted")
-    }
-
-    /// Says too what was marked before it happened.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn having_marked(self, letters: u64) -> Self {
-        self.having(letters, "marked")
-    }
-
-    fn having(mut self, letters: u64, done: &str) -> Self {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn having_deleted(mut self, letters: u64) -> Self {
         if letters > 0 {
-            let more = format!("; {letters} letters were {done} before, and the audit says so");
+            let more = format!("; {letters} letters were deleted before, and the audit says so");
             self.detail.push_str(&more);
         }
         self
@@ -100,6 +92,7 @@ impl Fault {
     }
 }
 
+#[cfg(feature = "postgres")]
 impl From<EditError> for Fault {
     fn from(error: EditError) -> Self {
         Self::new(error.kind(), error.to_string())

@@ -4,12 +4,12 @@ use dlq_core::store::rules::{self, DedupKey, Standing};
 use dlq_core::store::{Claim, ClaimToken, Finish, Mark};
 use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Timestamp};
 
+use crate::columns::Parts;
+use crate::keys;
+
 /// A letter and what only the store knows of it. Read with or without the message's bytes and the history.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// SQLite's own number of the row; 0 before it is written.
-    #[cfg(feature = "sqlite")]
-    pub(crate) seq: i64,
     pub(crate) letter: DeadLetter,
     /// The last fencing token that was given out for it.
     pub(crate) fence: u64,
@@ -46,20 +46,9 @@ pub(crate) struct CountKey {
     pub(crate) subject: String,
 }
 
-/// Who claims, by when, until when.
-#[cfg(feature = "sqlite")]
-pub(crate) struct Lease<'a> {
-    pub(crate) fence: u64,
-    pub(crate) owner: &'a str,
-    pub(crate) now: Timestamp,
-    pub(crate) until: Timestamp,
-}
-
 impl Row {
     pub(crate) fn new(letter: DeadLetter) -> Self {
         Self {
-            #[cfg(feature = "sqlite")]
-            seq: 0,
             letter,
             fence: 0,
             claim: None,
@@ -103,16 +92,6 @@ impl Row {
         self.claim.as_ref().is_some_and(|held| held.until > now)
     }
 
-    /// True if it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
-    /// instead, since its run does.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn is_idle_replay(&self, now: Timestamp) -> bool {
-        match &self.claim {
-            Some(held) => held.former == Status::Pending && held.until <= now,
-            None => self.letter.state.status == Status::Pending,
-        }
-    }
-
     /// Whether marking it would change nothing.
     pub(crate) fn is_so(&self, mark: Mark) -> bool {
         let state = &self.letter.state;
@@ -146,25 +125,6 @@ impl Row {
             attempts: self.letter.attempts,
             has_same_bytes: rules::is_known_by_bytes(&self.letter, news) || same_original(),
         }
-    }
-
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
-        let former = match &self.claim {
-            Some(held) => {
-                self.lapses = self.lapses.saturating_add(1);
-                held.former
-            }
-            None => self.letter.state.status,
-        };
-        self.fence = lease.fence;
-        self.claim = Some(Held { former, until: lease.until, owner: lease.owner.to_owned() });
-        let state = &mut self.letter.state;
-        state.status = Status::Replaying;
-        state.due = None;
-        state.last_retry_at = Some(lease.now);
-        state.updated_at = lease.now;
-        self.clone().into_claim(former, lease.until)
     }
 
     /// The claim that the row was given last, as it is told to who claimed.
@@ -232,11 +192,32 @@ pub(crate) enum Changed {
 
 /// The key of the original message as bytes, each text with its length in front.
 pub(crate) fn dedup_key(letter: &DeadLetter) -> Option<Vec<u8>> {
-    let key = DedupKey::of(letter)?;
-    let mut bytes = vec![u8::from(key.is_event)];
-    for text in [&key.name, &key.message_id, &key.consumer] {
-        bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(text.as_bytes());
+    DedupKey::of(letter).map(|key| keys::encoded(&key))
+}
+
+impl From<dlq_letters::Row> for Row {
+    fn from(row: dlq_letters::Row) -> Self {
+        let dlq_letters::Row { letter, fence, claim, finished, lapses, item, key, .. } = row;
+        let claim =
+            claim.map(|dlq_letters::Held { former, until, owner }| Held { former, until, owner });
+        let key = key.as_ref().map(keys::encoded);
+        let mut row = Self { letter, fence, claim, finished, lapses, item, key, counted: None };
+        row.counted = Some(row.count_key());
+        row
     }
-    Some(bytes)
+}
+
+impl<'v> From<&'v Row> for Parts<'v> {
+    fn from(row: &'v Row) -> Self {
+        let claim = row.claim.as_ref();
+        Self {
+            letter: &row.letter,
+            available_at: row.available_at(),
+            item: row.item,
+            fence: row.fence,
+            claim: claim.map(|held| (held.until, held.former, held.owner.as_str())),
+            finished: row.finished,
+            lapses: row.lapses,
+        }
+    }
 }

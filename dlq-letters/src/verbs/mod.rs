@@ -1,19 +1,23 @@
 //! Every verb, written once. [`engine`](crate::engine) makes the calls of a store of them.
 
 mod claim;
+mod dedup;
 mod dispatch;
 mod hold;
 mod operate;
 mod put;
 mod schedule;
+mod upkeep;
 mod walk;
 
 pub(crate) use claim::ClaimDue;
+pub(crate) use dedup::{Collapse, Group, Seen, Survey};
 pub(crate) use dispatch::{Record, Succeed, Take};
 pub(crate) use hold::{EndClaims, Extend};
 pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
 pub(crate) use put::{Escalate, Put, Restore};
 pub(crate) use schedule::{RunSchedule, Scheduled};
+pub(crate) use upkeep::{DeletePage, EditLetter, Entry, MarkPage, Step};
 pub(crate) use walk::Walk;
 
 use crate::Stop;
@@ -34,4 +38,9 @@ fn each<I, T>(
         }
     }
     if is_missing { Err(Stop::Missing) } else { Ok(answers) }
+}
+
+/// Returns what the record of what operators did says a call was about.
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("the types have no map with keys other than text")
 }

@@ -8,8 +8,8 @@ use dlq_core::store::{
 };
 use dlq_core::{OperationId, Status, StoreError, StoreErrorKind};
 
-use super::each;
 use super::walk::{Page, Walk};
+use super::{each, json};
 use crate::{Changed, Depth, Needs, Note, Row, Rows, Select, Stop, Verb};
 
 const STEER: &str = "steer the operation";
@@ -36,7 +36,7 @@ impl Verb for Start {
 
     fn needs(&self, needs: &mut Needs) {
         needs.operation_number = true;
-        needs.select(self.walk.select(), Depth::Head);
+        self.walk.needs(needs);
     }
 
     fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
@@ -84,7 +84,7 @@ impl Verb for Freeze {
 
     fn needs(&self, needs: &mut Needs) {
         needs.operations.insert(self.operation);
-        needs.select(self.walk.select(), Depth::Head);
+        self.walk.needs(needs);
     }
 
     fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
@@ -152,14 +152,6 @@ pub(crate) struct Withdraw {
     pub(crate) entry: Option<i64>,
 }
 
-/// Letters that were taken back.
-#[derive(Debug)]
-pub(crate) struct Withdrawn {
-    pub(crate) letters: u64,
-    /// True if there may be more.
-    pub(crate) may_have_more: bool,
-}
-
 impl Withdraw {
     fn select(&self) -> Select {
         Select::Open { operation: self.operation, limit: self.limit }
@@ -167,7 +159,8 @@ impl Withdraw {
 }
 
 impl Verb for Withdraw {
-    type Answer = Withdrawn;
+    /// True if there may be more.
+    type Answer = bool;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -194,7 +187,7 @@ impl Verb for Withdraw {
             note_control(rows, self.operation, Control::Cancel, &self.by, letters);
         }
         // A page of letters that cannot be taken back would come again for ever.
-        Ok(Withdrawn { letters, may_have_more: may_have_more && letters > 0 })
+        Ok(may_have_more && letters > 0)
     }
 }
 
@@ -269,8 +262,4 @@ fn note_control(
         affected,
         operation: Some(operation),
     }));
-}
-
-pub(super) fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("the types have no map with keys other than text")
 }

@@ -1,11 +1,12 @@
 //! Pages of what a call on many letters is about.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::store::OperationSpec;
-use dlq_core::{Cursor, DeadLetter, Filter, Order};
+use dlq_core::{Cursor, DeadLetter, Filter, Order, Timestamp};
 
-use crate::{Depth, Older, Rows, Select, Selected, Stop};
+use crate::{Depth, Needs, Older, Rows, Select, Selected, Stop};
 
 /// Letters in an order, in pages up to the last letter that was there when the walk began.
 #[derive(Clone, Debug)]
@@ -21,7 +22,18 @@ pub(crate) struct Walk {
 #[derive(Clone, Debug)]
 enum Subject {
     Frozen(Arc<OperationSpec>),
-    Matching(Arc<Filter>, Option<Older>),
+    Matching(Arc<Filter>, Option<Age>),
+}
+
+/// An age from which letters are meant.
+#[derive(Clone, Copy, Debug)]
+enum Age {
+    /// As it was given: the time of the store is not known before the first page.
+    AtLeast {
+        age: Duration,
+        include_unresolved: bool,
+    },
+    Since(Older),
 }
 
 /// The letters of a page.
@@ -39,8 +51,16 @@ impl Walk {
     }
 
     /// Walks over the letters that match, from the oldest.
-    pub(crate) fn matching(filter: Arc<Filter>, older: Option<Older>) -> Self {
-        Self { subject: Subject::Matching(filter, older), limit: 1, after: None, upto: None }
+    pub(crate) fn matching(filter: Arc<Filter>) -> Self {
+        Self { subject: Subject::Matching(filter, None), limit: 1, after: None, upto: None }
+    }
+
+    /// Leaves out letters that were changed within `age`, and, unless told otherwise, those that are not resolved.
+    pub(crate) fn older_than(mut self, age: Duration, include_unresolved: bool) -> Self {
+        if let Subject::Matching(_, older) = &mut self.subject {
+            *older = Some(Age::AtLeast { age, include_unresolved });
+        }
+        self
     }
 
     /// Sets the most letters of a page. Defaults to 1.
@@ -49,13 +69,31 @@ impl Walk {
         self
     }
 
+    /// Adds the letters of the page, if they can be named before the time is known.
+    pub(super) fn needs(&self, needs: &mut Needs) {
+        if !matches!(self.subject, Subject::Matching(_, Some(Age::AtLeast { .. }))) {
+            needs.select(self.select(), Depth::Head);
+        }
+    }
+
+    /// The same walk, with everything that is known at `now`.
+    fn at(&self, now: Timestamp) -> Self {
+        let mut walk = self.clone();
+        if let Subject::Matching(_, Some(older)) = &mut walk.subject
+            && let Age::AtLeast { age, include_unresolved } = *older
+        {
+            *older = Age::Since(Older { latest: now.before(age), include_unresolved });
+        }
+        walk
+    }
+
     /// The letters of the page.
-    pub(super) fn select(&self) -> Select {
+    fn select(&self) -> Select {
         let (after, upto, limit) = (self.after, self.upto, self.limit);
         match &self.subject {
             Subject::Frozen(spec) => Select::Frozen { spec: Arc::clone(spec), after, upto, limit },
-            Subject::Matching(filter, older) => {
-                let (filter, older) = (Arc::clone(filter), *older);
+            Subject::Matching(filter, age) => {
+                let (filter, older) = (Arc::clone(filter), since(*age));
                 Select::Matching { filter, older, order: Order::OldestFirst, after, upto, limit }
             }
         }
@@ -73,8 +111,8 @@ impl Walk {
                 };
                 Select::Frozen { spec: Arc::new(spec), after, upto, limit }
             }
-            Subject::Matching(filter, older) => {
-                let (filter, older) = (Arc::clone(filter), *older);
+            Subject::Matching(filter, age) => {
+                let (filter, older) = (Arc::clone(filter), since(*age));
                 Select::Matching { filter, older, order: Order::NewestFirst, after, upto, limit }
             }
         }
@@ -82,14 +120,15 @@ impl Walk {
 
     /// Returns the letters of this page, whose rows are loaded as heads.
     pub(super) fn page(&self, rows: &mut Rows) -> Result<Page, Stop> {
-        let found = rows.select(&self.select(), Depth::Head)?;
-        if (found.len() as u64) < self.limit {
+        let walk = self.at(rows.now());
+        let found = rows.select(&walk.select(), Depth::Head)?;
+        if (found.len() as u64) < walk.limit {
             return Ok(Page { found, next: None });
         }
         // Letters that arrive while the call lasts are not part of it, or it might never end.
-        let upto = match self.upto {
+        let upto = match walk.upto {
             Some(upto) => Some(upto),
-            None => match rows.select(&self.select_last(), Depth::Head)?.last() {
+            None => match rows.select(&walk.select_last(), Depth::Head)?.last() {
                 Some(last) => place(rows, *last)?,
                 None => None,
             },
@@ -99,8 +138,15 @@ impl Walk {
             None => None,
         };
         let goes_on = after.is_some() && after != upto;
-        let next = goes_on.then(|| Self { after, upto, ..self.clone() });
+        let next = goes_on.then(|| Self { after, upto, ..walk });
         Ok(Page { found, next })
+    }
+}
+
+fn since(age: Option<Age>) -> Option<Older> {
+    match age {
+        Some(Age::Since(older)) => Some(older),
+        _ => None,
     }
 }
 

@@ -306,7 +306,7 @@ async fn claim(
         is_active = fields.flag()?;
         let Some(was_due) = fields.time_or_none()? else { return Ok(None) };
         let was_handed_out = fields.time_or_none()?;
-        let row = columns::read_whole(&mut fields)?;
+        let row = crate::row::Row::from(columns::read_whole(&mut fields)?);
         let place = (was_due, row.letter.state.created_at, row.letter.id);
         let held = row.claim.clone();
         Ok(held.map(|held| {

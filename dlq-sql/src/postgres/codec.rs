@@ -161,7 +161,7 @@ impl Take for Fields<'_> {
 
 /// Reads what `select_head` selects.
 pub(super) fn read_head(record: &PgRow) -> Result<Row> {
-    columns::read_head(&mut Fields::of(record))
+    columns::read_head(&mut Fields::of(record)).map(Row::from)
 }
 
 /// The same, for a list.
@@ -171,7 +171,7 @@ pub(super) fn read_summary(record: &PgRow) -> Result<LetterSummary> {
 
 /// Reads what `select_whole` selects.
 pub(super) fn read_whole(record: &PgRow) -> Result<Row> {
-    columns::read_whole(&mut Fields::of(record))
+    columns::read_whole(&mut Fields::of(record)).map(Row::from)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) fn insert<'r>(names: &Names, rows: impl Iterator<Item = &'r Row>) -> 
 
 pub(super) fn update(names: &Names, rows: &[&Row], changed: Changed) -> Result<Query> {
     let mut batch = Batch::default();
-    for row in rows {
+    for &row in rows {
         let to = batch.row();
         to.bytes(Some(row.letter.id.as_bytes()))?;
         columns::put_state(row, to)?;

@@ -1,12 +1,12 @@
 //! Between our types and SQLite's: integers for times and flags, text for JSON.
 
 use dlq_core::{LetterSummary, Timestamp};
+use dlq_letters::Row;
 use rusqlite::Row as Record;
 use rusqlite::types::FromSql;
 
 use crate::columns;
 use crate::error::Result;
-use crate::row::Row;
 use crate::values::Take;
 
 /// Reads the columns of a row one after another.
@@ -56,7 +56,7 @@ impl Take for Fields<'_, '_> {
 pub(super) fn read_head(record: &Record<'_>) -> Result<Row> {
     let mut fields = Fields::after(record, 0);
     let mut row = columns::read_head(&mut fields)?;
-    row.seq = fields.next()?;
+    row.tag = fields.next()?;
     Ok(row)
 }
 
@@ -69,6 +69,6 @@ pub(super) fn read_summary(record: &Record<'_>) -> Result<LetterSummary> {
 pub(super) fn read_whole(record: &Record<'_>) -> Result<Row> {
     let mut fields = Fields::after(record, 0);
     let mut row = columns::read_whole(&mut fields)?;
-    row.seq = fields.next()?;
+    row.tag = fields.next()?;
     Ok(row)
 }

@@ -154,7 +154,7 @@ impl SqliteBuilder {
         let inner = Inner { readers, writer, names, path, max_pages: tuning.max_pages };
         let store = SqliteStore { inner: Arc::new(inner), clock: self.clock };
         if let Some(dedup) = self.dedup {
-            store.write(move |unit| unit.set_dedup(dedup)).await?;
+            store.write(move |unit| super::dedup::switch(unit.conn(), unit.names(), dedup)).await?;
         }
         Ok(store)
     }

@@ -1,199 +1,52 @@
-use std::collections::HashMap;
+//! Whether letters of the same original message are kept as one.
 
-use dlq_core::store::{Actor, ItemOutcome, Receipt, rules};
-use dlq_core::{DeadLetter, LetterId, Status, StoreErrorKind, Timestamp};
+use dlq_core::LetterId;
+use dlq_core::store::rules::DedupKey;
+use rusqlite::Connection;
 
-use super::codec::Fields;
-use super::codec::read_head;
-use super::query::{Bind, Query};
-use super::unit::Unit;
-use crate::error::{Fault, Result};
-use crate::row::{Changed, Row, dedup_key};
+use super::codec::{Fields, read_head};
+use super::load;
+use super::names::Names;
+use super::query::Query;
+use crate::error::Result;
+use crate::keys;
+use crate::values::Take as _;
 
-impl Unit<'_> {
-    pub(super) fn set_dedup(&mut self, is_dedup: bool) -> Result<()> {
-        if self.is_dedup()? == is_dedup {
-            return Ok(());
-        }
-        self.set_dedup_flag(is_dedup)?;
-        if is_dedup {
-            for id in self.oldest_first()? {
-                if let Some(mut row) = self.head(id)?
-                    && !row.is_record()
-                {
-                    self.take_key(&mut row)?;
-                }
-            }
-        }
-        Ok(())
+/// Switches it on or off, unless it is so already.
+pub(super) fn switch(conn: &Connection, names: &Names, is_dedup: bool) -> Result<()> {
+    match (load::meta(conn, names, "dedup")? != 0, is_dedup) {
+        (false, true) => switch_on(conn, names),
+        (true, false) => set_flag(conn, names, false),
+        _ => Ok(()),
     }
+}
 
-    fn oldest_first(&self) -> Result<Vec<LetterId>> {
-        let sql = format!(
-            "SELECT letter_id FROM {} ORDER BY created_at, letter_id",
-            self.names().letters
-        );
-        Query::new(sql).all(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))
-    }
+fn set_flag(conn: &Connection, names: &Names, is_dedup: bool) -> Result<()> {
+    let sql = format!("UPDATE {} SET value = ?1 WHERE name = 'dedup'", names.meta);
+    conn.prepare_cached(&sql)?.execute([is_dedup])?;
+    Ok(())
+}
 
-    /// A death was written to the row: it takes the key of its original message, unless another row has it.
-    pub(super) fn take_key(&mut self, row: &mut Row) -> Result<()> {
-        if !self.is_dedup()? {
-            return Ok(());
-        }
-        let key = dedup_key(&row.letter);
+/// Switches it on, and gives each key to the oldest letter of its original, unless another letter has it. Records take
+/// none. Also where it was on: a key may have become free.
+pub(super) fn switch_on(conn: &Connection, names: &Names) -> Result<()> {
+    set_flag(conn, names, true)?;
+    let Names { letters, .. } = names;
+    let ids = Query::new(format!("SELECT letter_id FROM {letters} ORDER BY created_at, letter_id"));
+    let ids: Vec<LetterId> = ids.all(conn, |row| Fields::after(row, 0).letter())?;
+    let set_key = format!("UPDATE {letters} SET dedup_key = ?1 WHERE seq = ?2");
+    for id in ids {
+        let head = Query::new(&names.head_by[0]).bound(id).first(conn, read_head)?;
+        let Some(row) = head.filter(|row| !row.is_record()) else { continue };
+        let key = DedupKey::of(&row.letter);
         if row.key == key {
-            return Ok(());
+            continue;
         }
         let free = match key {
-            Some(key) if self.owner_of_key(Some(key.clone()))?.is_none() => Some(key),
+            Some(key) if load::owner(conn, names, &key)?.is_none() => Some(keys::encoded(&key)),
             _ => None,
         };
-        let sql = format!("UPDATE {} SET dedup_key = ?1 WHERE seq = ?2", self.names().letters);
-        self.conn().prepare_cached(&sql)?.execute((&free, row.seq))?;
-        row.key = free;
-        Ok(())
+        conn.prepare_cached(&set_key)?.execute((free, row.tag))?;
     }
-
-    pub(super) fn owner_of_key(&self, key: Option<Vec<u8>>) -> Result<Option<LetterId>> {
-        let Some(key) = key else { return Ok(None) };
-        let sql = format!("SELECT letter_id FROM {} WHERE dedup_key = ", self.names().letters);
-        Query::new(sql)
-            .bind(Bind::Value(key.into()))
-            .first(self.conn(), |row| Ok(LetterId::from_bytes(row.get(0)?)))
-    }
-
-    pub(super) fn has_aliases(&self) -> Result<bool> {
-        let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", self.names().aliases);
-        Ok(self.conn().prepare_cached(&sql)?.query_row([], |row| row.get(0))?)
-    }
-
-    /// The row that a merged letter went into, and which of its deaths.
-    pub(super) fn alias(&self, id: LetterId) -> Result<Option<(LetterId, u32)>> {
-        let sql =
-            format!("SELECT letter_id, generation FROM {} WHERE alias = ", self.names().aliases);
-        Query::new(sql).bind(id).first(self.conn(), |row| {
-            let mut fields = Fields::after(row, 0);
-            Ok((LetterId::from_bytes(fields.next()?), fields.next()?))
-        })
-    }
-
-    fn set_alias(&self, alias: LetterId, row: LetterId, generation: u32) -> Result<()> {
-        let sql = format!(
-            "INSERT INTO {} (alias, letter_id, generation) VALUES (?1, ?2, ?3) ON CONFLICT (alias) \
-             DO UPDATE SET letter_id = excluded.letter_id, generation = excluded.generation",
-            self.names().aliases
-        );
-        let binds = (alias.as_bytes(), row.as_bytes(), generation);
-        self.conn().prepare_cached(&sql)?.execute(binds)?;
-        Ok(())
-    }
-
-    /// The answer for a death of a letter that was merged before.
-    pub(super) fn merge_known(
-        &mut self,
-        letter: &DeadLetter,
-        now: Timestamp,
-    ) -> Result<Option<Receipt>> {
-        let Some((row, generation)) = self.alias(letter.id)? else { return Ok(None) };
-        if letter.generation <= generation {
-            return Ok(Some(Receipt::Merged(row)));
-        }
-        self.merge(row, letter.clone(), now).map(Some)
-    }
-
-    pub(super) fn merge(
-        &mut self,
-        owner: LetterId,
-        death: DeadLetter,
-        now: Timestamp,
-    ) -> Result<Receipt> {
-        self.set_alias(death.id, owner, death.generation)?;
-        if let Some(mut row) = self.head(owner)? {
-            self.died_anew(&mut row, &death, now)?;
-            row.void();
-            rules::merge(&mut row.letter, death, now);
-            self.update(&mut row, Changed::All)?;
-            self.take_key(&mut row)?;
-        }
-        Ok(Receipt::Merged(owner))
-    }
-
-    pub(super) fn deduplicate(&mut self, force: bool, now: Timestamp) -> Result<u64> {
-        let mut groups: Vec<Vec<LetterId>> = Vec::new();
-        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
-        let mut all = 0_u64;
-        let sql = format!("{} ORDER BY t.created_at, t.letter_id", self.names().select_head);
-        let mut statement = self.conn().prepare_cached(&sql)?;
-        let mut rows = statement.raw_query();
-        while let Some(record) = rows.next()? {
-            all += 1;
-            let row = read_head(record)?;
-            let is_left_alone = row.letter.state.status == Status::Retrying || row.is_held(now);
-            if let Some(key) = dedup_key(&row.letter).filter(|_| !is_left_alone) {
-                let place = *places.entry(key).or_insert_with(|| {
-                    groups.push(Vec::new());
-                    groups.len() - 1
-                });
-                groups[place].push(row.letter.id);
-            }
-        }
-        drop(rows);
-        let removed: u64 = groups.iter().map(|group| group.len() as u64 - 1).sum();
-        if removed * 2 > all && !force {
-            return Err(Fault::new(
-                StoreErrorKind::Refused,
-                format!(
-                    "{removed} of {all} letters would be removed, which is more than half; force it if that is meant"
-                ),
-            ));
-        }
-        for mut group in groups {
-            if let Some(newest) = group.pop() {
-                self.collapse(newest, group, now)?;
-            }
-        }
-        // Also where it was on: a key may have become free.
-        self.set_dedup_flag(false)?;
-        self.set_dedup(true)?;
-        let subject = serde_json::json!({ "force": force }).to_string();
-        self.note_action(&Actor::new("store"), "deduplicate", subject, removed, now)?;
-        Ok(removed)
-    }
-
-    fn collapse(&mut self, kept: LetterId, older: Vec<LetterId>, now: Timestamp) -> Result<()> {
-        if older.is_empty() {
-            return Ok(());
-        }
-        let Some(mut row) = self.head(kept)? else { return Ok(()) };
-        for id in older {
-            let Some(mut gone) = self.head(id)? else { continue };
-            let why = Some("merged into another letter");
-            self.end_item(&mut gone, ItemOutcome::Skipped, why, now)?;
-            let sql =
-                format!("UPDATE {} SET letter_id = ?1 WHERE letter_id = ?2", self.names().aliases);
-            self.conn().prepare_cached(&sql)?.execute((kept.as_bytes(), id.as_bytes()))?;
-            self.set_alias(id, kept, gone.letter.generation)?;
-            if gone.letter.state.status == Status::Quarantined
-                && row.letter.state.status != Status::Quarantined
-            {
-                let why = Some("merged with a letter that is quarantined");
-                self.end_item(&mut row, ItemOutcome::Skipped, why, now)?;
-                row.void();
-                rules::put_back(&mut row.letter, Status::Quarantined, now);
-            }
-            let (state, other) = (&mut row.letter.state, &gone.letter.state);
-            state.seen = state.seen.saturating_add(other.seen);
-            state.retry_count = state.retry_count.saturating_add(other.retry_count);
-            state.replays = state.replays.saturating_add(other.replays);
-            state.created_at = state.created_at.min(other.created_at);
-            state.last_retry_at = state.last_retry_at.max(other.last_retry_at);
-            state.updated_at = now;
-            self.remove(gone)?;
-        }
-        let sql = format!("UPDATE {} SET created_at = ?1 WHERE seq = ?2", self.names().letters);
-        let created_at = row.letter.state.created_at.as_nanos();
-        self.conn().prepare_cached(&sql)?.execute((created_at, row.seq))?;
-        self.update(&mut row, Changed::State)
-    }
+    Ok(())
 }

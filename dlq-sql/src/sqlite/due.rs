@@ -1,20 +1,25 @@
-//! How many letters wait to be claimed.
+//! How many letters wait to be claimed, and when the next will.
 
 use std::time::Duration;
 
-use dlq_core::StoreError;
 use dlq_core::store::Due;
+use dlq_core::{StoreError, Timestamp};
+use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::codec::Fields;
 use super::names::Names;
+use super::operations;
 use super::query::Query;
-use crate::error::During;
+use crate::error::{During, Result};
 use crate::values::Take as _;
 
 impl SqliteStore {
     /// Counted along the index of what can be claimed, no further than [`Due::MOST`].
-    pub(super) async fn due_by_consumer(&self, overdue: Duration) -> Result<Vec<Due>, StoreError> {
+    pub(super) async fn due_by_consumer(
+        &self,
+        overdue: Duration,
+    ) -> std::result::Result<Vec<Due>, StoreError> {
         let now = self.now();
         let latest = now.before(overdue);
         self.read(move |conn, names| {
@@ -47,10 +52,34 @@ fn counts(explain: &str, names: &Names, now: i64, latest: i64) -> Query {
         .push(") d GROUP BY d.consumer ORDER BY d.consumer")
 }
 
+/// When the next letter of these consumers can be claimed, or released by an operation.
+pub(super) fn next_due(
+    conn: &Connection,
+    names: &Names,
+    consumers: &[String],
+    now: Timestamp,
+) -> Result<Option<Timestamp>> {
+    let first = |name: Option<&str>| -> Result<Option<Timestamp>> {
+        let query =
+            Query::new(format!("SELECT available_at FROM {0} INDEXED BY {0}", names.letters));
+        let query = match name {
+            Some(name) => query.push("_available_to WHERE consumer = ").bind(name),
+            None => query.push("_available WHERE 1"),
+        };
+        query
+            .push(" AND available_at IS NOT NULL ORDER BY available_at LIMIT 1")
+            .first(conn, |row| Fields::after(row, 0).time())
+    };
+    let mut next = if consumers.is_empty() { first(None)? } else { None };
+    for name in consumers {
+        next = next.into_iter().chain(first(Some(name))?).min();
+    }
+    let release = operations::next_release(conn, names, consumers, now)?;
+    Ok(next.into_iter().chain(release).min())
+}
+
 #[cfg(test)]
 mod tests {
-    use rusqlite::Connection;
-
     use super::*;
     use crate::sqlite::schema;
 

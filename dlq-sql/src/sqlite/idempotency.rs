@@ -256,7 +256,7 @@ impl Unit<'_> {
                 Phase::Free => {}
             }
         }
-        let fence = self.fences(1)?;
+        let fence = self.fence()?;
         let entry = Entry { fence, attempts, crashes, phase: Phase::Held, since: now, until };
         self.write_key(consumer, key, &entry)?;
         let token = IdempotencyToken { consumer: consumer.clone(), key: key.clone(), fence };

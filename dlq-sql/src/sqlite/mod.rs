@@ -60,18 +60,19 @@
 //! once. A page costs the same at any depth. Counts and statistics by status, subject, reason, cause, class and consumer
 //! come from a table of counts; other filters, groups and searches in error texts read an index or every letter.
 
+mod audit;
+mod backend;
 mod binder;
 mod check;
-mod claims;
 mod codec;
 mod config;
 mod dedup;
 mod due;
-mod edit;
 mod error;
 mod filter;
 mod idempotency;
 mod letters;
+mod load;
 mod marks;
 mod migrate;
 mod names;
@@ -79,13 +80,12 @@ mod open;
 mod operations;
 mod plan;
 mod query;
-mod release;
 mod schema;
-mod sink;
+mod select;
 mod unit;
-mod upkeep;
 mod vitals;
 mod worker;
+mod write;
 
 pub use config::SqliteBuilder;
 pub use idempotency::SqliteIdempotency;

@@ -23,6 +23,9 @@ pub(super) struct Names {
     pub(super) update_all: String,
     pub(super) select_head: String,
     pub(super) select_whole: String,
+    /// The row of one letter by its id, and by its number: without the message's bytes and the history, and whole.
+    pub(super) head_by: [String; 2],
+    pub(super) whole_by: [String; 2],
     pub(super) count: String,
 }
 
@@ -54,6 +57,11 @@ impl Names {
         let counts = companion("counts");
         let inserted: Vec<_> = [KEPT, STATE, RUN, BODY, SINCE].concat();
         let head = list("t.", HEAD);
+        let select_head = format!("SELECT {head}, t.seq FROM {table} t");
+        let select_whole = format!(
+            "SELECT {head}, t.published_at, t.headers, t.key, t.data, t.history, t.seq FROM {table} t"
+        );
+        let by = |select: &str| ["letter_id", "seq"].map(|it| format!("{select} WHERE t.{it} = ?"));
         Some(Self {
             aliases: companion("aliases"),
             operations: companion("operations"),
@@ -73,10 +81,10 @@ impl Names {
             update_state: update(table, &[STATE]),
             update_run: update(table, &[STATE, RUN]),
             update_all: update(table, &[STATE, RUN, BODY, SINCE]),
-            select_head: format!("SELECT {head}, t.seq FROM {table} t"),
-            select_whole: format!(
-                "SELECT {head}, t.published_at, t.headers, t.key, t.data, t.history, t.seq FROM {table} t"
-            ),
+            head_by: by(&select_head),
+            whole_by: by(&select_whole),
+            select_head,
+            select_whole,
             count: format!(
                 "INSERT INTO {counts} AS c (status, reason, cause, class, consumer, subject, n) \
                  VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = c.n + excluded.n"

@@ -1,90 +1,17 @@
-use dlq_core::store::{
-    Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress, Target,
-};
-use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
+//! Operations as they are stored.
+
+use dlq_core::store::{Actor, ItemPage, Operation, Progress};
+use dlq_core::{OperationId, StoreErrorKind, Timestamp};
 use rusqlite::Connection;
 
-use super::SqliteStore;
 use super::codec::Fields;
 use super::names::Names;
-use super::plan::plan;
 use super::query::Query;
-use super::unit::Unit;
 use crate::columns::{ITEM, read_item};
-use crate::error::{During, Fault, Result};
+use crate::error::{Fault, Result};
 use crate::values::Take as _;
 
-impl dlq_core::store::Dispatch for SqliteStore {}
-
-impl Operations for SqliteStore {
-    async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
-        serve(&spec).during("plan the replay")?;
-        let plan = move |conn: &Connection, names: &Names| plan(conn, names, &spec);
-        self.read(plan).await.during("plan the replay")
-    }
-
-    async fn start(
-        &self,
-        spec: OperationSpec,
-        by: Actor,
-    ) -> std::result::Result<Operation, StoreError> {
-        serve(&spec).during("start the replay")?;
-        let now = self.now();
-        self.start_in_batches(spec, by, now).await.during("start the replay")
-    }
-
-    async fn operation(
-        &self,
-        id: OperationId,
-    ) -> std::result::Result<Option<Operation>, StoreError> {
-        let load = move |conn: &Connection, names: &Names| load(conn, names, id);
-        self.read(load).await.during("read the operation")
-    }
-
-    async fn operations(&self, limit: u32) -> std::result::Result<Vec<Operation>, StoreError> {
-        let list = move |conn: &Connection, names: &Names| {
-            select(names).push(" ORDER BY seq DESC LIMIT ").bind(limit).all(conn, read_operation)
-        };
-        self.read(list).await.during("list operations")
-    }
-
-    async fn items(
-        &self,
-        id: OperationId,
-        after: u64,
-        limit: u32,
-    ) -> std::result::Result<ItemPage, StoreError> {
-        let items = move |conn: &Connection, names: &Names| items(conn, names, id, after, limit);
-        self.read(items).await.during("list the items")
-    }
-
-    async fn control(
-        &self,
-        id: OperationId,
-        control: Control,
-        by: Actor,
-    ) -> std::result::Result<Operation, StoreError> {
-        let now = self.now();
-        if control == Control::Cancel {
-            return self.cancel(id, by, now).await.during("steer the operation");
-        }
-        let steer = move |unit: &mut Unit<'_>| unit.control(id, control, &by, now);
-        let steered = self.write(steer).await.during("steer the operation")?;
-        Ok(steered.0)
-    }
-}
-
-fn serve(spec: &OperationSpec) -> Result<()> {
-    if spec.target == Target::Handler {
-        return Ok(());
-    }
-    Err(Fault::new(
-        StoreErrorKind::Refused,
-        "the store sends letters back to their own handler only; use that target",
-    ))
-}
-
-pub(super) fn unknown(id: OperationId) -> Fault {
+fn unknown(id: OperationId) -> Fault {
     Fault::new(
         StoreErrorKind::NotFound,
         format!("no operation has the id {id}; list them to see which there are"),
@@ -117,6 +44,11 @@ fn read_operation(record: &rusqlite::Row<'_>) -> Result<Operation> {
 
 pub(super) fn load(conn: &Connection, names: &Names, id: OperationId) -> Result<Option<Operation>> {
     select(names).push(" WHERE id = ").bind(id).first(conn, read_operation)
+}
+
+/// The newest, at most so many.
+pub(super) fn list(conn: &Connection, names: &Names, limit: u32) -> Result<Vec<Operation>> {
+    select(names).push(" ORDER BY seq DESC LIMIT ").bind(limit).all(conn, read_operation)
 }
 
 /// Those that may release letters, oldest first.
@@ -163,7 +95,7 @@ fn has_queued(
     Ok(query.push(" LIMIT 1").first(conn, |_| Ok(()))?.is_some())
 }
 
-fn items(
+pub(super) fn items(
     conn: &Connection,
     names: &Names,
     id: OperationId,

@@ -52,6 +52,12 @@ impl Query {
         Self { sql: sql.into(), binds: Vec::new() }
     }
 
+    /// Binds the next `?` that is in the text.
+    pub(super) fn bound(mut self, value: impl Into<Bind>) -> Self {
+        self.binds.push(value.into());
+        self
+    }
+
     pub(super) fn push(mut self, sql: &str) -> Self {
         self.sql.push_str(sql);
         self

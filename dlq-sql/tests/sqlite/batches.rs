@@ -101,7 +101,7 @@ async fn g4_leases_are_renewed_while_many_letters_are_changed() {
 
 /// An operation that was cut off while its letters were frozen sends nothing by itself, and can be resumed.
 #[tokio::test]
-async fn a_start_that_was_cut_off_stays_paused() {
+async fn a_start_that_was_cut_off_stays_preparing() {
     let bench = Bench::with(2_500).await;
     bench.tamper(
         "CREATE TRIGGER refuse BEFORE INSERT ON dlq_operation_items WHEN NEW.idx = 1500
@@ -110,7 +110,7 @@ async fn a_start_that_was_cut_off_stays_paused() {
     bench.store.start(all(), by()).await.unwrap_err();
     bench.tamper("DROP TRIGGER refuse");
     let found = bench.store.operations(10).await.unwrap().remove(0);
-    assert_eq!(found.state, OperationState::Paused);
+    assert_eq!(found.state, OperationState::Preparing);
     assert_eq!(found.progress.total, found.progress.with_outcome(ItemOutcome::Queued));
     assert!(found.progress.total > 0 && found.progress.total < 2_500);
     assert_eq!(bench.claimed().await, 0);

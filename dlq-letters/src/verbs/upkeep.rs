@@ -1,0 +1,179 @@
+//! What operators and janitors do: they mark, delete and edit letters.
+
+use std::sync::Arc;
+
+use dlq_core::store::{Actor, Edit, EditError, Hands, ItemOutcome, Mark, Marked, rules};
+use dlq_core::{DeadLetter, LetterId, Resolution, Status, StoreError};
+
+use super::each;
+use super::operate::grow;
+use super::walk::Walk;
+use crate::engine::too_large;
+use crate::{Changed, Depth, Limits, Needs, Row, Rows, Stop, Verb};
+
+/// The entry of a call in the record of what operators did, which its steps make together.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) by: Actor,
+    pub(crate) action: &'static str,
+    pub(crate) subject: Arc<str>,
+    /// Its number, once the first step has made it.
+    pub(crate) number: Option<i64>,
+}
+
+impl Entry {
+    pub(super) fn note(&self, rows: &mut Rows, affected: u64) {
+        if self.number.is_some() {
+            grow(rows, self.number, affected);
+        } else {
+            // The call has an entry also where there is nothing to change.
+            rows.note_action(&self.by, self.action, self.subject.to_string(), affected, None);
+        }
+    }
+}
+
+/// Letters that one step of a call has changed, and the letters to go on with.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) marked: Marked,
+    pub(crate) next: Option<Walk>,
+}
+
+/// Marks a page of letters.
+#[derive(Debug)]
+pub(crate) struct MarkPage {
+    pub(crate) walk: Walk,
+    pub(crate) mark: Mark,
+    pub(crate) entry: Entry,
+}
+
+impl Verb for MarkPage {
+    type Answer = Step;
+    const ONCE: bool = true;
+
+    fn needs(&self, needs: &mut Needs) {
+        self.walk.needs(needs);
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+        step(rows, &self.walk, &self.entry, |rows, row| mark(rows, row, self.mark))
+    }
+}
+
+/// Deletes a page of letters.
+#[derive(Debug)]
+pub(crate) struct DeletePage {
+    pub(crate) walk: Walk,
+    /// Told to the operations that hold the letters.
+    pub(crate) why: &'static str,
+    pub(crate) entry: Entry,
+}
+
+impl Verb for DeletePage {
+    type Answer = Step;
+    const ONCE: bool = true;
+
+    fn needs(&self, needs: &mut Needs) {
+        self.walk.needs(needs);
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+        step(rows, &self.walk, &self.entry, |rows, mut row| {
+            rows.end_item(&mut row, ItemOutcome::Skipped, Some(self.why))?;
+            rows.remove(&row);
+            Ok(true)
+        })
+    }
+}
+
+/// Changes those letters of a page that nobody holds. `change` returns true if it changed something.
+fn step(
+    rows: &mut Rows,
+    walk: &Walk,
+    entry: &Entry,
+    change: impl Fn(&mut Rows, Row) -> Result<bool, Stop>,
+) -> Result<Step, Stop> {
+    let now = rows.now();
+    let page = walk.page(rows)?;
+    let mut marked = Marked::default();
+    each(page.found, |item| {
+        let Some(row) = rows.take(item.letter, Depth::Head)? else { return Ok(()) };
+        if row.is_held(now) {
+            marked.skipped += 1;
+        } else if change(rows, row)? {
+            marked.changed += 1;
+        }
+        Ok(())
+    })?;
+    entry.note(rows, marked.changed);
+    Ok(Step { marked, next: page.next })
+}
+
+fn mark(rows: &mut Rows, mut row: Row, mark: Mark) -> Result<bool, Stop> {
+    if row.is_so(mark) {
+        return Ok(false);
+    }
+    let why = match mark {
+        Mark::Pending => "put back by an operator",
+        Mark::Resolved => "resolved by an operator",
+        _ => "quarantined by an operator",
+    };
+    rows.end_item(&mut row, ItemOutcome::Skipped, Some(why))?;
+    row.void();
+    let (letter, now) = (&mut row.letter, rows.now());
+    match mark {
+        Mark::Resolved => rules::resolve(letter, Resolution::Dismissed, now),
+        Mark::Pending => {
+            rules::put_back(letter, Status::Pending, now);
+            letter.state.replays = 0;
+        }
+        _ => rules::put_back(letter, Status::Quarantined, now),
+    }
+    rows.update(row, Changed::State);
+    Ok(true)
+}
+
+/// Edits a letter.
+#[derive(Debug)]
+pub(crate) struct EditLetter {
+    pub(crate) id: LetterId,
+    pub(crate) edit: Edit,
+    pub(crate) by: Actor,
+    pub(crate) limits: Limits,
+}
+
+impl EditLetter {
+    pub(crate) const DURING: &str = "edit the letter";
+}
+
+impl Verb for EditLetter {
+    type Answer = DeadLetter;
+    const ONCE: bool = true;
+
+    fn needs(&self, needs: &mut Needs) {
+        needs.letter(self.id, Depth::Whole);
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+        let refused = |error: EditError| {
+            StoreError::new(error.kind(), Self::DURING).with_detail(error.to_string())
+        };
+        let now = rows.now();
+        let Some(mut row) = rows.take(self.id, Depth::Whole)? else {
+            return Err(refused(EditError::Unknown(self.id)).into());
+        };
+        let hands = Hands { is_held: row.is_held(now), is_record: row.is_record() };
+        let amended = self.edit.amend(&mut row.letter, hands, now).map_err(refused)?;
+        if Limits::size(&row.letter) > self.limits.largest {
+            return Err(too_large(&row.letter, self.limits, Self::DURING).into());
+        }
+        let affected = u64::from(amended.is_changed);
+        rows.note_action(&self.by, "edit", amended.subject, affected, None);
+        let letter = row.letter.clone();
+        if amended.is_changed {
+            row.void();
+            rows.update(row, Changed::All);
+        }
+        Ok(letter)
+    }
+}

@@ -1,0 +1,91 @@
+//! The record of what operators did, and the processing audit.
+
+use dlq_core::OperationId;
+use dlq_core::store::{Actor, AuditEntry, ProcessedEvent};
+use rusqlite::Connection;
+
+use super::binder::Binder;
+use super::codec::Fields;
+use super::names::Names;
+use super::query::Query;
+use crate::error::Result;
+use crate::values::{self, Take as _};
+
+/// The last entries of what operators did.
+pub(super) fn audit(conn: &Connection, names: &Names, limit: u32) -> Result<Vec<AuditEntry>> {
+    Query::new(format!(
+        "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
+        names.audit
+    ))
+    .bind(limit)
+    .all(conn, read_entry)
+}
+
+/// The last entries of the processing audit.
+pub(super) fn processed(
+    conn: &Connection,
+    names: &Names,
+    limit: u32,
+) -> Result<Vec<ProcessedEvent>> {
+    Query::new(format!(
+        "SELECT event_id, subject, consumer, status, attempt, duration_ns, at, error \
+         FROM {} ORDER BY seq DESC LIMIT ",
+        names.processed
+    ))
+    .bind(limit)
+    .all(conn, read_processed)
+}
+
+/// Adds to the processing audit.
+pub(super) fn record_processed(
+    conn: &Connection,
+    names: &Names,
+    events: &[ProcessedEvent],
+) -> Result<()> {
+    let sql = format!(
+        "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, error) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        names.processed
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    for event in events {
+        let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);
+        Binder::new(&mut statement)
+            .put(&event.event_id)?
+            .put(&event.subject)?
+            .put(&event.consumer)?
+            .put(event.status.as_str())?
+            .put(event.attempt)?
+            .put(values::signed(nanos))?
+            .put(event.at.as_nanos())?
+            .put(event.error.as_deref())?;
+        statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+fn read_entry(record: &rusqlite::Row<'_>) -> Result<AuditEntry> {
+    let mut fields = Fields::after(record, 0);
+    Ok(AuditEntry {
+        at: fields.time()?,
+        by: Actor { who: fields.next()?, note: fields.next()? },
+        action: fields.next()?,
+        subject: fields.next()?,
+        affected: i64::cast_unsigned(fields.next()?),
+        operation: fields.next::<Option<[u8; 16]>>()?.map(OperationId::from_bytes),
+    })
+}
+
+fn read_processed(record: &rusqlite::Row<'_>) -> Result<ProcessedEvent> {
+    let mut fields = Fields::after(record, 0);
+    Ok(ProcessedEvent {
+        event_id: fields.next()?,
+        subject: fields.next()?,
+        consumer: fields.next()?,
+        status: fields.word("processing status")?,
+        attempt: fields.next()?,
+        duration: std::time::Duration::from_nanos(i64::cast_unsigned(fields.next()?)),
+        at: fields.time()?,
+        error: fields.next()?,
+    })
+}

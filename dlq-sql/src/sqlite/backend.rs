@@ -1,0 +1,130 @@
+//! The store as a [`Backend`]: a verb runs on the thread that writes, in the savepoint of its call.
+
+use std::time::Duration;
+
+use dlq_core::store::{
+    AuditEntry, CheckLimits, Due, ItemPage, Operation, OperationSpec, Plan, ProcessedEvent,
+};
+use dlq_core::{Finding, OperationId, StoreError, StoreErrorKind, Timestamp};
+use dlq_letters::{Backend, Done, Needs, Rows, Verb};
+use rusqlite::Connection;
+
+use super::load::Loader;
+use super::names::Names;
+use super::unit::Unit;
+use super::{SqliteStore, audit, dedup, due, operations, plan, write};
+use crate::error::{During, Fault, Result};
+
+/// The answer of a verb, or its own error, after which nothing was changed.
+type Decided<V> = std::result::Result<Done<<V as Verb>::Answer>, StoreError>;
+
+dlq_letters::store!(SqliteStore);
+
+impl Backend for SqliteStore {
+    async fn run<V: Verb>(
+        &self,
+        during: &'static str,
+        verb: V,
+    ) -> std::result::Result<Done<V::Answer>, StoreError> {
+        let now = self.now();
+        self.write(move |unit| drive(unit, &verb, now)).await.during(during)?
+    }
+
+    async fn switch_dedup(&self) -> std::result::Result<(), StoreError> {
+        self.write(|unit| dedup::switch_on(unit.conn(), unit.names())).await.during("deduplicate")
+    }
+
+    async fn next_due(
+        &self,
+        consumers: Vec<String>,
+    ) -> std::result::Result<Option<Timestamp>, StoreError> {
+        let now = self.now();
+        let next_due =
+            move |conn: &Connection, names: &Names| due::next_due(conn, names, &consumers, now);
+        self.read(next_due).await.during("find the next due letter")
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(self.identity())
+    }
+
+    async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
+        let plan = move |conn: &Connection, names: &Names| plan::plan(conn, names, &spec);
+        self.read(plan).await.during("plan the replay")
+    }
+
+    async fn operation(
+        &self,
+        id: OperationId,
+    ) -> std::result::Result<Option<Operation>, StoreError> {
+        let load = move |conn: &Connection, names: &Names| operations::load(conn, names, id);
+        self.read(load).await.during("read the operation")
+    }
+
+    async fn operations(&self, limit: u32) -> std::result::Result<Vec<Operation>, StoreError> {
+        let list = move |conn: &Connection, names: &Names| operations::list(conn, names, limit);
+        self.read(list).await.during("list operations")
+    }
+
+    async fn items(
+        &self,
+        id: OperationId,
+        after: u64,
+        limit: u32,
+    ) -> std::result::Result<ItemPage, StoreError> {
+        let items = move |conn: &Connection, names: &Names| {
+            operations::items(conn, names, id, after, limit)
+        };
+        self.read(items).await.during("list the items")
+    }
+
+    async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
+        let audit = move |conn: &Connection, names: &Names| audit::audit(conn, names, limit);
+        self.read(audit).await.during("read the audit")
+    }
+
+    async fn record_processed(
+        &self,
+        events: Vec<ProcessedEvent>,
+    ) -> std::result::Result<(), StoreError> {
+        let record =
+            move |unit: &mut Unit<'_>| audit::record_processed(unit.conn(), unit.names(), &events);
+        self.write(record).await.during("write the processing audit")
+    }
+
+    async fn processed(&self, limit: u32) -> std::result::Result<Vec<ProcessedEvent>, StoreError> {
+        let list = move |conn: &Connection, names: &Names| audit::processed(conn, names, limit);
+        self.read(list).await.during("read the processing audit")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> std::result::Result<Vec<Finding>, StoreError> {
+        self.examine(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> std::result::Result<Vec<Due>, StoreError> {
+        self.due_by_consumer(overdue).await
+    }
+}
+
+/// Lets a verb decide, with what it asks for, and writes what it has changed.
+fn drive<V: Verb>(unit: &Unit<'_>, verb: &V, now: Timestamp) -> Result<Decided<V>> {
+    let (conn, names) = (unit.conn(), unit.names());
+    let (mut rows, mut needs) = (Rows::new(now), Needs::default());
+    let mut loader = Loader::new(conn, names);
+    verb.needs(&mut needs);
+    loop {
+        loader.load(&needs, &mut rows)?;
+        match rows.attempt(verb) {
+            Ok(Some(answer)) => {
+                let note = write::write(conn, names, &rows)?;
+                return Ok(Ok(Done { answer, note }));
+            }
+            Ok(None) if *rows.missing() == needs => {
+                let detail = format!("the call asks for the same again: {verb:?}");
+                return Err(Fault::new(StoreErrorKind::Unexpected, detail));
+            }
+            Ok(None) => needs.clone_from(rows.missing()),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}

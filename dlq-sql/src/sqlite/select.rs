@@ -1,0 +1,318 @@
+//! Letters, and items of operations, that a condition selects.
+
+use std::collections::BTreeSet;
+
+use dlq_core::store::{ItemOutcome, OperationSpec, Schedule};
+use dlq_core::{Cursor, ErrorClass, Filter, LetterId, OperationId, Order, Timestamp};
+use dlq_letters::{Older, Select, Selected};
+use rusqlite::Connection;
+
+use super::codec::Fields;
+use super::names::Names;
+use super::operations;
+use super::query::Query;
+use crate::error::Result;
+use crate::values::{Take as _, signed};
+
+/// What was selected.
+pub(super) struct Found {
+    pub(super) selected: Selected,
+    /// The number of the letter's row; `None` if the item has no letter any more.
+    pub(super) seq: Option<i64>,
+    /// The operation of the item, and its outcome.
+    pub(super) item: Option<(OperationId, ItemOutcome)>,
+}
+
+impl Found {
+    fn letter(letter: LetterId, seq: i64) -> Self {
+        Self { selected: Selected { letter, index: 0 }, seq: Some(seq), item: None }
+    }
+}
+
+/// What `select` selects at `now`.
+pub(super) fn find(
+    conn: &Connection,
+    names: &Names,
+    select: &Select,
+    now: Timestamp,
+) -> Result<Vec<Found>> {
+    match select {
+        Select::Due { filter, limit } => due(conn, names, filter, *limit, now),
+        Select::Queued { operation, filter, from, limit } => {
+            let consumers = each(&filter.consumers);
+            let condition = |query: Query| query.push(" AND ").filter(filter);
+            items(conn, names, *operation, &consumers, *limit, |query| {
+                held(condition(query.push(" AND i.idx >= ").bind(signed(*from))))
+            })
+        }
+        Select::Orphans { operation, consumers, limit } => {
+            orphans(conn, names, *operation, &each(consumers), *limit)
+        }
+        Select::Open { operation, limit } => open(conn, names, *operation, *limit, now),
+        Select::Frozen { spec, after, upto, limit } => {
+            let query = frozen(Query::new(LETTERS), names, spec);
+            let query = walk(query, spec.order, *after, *upto);
+            letters(conn, query, spec.order, *limit)
+        }
+        Select::Eligible { consumer, schedule, limit } => {
+            letters(conn, eligible(names, consumer, schedule), Order::OldestFirst, *limit)
+        }
+        Select::Matching { filter, older, order, after, upto, limit } => {
+            let query = Query::new(format!("{LETTERS} FROM {} t WHERE ", names.letters));
+            let query = walk(old(query.filter(filter), *older), *order, *after, *upto);
+            letters(conn, query, *order, *limit)
+        }
+    }
+}
+
+const LETTERS: &str = "SELECT t.letter_id, t.seq";
+
+/// As a limit that SQLite takes.
+fn most(limit: u64) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// Names to ask for one by one, so that each is answered in order from an index; `None` for all together.
+fn each(consumers: &[String]) -> Vec<Option<&str>> {
+    if consumers.is_empty() {
+        return vec![None];
+    }
+    let names: BTreeSet<_> = consumers.iter().map(String::as_str).collect();
+    names.into_iter().map(Some).collect()
+}
+
+fn due(
+    conn: &Connection,
+    names: &Names,
+    filter: &Filter,
+    limit: u64,
+    now: Timestamp,
+) -> Result<Vec<Found>> {
+    let letters = &names.letters;
+    let mut places = Vec::new();
+    let mut rest = filter.clone();
+    rest.consumers.clear();
+    for name in each(&filter.consumers) {
+        let query = Query::new(format!(
+            "SELECT t.available_at, t.created_at, t.letter_id, t.seq FROM {letters} t INDEXED BY {letters}"
+        ));
+        let query = match name {
+            Some(name) => query.push("_available_to WHERE t.consumer = ").bind(name),
+            None => query.push("_available WHERE 1"),
+        };
+        let query = query.push(" AND t.available_at <= ").bind(now).push(" AND ").filter(&rest);
+        let query = query
+            .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
+            .bind(most(limit));
+        places.extend(query.all(conn, |row| {
+            let mut fields = Fields::after(row, 0);
+            Ok((fields.time()?, fields.time()?, fields.letter()?, fields.int()?))
+        })?);
+    }
+    places.sort_unstable();
+    places.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(places.into_iter().map(|(_, _, letter, seq)| Found::letter(letter, seq)).collect())
+}
+
+pub(super) fn order(order: Order) -> &'static str {
+    match order {
+        Order::OldestFirst => " ORDER BY t.created_at, t.letter_id",
+        Order::NewestFirst => " ORDER BY t.created_at DESC, t.letter_id DESC",
+    }
+}
+
+/// The letters of `query` in this order.
+fn letters(conn: &Connection, query: Query, order: Order, limit: u64) -> Result<Vec<Found>> {
+    query.push(self::order(order)).push(" LIMIT ").bind(most(limit)).all(conn, |row| {
+        let mut fields = Fields::after(row, 0);
+        Ok(Found::letter(fields.letter()?, fields.int()?))
+    })
+}
+
+/// Adds the bounds of a page.
+fn walk(mut query: Query, order: Order, after: Option<Cursor>, upto: Option<Cursor>) -> Query {
+    let (beyond, within) = match order {
+        Order::OldestFirst => (">", "<="),
+        Order::NewestFirst => ("<", ">="),
+    };
+    for (comparison, cursor) in [(beyond, after), (within, upto)] {
+        if let Some(cursor) = cursor {
+            query = query
+                .push(&format!(" AND (t.created_at, t.letter_id) {comparison} ("))
+                .bind(cursor.created_at)
+                .push(", ")
+                .bind(cursor.id)
+                .push(")");
+        }
+    }
+    query
+}
+
+/// `FROM` the letters that an operation may freeze.
+pub(super) fn frozen(query: Query, names: &Names, spec: &OperationSpec) -> Query {
+    query
+        .push(&format!(
+            " FROM {} t WHERE t.status = 'pending' AND t.operation IS NULL AND ",
+            names.letters
+        ))
+        .filter(&spec.filter)
+}
+
+fn old(query: Query, older: Option<Older>) -> Query {
+    match older {
+        Some(older) if older.include_unresolved => {
+            query.push(" AND t.updated_at <= ").bind(older.latest)
+        }
+        Some(older) => {
+            query.push(" AND t.status = 'resolved' AND t.updated_at <= ").bind(older.latest)
+        }
+        None => query,
+    }
+}
+
+fn eligible(names: &Names, consumer: &str, schedule: &Schedule) -> Query {
+    let query = Query::new(format!("{LETTERS} FROM {} t WHERE t.consumer = ", names.letters))
+        .bind(consumer)
+        .push(" AND t.status = 'pending' AND t.confirmed AND t.retry_after IS NULL")
+        .push(" AND t.operation IS NULL AND t.retry_count < ")
+        .bind(schedule.max_retries);
+    if schedule.all_classes {
+        return query;
+    }
+    query.push(" AND t.class = ").bind(ErrorClass::Transient.as_str())
+}
+
+/// Adds that the letter is the item.
+fn held(query: Query) -> Query {
+    query.push(" AND t.operation = i.operation AND t.item = i.idx")
+}
+
+/// Queued items with their letters, which `condition` is about, in frozen order.
+fn items(
+    conn: &Connection,
+    names: &Names,
+    operation: OperationId,
+    consumers: &[Option<&str>],
+    limit: u64,
+    condition: impl Fn(Query) -> Query,
+) -> Result<Vec<Found>> {
+    let Names { items, letters, .. } = names;
+    let mut found = Vec::new();
+    for name in consumers {
+        let mut query = Query::new(format!(
+            "SELECT i.idx, i.letter_id, t.seq FROM {items} i CROSS JOIN {letters} t ON t.letter_id = i.letter_id \
+             WHERE i.outcome = 'queued' AND i.operation = "
+        ))
+        .bind(operation);
+        if let Some(name) = name {
+            query = query.push(" AND i.consumer = ").bind(*name);
+        }
+        let query = condition(query).push(" ORDER BY i.idx LIMIT ").bind(most(limit));
+        found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Queued))?);
+    }
+    Ok(first(found, limit))
+}
+
+fn orphans(
+    conn: &Connection,
+    names: &Names,
+    operation: OperationId,
+    consumers: &[Option<&str>],
+    limit: u64,
+) -> Result<Vec<Found>> {
+    let Names { items, letters, .. } = names;
+    let mut found = Vec::new();
+    for name in consumers {
+        let mut query = Query::new(format!(
+            "SELECT i.idx, i.letter_id, NULL FROM {items} i WHERE i.outcome = 'queued' AND NOT EXISTS (SELECT 1 FROM {letters} t \
+             WHERE t.letter_id = i.letter_id AND t.operation = i.operation AND t.item = i.idx) AND i.operation = "
+        ))
+        .bind(operation);
+        if let Some(name) = name {
+            query = query.push(" AND i.consumer = ").bind(*name);
+        }
+        let query = query.push(" LIMIT ").bind(most(limit));
+        found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Queued))?);
+    }
+    Ok(first(found, limit))
+}
+
+fn open(
+    conn: &Connection,
+    names: &Names,
+    operation: OperationId,
+    limit: u64,
+    now: Timestamp,
+) -> Result<Vec<Found>> {
+    let Names { items: table, letters, .. } = names;
+    let nobody_runs = |query: Query| {
+        held(query)
+            .push(" AND (t.status = 'pending' OR (t.claim_former = 'pending' AND t.claim_until <= ")
+            .bind(now)
+            .push("))")
+    };
+    let progress = operations::load(conn, names, operation)?;
+    let released = progress.map_or(0, |it| it.progress.with_outcome(ItemOutcome::Released));
+    let mut found = Vec::new();
+    if released > 0 {
+        // Along the items in frozen order, no further than the last that was released: those behind it are queued.
+        let query = Query::new(format!(
+            "SELECT i.idx, i.letter_id, t.seq FROM (SELECT * FROM {table} WHERE outcome = 'released' AND operation = "
+        ))
+        .bind(operation)
+        .push(" ORDER BY idx LIMIT ")
+        .bind(most(released))
+        .push(&format!(") i CROSS JOIN {letters} t ON t.letter_id = i.letter_id WHERE 1"));
+        let query = nobody_runs(query).push(" ORDER BY i.idx LIMIT ").bind(most(limit));
+        found = query.all(conn, |row| read_item(row, operation, ItemOutcome::Released))?;
+    }
+    let room = limit.saturating_sub(found.len() as u64);
+    if room > 0 {
+        let consumers = queued_consumers(conn, names, operation)?;
+        let consumers: Vec<_> = consumers.iter().map(|name| Some(name.as_str())).collect();
+        found.extend(items(conn, names, operation, &consumers, room, nobody_runs)?);
+    }
+    Ok(found)
+}
+
+/// The consumers of which letters are queued, by steps along the index.
+fn queued_consumers(
+    conn: &Connection,
+    names: &Names,
+    operation: OperationId,
+) -> Result<Vec<String>> {
+    let mut all: Vec<String> = Vec::new();
+    loop {
+        let mut query = Query::new(format!(
+            "SELECT i.consumer FROM {} i WHERE i.outcome = 'queued' AND i.operation = ",
+            names.items
+        ))
+        .bind(operation);
+        if let Some(last) = all.last() {
+            query = query.push(" AND i.consumer > ").bind(last.as_str());
+        }
+        let next = query.push(" ORDER BY i.consumer LIMIT 1");
+        match next.first(conn, |row| Fields::after(row, 0).text())? {
+            Some(name) => all.push(name),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn read_item(
+    row: &rusqlite::Row<'_>,
+    operation: OperationId,
+    outcome: ItemOutcome,
+) -> Result<Found> {
+    let mut fields = Fields::after(row, 0);
+    let (index, letter) = (fields.unsigned()?, fields.letter()?);
+    let selected = Selected { letter, index };
+    Ok(Found { selected, seq: fields.int_or_none()?, item: Some((operation, outcome)) })
+}
+
+/// The first of these by index.
+fn first(mut found: Vec<Found>, limit: u64) -> Vec<Found> {
+    found.sort_unstable_by_key(|it| it.selected.index);
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    found
+}

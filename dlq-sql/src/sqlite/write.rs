@@ -1,0 +1,340 @@
+//! What a verb has changed, written within its transaction.
+
+use std::collections::BTreeMap;
+
+use dlq_core::store::{AuditEntry, Operation};
+use dlq_core::{Cause, ErrorClass, LetterId, OperationId, Reason, Status, StoreErrorKind};
+use dlq_letters::{Alias, Changed, ItemChange, LetterChange, Note, OperationChange, Row, Rows};
+use rusqlite::{CachedStatement, Connection};
+
+use super::binder::Binder;
+use super::names::Names;
+use super::operations;
+use super::query::Query;
+use crate::columns;
+use crate::error::{Fault, Result};
+use crate::keys;
+use crate::values::{self, signed};
+
+/// Writes all changes of `rows`. Returns the number of the last new note.
+pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Option<i64>> {
+    if rows.is_unchanged() {
+        return Ok(None);
+    }
+    let mut writer =
+        Writer { conn, names, counts: BTreeMap::new(), statements: [const { None }; 4] };
+    writer.letters(rows)?;
+    writer.counts()?;
+    for (id, alias) in rows.aliases() {
+        writer.alias(id, alias)?;
+    }
+    for operation in rows.started() {
+        writer.start(operation, rows)?;
+    }
+    for (id, change) in rows.operations() {
+        writer.operation(id, change, rows)?;
+    }
+    for (operation, index, change) in rows.items() {
+        writer.item(operation, index, change)?;
+    }
+    for consumer in rows.schedules() {
+        let sql = format!(
+            "INSERT INTO {} (consumer, last_run) VALUES (?1, ?2) ON CONFLICT (consumer) \
+             DO UPDATE SET last_run = excluded.last_run",
+            names.schedules
+        );
+        conn.prepare_cached(&sql)?.execute((consumer, rows.now().as_nanos()))?;
+    }
+    if let Some(last) = rows.last_fence() {
+        let sql = format!("UPDATE {} SET value = max(value, ?1) WHERE name = 'fence'", names.meta);
+        conn.prepare_cached(&sql)?.execute([signed(last)])?;
+    }
+    let mut last = None;
+    for note in rows.notes() {
+        match note {
+            Note::New(entry) => last = Some(writer.note(entry)?),
+            Note::Grow { entry, by } => writer.grow(*entry, *by)?,
+        }
+    }
+    Ok(last)
+}
+
+/// The dimensions by which letters are counted: status, reason, cause, class, consumer, subject.
+type Kind<'r> = (Status, Reason, Option<Cause>, ErrorClass, &'r str, &'r str);
+
+fn kind(row: &Row) -> Kind<'_> {
+    let letter = &row.letter;
+    let subject = letter.message.subject();
+    (letter.state.status, letter.reason, letter.cause, letter.class, &letter.consumer, subject)
+}
+
+struct Writer<'r, 'c> {
+    conn: &'c Connection,
+    names: &'c Names,
+    counts: BTreeMap<Kind<'r>, i64>,
+    /// That insert a row, and that change its state, what a run changes, and all of it.
+    statements: [Option<CachedStatement<'c>>; 4],
+}
+
+impl<'r, 'c> Writer<'r, 'c> {
+    fn letters(&mut self, rows: &'r Rows) -> Result<()> {
+        // A key is free before another row takes it.
+        for LetterChange { before, after, .. } in rows.letters() {
+            let Some(before) = before else { continue };
+            match after {
+                None => self.remove(before)?,
+                Some(after) if before.key.is_some() && before.key != after.key => {
+                    self.set_key(before.tag, None)?;
+                }
+                Some(_) => {}
+            }
+        }
+        for LetterChange { before, after, changed, .. } in rows.letters() {
+            let Some(after) = after else { continue };
+            let seq = match before {
+                Some(before) => {
+                    self.update(before, after, changed)?;
+                    before.tag
+                }
+                None => self.insert(after)?,
+            };
+            if let Some(key) = &after.key
+                && before.is_none_or(|before| before.key.as_ref() != Some(key))
+            {
+                self.set_key(seq, Some(keys::encoded(key)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, row: &'r Row, by: i64) {
+        *self.counts.entry(kind(row)).or_default() += by;
+    }
+
+    fn statement(&mut self, which: usize) -> Result<&mut CachedStatement<'c>> {
+        let slot = &mut self.statements[which];
+        if let Some(statement) = slot {
+            return Ok(statement);
+        }
+        let Names { insert, update_state, update_run, update_all, .. } = self.names;
+        let sql = [insert, update_state, update_run, update_all][which];
+        Ok(slot.insert(self.conn.prepare_cached(sql)?))
+    }
+
+    /// Writes a new row. Returns its number.
+    fn insert(&mut self, row: &'r Row) -> Result<i64> {
+        let statement = self.statement(0)?;
+        let mut binder = Binder::new(statement);
+        columns::put_kept(row, &mut binder)?;
+        columns::put_state(row, &mut binder)?;
+        columns::put_run(row, &mut binder)?;
+        columns::put_body(&row.letter, &mut binder)?;
+        columns::put_since(row, &mut binder)?;
+        if statement.raw_execute()? != 1 {
+            let detail = format!("letter {} is there although it was not found", row.letter.id);
+            return Err(Fault::new(StoreErrorKind::Corrupt, detail));
+        }
+        self.count(row, 1);
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    fn update(&mut self, before: &'r Row, row: &'r Row, changed: Changed) -> Result<()> {
+        let statement = self.statement(match changed {
+            Changed::State => 1,
+            Changed::Run => 2,
+            Changed::All => 3,
+        })?;
+        let mut binder = Binder::new(statement);
+        columns::put_state(row, &mut binder)?;
+        if changed != Changed::State {
+            columns::put_run(row, &mut binder)?;
+        }
+        if changed == Changed::All {
+            columns::put_body(&row.letter, &mut binder)?;
+            columns::put_since(row, &mut binder)?;
+        }
+        binder.put(before.tag)?;
+        statement.raw_execute()?;
+        if kind(before) != kind(row) {
+            self.count(before, -1);
+            self.count(row, 1);
+        }
+        // A letter that others were merged into is as old as the oldest of them.
+        let (was, is) = (before.letter.state.created_at, row.letter.state.created_at);
+        if changed != Changed::All && was != is {
+            let sql = format!("UPDATE {} SET created_at = ?1 WHERE seq = ?2", self.names.letters);
+            self.conn.prepare_cached(&sql)?.execute((is.as_nanos(), before.tag))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a row, and with it the aliases that point at it.
+    fn remove(&mut self, row: &'r Row) -> Result<()> {
+        let sql = format!("DELETE FROM {} WHERE seq = ?1", self.names.letters);
+        self.conn.prepare_cached(&sql)?.execute([row.tag])?;
+        self.count(row, -1);
+        Ok(())
+    }
+
+    fn set_key(&self, seq: i64, key: Option<Vec<u8>>) -> Result<()> {
+        let sql = format!("UPDATE {} SET dedup_key = ?1 WHERE seq = ?2", self.names.letters);
+        self.conn.prepare_cached(&sql)?.execute((key, seq))?;
+        Ok(())
+    }
+
+    fn counts(&mut self) -> Result<()> {
+        let counts = std::mem::take(&mut self.counts);
+        let mut changed = counts.into_iter().filter(|(_, by)| *by != 0);
+        changed.try_for_each(|(kind, by)| self.write_count(kind, by))
+    }
+
+    fn write_count(&self, kind: Kind<'_>, by: i64) -> Result<()> {
+        let (status, reason, cause, class, consumer, subject) = kind;
+        let mut statement = self.conn.prepare_cached(&self.names.count)?;
+        Binder::new(&mut statement)
+            .put(status.as_str())?
+            .put(reason.as_str())?
+            .put(cause.map_or("", |cause| cause.as_str()))?
+            .put(class.as_str())?
+            .put(consumer)?
+            .put(subject)?
+            .put(by)?;
+        statement.raw_execute()?;
+        if by < 0 {
+            let sql = format!("DELETE FROM {} WHERE n = 0 AND status = ", self.names.counts);
+            Query::new(sql)
+                .bind(status.as_str())
+                .push(" AND consumer = ")
+                .bind(consumer)
+                .push(" AND subject = ")
+                .bind(subject)
+                .run(self.conn)?;
+        }
+        Ok(())
+    }
+
+    fn alias(&self, id: LetterId, alias: Alias) -> Result<()> {
+        let sql = format!(
+            "INSERT INTO {} (alias, letter_id, generation) VALUES (?1, ?2, ?3) ON CONFLICT (alias) \
+             DO UPDATE SET letter_id = excluded.letter_id, generation = excluded.generation",
+            self.names.aliases
+        );
+        let binds = (id.as_bytes(), alias.row.as_bytes(), alias.generation);
+        self.conn.prepare_cached(&sql)?.execute(binds)?;
+        Ok(())
+    }
+
+    fn start(&self, operation: &Operation, rows: &Rows) -> Result<()> {
+        let mut operation = operation.clone();
+        if let Some((_, change)) = rows.operations().find(|(id, _)| *id == operation.id) {
+            change.apply(&mut operation, rows.now());
+        }
+        let sql = format!(
+            "INSERT INTO {} (id, spec, state, who, note, created_at, updated_at, next_release, total, progress) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self.names.operations
+        );
+        let mut statement = self.conn.prepare_cached(&sql)?;
+        Binder::new(&mut statement)
+            .put(operation.id.as_bytes())?
+            .put(values::json(&operation.spec))?
+            .put(operation.state.as_str())?
+            .put(&operation.by.who)?
+            .put(operation.by.note.as_deref())?
+            .put(operation.created_at.as_nanos())?
+            .put(operation.updated_at.as_nanos())?
+            .put(operation.next_release.as_nanos())?
+            .put(signed(operation.progress.total))?
+            .put(values::json(&operation.progress.by_outcome))?;
+        statement.raw_execute()?;
+        Ok(())
+    }
+
+    /// Applies a change to an operation as it is stored. One that was started by this call has its changes already.
+    fn operation(&self, id: OperationId, change: &OperationChange, rows: &Rows) -> Result<()> {
+        if rows.started().iter().any(|started| started.id == id) {
+            return Ok(());
+        }
+        let Some(mut operation) = operations::load(self.conn, self.names, id)? else {
+            return Ok(());
+        };
+        change.apply(&mut operation, rows.now());
+        let sql = format!(
+            "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, total = ?, progress = ? WHERE id = ?",
+            self.names.operations
+        );
+        let mut statement = self.conn.prepare_cached(&sql)?;
+        Binder::new(&mut statement)
+            .put(operation.state.as_str())?
+            .put(operation.updated_at.as_nanos())?
+            .put(operation.next_release.as_nanos())?
+            .put(signed(operation.progress.total))?
+            .put(values::json(&operation.progress.by_outcome))?
+            .put(operation.id.as_bytes())?;
+        statement.raw_execute()?;
+        Ok(())
+    }
+
+    fn item(&self, operation: OperationId, index: u64, change: &ItemChange) -> Result<()> {
+        let items = &self.names.items;
+        match change {
+            ItemChange::Append { item, consumer } => {
+                let sql = format!(
+                    "INSERT INTO {items} (operation, idx, letter_id, generation, consumer, outcome, why, at) \
+                     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+                );
+                let mut statement = self.conn.prepare_cached(&sql)?;
+                Binder::new(&mut statement)
+                    .put(operation.as_bytes())?
+                    .put(signed(index))?
+                    .put(item.letter.as_bytes())?
+                    .put(item.generation)?
+                    .put(consumer)?
+                    .put(item.outcome.as_str())?
+                    .put(item.why.as_deref())?
+                    .put(item.at.as_nanos())?;
+                statement.raw_execute()?;
+            }
+            ItemChange::Outcome { outcome, why, at } => {
+                let sql = format!(
+                    "UPDATE {items} SET outcome = ?, why = ?, at = ? WHERE operation = ? AND idx = ?"
+                );
+                let mut statement = self.conn.prepare_cached(&sql)?;
+                Binder::new(&mut statement)
+                    .put(outcome.as_str())?
+                    .put(why.as_deref())?
+                    .put(at.as_nanos())?
+                    .put(operation.as_bytes())?
+                    .put(signed(index))?;
+                statement.raw_execute()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends to the record of what operators did. Returns the number of the entry.
+    fn note(&self, entry: &AuditEntry) -> Result<i64> {
+        let sql = format!(
+            "INSERT INTO {} (at, who, note, action, subject, affected, operation) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            self.names.audit
+        );
+        let mut statement = self.conn.prepare_cached(&sql)?;
+        Binder::new(&mut statement)
+            .put(entry.at.as_nanos())?
+            .put(&entry.by.who)?
+            .put(entry.by.note.as_deref())?
+            .put(&entry.action)?
+            .put(&entry.subject)?
+            .put(signed(entry.affected))?
+            .put(entry.operation.as_ref().map(OperationId::as_bytes))?;
+        statement.raw_execute()?;
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    fn grow(&self, entry: i64, by: u64) -> Result<()> {
+        let sql =
+            format!("UPDATE {} SET affected = affected + ?1 WHERE seq = ?2", self.names.audit);
+        self.conn.prepare_cached(&sql)?.execute((signed(by), entry))?;
+        Ok(())
+    }
+}
