@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use dlq_core::store::OperationItem;
 use dlq_core::{
-    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin,
+    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin, Status,
     Timestamp, searchable,
 };
+use dlq_letters::{Held, Row};
 
 use crate::error::{Fault, Result};
-use crate::row::{Held, Row};
+use crate::keys;
 use crate::values::{Put, Take, json, signed};
 
 /// Written once.
@@ -126,24 +127,52 @@ pub(crate) const HEAD: &[&str] = &[
     "edited_from",
 ];
 
+/// The parts of a row, as its columns have them.
+pub(crate) struct Parts<'v> {
+    pub(crate) letter: &'v DeadLetter,
+    pub(crate) available_at: Option<Timestamp>,
+    pub(crate) item: Option<(OperationId, u64)>,
+    pub(crate) fence: u64,
+    /// The end of the lease, the status before, the claimer.
+    pub(crate) claim: Option<(Timestamp, Status, &'v str)>,
+    pub(crate) finished: Option<u64>,
+    pub(crate) lapses: u32,
+}
+
+impl<'v> From<&'v Row> for Parts<'v> {
+    fn from(row: &'v Row) -> Self {
+        let claim = row.claim.as_ref();
+        Self {
+            letter: &row.letter,
+            available_at: row.available_at(),
+            item: row.item,
+            fence: row.fence,
+            claim: claim.map(|held| (held.until, held.former, held.owner.as_str())),
+            finished: row.finished,
+            lapses: row.lapses,
+        }
+    }
+}
+
 /// [`KEPT`].
-pub(crate) fn put_kept<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
-    to.bytes(Some(row.letter.id.as_bytes()))
+pub(crate) fn put_kept<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) -> Result<()> {
+    to.bytes(Some(row.into().letter.id.as_bytes()))
 }
 
 /// [`SINCE`].
-pub(crate) fn put_since<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
-    to.time(Some(row.letter.state.created_at))
+pub(crate) fn put_since<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) -> Result<()> {
+    to.time(Some(row.into().letter.state.created_at))
 }
 
 /// [`STATE`].
-pub(crate) fn put_state<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
+pub(crate) fn put_state<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) -> Result<()> {
+    let row = row.into();
     let state = &row.letter.state;
     to.word(state.status.as_str())?;
     to.text(state.resolution.map(|resolution| resolution.as_str().into()))?;
     to.word(row.letter.reason.as_str())?;
     to.time(state.due)?;
-    to.time(row.available_at())?;
+    to.time(row.available_at)?;
     to.count(state.retry_count)?;
     to.count(state.replays)?;
     to.count(state.seen)?;
@@ -152,16 +181,16 @@ pub(crate) fn put_state<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
     to.time(Some(state.updated_at))?;
     to.time(state.last_retry_at)?;
     to.int(Some(signed(row.fence)))?;
-    to.time(row.claim.as_ref().map(|held| held.until))?;
-    to.text(row.claim.as_ref().map(|held| held.former.as_str().into()))?;
-    to.text(row.claim.as_ref().map(|held| held.owner.as_str().into()))?;
+    to.time(row.claim.map(|(until, ..)| until))?;
+    to.text(row.claim.map(|(_, former, _)| former.as_str().into()))?;
+    to.text(row.claim.map(|(.., owner)| owner.into()))?;
     to.int(row.finished.map(signed))?;
     to.count(row.lapses)
 }
 
 /// [`RUN`].
-pub(crate) fn put_run<'v>(row: &'v Row, to: &mut impl Put<'v>) -> Result<()> {
-    let letter = &row.letter;
+pub(crate) fn put_run<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) -> Result<()> {
+    let letter = row.into().letter;
     let error = letter.error();
     let lower = Some(searchable(&error)).filter(|lower| *lower != error);
     to.count(letter.generation)?;
@@ -332,9 +361,8 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     row.finished = fields.int_or_none()?.map(i64::cast_unsigned);
     row.lapses = fields.count()?;
     row.item = operation.zip(fields.int_or_none()?.map(i64::cast_unsigned));
-    row.key = fields.bytes_or_none()?;
+    row.key = fields.bytes_or_none()?.map(|key| keys::decoded(&key)).transpose()?;
     row.letter.state.edited_from = fields.bindings()?;
-    row.counted = Some(row.count_key());
     Ok((row, Head { error, payload_size }))
 }
 

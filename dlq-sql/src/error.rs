@@ -50,6 +50,7 @@ impl Fault {
     }
 
     /// Says too what was deleted before it happened.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn having_deleted(self, letters: u64) -> Self {
         self.having(letters, "deleted")
     }
@@ -60,6 +61,7 @@ impl Fault {
         self.having(letters, "marked")
     }
 
+    #[cfg(feature = "sqlite")]
     fn having(mut self, letters: u64, done: &str) -> Self {
         if letters > 0 {
             let more = format!("; {letters} letters were {done} before, and the audit says so");

@@ -21,12 +21,14 @@ mod columns;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod error;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod keys;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod kinds;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod migration;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(feature = "sqlite")]
 mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -4,11 +4,13 @@ use dlq_core::store::rules::{self, DedupKey, Standing};
 use dlq_core::store::{Claim, ClaimToken, Finish, Mark};
 use dlq_core::{Cause, DeadLetter, ErrorClass, OperationId, Reason, Status, Timestamp};
 
+use crate::columns::Parts;
+use crate::keys;
+
 /// A letter and what only the store knows of it. Read with or without the message's bytes and the history.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     /// SQLite's own number of the row; 0 before it is written.
-    #[cfg(feature = "sqlite")]
     pub(crate) seq: i64,
     pub(crate) letter: DeadLetter,
     /// The last fencing token that was given out for it.
@@ -47,7 +49,6 @@ pub(crate) struct CountKey {
 }
 
 /// Who claims, by when, until when.
-#[cfg(feature = "sqlite")]
 pub(crate) struct Lease<'a> {
     pub(crate) fence: u64,
     pub(crate) owner: &'a str,
@@ -58,7 +59,6 @@ pub(crate) struct Lease<'a> {
 impl Row {
     pub(crate) fn new(letter: DeadLetter) -> Self {
         Self {
-            #[cfg(feature = "sqlite")]
             seq: 0,
             letter,
             fence: 0,
@@ -105,7 +105,6 @@ impl Row {
 
     /// True if it was sent back to be run and nobody runs it: it was not claimed, or its lease has ended. A record goes on
     /// instead, since its run does.
-    #[cfg(feature = "sqlite")]
     pub(crate) fn is_idle_replay(&self, now: Timestamp) -> bool {
         match &self.claim {
             Some(held) => held.former == Status::Pending && held.until <= now,
@@ -148,7 +147,6 @@ impl Row {
         }
     }
 
-    #[cfg(feature = "sqlite")]
     pub(crate) fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
         let former = match &self.claim {
             Some(held) => {
@@ -232,11 +230,33 @@ pub(crate) enum Changed {
 
 /// The key of the original message as bytes, each text with its length in front.
 pub(crate) fn dedup_key(letter: &DeadLetter) -> Option<Vec<u8>> {
-    let key = DedupKey::of(letter)?;
-    let mut bytes = vec![u8::from(key.is_event)];
-    for text in [&key.name, &key.message_id, &key.consumer] {
-        bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(text.as_bytes());
+    DedupKey::of(letter).map(|key| keys::encoded(&key))
+}
+
+impl From<dlq_letters::Row> for Row {
+    fn from(row: dlq_letters::Row) -> Self {
+        let dlq_letters::Row { tag, letter, fence, claim, finished, lapses, item, key } = row;
+        let claim =
+            claim.map(|dlq_letters::Held { former, until, owner }| Held { former, until, owner });
+        let key = key.as_ref().map(keys::encoded);
+        let mut row =
+            Self { seq: tag, letter, fence, claim, finished, lapses, item, key, counted: None };
+        row.counted = Some(row.count_key());
+        row
     }
-    Some(bytes)
+}
+
+impl<'v> From<&'v Row> for Parts<'v> {
+    fn from(row: &'v Row) -> Self {
+        let claim = row.claim.as_ref();
+        Self {
+            letter: &row.letter,
+            available_at: row.available_at(),
+            item: row.item,
+            fence: row.fence,
+            claim: claim.map(|held| (held.until, held.former, held.owner.as_str())),
+            finished: row.finished,
+            lapses: row.lapses,
+        }
+    }
 }

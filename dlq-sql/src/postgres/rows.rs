@@ -1,11 +1,12 @@
 //! The statements that write rows, many at once.
 
+use dlq_letters::{Changed, Row};
+
 use super::batch::Batch;
 use super::names::Names;
 use super::query::Query;
 use crate::columns::{self, BODY, KEPT, RUN, SINCE, STATE};
 use crate::error::Result;
-use crate::row::{Changed, Row};
 use crate::values::Put as _;
 
 /// `INSERT … SELECT …` of whole rows.
@@ -30,13 +31,13 @@ pub(super) fn update(names: &Names, rows: &[&Row], changed: Changed) -> Result<Q
     for row in rows {
         let to = batch.row();
         to.bytes(Some(row.letter.id.as_bytes()))?;
-        columns::put_state(row, to)?;
+        columns::put_state(*row, to)?;
         if changed != Changed::State {
-            columns::put_run(row, to)?;
+            columns::put_run(*row, to)?;
         }
         if changed == Changed::All {
             columns::put_body(&row.letter, to)?;
-            columns::put_since(row, to)?;
+            columns::put_since(*row, to)?;
         }
     }
     let columns = match changed {

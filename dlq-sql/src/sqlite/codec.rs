@@ -55,7 +55,7 @@ impl Take for Fields<'_, '_> {
 /// Reads what `select_head` selects.
 pub(super) fn read_head(record: &Record<'_>) -> Result<Row> {
     let mut fields = Fields::after(record, 0);
-    let mut row = columns::read_head(&mut fields)?;
+    let mut row = Row::from(columns::read_head(&mut fields)?);
     row.seq = fields.next()?;
     Ok(row)
 }
@@ -68,7 +68,7 @@ pub(super) fn read_summary(record: &Record<'_>) -> Result<LetterSummary> {
 /// Reads what `select_whole` selects.
 pub(super) fn read_whole(record: &Record<'_>) -> Result<Row> {
     let mut fields = Fields::after(record, 0);
-    let mut row = columns::read_whole(&mut fields)?;
+    let mut row = Row::from(columns::read_whole(&mut fields)?);
     row.seq = fields.next()?;
     Ok(row)
 }

@@ -79,13 +79,13 @@ impl<'c> Unit<'c> {
         };
         let mut statement = self.conn.prepare_cached(sql)?;
         let mut binder = Binder::new(&mut statement);
-        columns::put_state(row, &mut binder)?;
+        columns::put_state(&*row, &mut binder)?;
         if changed != Changed::State {
-            columns::put_run(row, &mut binder)?;
+            columns::put_run(&*row, &mut binder)?;
         }
         if changed == Changed::All {
             columns::put_body(&row.letter, &mut binder)?;
-            columns::put_since(row, &mut binder)?;
+            columns::put_since(&*row, &mut binder)?;
         }
         binder.put(row.seq)?;
         statement.raw_execute()?;
