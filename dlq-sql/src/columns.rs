@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use dlq_core::store::OperationItem;
 use dlq_core::{
-    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin, Status,
-    Timestamp, searchable,
+    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin, Timestamp,
+    searchable,
 };
 use dlq_letters::{Held, Row};
 
@@ -38,6 +38,7 @@ pub(crate) const STATE: &[&str] = &[
     "claim_until",
     "claim_former",
     "claim_owner",
+    "claim_sender",
     "finished_fence",
     "lapses",
 ];
@@ -120,6 +121,7 @@ pub(crate) const HEAD: &[&str] = &[
     "claim_until",
     "claim_former",
     "claim_owner",
+    "claim_sender",
     "finished_fence",
     "lapses",
     "item",
@@ -133,21 +135,19 @@ pub(crate) struct Parts<'v> {
     pub(crate) available_at: Option<Timestamp>,
     pub(crate) item: Option<(OperationId, u64)>,
     pub(crate) fence: u64,
-    /// The end of the lease, the status before, the claimer.
-    pub(crate) claim: Option<(Timestamp, Status, &'v str)>,
+    pub(crate) claim: Option<&'v Held>,
     pub(crate) finished: Option<u64>,
     pub(crate) lapses: u32,
 }
 
 impl<'v> From<&'v Row> for Parts<'v> {
     fn from(row: &'v Row) -> Self {
-        let claim = row.claim.as_ref();
         Self {
             letter: &row.letter,
             available_at: row.available_at(),
             item: row.item,
             fence: row.fence,
-            claim: claim.map(|held| (held.until, held.former, held.owner.as_str())),
+            claim: row.claim.as_ref(),
             finished: row.finished,
             lapses: row.lapses,
         }
@@ -181,9 +181,10 @@ pub(crate) fn put_state<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) ->
     to.time(Some(state.updated_at))?;
     to.time(state.last_retry_at)?;
     to.int(Some(signed(row.fence)))?;
-    to.time(row.claim.map(|(until, ..)| until))?;
-    to.text(row.claim.map(|(_, former, _)| former.as_str().into()))?;
-    to.text(row.claim.map(|(.., owner)| owner.into()))?;
+    to.time(row.claim.map(|held| held.until))?;
+    to.text(row.claim.map(|held| held.former.as_str().into()))?;
+    to.text(row.claim.map(|held| held.owner.as_str().into()))?;
+    to.text(row.claim.and_then(|held| held.sender.as_deref()).map(Cow::from))?;
     to.int(row.finished.map(signed))?;
     to.count(row.lapses)
 }
@@ -352,9 +353,10 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     let until = fields.time_or_none()?;
     let former = fields.word_or_none("claim_former")?;
     let owner = fields.text_or_none()?;
+    let sender = fields.text_or_none()?;
     row.claim = match (until, former) {
         (Some(until), Some(former)) => {
-            Some(Held { former, until, owner: owner.unwrap_or_default() })
+            Some(Held { former, until, owner: owner.unwrap_or_default(), sender })
         }
         _ => None,
     };

@@ -50,16 +50,6 @@ impl Fault {
         )
     }
 
-    /// Says too what was deleted before it happened.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn having_deleted(mut self, letters: u64) -> Self {
-        if letters > 0 {
-            let more = format!("; {letters} letters were deleted before, and the audit says so");
-            self.detail.push_str(&more);
-        }
-        self
-    }
-
     /// The error of the database underneath.
     pub(crate) fn with_source(
         mut self,

@@ -501,6 +501,13 @@ impl Operation {
         times.into_iter().flatten().filter(|at| *at >= now && can(*at)).min()
     }
 
+    /// Returns when letters can be released to their handlers; `None` if that takes more than time, or if they are sent
+    /// through an outbox.
+    #[must_use]
+    pub fn next_to_handlers(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.spec.target.is_handler() { self.next_chance(now) } else { None }
+    }
+
     /// The state that `control` leads to; the present one when there is nothing to change, `None` when the operation
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///

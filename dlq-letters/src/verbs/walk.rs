@@ -156,5 +156,5 @@ fn place(rows: &mut Rows, item: Selected) -> Result<Option<Cursor>, Stop> {
 
 /// Returns the place of a letter in a list.
 fn cursor(letter: &DeadLetter) -> Cursor {
-    Cursor { created_at: letter.state.created_at, id: letter.id }
+    Cursor::after(letter.state.created_at, letter.id)
 }

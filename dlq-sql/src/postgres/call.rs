@@ -218,46 +218,4 @@ macro_rules! on_connection {
     };
 }
 
-/// Runs a future in a transaction, and is done once that is durable: `transact!(store, unit => unit.finish_all(…))`. It
-/// may be run, and committed, more than once.
-macro_rules! transact {
-    ($store:expr, $unit:ident => $work:expr) => {
-        $crate::postgres::call::transacted!(false, $store, $unit => $work)
-    };
-}
-
-/// The same for what is not to be done again when the answer to its COMMIT is lost. Nothing may be acknowledged on its
-/// word: see the manual of `doubt`.
-macro_rules! transact_once {
-    ($store:expr, $unit:ident => $work:expr) => {
-        $crate::postgres::call::transacted!(true, $store, $unit => $work)
-    };
-}
-
-macro_rules! transacted {
-    ($is_once:literal, $store:expr, $unit:ident => $work:expr) => {
-        async {
-            let mut doubt = None;
-            let (done, wakes) = $crate::postgres::call::on_connection!($store, conn => async {
-                let mut begun = $crate::postgres::unit::Unit::begin(conn, &$store.inner, $store.given_time()).await?;
-                if $is_once {
-                    if let Some(ended) = begun.ended_before(&mut doubt).await? {
-                        return Ok(ended);
-                    }
-                    begun.take_number().await?;
-                }
-                let done: $crate::error::Result<_> = {
-                    let $unit = &mut begun;
-                    $work.await
-                };
-                begun.end(done, &mut doubt).await
-            })?;
-            $store.say(wakes).await;
-            $store.wrote(1).await;
-            Ok::<_, $crate::error::Fault>(done)
-        }
-        .await
-    };
-}
-
-pub(super) use {attempt, on_connection, transact, transact_once, transacted};
+pub(super) use {attempt, on_connection};

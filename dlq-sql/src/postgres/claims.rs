@@ -5,183 +5,52 @@
 //! | before the claim is committed | nothing | the letters are due as before |
 //! | after that, told or not | the claim | the lease ends, the next claim counts a crash, the token is worthless then |
 //! | after operations released and before the claim | nothing: both are one transaction | the rate is not used up |
-//! | after it claimed a letter of a cancelled operation, before that is taken back | the claim | the lease ends, the next claim takes it back |
 //! | while finishing | all of it, or nothing | the lease ends, or the same finish again is `Applied` |
 //! | while the schedule runs | all of it, or nothing | another runs it at once, or after the interval |
 //!
 //! A batch of finishes may be several transactions; each letter and its operation are in one of them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
-use dlq_core::store::{
-    Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ItemOutcome, ScheduleRun, rules,
-};
-use dlq_core::{Filter, LetterId, OperationId, Status, StoreError, Timestamp};
+use dlq_core::store::{Claim, ClaimRequest, ClaimToken};
+use dlq_core::{Filter, LetterId, Timestamp};
 use sqlx::PgConnection;
 
 use super::PostgresStore;
 use super::batch::Batch;
-use super::call::{attempt, transact};
+use super::call::attempt;
 use super::codec::Fields;
 use super::filter::{is_cut, same, start};
 use super::names::Names;
 use super::operations::{ACTIVE, next_release};
 use super::query::{DURABLE, Query};
-use super::unit::Unit;
 use crate::columns;
-use crate::error::{During, Result};
-use crate::row::Changed;
+use crate::error::Result;
 use crate::values::{self, Put as _, Take as _};
 
-impl Claims for PostgresStore {
-    async fn claim(&self, request: ClaimRequest) -> std::result::Result<Vec<Claim>, StoreError> {
-        self.claim_due(&request).await.during("claim letters")
-    }
-
-    async fn extend(
-        &self,
-        tokens: Vec<ClaimToken>,
-        lease: Duration,
-    ) -> std::result::Result<Vec<bool>, StoreError> {
-        self.extend_held(&tokens, lease).await.during("extend claims")
-    }
-
-    async fn finish(
-        &self,
-        finishes: Vec<(ClaimToken, Finish)>,
-    ) -> std::result::Result<Vec<Finished>, StoreError> {
-        self.finish_held(&finishes).await.during("finish claims")
-    }
-
-    async fn next_due(
-        &self,
-        consumers: Vec<String>,
-    ) -> std::result::Result<Option<Timestamp>, StoreError> {
-        let given = self.given_time();
-        attempt!(self, conn => next_due(conn, self.names(), &consumers, given))
-            .during("find the next due letter")
-    }
-
-    async fn due_elsewhere(
-        &self,
-        consumers: Vec<String>,
-        heard: u64,
-    ) -> std::result::Result<u64, StoreError> {
-        Ok(self.heard(&consumers, heard).await)
-    }
-
-    fn store_identity(&self) -> Option<String> {
-        Some(self.identity())
-    }
-
-    async fn run_schedule(
-        &self,
-        run: ScheduleRun,
-    ) -> std::result::Result<(u64, Duration), StoreError> {
-        if !run.schedule.enabled {
-            return Ok((0, Duration::MAX));
-        }
-        transact!(self, unit => unit.run_schedule(&run)).during("run the schedule")
-    }
-}
-
 impl PostgresStore {
-    async fn claim_due(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
-        if request.limit == 0 {
-            return Ok(Vec::new());
-        }
+    /// Claims due letters in one statement, and nothing else; `None`, and nothing is claimed, if an operation may release
+    /// letters into what room is left, or was cancelled and had sent one of these.
+    pub(super) async fn claim_plainly(&self, request: &ClaimRequest) -> Result<Option<Vec<Claim>>> {
         let (names, given) = (self.names(), self.given_time());
-        let mut claims: Vec<Claimed> = Vec::new();
-        let (room, is_active) = loop {
-            let room = request.limit.saturating_sub(count(claims.len()));
-            let due = attempt!(self, conn => claim(conn, names, request, room, given));
-            let step = match due {
-                Ok((due, is_active)) => {
-                    self.wrote(due.len()).await;
-                    let found = due.len();
-                    let due = self.without_cancelled(due).await;
-                    due.map(|due| (due.len() == found, due, is_active))
-                }
-                Err(fault) => Err(fault),
-            };
-            match step {
-                Ok((is_done, due, is_active)) => {
-                    claims.extend(due);
-                    // What was taken back has left room.
-                    if is_done {
-                        break (request.limit.saturating_sub(count(claims.len())), is_active);
-                    }
-                }
-                // What has been claimed is handed out; who claims again hears of what is wrong.
-                Err(fault) if claims.is_empty() => return Err(fault),
-                Err(_) => break (0, false),
-            }
-        };
-        if room > 0 && is_active {
-            let released: Result<_> = transact!(self, unit => async {
-                unit.release(&request.filter, room as usize).await?;
-                unit.flush().await?;
-                // What was released is taken here.
-                unit.wakes.clear();
-                claim(unit.conn(), names, request, room, given).await
-            });
-            match released {
-                Ok((released, _)) => claims.extend(released),
-                // What has been claimed is handed out; who claims again hears of what is wrong.
-                Err(fault) if claims.is_empty() => return Err(fault),
-                Err(_) => {}
-            }
-        }
-        claims.sort_unstable_by_key(|claimed| claimed.place);
-        Ok(claims.into_iter().map(|claimed| claimed.claim).collect())
+        let claimed = attempt!(self, conn => claim(conn, names, request, given))?;
+        let Some(mut claims) = claimed else { return Ok(None) };
+        self.wrote(claims.len()).await;
+        claims.sort_unstable_by_key(|(place, _)| *place);
+        Ok(Some(claims.into_iter().map(|(_, claim)| claim).collect()))
     }
 
-    /// The claims that are to be handed out, of these. Letters that a cancelled operation had sent, and that nobody runs
-    /// any more, are taken back instead: where the process dies before that, whoever claims next takes them back.
-    async fn without_cancelled(&self, claimed: Vec<Claimed>) -> Result<Vec<Claimed>> {
-        let operations: BTreeSet<_> = claimed.iter().filter_map(Claimed::sent_by).collect();
-        if operations.is_empty() {
-            return Ok(claimed);
-        }
-        let (sent, mut kept): (Vec<_>, Vec<_>) =
-            claimed.into_iter().partition(|claimed| claimed.sent_by().is_some());
-        match self.take_back_cancelled(&operations, sent).await {
-            Ok(more) => kept.extend(more),
-            // The lease of the others ends.
-            Err(fault) if kept.is_empty() => return Err(fault),
-            Err(_) => {}
-        }
-        Ok(kept)
+    pub(super) async fn find_next_due(&self, consumers: &[String]) -> Result<Option<Timestamp>> {
+        let given = self.given_time();
+        attempt!(self, conn => next_due(conn, self.names(), consumers, given))
     }
 
-    /// Takes back those that one of these operations had sent that is cancelled. Returns the others.
-    async fn take_back_cancelled(
+    pub(super) async fn extend_claims(
         &self,
-        operations: &BTreeSet<OperationId>,
-        sent: Vec<Claimed>,
-    ) -> Result<Vec<Claimed>> {
-        let cancelled = attempt!(self, conn => async {
-            let ids: Vec<_> = operations.iter().map(|id| id.as_bytes().to_vec()).collect();
-            let query = format!("SELECT id FROM {} WHERE state = 'cancelled' AND id = ANY(", self.names().operations);
-            let query = Query::new(query).bind(ids).push(")");
-            query.all(conn, |record| Fields::of(record).id_or_none()).await
-        });
-        let cancelled: Vec<_> =
-            cancelled?.into_iter().flatten().map(OperationId::from_bytes).collect();
-        let (back, kept): (Vec<_>, Vec<_>) = sent
-            .into_iter()
-            .partition(|sent| sent.sent_by().is_some_and(|id| cancelled.contains(&id)));
-        if !back.is_empty() {
-            transact!(self, unit => unit.take_back(&back))?;
-        }
-        Ok(kept)
-    }
-
-    async fn extend_held(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<bool>> {
-        if tokens.is_empty() {
-            return Ok(Vec::new());
-        }
+        tokens: &[ClaimToken],
+        lease: Duration,
+    ) -> Result<Vec<bool>> {
         let (letters, given) = (&self.names().letters, self.given_time());
         let held: Result<Vec<ClaimToken>> = attempt!(self, conn => async {
             let mut batch = Batch::default();
@@ -238,83 +107,45 @@ fn lasting(query: Query, lease: Duration, given: Option<Timestamp>) -> Query {
 /// When a letter was due, when it was stored, and its id: the order in which letters are handed out.
 type Place = (Timestamp, Timestamp, LetterId);
 
-/// A claim that was made.
-struct Claimed {
-    place: Place,
-    /// When the letter was handed out before.
-    was_handed_out: Option<Timestamp>,
-    claim: Claim,
-}
-
-impl Claimed {
-    /// The operation that sent the letter; `None` for a record, whose run goes on.
-    fn sent_by(&self) -> Option<OperationId> {
-        self.claim.letter.state.operation.filter(|_| !self.claim.continues)
-    }
-}
-
-fn count(claims: usize) -> u32 {
-    u32::try_from(claims).unwrap_or(u32::MAX)
-}
-
-impl Unit<'_> {
-    /// Takes back what has just been claimed for an operation that is cancelled: as if it had not been claimed.
-    async fn take_back(&mut self, claimed: &[Claimed]) -> Result<()> {
-        let now = self.now();
-        let letters: Vec<_> = claimed.iter().map(|one| one.claim.token.letter).collect();
-        self.fetch_heads(&letters).await?;
-        for Claimed { was_handed_out, claim, .. } in claimed {
-            let row = self.head(claim.token.letter).await?;
-            // It may have died anew, or been marked, since.
-            let Some(mut row) = row.filter(|row| row.is_held_by(&claim.token)) else { continue };
-            self.end_item(&mut row, ItemOutcome::Skipped, Some("cancelled")).await?;
-            row.void();
-            rules::put_back(&mut row.letter, Status::Pending, now);
-            row.letter.state.last_retry_at = *was_handed_out;
-            self.update(row, Changed::State);
-        }
-        Ok(())
-    }
-}
-
-/// Claims due letters, in order; says also whether operations may have more. Letters that others are at are passed over.
+/// Claims due letters. Those that others are at are passed over. `None` if that is not all that is to be done.
 async fn claim(
     conn: &mut PgConnection,
     names: &Names,
     request: &ClaimRequest,
-    limit: u32,
     given: Option<Timestamp>,
-) -> Result<(Vec<Claimed>, bool)> {
+) -> Result<Option<Vec<(Place, Claim)>>> {
     let Names { letters, operations, fences, whole, .. } = names;
+    let limit = request.limit;
     let query = due(Query::new("WITH due AS MATERIALIZED ("), names, &request.filter, limit, given);
     let query = query.push(&format!(
-        "), claimed AS (UPDATE {letters} t SET status = 'replaying', retry_after = NULL, \
+        "), plain AS MATERIALIZED (SELECT NOT EXISTS (SELECT FROM due d JOIN {operations} o ON o.id = d.sent_by \
+         WHERE o.state = 'cancelled') AND (NOT EXISTS (SELECT FROM {operations} WHERE {ACTIVE}) \
+         OR (SELECT count(*) FROM due) >= "
+    ));
+    let query = query.bind(limit).push(&format!(
+        ") AS is_plain), claimed AS (UPDATE {letters} t SET status = 'replaying', retry_after = NULL, \
          claim_former = coalesce(t.claim_former, t.status), \
          lapses = CASE WHEN t.claim_former IS NULL THEN t.lapses ELSE least(t.lapses + 1, 4294967295) END, \
          claim_fence = nextval('{fences}'), claim_until = x.until, available_at = x.until, \
          last_retry_at = x.at, updated_at = x.at, claim_owner = "
     ));
-    let query = query.bind(request.owner.as_str()).push(" FROM due d, ");
+    let query = query.bind(request.owner.as_str()).push(" FROM due d, plain p, ");
     let query = lasting(query, request.lease, given).push(&format!(
-        " WHERE t.letter_id = d.id AND {DURABLE} RETURNING d.was_due, d.was_handed_out, {whole}) \
-         SELECT a.is_active, c.* FROM (SELECT EXISTS (SELECT FROM {operations} WHERE {ACTIVE}) AS is_active) a \
-         LEFT JOIN claimed c ON true"
+        " WHERE t.letter_id = d.id AND p.is_plain AND {DURABLE} RETURNING d.was_due, {whole}) \
+         SELECT p.is_plain, c.* FROM plain p LEFT JOIN claimed c ON true"
     ));
-    let mut is_active = false;
+    let mut is_plain = true;
     let claimed = query.all(conn, |record| {
         let mut fields = Fields::of(record);
-        is_active = fields.flag()?;
+        is_plain = fields.flag()?;
         let Some(was_due) = fields.time_or_none()? else { return Ok(None) };
-        let was_handed_out = fields.time_or_none()?;
-        let row = crate::row::Row::from(columns::read_whole(&mut fields)?);
+        let row = columns::read_whole(&mut fields)?;
         let place = (was_due, row.letter.state.created_at, row.letter.id);
         let held = row.claim.clone();
-        Ok(held.map(|held| {
-            let claim = row.into_claim(held.former, held.until);
-            Claimed { place, was_handed_out, claim }
-        }))
+        Ok(held.map(|held| (place, row.into_claim(held.former, held.until))))
     });
-    Ok((claimed.await?.into_iter().flatten().collect(), is_active))
+    let claimed = claimed.await?.into_iter().flatten().collect();
+    Ok(is_plain.then_some(claimed))
 }
 
 /// Adds a statement that locks the letters that can be claimed now, first come first, at most `limit`. For named
@@ -327,11 +158,14 @@ fn due(
     given: Option<Timestamp>,
 ) -> Query {
     let (consumers, rest) = by_consumer(filter);
+    // The operation that sent it; of a record none, since its run goes on.
     let query = query.push(
-        "SELECT d.letter_id AS id, d.available_at AS was_due, d.last_retry_at AS was_handed_out FROM ",
+        "SELECT d.letter_id AS id, d.available_at AS was_due, \
+         CASE WHEN 'retrying' NOT IN (d.status, coalesce(d.claim_former, '')) THEN d.operation END AS sent_by FROM ",
     );
     let query = each_consumer(query, &consumers).push(&format!(
-        "(SELECT t.letter_id, t.available_at, t.created_at, t.last_retry_at FROM {} t WHERE {}t.available_at <= ",
+        "(SELECT t.letter_id, t.available_at, t.created_at, t.status, t.claim_former, t.operation \
+         FROM {} t WHERE {}t.available_at <= ",
         names.letters,
         of_consumer("t", &consumers)
     ));

@@ -6,7 +6,8 @@
 
 use std::borrow::Cow;
 
-use dlq_core::{LetterId, LetterSummary, Timestamp};
+use dlq_core::{DeadLetter, LetterSummary, Timestamp};
+use dlq_letters::Row;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
@@ -15,9 +16,8 @@ use sqlx::postgres::{
 };
 use sqlx::{Decode, Encode, Postgres, Row as _, Type};
 
-use crate::columns;
-use crate::error::{Fault, Result};
-use crate::row::Row;
+use crate::columns::{self, Parts};
+use crate::error::Result;
 use crate::values::Take;
 
 const NUL: &str = "\u{FDD0}\u{FDD1}";
@@ -119,14 +119,6 @@ impl<'r> Fields<'r> {
         Self { record, next: 0 }
     }
 
-    /// An array of ids.
-    pub(super) fn letters(&mut self) -> Result<Vec<LetterId>> {
-        let ids = self.next::<Vec<Vec<u8>>>()?;
-        let id = |bytes: &Vec<u8>| <[u8; 16]>::try_from(&bytes[..]).map(LetterId::from_bytes);
-        let ids: std::result::Result<_, _> = ids.iter().map(id).collect();
-        ids.map_err(|error| Fault::corrupt("id", &error))
-    }
-
     fn next<T: Decode<'r, Postgres> + Type<Postgres>>(&mut self) -> Result<T> {
         self.next += 1;
         Ok(self.record.try_get(self.next - 1)?)
@@ -159,9 +151,10 @@ impl Take for Fields<'_> {
     }
 }
 
-/// Reads what `select_head` selects.
-pub(super) fn read_head(record: &PgRow) -> Result<Row> {
-    columns::read_head(&mut Fields::of(record)).map(Row::from)
+/// Reads what `select_head` or, if it `is_whole`, `select_whole` selects.
+pub(super) fn read_row(record: &PgRow, is_whole: bool) -> Result<Row> {
+    let mut fields = Fields::of(record);
+    if is_whole { columns::read_whole(&mut fields) } else { columns::read_head(&mut fields) }
 }
 
 /// The same, for a list.
@@ -171,7 +164,22 @@ pub(super) fn read_summary(record: &PgRow) -> Result<LetterSummary> {
 
 /// Reads what `select_whole` selects.
 pub(super) fn read_whole(record: &PgRow) -> Result<Row> {
-    columns::read_whole(&mut Fields::of(record)).map(Row::from)
+    columns::read_whole(&mut Fields::of(record))
+}
+
+/// A letter that is new.
+impl<'v> From<&'v DeadLetter> for Parts<'v> {
+    fn from(letter: &'v DeadLetter) -> Self {
+        Self {
+            letter,
+            available_at: None,
+            item: None,
+            fence: 0,
+            claim: None,
+            finished: None,
+            lapses: 0,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::StoreErrorKind;
+use sqlx::PgConnection;
 use tokio::time::{Instant, sleep};
 
 use super::codec::Fields;
 use super::query::Query;
-use super::unit::Unit;
 use crate::error::{Again, Fault, Result};
 use crate::values::Take as _;
 
@@ -47,29 +47,27 @@ impl<T> Doubt<T> {
     }
 }
 
-impl Unit<'_> {
-    /// What the call came to in an earlier transaction; `None` when there was none that was committed.
-    pub(super) async fn ended_before<T>(
-        &mut self,
-        doubt: &mut Option<Doubt<T>>,
-    ) -> Result<Option<(T, BTreeSet<String>)>> {
-        let Some(before) = doubt.as_ref() else { return Ok(None) };
-        let began = Instant::now();
-        loop {
-            // One that is yet to come was lost in a crash.
-            let state = Query::new("SELECT CASE WHEN n < pg_snapshot_xmax(pg_current_snapshot()) ");
-            let state = state.push("THEN pg_xact_status(n) ELSE 'aborted' END FROM (SELECT ");
-            let state = state.bind(before.number.as_str()).push("::text::xid8 AS n) asked");
-            let state = state.first(self.conn(), |row| Fields::of(row).text_or_none()).await?;
-            match state.flatten().as_deref() {
-                Some("committed") => return Ok(doubt.take().map(|before| before.ended)),
-                Some("in progress") if began.elapsed() < LONGEST => sleep(PAUSE).await,
-                Some("aborted") => {
-                    *doubt = None;
-                    return Ok(None);
-                }
-                _ => return Err(unknown()),
+/// What the call came to in an earlier transaction; `None` when there was none that was committed.
+pub(super) async fn ended_before<T>(
+    conn: &mut PgConnection,
+    doubt: &mut Option<Doubt<T>>,
+) -> Result<Option<(T, BTreeSet<String>)>> {
+    let Some(number) = doubt.as_ref().map(|before| before.number.clone()) else { return Ok(None) };
+    let began = Instant::now();
+    loop {
+        // One that is yet to come was lost in a crash.
+        let state = Query::new("SELECT CASE WHEN n < pg_snapshot_xmax(pg_current_snapshot()) ");
+        let state = state.push("THEN pg_xact_status(n) ELSE 'aborted' END FROM (SELECT ");
+        let state = state.bind(number.as_str()).push("::text::xid8 AS n) asked");
+        let state = state.first(conn, |row| Fields::of(row).text_or_none()).await?;
+        match state.flatten().as_deref() {
+            Some("committed") => return Ok(doubt.take().map(|before| before.ended)),
+            Some("in progress") if began.elapsed() < LONGEST => sleep(PAUSE).await,
+            Some("aborted") => {
+                *doubt = None;
+                return Ok(None);
             }
+            _ => return Err(unknown()),
         }
     }
 }

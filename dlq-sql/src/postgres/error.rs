@@ -9,12 +9,28 @@ use sqlx::error::DatabaseError;
 use super::rights::{RIGHT, missing};
 use crate::error::{Again, Fault};
 
+/// A key that is there already.
+const UNIQUE: &str = "23505";
+
+/// Returns true if the key is one of the schema, or of the catalogue: two calls at once may want it. An operator may have
+/// added others, of which the second letter is never taken.
+fn is_ours(error: &dyn DatabaseError) -> bool {
+    let Some(constraint) = error.constraint() else { return true };
+    let of_table = constraint.strip_prefix(error.table().unwrap_or_default());
+    matches!(of_table, Some("_by_key" | "_id_key"))
+        || ["_pkey", "_idempotency_by_key", "_schedules_by_consumer"]
+            .iter()
+            .any(|end| constraint.ends_with(end))
+        || constraint.starts_with("pg_")
+}
+
 fn again(error: &sqlx::Error) -> Again {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Again::Broken,
         sqlx::Error::Database(database) => match database.code().as_deref() {
-            // Serialization failure, deadlock, a key that another has just taken, and a letter that has just gone.
-            Some("40001" | "40P01" | "23505" | "23503") => Again::Collided,
+            // Serialization failure, deadlock, a letter that has just gone, and a key that another has just taken.
+            Some("40001" | "40P01" | "23503") => Again::Collided,
+            Some(UNIQUE) if is_ours(&**database) => Again::Collided,
             // The server shut down, or somebody ended the connection.
             Some("57P01" | "57P02") => Again::Broken,
             // It did so itself: nothing came for too long, in a transaction or between two, or that took too long.
@@ -113,9 +129,8 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
             Unavailable,
             "the database has too many connections; allow it more, or this program fewer",
         ),
-        "40001" | "40P01" | "23505" | "23503" => {
-            (Unavailable, "others change the same letters; try again")
-        }
+        "40001" | "40P01" | "23503" => (Unavailable, "others change the same letters; try again"),
+        UNIQUE if is_ours(error) => (Unavailable, "others change the same letters; try again"),
         RIGHT => return (InvalidConfig, missing(error, None)),
         "28000" | "28P01" => {
             (InvalidConfig, "the database refused the login; see user and password")
@@ -130,9 +145,8 @@ fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
         }
         // These are of what was written, and nothing else need be wrong: a limit of size, bytes that the encoding of the
         // database does not have, a constraint or trigger of the operator.
-        "54000" | "22001" | "22003" | "22021" | "22P05" | "23502" | "23514" | "23P01" | "P0001" => {
-            (Refused, "a limit, constraint or trigger of the database keeps it out")
-        }
+        "54000" | "22001" | "22003" | "22021" | "22P05" | "23502" | UNIQUE | "23514" | "23P01"
+        | "P0001" => (Refused, "a limit, constraint or trigger of the database keeps it out"),
         // What was prepared on a connection is not there when it is run, or another's is.
         "26000" | "42P05" => (
             InvalidConfig,

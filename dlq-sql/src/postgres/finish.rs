@@ -1,61 +1,42 @@
-//! How claims end.
-//!
-//! Most end well: those of a batch that succeeded or were put back take one statement, conditional on their tokens. The
-//! others lock their letters, then their operations, each in order, and change both in one transaction.
+//! How claims end that end well: those of a batch that succeeded or were put back take one statement, conditional on their
+//! tokens.
 
 use std::collections::{BTreeSet, HashSet};
 
-use dlq_core::store::{ClaimToken, Finish, Finished, ItemOutcome};
-use dlq_core::{DeadLetter, LetterId, Resolution, Timestamp};
+use dlq_core::Timestamp;
+use dlq_core::store::{ClaimToken, Finish, Finished};
 use sqlx::PgConnection;
 
 use super::PostgresStore;
 use super::batch::Batch;
-use super::call::{attempt, transact};
+use super::call::attempt;
 use super::claims::{HELD, micros, put_token, read_token};
 use super::codec::Fields;
 use super::names::Names;
 use super::query::{DURABLE, Query};
-use super::unit::Unit;
 use crate::error::Result;
-use crate::row::{Changed, Row};
 use crate::values::{Put as _, Take as _};
 
 type Ending = (ClaimToken, Finish);
 
 impl PostgresStore {
-    pub(super) async fn finish_held(&self, finishes: &[Ending]) -> Result<Vec<Finished>> {
-        let letters: HashSet<_> = finishes.iter().map(|(token, _)| token.letter).collect();
-        // Where a letter is named twice, the first word counts: they are taken one after another.
-        let plain: Vec<_> = if letters.len() == finishes.len() {
-            finishes.iter().filter(|(_, finish)| is_plain(finish)).collect()
-        } else {
-            Vec::new()
-        };
-        let mut ended: HashSet<ClaimToken> = HashSet::new();
-        if !plain.is_empty() {
-            let (names, given) = (self.names(), self.given_time());
-            let done: Result<Vec<_>> =
-                attempt!(self, conn => end_plainly(conn, names, &plain, given));
-            let mut released = BTreeSet::new();
-            for (token, consumer) in done? {
-                ended.insert(token);
-                released.extend(consumer);
-            }
-            self.say(released).await;
-            self.wrote(ended.len()).await;
+    /// Ends those of these claims that ended well; no two of them are of one letter. Returns the answer for each of those.
+    pub(super) async fn end_plainly(&self, finishes: &[Ending]) -> Result<Vec<Option<Finished>>> {
+        let plain: Vec<_> = finishes.iter().filter(|(_, finish)| is_plain(finish)).collect();
+        if plain.is_empty() {
+            return Ok(vec![None; finishes.len()]);
         }
-        let others = finishes.iter().filter(|(token, _)| !ended.contains(token));
-        let others: Vec<_> = others.collect();
-        let mut others = match &others[..] {
-            [] => Vec::new(),
-            others => transact!(self, unit => unit.finish_all(others))?,
+        let (names, given) = (self.names(), self.given_time());
+        let done: Result<Vec<_>> = attempt!(self, conn => end_plainly(conn, names, &plain, given));
+        let (mut ended, mut released) = (HashSet::new(), BTreeSet::new());
+        for (token, consumer) in done? {
+            ended.insert(token);
+            released.extend(consumer);
         }
-        .into_iter();
-        let answer = |(token, _): &Ending| {
-            if ended.contains(token) { Some(Finished::Applied) } else { others.next() }
-        };
-        Ok(finishes.iter().filter_map(answer).collect())
+        self.say(released).await;
+        self.wrote(ended.len()).await;
+        let answer = |(token, _): &Ending| ended.contains(token).then_some(Finished::Applied);
+        Ok(finishes.iter().map(answer).collect())
     }
 }
 
@@ -108,60 +89,4 @@ async fn end_plainly(
             Ok((read_token(&mut fields)?, fields.text_or_none()?))
         })
         .await
-}
-
-impl Unit<'_> {
-    async fn finish_all(&mut self, finishes: &[&Ending]) -> Result<Vec<Finished>> {
-        let letters: Vec<LetterId> = finishes.iter().map(|(token, _)| token.letter).collect();
-        self.fetch_heads(&letters).await?;
-        self.prepare(finishes).await?;
-        let mut answers = Vec::with_capacity(finishes.len());
-        for (token, finish) in finishes {
-            answers.push(self.finish(token, finish).await?);
-        }
-        Ok(answers)
-    }
-
-    /// Looks up, all at once, what the outcomes concern.
-    async fn prepare(&mut self, finishes: &[&Ending]) -> Result<()> {
-        let mut rows: Vec<Row> = Vec::new();
-        let mut deaths: Vec<&DeadLetter> = Vec::new();
-        for (token, finish) in finishes {
-            if matches!(finish, Finish::Retry { .. } | Finish::Released { .. }) {
-                continue;
-            }
-            if let Finish::Dead(death) = finish {
-                deaths.push(death);
-            }
-            rows.extend(self.head(token.letter).await?.filter(|row| row.is_held_by(token)));
-        }
-        self.fetch_items(&rows.iter().collect::<Vec<_>>()).await?;
-        if !deaths.is_empty() && self.is_dedup().await? {
-            self.fetch_originals(deaths.into_iter()).await?;
-        }
-        Ok(())
-    }
-
-    async fn finish(&mut self, token: &ClaimToken, finish: &Finish) -> Result<Finished> {
-        let Some(mut row) = self.head(token.letter).await? else { return Ok(Finished::Stale) };
-        let held = row.claim.clone().filter(|_| row.is_held_by(token));
-        let Some(held) = held else {
-            let again = row.finished == Some(token.fence);
-            return Ok(if again { Finished::Applied } else { Finished::Stale });
-        };
-        match finish {
-            Finish::Resolved(Resolution::Dismissed) => {
-                self.end_item(&mut row, ItemOutcome::Skipped, Some("dismissed")).await?;
-            }
-            Finish::Resolved(_) => self.end_item(&mut row, ItemOutcome::Succeeded, None).await?,
-            Finish::Dead(death) => self.died_anew(&mut row, death).await?,
-            Finish::Retry { .. } | Finish::Released { .. } => {}
-        }
-        let changed = row.finish(&held, finish.clone(), self.now());
-        if changed == Changed::All {
-            self.take_key(&row).await?;
-        }
-        self.update(row, changed);
-        Ok(Finished::Applied)
-    }
 }

@@ -77,45 +77,43 @@
 //! `INSERT`, `UPDATE` and `DELETE` on the tables and `USAGE` on the sequence `dlq_fences`; open with
 //! [`migrate(false)`](PostgresBuilder::migrate) then.
 
+mod audit;
+mod backend;
 mod batch;
 mod call;
 mod check;
 mod claims;
 mod codec;
-mod collapse;
 mod config;
 mod counts;
 mod dedup;
 mod doubt;
 mod due;
-mod edit;
 mod error;
 mod filter;
 mod finish;
 pub mod foreign;
 mod idempotency;
-mod items;
 mod letters;
+mod load;
 mod marks;
 mod migrate;
 mod names;
-mod notes;
 mod operations;
 mod parts;
 mod plan;
 mod query;
-mod release;
 mod rights;
 mod rows;
-mod schedule;
 mod schema;
+mod select;
 mod silence;
 mod sink;
+mod step;
 mod tables;
-mod unit;
-mod upkeep;
 mod vitals;
 mod wake;
+mod write;
 
 pub use config::PostgresBuilder;
 pub use idempotency::PostgresIdempotency;
@@ -184,6 +182,8 @@ impl Inner {
         }
     }
 }
+
+dlq_letters::store!(PostgresStore);
 
 impl PostgresStore {
     /// Opens the store at `url`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the settings of

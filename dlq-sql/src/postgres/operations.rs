@@ -1,88 +1,46 @@
-use dlq_core::store::{
-    Actor, Control, ItemPage, Operation, OperationSpec, Operations, Plan, Progress, Target,
-};
-use dlq_core::{OperationId, StoreError, StoreErrorKind, Timestamp};
+use dlq_core::store::{Actor, ItemPage, Operation, OperationSpec, Plan, Progress};
+use dlq_core::{OperationId, StoreErrorKind, Timestamp};
 use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
-use super::call::{attempt, transact_once};
+use super::call::attempt;
 use super::claims::{each_consumer, of_consumer};
 use super::codec::Fields;
 use super::names::Names;
 use super::plan::plan;
 use super::query::Query;
 use crate::columns::{ITEM, read_item};
-use crate::error::{During, Fault, Result};
+use crate::error::{Fault, Result};
 use crate::values::Take as _;
 
-impl dlq_core::store::Dispatch for PostgresStore {}
-
-impl Operations for PostgresStore {
-    async fn plan(&self, spec: OperationSpec) -> std::result::Result<Plan, StoreError> {
-        serve(&spec).during("plan the replay")?;
-        attempt!(self, conn => plan(conn, self.names(), &spec)).during("plan the replay")
+impl PostgresStore {
+    pub(super) async fn plan_replay(&self, spec: &OperationSpec) -> Result<Plan> {
+        attempt!(self, conn => plan(conn, self.names(), spec))
     }
 
-    async fn start(
-        &self,
-        spec: OperationSpec,
-        by: Actor,
-    ) -> std::result::Result<Operation, StoreError> {
-        serve(&spec).during("start the replay")?;
-        let patient = self.patient();
-        transact_once!(&patient, unit => unit.start(&spec, &by)).during("start the replay")
+    pub(super) async fn read_operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        attempt!(self, conn => load(conn, self.names(), id))
     }
 
-    async fn operation(
-        &self,
-        id: OperationId,
-    ) -> std::result::Result<Option<Operation>, StoreError> {
-        attempt!(self, conn => load(conn, self.names(), id)).during("read the operation")
-    }
-
-    async fn operations(&self, limit: u32) -> std::result::Result<Vec<Operation>, StoreError> {
+    pub(super) async fn list_operations(&self, limit: u32) -> Result<Vec<Operation>> {
         attempt!(self, conn => {
             let query = select(self.names()).push(" ORDER BY seq DESC LIMIT ").bind(limit);
             query.all(conn, read_operation)
         })
-        .during("list operations")
     }
 
-    async fn items(
+    pub(super) async fn list_items(
         &self,
         id: OperationId,
         after: u64,
         limit: u32,
-    ) -> std::result::Result<ItemPage, StoreError> {
-        attempt!(self, conn => items(conn, self.names(), id, after, limit)).during("list the items")
-    }
-
-    async fn control(
-        &self,
-        id: OperationId,
-        control: Control,
-        by: Actor,
-    ) -> std::result::Result<Operation, StoreError> {
-        if control == Control::Cancel {
-            return self.cancel(id, &by).await.during("steer the operation");
-        }
-        let steered = transact_once!(self, unit => unit.control(id, control, &by));
-        Ok(steered.during("steer the operation")?.0)
+    ) -> Result<ItemPage> {
+        attempt!(self, conn => items(conn, self.names(), id, after, limit))
     }
 }
 
-fn serve(spec: &OperationSpec) -> Result<()> {
-    if spec.target == Target::Handler {
-        return Ok(());
-    }
-    Err(Fault::new(
-        StoreErrorKind::Refused,
-        "the store sends letters back to their own handler only; use that target",
-    ))
-}
-
-pub(super) fn unknown(id: OperationId) -> Fault {
+fn unknown(id: OperationId) -> Fault {
     Fault::new(
         StoreErrorKind::NotFound,
         format!("no operation has the id {id}; list them to see which there are"),
@@ -116,7 +74,7 @@ pub(super) fn read_operation(record: &PgRow) -> Result<Operation> {
     })
 }
 
-pub(super) async fn load(
+async fn load(
     conn: &mut PgConnection,
     names: &Names,
     id: OperationId,
@@ -138,9 +96,7 @@ pub(super) async fn next_release(
 ) -> Result<Option<Timestamp>> {
     let mut earliest = None;
     for operation in active(conn, names).await? {
-        let can = |at| operation.advance(at, u64::MAX).release > 0;
-        let next = operation.next_release;
-        let next = if can(now) { Some(now) } else { Some(next).filter(|at| *at > now && can(*at)) };
+        let next = operation.next_to_handlers(now);
         if next.is_some() && has_queued(conn, names, operation.id, consumers).await? {
             earliest = earliest.into_iter().chain(next).min();
         }

@@ -1,11 +1,12 @@
 //! The statements that write rows, many at once.
 
+use dlq_letters::{Changed, Row};
+
 use super::batch::Batch;
 use super::names::Names;
 use super::query::Query;
 use crate::columns::{self, BODY, KEPT, RUN, SINCE, STATE};
 use crate::error::Result;
-use crate::row::{Changed, Row};
 use crate::values::Put as _;
 
 /// `INSERT … SELECT …` of whole rows.

@@ -26,6 +26,17 @@ pub(super) fn version_2(names: &Names) -> Vec<(String, String)> {
     ]
 }
 
+/// The sender of a letter that is on its way to a broker; NULL otherwise.
+pub(super) fn version_3(names: &Names) -> String {
+    format!(r#"ALTER TABLE {} ADD COLUMN claim_sender text COLLATE "C";"#, names.letters)
+}
+
+/// The index that came with the fourth version.
+pub(super) fn version_4(names: &Names) -> Vec<(String, String)> {
+    let on = format!("ON {} (operation, item) WHERE claim_sender IS NOT NULL", names.letters);
+    vec![(format!("{}_sending", names.table), on)]
+}
+
 fn letters(names: &Names) -> String {
     let Names { letters, fences, table, .. } = names;
     format!(

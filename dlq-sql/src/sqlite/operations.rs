@@ -67,9 +67,7 @@ pub(super) fn next_release(
 ) -> Result<Option<Timestamp>> {
     let mut earliest = None;
     for operation in active(conn, names)? {
-        let can = |at| operation.advance(at, u64::MAX).release > 0;
-        let next = operation.next_release;
-        let next = if can(now) { Some(now) } else { Some(next).filter(|at| *at > now && can(*at)) };
+        let next = operation.next_to_handlers(now);
         if next.is_some() && has_queued(conn, names, operation.id, consumers)? {
             earliest = earliest.into_iter().chain(next).min();
         }

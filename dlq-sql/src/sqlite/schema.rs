@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
         is_online: true,
         sql: version_2,
     },
+    Step { what: "keep who sends a letter to a broker", is_online: true, sql: version_3 },
 ];
 
 /// What a schema is made of: a table, an index or a view.
@@ -375,6 +376,15 @@ INSERT INTO {meta} (name, value) VALUES ('version', 1), ('dedup', 0), ('fence', 
 fn version_2(names: &Names) -> String {
     // The bindings of the bytes before each edit, one after another; NULL when it was not edited.
     format!("ALTER TABLE {} ADD COLUMN edited_from BLOB;", names.letters)
+}
+
+fn version_3(names: &Names) -> String {
+    // The sender of a letter that is on its way to a broker; NULL otherwise.
+    let letters = &names.letters;
+    format!(
+        "ALTER TABLE {letters} ADD COLUMN claim_sender TEXT;
+CREATE INDEX {letters}_sending ON {letters} (operation, item) WHERE claim_sender IS NOT NULL;"
+    )
 }
 
 /// The letters for human eyes: times and ids as text, payloads as text and JSON where they are.

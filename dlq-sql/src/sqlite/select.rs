@@ -48,6 +48,7 @@ pub(super) fn find(
         Select::Orphans { operation, consumers, limit } => {
             orphans(conn, names, *operation, &each(consumers), *limit)
         }
+        Select::Lapsed { operation, limit } => lapsed(conn, names, *operation, *limit, now),
         Select::Open { operation, limit } => open(conn, names, *operation, *limit, now),
         Select::Frozen { spec, after, upto, limit } => {
             let query = frozen(Query::new(LETTERS), names, spec);
@@ -235,6 +236,25 @@ fn orphans(
         found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Queued))?);
     }
     Ok(first(found, limit))
+}
+
+fn lapsed(
+    conn: &Connection,
+    names: &Names,
+    operation: OperationId,
+    limit: u64,
+    now: Timestamp,
+) -> Result<Vec<Found>> {
+    Query::new(format!(
+        "SELECT t.item, t.letter_id, t.seq FROM {0} t INDEXED BY {0}_sending WHERE t.claim_sender IS NOT NULL AND t.claim_until <= ",
+        names.letters
+    ))
+    .bind(now)
+    .push(" AND t.operation = ")
+    .bind(operation)
+    .push(" ORDER BY t.item LIMIT ")
+    .bind(most(limit))
+    .all(conn, |row| read_item(row, operation, ItemOutcome::Sending))
 }
 
 fn open(

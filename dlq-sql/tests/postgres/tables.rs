@@ -134,6 +134,30 @@ async fn names_are_looked_up_in_indexes() {
     }
 }
 
+/// A letter that a unique constraint of the operator keeps out is refused by its own, and is no outage.
+#[tokio::test]
+async fn what_a_unique_constraint_of_the_operator_keeps_out_is_refused() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    let mut conn = schema.connect().await;
+    conn.execute("ALTER TABLE dlq_events ADD UNIQUE (event_id, consumer)").await.unwrap();
+    store.put(vec![letter(1)]).await.unwrap();
+    let mut again = letter(2);
+    again.message = letter(1).message;
+    for _ in 0..2 {
+        let error = store.put(vec![again.clone()]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(!error.is_transient());
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(cause.is_some_and(|cause| cause.contains("dlq_events_event_id_consumer_key")));
+    }
+    store.put(vec![letter(3)]).await.unwrap();
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 2);
+}
+
 /// `Refused` is a word about one letter, and nothing else may be taken for one.
 #[tokio::test]
 async fn what_a_constraint_keeps_out_is_refused_and_a_table_that_is_gone_is_not_found() {

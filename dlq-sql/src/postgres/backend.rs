@@ -1,0 +1,105 @@
+use std::time::Duration;
+
+use dlq_core::store::{
+    AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Due, Finish, Finished, ItemPage,
+    Operation, OperationSpec, Plan, ProcessedEvent,
+};
+use dlq_core::{DeadLetter, Finding, OperationId, StoreError, Timestamp};
+use dlq_letters::{Backend, Done, Limits, Verb};
+
+use super::PostgresStore;
+use crate::error::During;
+
+/// Number of letters, and about how many bytes of them, that one step writes.
+const LETTERS: u32 = 1_000;
+const BYTES: u64 = 8 * 1024 * 1024;
+
+type Answer<T> = std::result::Result<T, StoreError>;
+
+impl Backend for PostgresStore {
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::new(LETTERS);
+        limits.bytes = BYTES;
+        limits.largest = self.inner.largest as u64;
+        limits
+    }
+
+    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> Answer<Done<V::Answer>> {
+        self.decide(&verb).await.during(during)?
+    }
+
+    async fn put_new(&self, letters: &[DeadLetter]) -> Answer<Vec<bool>> {
+        self.insert_new(letters).await.during("put letters")
+    }
+
+    async fn claim_due(&self, request: &ClaimRequest) -> Answer<Option<Vec<Claim>>> {
+        self.claim_plainly(request).await.during("claim letters")
+    }
+
+    async fn extend_held(
+        &self,
+        tokens: &[ClaimToken],
+        lease: Duration,
+    ) -> Answer<Option<Vec<bool>>> {
+        self.extend_claims(tokens, lease).await.map(Some).during("extend claims")
+    }
+
+    async fn finish_plain(
+        &self,
+        finishes: &[(ClaimToken, Finish)],
+    ) -> Answer<Vec<Option<Finished>>> {
+        self.end_plainly(finishes).await.during("finish claims")
+    }
+
+    async fn switch_dedup(&self) -> Answer<()> {
+        self.patient().give_all_keys().await.during("deduplicate")
+    }
+
+    async fn next_due(&self, consumers: Vec<String>) -> Answer<Option<Timestamp>> {
+        self.find_next_due(&consumers).await.during("find the next due letter")
+    }
+
+    async fn due_elsewhere(&self, consumers: Vec<String>, heard: u64) -> Answer<u64> {
+        Ok(self.heard(&consumers, heard).await)
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(self.identity())
+    }
+
+    async fn plan(&self, spec: OperationSpec) -> Answer<Plan> {
+        self.plan_replay(&spec).await.during("plan the replay")
+    }
+
+    async fn operation(&self, id: OperationId) -> Answer<Option<Operation>> {
+        self.read_operation(id).await.during("read the operation")
+    }
+
+    async fn operations(&self, limit: u32) -> Answer<Vec<Operation>> {
+        self.list_operations(limit).await.during("list operations")
+    }
+
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Answer<ItemPage> {
+        self.list_items(id, after, limit).await.during("list the items")
+    }
+
+    async fn audit(&self, limit: u32) -> Answer<Vec<AuditEntry>> {
+        self.read_audit(limit).await.during("read the audit")
+    }
+
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Answer<()> {
+        self.write_processed(&events).await.during("write the processing audit")
+    }
+
+    async fn processed(&self, limit: u32) -> Answer<Vec<ProcessedEvent>> {
+        self.read_processed(limit).await.during("read the processing audit")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> Answer<Vec<Finding>> {
+        self.examine(limits).await
+    }
+
+    async fn due(&self, overdue: Duration) -> Answer<Vec<Due>> {
+        self.due_by_consumer(overdue).await
+    }
+}
