@@ -29,12 +29,14 @@ pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 
 pub(crate) use aside::{aside, leave};
+pub(crate) use ledger::{BEGUN, Keeps, PATIENCE, bounds, ensure, random};
+pub(crate) use lookup::{Lookup, config};
 pub(crate) use pointed::{Completed, Unread};
+pub(crate) use replay::listeners;
 pub(crate) use sent::SentBack;
 pub(crate) use stored::POINTER;
 
 use crate::Brokers;
-use lookup::Lookup;
 use snapshot::Snapshot;
 
 /// The letters of a topic, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store
