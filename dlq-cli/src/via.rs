@@ -65,7 +65,8 @@ pub(crate) async fn outboxes(via: &[Via], args: &BrokerArgs) -> Result<Outboxes,
             "kafka" => {
                 let mut args = args.clone();
                 args.kafka_cluster = alias.clone().or(args.kafka_cluster);
-                outboxes.add(crate::kafka::outbox(rest, shown.clone(), &args).await?)
+                let opened = crate::kafka::outbox(rest, &args).await;
+                outboxes.add(opened.map_err(|error| error.about(&shown))?)
             }
             _ => {
                 return Err(CliError::refused(format!("this build of dlq cannot send to {shown}")));

@@ -10,6 +10,7 @@
 //! | [`KafkaSink`] | the topic of dead letters |
 //! | [`KafkaLetters`] | reads the letters of that topic, whoever wrote them, as a store does |
 //! | [`KafkaReplay`] | sends them back, each once |
+//! | [`KafkaOutbox`] | sends letters of a store back to topics, each once |
 //! | [`KafkaFeed`] | the letters of that topic as they come, for a store beside it |
 //! | [`KafkaCrashMarks`] | marks by which a record is found that kills its process |
 //! | [`KafkaLag`] | how far a consumer is behind, topic by topic |
@@ -103,6 +104,7 @@ mod brokers;
 mod commits;
 mod consumer;
 pub mod dialect;
+mod dispatch;
 mod done;
 mod error;
 mod feed;
@@ -118,6 +120,7 @@ mod letters;
 mod lines;
 mod lost;
 mod marks;
+mod outbox;
 mod partition;
 mod piece;
 mod poll;
@@ -126,11 +129,13 @@ mod reach;
 mod reading;
 mod rebalance;
 mod record;
+mod session;
 mod settle;
 mod shared;
 mod sink;
 mod source;
 mod standstill;
+mod stop;
 mod tail;
 mod topics;
 mod tracker;
@@ -154,6 +159,7 @@ pub use letters::{
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
+pub use outbox::KafkaOutbox;
 pub use record::Record;
 pub use settle::KafkaSettle;
 pub use sink::KafkaSink;

@@ -15,8 +15,8 @@ macro_rules! store {
             use ::std::vec::Vec;
             use $crate::__private::core::store::*;
             use $crate::__private::core::{
-                DeadLetter, Death, Escalation, Finding, LetterId, OperationId, RetryLane, StoreError,
-                Timestamp,
+                DeadLetter, Death, Escalation, Finding, LetterId, OperationId, RetryLane,
+                StoreError, Timestamp,
             };
             use $crate::{Backend, dispatching, engine};
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use dlq_core::store::OperationItem;
 use dlq_core::{
-    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin, Timestamp,
-    searchable,
+    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin,
+    Timestamp, searchable,
 };
 use dlq_letters::{Held, Row};
 

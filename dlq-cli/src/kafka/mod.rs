@@ -55,6 +55,25 @@ pub(crate) async fn run(
     out.end(exit)
 }
 
+/// The ledger by which brokers know what senders of a store have sent, unless the URL names another.
+const OUTBOX: &str = "dlq.outbox";
+
+/// The outbox of a cluster: `kafka://HOST[:PORT][/LEDGER]`.
+pub(crate) async fn outbox(
+    rest: &str,
+    args: &crate::cli::BrokerArgs,
+) -> Result<dlq_kafka::KafkaOutbox, CliError> {
+    let has_topic = rest.split_once('/').is_some_and(|(_, topic)| !topic.is_empty());
+    let rest = if has_topic {
+        rest.to_owned()
+    } else {
+        format!("{}/{OUTBOX}", rest.trim_end_matches('/'))
+    };
+    let url = url::KafkaUrl::parse(&rest)?;
+    let brokers = settings::brokers(&url, args)?;
+    Ok(dlq_kafka::KafkaOutbox::open(&brokers, &*url.topic).await?)
+}
+
 /// The retry topics that consumers have.
 fn ladder(args: &LadderArgs) -> Ladder {
     Ladder::of(args.ladder.iter().copied()).with_names(&args.ladder_names)

@@ -21,16 +21,16 @@ use serde::{Deserialize, Serialize};
 
 use super::aside::aside;
 use super::lookup::{Bounds, Lookup, config};
-use super::replay::Stop;
 use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
+use crate::stop::Stop;
 
 /// For how long an answer is waited for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The key of the record that is written by whoever begins to send. Who has read it has read everything that was sent
 /// before. It names the alias of the cluster, by which letters of others are known.
-pub(super) const BEGUN: &[u8] = b"begun";
+pub(crate) const BEGUN: &[u8] = b"begun";
 
 /// How a death was sent back last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +67,7 @@ const fn once() -> u32 {
     1
 }
 
-/// Reads `LETTER.GENERATION`.
-fn death_of(key: &[u8]) -> Option<Death> {
-    let (letter, generation) = std::str::from_utf8(key).ok()?.split_once('.')?;
-    Some(Death { letter: letter.parse().ok()?, generation: generation.parse().ok()? })
-}
-
-pub(super) fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
@@ -213,7 +207,8 @@ impl Read {
 fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>, String>)> {
     let key = message.key()?;
     let (topic, offset) = (message.topic(), message.offset());
-    let Some(death) = death_of(key) else {
+    let death = std::str::from_utf8(key).ok().and_then(|key| key.parse::<Death>().ok());
+    let Some(death) = death else {
         tracing::warn!(topic, offset, "a record of the ledger is of no death; it is passed over");
         return None;
     };
@@ -232,7 +227,7 @@ fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>,
 }
 
 /// Whether there is a ledger, which then has one partition: from where to where.
-pub(super) async fn bounds(
+pub(crate) async fn bounds(
     lookup: &Lookup,
     topic: &Arc<str>,
 ) -> Result<Option<Bounds>, SetupError> {
@@ -257,8 +252,21 @@ pub(super) async fn read(brokers: &Brokers, topic: &Arc<str>) -> Result<Read, Se
     read.await.unwrap_or_else(|| Err(silent(&format!("read topic `{topic}`"))))
 }
 
-/// Makes sure that there is a ledger, and that it forgets nothing.
-pub(super) async fn ensure(lookup: &Lookup, topic: &Arc<str>) -> Result<(), SetupError> {
+/// For how long a ledger keeps what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// The last record of each key for ever.
+    Latest,
+    /// Every record for this time, which is that of the broker.
+    For(Duration),
+}
+
+/// Makes sure that there is a ledger, and that it does not forget too soon.
+pub(crate) async fn ensure(
+    lookup: &Lookup,
+    topic: &Arc<str>,
+    keeps: Keeps,
+) -> Result<(), SetupError> {
     let what = format!("create topic `{topic}`, which says what was sent back");
     let answered = |error| SetupError::answered(&what, error);
     let admin: AdminClient<DefaultClientContext> =
@@ -267,7 +275,16 @@ pub(super) async fn ensure(lookup: &Lookup, topic: &Arc<str>) -> Result<(), Setu
     let options = options.operation_timeout(Some(PATIENCE));
     if bounds(lookup, topic).await?.is_none() {
         let new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
-        let new = new.set("cleanup.policy", "compact");
+        let retention = match keeps {
+            Keeps::Latest => String::new(),
+            Keeps::For(time) => time.as_millis().to_string(),
+        };
+        let new = match keeps {
+            Keeps::Latest => new.set("cleanup.policy", "compact"),
+            Keeps::For(_) => (new.set("cleanup.policy", "delete"))
+                .set("retention.ms", &retention)
+                .set("message.timestamp.type", "LogAppendTime"),
+        };
         let created = admin.create_topics([&new], &options).await.map_err(answered)?;
         match created.into_iter().find_map(Result::err) {
             None | Some((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
@@ -280,6 +297,9 @@ pub(super) async fn ensure(lookup: &Lookup, topic: &Arc<str>) -> Result<(), Setu
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+    if keeps != Keeps::Latest {
+        return Ok(());
     }
     let of = [ResourceSpecifier::Topic(topic)];
     let found = admin.describe_configs(&of, &options).await.map_err(answered)?;

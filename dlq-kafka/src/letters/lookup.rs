@@ -22,16 +22,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// What stands in a partition: the offsets from `begin` to before `end`, as far as transactions have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
-    pub(super) begin: u64,
-    pub(super) end: u64,
+pub(crate) struct Bounds {
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
 }
 
 /// The partitions of a topic.
-pub(super) type Partitions = BTreeMap<u32, Bounds>;
+pub(crate) type Partitions = BTreeMap<u32, Bounds>;
 
 /// The configuration of every client here.
-pub(super) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
+pub(crate) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
     brokers.client(
         &[("fetch.wait.max.ms", "100"), ("queued.max.messages.kbytes", "16384")],
         &[
@@ -51,8 +51,8 @@ pub(super) fn config(brokers: &Brokers) -> Result<ClientConfig, SetupError> {
 
 /// Asks where topics begin and end, by one client that is made when it is first needed.
 #[derive(Clone)]
-pub(super) struct Lookup {
-    pub(super) brokers: Brokers,
+pub(crate) struct Lookup {
+    pub(crate) brokers: Brokers,
     isolation: &'static str,
     client: Arc<Mutex<Option<Arc<BaseConsumer<Troubles>>>>>,
     /// Topics that were not there when they were asked for last, and since when: that one broker has not heard of it yet
@@ -61,19 +61,19 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    pub(super) fn new(brokers: &Brokers) -> Self {
+    pub(crate) fn new(brokers: &Brokers) -> Self {
         let isolation = "read_committed";
         let brokers = brokers.clone();
         Self { brokers, isolation, client: Arc::default(), missing: Arc::default() }
     }
 
     /// The same for who reads everything, also what transactions have not committed yet.
-    pub(super) fn uncommitted(&self) -> Self {
+    pub(crate) fn uncommitted(&self) -> Self {
         Self { isolation: "read_uncommitted", ..Self::new(&self.brokers) }
     }
 
     /// The partitions of a topic that need not be there: it is not waited until all brokers have heard of it.
-    pub(super) async fn partitions_if_any(
+    pub(crate) async fn partitions_if_any(
         &self,
         topic: &Arc<str>,
     ) -> Result<Option<Partitions>, SetupError> {
@@ -89,13 +89,13 @@ impl Lookup {
     }
 
     /// The partitions of a topic.
-    pub(super) async fn partitions(&self, topic: &Arc<str>) -> Result<Partitions, SetupError> {
+    pub(crate) async fn partitions(&self, topic: &Arc<str>) -> Result<Partitions, SetupError> {
         let topic = Arc::clone(topic);
         self.ask(move |ask| ask.partitions(&topic, |_| true)).await
     }
 
     /// Those of these partitions that a topic has.
-    pub(super) async fn some_partitions(
+    pub(crate) async fn some_partitions(
         &self,
         topic: &Arc<str>,
         some: BTreeSet<u32>,
@@ -105,13 +105,13 @@ impl Lookup {
     }
 
     /// Which broker leads each partition of a topic; -1 where none does.
-    pub(super) async fn leaders(&self, topic: &Arc<str>) -> Result<BTreeMap<u32, i32>, SetupError> {
+    pub(crate) async fn leaders(&self, topic: &Arc<str>) -> Result<BTreeMap<u32, i32>, SetupError> {
         let topic = Arc::clone(topic);
         self.ask(move |ask| ask.leaders(&topic)).await
     }
 
     /// The first offsets of these partitions with records of `since` or later; a partition without any is at its end.
-    pub(super) async fn since(
+    pub(crate) async fn since(
         &self,
         topic: &Arc<str>,
         partitions: &Partitions,

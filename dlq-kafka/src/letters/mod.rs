@@ -30,12 +30,14 @@ pub use stored::StoredLetter;
 
 pub(crate) use aside::{aside, leave};
 pub(crate) use fetch::newest;
+pub(crate) use ledger::{BEGUN, Keeps, PATIENCE, bounds, ensure, random};
+pub(crate) use lookup::{Lookup, config};
 pub(crate) use pointed::{Completed, Unread};
+pub(crate) use replay::listeners;
 pub(crate) use sent::SentBack;
 pub(crate) use stored::{GROUP, POINTER};
 
 use crate::Brokers;
-use lookup::Lookup;
 use snapshot::Snapshot;
 
 /// The letters of a topic, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store

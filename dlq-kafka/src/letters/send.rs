@@ -2,20 +2,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dlq_core::protocol::{Replay, names, of_replay, on_replay_to_handler};
+use dlq_core::protocol::Replay;
 use dlq_core::replay::Skipped;
-use dlq_core::{
-    BindingKey, Clock, DeadLetter, OperationId, StoreError, StoreErrorKind, SystemClock, Timestamp,
-};
-use rdkafka::message::{Headers as _, OwnedHeaders};
+use dlq_core::{BindingKey, Clock, DeadLetter, OperationId, StoreError, SystemClock, Timestamp};
+use rdkafka::message::OwnedHeaders;
 
 use super::ledger::{BEGUN, Written};
 use super::replay::Way;
-use super::stored::GROUP;
+use crate::dispatch::{
+    OutgoingRecord, Recipient, born_in, first_stage, group_of, pack_letter, refused,
+};
 use crate::ladder::{Ladder, is_topic};
-use crate::wire::{Rest, pack};
-
-pub(super) const REPLAYING: &str = "send a dead letter back";
 
 /// Where letters are sent.
 #[derive(Clone, Debug)]
@@ -33,16 +30,6 @@ pub enum KafkaTarget {
     /// To the consumer that failed and to nobody else: to the first stage of this ladder, which must be the one that its
     /// [group](crate::KafkaReplay::with_group) reads. It runs at once, whatever the stage's delay is.
     Handler(Ladder),
-}
-
-/// A record on its way.
-#[derive(Clone, Debug)]
-pub(super) struct Outgoing {
-    pub(super) topic: Arc<str>,
-    pub(super) partition: Option<i32>,
-    pub(super) key: Option<Bytes>,
-    pub(super) value: Option<Bytes>,
-    pub(super) headers: OwnedHeaders,
 }
 
 /// Makes the records that are sent.
@@ -78,20 +65,18 @@ impl Shipment {
             _ if !is_known => Err(Skipped::NoOrigin),
             KafkaTarget::Origin { .. } => Ok(origin.stream().to_owned()),
             KafkaTarget::Handler(ladder) => {
-                let stages =
-                    self.group_of(letter).map(|group| ladder.stages(origin.stream(), group));
-                let stage =
-                    stages.and_then(Result::ok).and_then(|stages| stages.into_iter().next());
-                Ok(stage.ok_or(Skipped::NoOrigin)?.topic)
+                let group = self.group_of(letter).ok_or(Skipped::NoOrigin)?;
+                first_stage(letter, group, ladder).ok_or(Skipped::NoOrigin)
             }
         }
     }
 
     /// Returns the group whose handlers get a letter; `None` where it is not known whose letter it is.
     pub(super) fn group_of<'a>(&'a self, letter: &'a DeadLetter) -> Option<&'a str> {
-        let wrote = letter.attributes.get(GROUP).map(String::as_str);
-        let group = self.group.as_deref().or(wrote).unwrap_or(&letter.consumer);
-        (!group.is_empty()).then_some(group)
+        match self.group.as_deref() {
+            Some(group) => Some(group).filter(|group| !group.is_empty()),
+            None => group_of(letter),
+        }
     }
 
     /// Returns the ways that letters go to their handlers, each with the topics in which its letters were born.
@@ -128,7 +113,7 @@ impl Shipment {
         at: (u32, u64),
         count: u32,
         now: Timestamp,
-    ) -> Result<Outgoing, StoreError> {
+    ) -> Result<OutgoingRecord, StoreError> {
         let topic = self.topic_for(letter).map_err(|why| refused(why.to_string()))?;
         let partitions = match self.topics.get(&topic) {
             Some(Ok(partitions)) => *partitions,
@@ -142,64 +127,24 @@ impl Shipment {
             from: format!("{from}/{partition}/{offset}"),
             at: now,
         };
-        let (headers, rest) = match &self.target {
+        let (partition, recipient) = match &self.target {
+            KafkaTarget::Origin { keep_partition: true } => {
+                (Some(born_in(letter, &topic, partitions)?), Recipient::Everybody)
+            }
             KafkaTarget::Handler(ladder) => {
-                let mut headers = on_replay_to_handler(letter, &replay);
-                headers.append(names::RETRY_DUE, now.to_string());
-                let mut rest = Rest::of(&letter.message, &letter.origin);
-                if ladder.is_shared() {
-                    let group = self.group_of(letter).unwrap_or_default();
-                    if let Some(why) = self.unheard.get(&(topic.clone(), group.to_owned())) {
-                        return Err(refused(format!(
-                            "{why} Other groups that share that topic pass over it; name the group that has its handler"
-                        )));
-                    }
-                    // By its group it is taken, whatever the handler is called there now.
-                    rest.group = Some(group.into());
+                let group = self.group_of(letter).unwrap_or_default();
+                if ladder.is_shared()
+                    && let Some(why) = self.unheard.get(&(topic.clone(), group.to_owned()))
+                {
+                    return Err(refused(format!(
+                        "{why} Other groups that share that topic pass over it; name the group that has its handler"
+                    )));
                 }
-                (headers, rest)
+                (None, Recipient::Handler { group: ladder.is_shared().then_some(group) })
             }
-            _ => {
-                let ours = of_replay(letter, &replay).bound_by(self.key.as_ref(), letter);
-                (ours.onto(letter.message.headers()), Rest::default())
-            }
+            _ => (None, Recipient::Everybody),
         };
-        let is_bare = rest == Rest::default();
-        let packed = pack(&headers, &rest).map_err(|error| refused(error.to_string()))?;
-        if is_bare && packed.count() != headers.len() {
-            let text = "a header has a name that is not UTF-8 or has a NUL, which the client cannot write; it can only \
-                        be sent to its handler";
-            return Err(refused(text.to_owned()));
-        }
-        Ok(Outgoing {
-            partition: self.partition_for(letter, &topic, partitions)?,
-            topic: topic.into(),
-            key: letter.message.key().cloned(),
-            value: letter.message.payload().cloned(),
-            headers: packed,
-        })
-    }
-
-    fn partition_for(
-        &self,
-        letter: &DeadLetter,
-        topic: &str,
-        partitions: usize,
-    ) -> Result<Option<i32>, StoreError> {
-        if !matches!(self.target, KafkaTarget::Origin { keep_partition: true }) {
-            return Ok(None);
-        }
-        let born = letter.origin.partition();
-        let fits = born.filter(|born| usize::try_from(*born).is_ok_and(|born| born < partitions));
-        match (fits.and_then(|born| i32::try_from(born).ok()), born) {
-            (Some(partition), _) => Ok(Some(partition)),
-            (None, Some(born)) => Err(refused(format!(
-                "it was born in partition {born} of topic `{topic}`, which has {partitions} now; let its key decide"
-            ))),
-            (None, None) => Err(refused(
-                "the partition where it was born is not known; let its key decide".into(),
-            )),
-        }
+        pack_letter(letter, &replay, topic.into(), partition, recipient, self.key.as_ref())
     }
 
     /// The record that says that it was sent.
@@ -209,7 +154,7 @@ impl Shipment {
         to: &str,
         times: u32,
         now: Timestamp,
-    ) -> Result<Outgoing, StoreError> {
+    ) -> Result<OutgoingRecord, StoreError> {
         let key = letter.death().to_string();
         let who = self.who.clone();
         let operation = self.operation;
@@ -218,16 +163,16 @@ impl Shipment {
     }
 
     /// The record that says that somebody begins.
-    pub(super) fn begun(&self, at: Timestamp) -> Result<Outgoing, StoreError> {
+    pub(super) fn begun(&self, at: Timestamp) -> Result<OutgoingRecord, StoreError> {
         let (who, cluster) = (self.who.clone(), Some(Arc::clone(&self.cluster)));
         let (operation, to, times) = (self.operation, String::new(), 0);
         let written = Written { operation, to, at, who, times, cluster };
         self.entry(Bytes::from_static(BEGUN), &written)
     }
 
-    fn entry(&self, key: Bytes, written: &Written) -> Result<Outgoing, StoreError> {
+    fn entry(&self, key: Bytes, written: &Written) -> Result<OutgoingRecord, StoreError> {
         let json = serde_json::to_vec(written).map_err(|error| refused(error.to_string()))?;
-        Ok(Outgoing {
+        Ok(OutgoingRecord {
             topic: Arc::clone(&self.ledger),
             partition: Some(0),
             key: Some(key),
@@ -246,10 +191,6 @@ impl Shipment {
             _ => format!("there is no topic `{topic}`; create it, or name another"),
         }
     }
-}
-
-pub(super) fn refused(text: String) -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text)
 }
 
 pub(super) fn now() -> Timestamp {

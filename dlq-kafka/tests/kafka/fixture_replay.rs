@@ -31,7 +31,7 @@ pub(crate) fn broker() -> Option<String> {
 }
 
 /// The dead letters of `billing`, which reads a topic.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shop {
     pub(crate) url: String,
     /// Where they are born.

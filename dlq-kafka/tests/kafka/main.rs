@@ -23,6 +23,7 @@ mod login;
 mod marks;
 mod names;
 mod offsets;
+mod outbox;
 mod refused;
 mod regressions;
 mod share_group;

@@ -24,13 +24,15 @@ const AT_ONCE: usize = 4;
 /// A letter and its place in the batch.
 type Numbered<'a> = (usize, &'a Outgoing);
 
-/// A stream that letters go to, as it is now.
-enum Stream {
-    /// It takes them. A stream with interest retention has the consumers that keep a message alive.
-    Open {
-        dispatch: Dispatch,
-        wanted: Option<Vec<Hears>>,
-    },
+/// A stream that takes letters.
+struct OpenStream {
+    dispatch: Dispatch,
+    /// The consumers that keep a message alive, where retention is by interest.
+    wanted: Option<Vec<Hears>>,
+}
+
+/// Why a stream takes none.
+enum Shut {
     Absent(String),
     /// The server has not said.
     Unknown(String),
@@ -81,10 +83,10 @@ impl NatsOutbox {
         let all = |answer: &dyn Fn() -> Sent| -> Vec<(usize, Sent)> {
             letters.iter().map(|(number, _)| (*number, answer())).collect()
         };
-        let (dispatch, wanted) = match self.stream(name).await {
-            Stream::Open { dispatch, wanted } => (dispatch, wanted),
-            Stream::Absent(why) => return all(&|| refused(&why)),
-            Stream::Unknown(why) => return all(&|| later(&why)),
+        let OpenStream { dispatch, wanted } = match self.open_stream(name).await {
+            Ok(open) => open,
+            Err(Shut::Absent(why)) => return all(&|| refused(&why)),
+            Err(Shut::Unknown(why)) => return all(&|| later(&why)),
         };
         let mut answers = Vec::with_capacity(letters.len());
         let mut chunks: Vec<Vec<Numbered<'_>>> = Vec::new();
@@ -119,28 +121,28 @@ impl NatsOutbox {
         answers
     }
 
-    async fn stream(&self, name: &str) -> Stream {
+    async fn open_stream(&self, name: &str) -> Result<OpenStream, Shut> {
         let info = match find(&self.context, name).await {
             Ok(Some(info)) => info,
             Ok(None) => {
-                return Stream::Absent(format!(
+                return Err(Shut::Absent(format!(
                     "there is no stream `{name}`; create it, name a subject, or say in which JetStream domain it is"
-                ));
+                )));
             }
-            Err(error) => return Stream::Unknown(error.to_string()),
+            Err(error) => return Err(Shut::Unknown(error.to_string())),
         };
         let mut wanted = None;
         if replay::is_choosy(&info) {
             let mut hears = match replay::consumers(&self.context, name).await {
                 Ok(consumers) => consumers,
-                Err(error) => return Stream::Unknown(error.to_string()),
+                Err(error) => return Err(Shut::Unknown(error.to_string())),
             };
             // Who may not list streams sends less.
             let all = replay::streams(&self.context).await.unwrap_or_default();
             hears.extend(replay::copies(&all, name));
             wanted = Some(hears);
         }
-        Stream::Open { dispatch: self.dispatch(name).await, wanted }
+        Ok(OpenStream { dispatch: self.dispatch(name).await, wanted })
     }
 
     /// Hands letters to the server at once, and by itself each that it does not keep, to learn why.

@@ -14,6 +14,7 @@ pub trait OutboxFixture: Debug + Sized + Send + Sync {
     type Outbox: Outbox;
 
     /// Returns true if there is a broker to be had.
+    #[must_use]
     fn is_available() -> bool {
         true
     }

@@ -11,9 +11,9 @@ use rdkafka::error::{KafkaError, KafkaResult};
 
 use super::super::aside::aside;
 use super::super::lookup;
-use super::super::send::REPLAYING;
 use super::{ASKING, some};
 use crate::brokers::Brokers;
+use crate::dispatch::REPLAYING;
 use crate::error::SetupError;
 use crate::groups::Groups;
 use crate::reach::{self, Heard};
@@ -27,25 +27,39 @@ pub(super) async fn find(
     owners: &BTreeMap<String, BTreeSet<&str>>,
     plan: &mut ReplayPlan,
 ) -> Result<(), StoreError> {
-    let (brokers, topics) = (brokers.clone(), owners.keys().cloned().collect::<Vec<_>>());
+    let (readers, notes) = listeners(brokers, owners.keys().cloned().collect()).await?;
+    let others = |hearer: &Hearer| {
+        let owners = owners.get(&hearer.stream);
+        owners.is_some_and(|owners| owners.iter().any(|owner| *owner != hearer.consumer))
+    };
+    plan.hearers = readers.into_iter().filter(others).collect();
+    plan.notes.extend(notes);
+    Ok(())
+}
+
+/// The groups that have committed offsets in these topics, and what is not known of groups.
+pub(crate) async fn listeners(
+    brokers: &Brokers,
+    topics: Vec<String>,
+) -> Result<(BTreeSet<Hearer>, Vec<String>), StoreError> {
+    let (mut hearers, mut notes) = (BTreeSet::new(), Vec::new());
     if topics.is_empty() {
-        return Ok(());
+        return Ok((hearers, notes));
     }
+    let brokers = brokers.clone();
     let found = aside(ASKING * 4, move || Readers::find(&brokers, &topics)).await;
     let unknown = "which groups read these topics is not known";
     match found {
         Some(Ok(Readers { readers, silent, unasked, why })) => {
-            let others = |(topic, group): &Reader| {
-                owners.get(topic).is_some_and(|owners| owners.iter().any(|owner| owner != group))
-            };
-            let others = readers.into_iter().filter(others);
-            plan.hearers = others.map(|(stream, consumer)| Hearer { stream, consumer }).collect();
-            plan.notes.extend(
+            hearers = (readers.into_iter())
+                .map(|(stream, consumer)| Hearer { stream, consumer })
+                .collect();
+            notes.extend(
                 silent.map(|why| format!("whether more groups hear them is not known: {why}")),
             );
             if !unasked.is_empty() {
                 let groups = some(&unasked);
-                plan.notes.push(format!(
+                notes.push(format!(
                     "whether they are heard by {groups} is not known: {}",
                     why.as_deref().unwrap_or("there are so many groups that not all were asked")
                 ));
@@ -54,10 +68,10 @@ pub(super) async fn find(
         Some(Err(SetupError::Unavailable(text, source))) => {
             return Err(SetupError::Unavailable(text, source).for_store(REPLAYING));
         }
-        Some(Err(error)) => plan.notes.push(format!("{unknown}: {error}")),
-        None => plan.notes.push(format!("{unknown}: no answer")),
+        Some(Err(error)) => notes.push(format!("{unknown}: {error}")),
+        None => notes.push(format!("{unknown}: no answer")),
     }
-    Ok(())
+    Ok((hearers, notes))
 }
 
 /// Who has read topics.

@@ -31,8 +31,6 @@ mod parcels;
 mod plan;
 mod readers;
 mod run;
-mod session;
-mod stop;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -41,10 +39,10 @@ use std::time::Duration;
 use dlq_core::replay::ReplayRules;
 use dlq_core::{Filter, LetterId, OperationId};
 
-pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+pub(crate) use hearers::listeners;
 
+pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
 pub(super) use readers::Way;
-pub(super) use stop::Stop;
 
 use super::KafkaLetters;
 use super::lookup::Partitions;

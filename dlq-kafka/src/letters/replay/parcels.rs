@@ -11,12 +11,13 @@ use tokio::time::Instant;
 
 use super::super::ledger::{Ledger, Marks};
 use super::super::reading::Whole;
-use super::super::send::{Outgoing, REPLAYING, now, refused};
+use super::super::send::now;
 use super::super::snapshot::{Place, Row};
 use super::Replayed;
 use super::run::Run;
-use super::session::Broken;
+use crate::dispatch::{OutgoingRecord, REPLAYING, closed, not_taken};
 use crate::error::SetupError;
+use crate::session::Broken;
 
 /// How many letters are sent in a transaction at most.
 const BATCH: u32 = 500;
@@ -25,8 +26,8 @@ const BYTES: usize = 8 * 1024 * 1024;
 /// A letter that is ready to be sent, and its mark.
 pub(super) struct Parcel<'a> {
     pub(super) row: &'a Row,
-    pub(super) letter: Outgoing,
-    pub(super) mark: Outgoing,
+    pub(super) letter: OutgoingRecord,
+    pub(super) mark: OutgoingRecord,
     /// For which time it is sent, as the ledger says.
     pub(super) times: u32,
 }
@@ -37,12 +38,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         if let [number] = blamed {
             let parcel = parcels.remove(number / 2);
             let topic = &parcel.letter.topic;
-            let setting = match code {
-                Code::MessageSizeTooLarge => "; see the topic's `max.message.bytes`",
-                Code::MessageBatchTooLarge => "; see the topic's `segment.bytes`",
-                _ => "",
-            };
-            let error = refused(format!("topic `{topic}` does not take it: {code}{setting}"));
+            let error = not_taken(topic, code);
             self.tell(parcel.row, ReplayOutcome::Failed(error));
             return self.parts.push_front(parcels);
         }
@@ -154,8 +150,4 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
 /// For which time it would be sent now.
 pub(super) fn next_time(row: &Row, marks: &Marks) -> u32 {
     marks.get(&row.letter.death()).map_or(0, |mark| mark.times).saturating_add(1)
-}
-
-fn closed(topic: &str, code: Code) -> StoreError {
-    refused(format!("topic `{topic}` cannot be written to: {code}"))
 }

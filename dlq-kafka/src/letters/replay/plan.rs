@@ -5,10 +5,11 @@ use dlq_core::replay::{ReplayPlan, Skipped};
 use dlq_core::{Filter, StoreError};
 use futures_util::{StreamExt as _, stream};
 
-use super::super::send::{KafkaTarget, REPLAYING, Shipment, refused};
+use super::super::send::{KafkaTarget, Shipment};
 use super::super::snapshot::{Place, Row, Snapshot};
 use super::{Agreed, KafkaReplay, hearers, readers};
 use crate::dialect::{Gap, UNREADABLE_HEADERS};
+use crate::dispatch::{REPLAYING, refused};
 use crate::error::SetupError;
 use crate::ladder::is_topic;
 

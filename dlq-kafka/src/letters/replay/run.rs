@@ -10,15 +10,17 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::aside::{aside, leave};
-use super::super::ledger::{self, Ledger, Marks, PATIENCE, random};
-use super::super::send::{Outgoing, REPLAYING, Shipment, now, refused};
+use super::super::ledger::{self, Keeps, Ledger, Marks, PATIENCE, random};
+use super::super::send::{Shipment, now};
 use super::super::sent::by_another;
 use super::super::snapshot::{Place, Row};
 use super::parcels::{Parcel, next_time};
-use super::session::{Broken, Session, Written};
-use super::{KafkaReplay, Replayed, Stop};
+use super::{KafkaReplay, Replayed};
 use crate::brokers::Brokers;
+use crate::dispatch::{OutgoingRecord, REPLAYING, refused};
 use crate::error::SetupError;
+use crate::session::{Broken, Session, Written};
+use crate::stop::{Stop, StopOnDrop};
 
 /// How often somebody else may take over before anything was sent.
 const TAKEN: u32 = 20;
@@ -52,15 +54,6 @@ pub(super) struct Run<'a, T> {
     pub(super) turn: Instant,
     /// What was written last into each partition, letters and marks.
     pub(super) written: BTreeMap<Arc<str>, BTreeMap<u32, u64>>,
-}
-
-/// Sets it when it is dropped.
-struct StopOnDrop(Arc<Stop>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.set();
-    }
 }
 
 impl KafkaReplay {
@@ -129,7 +122,8 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let ready = ledger::ensure(&self.replay.letters.lookup, &self.shipment.ledger).await;
+        let ready =
+            ledger::ensure(&self.replay.letters.lookup, &self.shipment.ledger, Keeps::Latest).await;
         ready.map_err(|error| error.for_store(REPLAYING))?;
         let sent = self.send_each(&mut None).await;
         self.await_shown().await;
@@ -213,7 +207,9 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     /// it.
     async fn send_some(&mut self, ledger: &mut Option<Ledger>) -> Result<(), Broken> {
         let (brokers, from) = (self.brokers.clone(), self.shipment.from.clone());
-        let session = within(PATIENCE * 3, move || Session::open(&brokers, &from)).await?;
+        let session =
+            within(PATIENCE * 3, move || Session::open(&brokers, &format!("dlq-replay.{from}")))
+                .await?;
         tracing::trace!("the right to send is taken");
         let session = Arc::new(session);
         let done = self.send_by(&session, ledger).await;
@@ -291,7 +287,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     async fn transact(
         &self,
         session: &Arc<Session>,
-        records: Vec<Outgoing>,
+        records: Vec<OutgoingRecord>,
     ) -> Result<Vec<Written>, Broken> {
         let (session, stop) = (Arc::clone(session), Arc::clone(&self.stop));
         within(PATIENCE * 6, move || session.transact(&records, &stop)).await
@@ -396,7 +392,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     }
 }
 
-async fn within<V: Send + 'static>(
+pub(crate) async fn within<V: Send + 'static>(
     time: Duration,
     work: impl FnOnce() -> Result<V, Broken> + Send + 'static,
 ) -> Result<V, Broken> {
@@ -407,7 +403,7 @@ async fn within<V: Send + 'static>(
     aside(time, work).await.unwrap_or_else(silent)
 }
 
-fn of_setup(error: SetupError) -> Broken {
+pub(crate) fn of_setup(error: SetupError) -> Broken {
     match error {
         SetupError::Unavailable(..) => Broken::Server(error),
         _ => Broken::Refused(error),

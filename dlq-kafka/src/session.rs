@@ -8,19 +8,19 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 use rdkafka::{ClientContext, Message as _};
 
-use super::super::ledger::PATIENCE;
-use super::super::send::Outgoing;
-use super::Stop;
 use crate::brokers::Brokers;
+use crate::dispatch::OutgoingRecord;
 use crate::error::{SetupError, is_refusal};
+use crate::letters::PATIENCE;
+use crate::stop::Stop;
 
 /// The partition and the offset of a record.
-pub(super) type Written = (i32, i64);
+pub(crate) type Written = (i32, i64);
 
 /// Why nothing of a transaction is there.
 #[derive(Debug)]
-pub(super) enum Broken {
-    /// Somebody else has begun to send letters of this topic, or the transaction took too long.
+pub(crate) enum Broken {
+    /// Somebody else has taken the transactional id, or the transaction took too long.
     Fenced,
     /// It was to end.
     Stopped,
@@ -34,8 +34,8 @@ pub(super) enum Broken {
     Refused(SetupError),
 }
 
-/// The right to send the letters of a topic, until somebody else takes it.
-pub(super) struct Session {
+/// The right to send under a transactional id, until somebody else takes it.
+pub(crate) struct Session {
     producer: BaseProducer<Reports>,
     /// What it is called that is asked for.
     sending: String,
@@ -48,6 +48,8 @@ struct Reports {
     records: Mutex<Vec<(usize, Result<Written, Code>)>>,
     /// Whether the transaction has failed, which it says in its log only.
     has_failed: AtomicBool,
+    /// Whether the cluster was asked to commit, so that it may have.
+    is_committing: AtomicBool,
 }
 
 impl ClientContext for Reports {
@@ -77,10 +79,9 @@ impl ProducerContext for Reports {
 }
 
 impl Session {
-    /// Takes the right to send letters from this topic: whoever had it has it no more, and what they had not committed
-    /// never was. Blocks.
-    pub(super) fn open(brokers: &Brokers, topic: &str) -> Result<Self, Broken> {
-        let id = format!("dlq-replay.{topic}");
+    /// Takes the right to send under this transactional id: whoever had it has it no more, and what they had not
+    /// committed never was. Blocks.
+    pub(crate) fn open(brokers: &Brokers, id: &str) -> Result<Self, Broken> {
         let defaults = [
             ("partitioner", "murmur2_random"),
             ("linger.ms", "2"),
@@ -88,7 +89,7 @@ impl Session {
             ("message.max.bytes", "67108864"),
         ];
         let fixed = [
-            ("transactional.id", id.as_str()),
+            ("transactional.id", id),
             ("transaction.timeout.ms", "60000"),
             ("message.timeout.ms", "30000"),
         ];
@@ -105,17 +106,19 @@ impl Session {
     /// Writes these records, all or none of them, and returns where they stand. Where it does not, this session is at its
     /// end: the client loses count after a transaction that it has aborted because of a record. Blocks, for a minute and a half at most
     /// as long as the client keeps its word.
-    pub(super) fn transact(
+    pub(crate) fn transact(
         &self,
-        records: &[Outgoing],
+        records: &[OutgoingRecord],
         stop: &Stop,
     ) -> Result<Vec<Written>, Broken> {
         self.take_reports();
         self.producer.context().has_failed.store(false, Ordering::SeqCst);
+        self.producer.context().is_committing.store(false, Ordering::SeqCst);
         self.producer.begin_transaction().map_err(|error| self.why(error))?;
         tracing::trace!("the transaction is begun");
         let written = self.write(records, stop).and_then(|places| {
             tracing::trace!("the transaction is to be committed");
+            self.producer.context().is_committing.store(true, Ordering::SeqCst);
             self.again(|producer| producer.commit_transaction(PATIENCE))?;
             tracing::trace!("the transaction is committed");
             Ok(places)
@@ -128,7 +131,12 @@ impl Session {
         written
     }
 
-    fn write(&self, records: &[Outgoing], stop: &Stop) -> Result<Vec<Written>, Broken> {
+    /// Whether the last transaction may have been committed where it is not known.
+    pub(crate) fn may_be_committed(&self) -> bool {
+        self.producer.context().is_committing.load(Ordering::SeqCst)
+    }
+
+    fn write(&self, records: &[OutgoingRecord], stop: &Stop) -> Result<Vec<Written>, Broken> {
         let until = Instant::now() + PATIENCE + Duration::from_secs(5);
         let mut places = vec![(0, 0); records.len()];
         let mut open = records.len();
@@ -165,7 +173,12 @@ impl Session {
         Ok(places)
     }
 
-    fn enqueue(&self, record: &Outgoing, number: usize, until: Instant) -> Result<(), Broken> {
+    fn enqueue(
+        &self,
+        record: &OutgoingRecord,
+        number: usize,
+        until: Instant,
+    ) -> Result<(), Broken> {
         let mut next: BaseRecord<'_, [u8], [u8], usize> =
             BaseRecord::with_opaque_to(&record.topic, number).headers(record.headers.clone());
         next.partition = record.partition;

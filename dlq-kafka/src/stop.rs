@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
@@ -11,7 +12,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    pub(super) fn set(&self) {
+    pub(crate) fn set(&self) {
         self.is_set.store(true, Ordering::SeqCst);
         self.news.notify_one();
     }
@@ -21,10 +22,19 @@ impl Stop {
     }
 
     /// Waits until then, or until it is set.
-    pub(super) async fn wait_until(&self, then: Instant) {
+    pub(crate) async fn wait_until(&self, then: Instant) {
         if !self.is_set() {
             // Whether it is set is asked again by whoever goes on.
             drop(timeout_at(then, self.news.notified()).await);
         }
+    }
+}
+
+/// Sets it when this is dropped, as by whoever waits for what is done.
+pub(crate) struct StopOnDrop(pub(crate) Arc<Stop>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
     }
 }
