@@ -4,14 +4,14 @@ use super::{ReplayPlan, ReplayRules, Skipped};
 use crate::store::reading::{Collapsed, Row};
 use crate::{DeadLetter, Death, OperationId};
 
-/// How many letters a plan shows.
+/// Number of letters that a plan shows.
 const SAMPLE: usize = 10;
 
 /// Letters that match, in the order of their places, by what becomes of them.
 pub struct Selected<'a, P> {
-    /// Those that are sent.
+    /// The letters that are sent.
     pub send: Vec<&'a Row<P>>,
-    /// Those that are not, each with the reason.
+    /// The letters that are not sent, each with the reason.
     pub skip: Vec<(&'a Row<P>, Skipped)>,
 }
 

@@ -30,7 +30,7 @@ fn dead() -> DeadLetter {
     letter(Message::new("orders", "payload").with_key("k").with_published_at(at), "e", 2)
 }
 
-/// Where a message is read: not where it was born.
+/// The place where a message is read, which is not where it was born.
 fn stands() -> Origin {
     Origin::new("memory", "orders", Position::Offset(99)).with_partition(1)
 }

@@ -1,4 +1,4 @@
-//! Which letters a replay sends.
+//! The letters that a replay sends.
 
 use dlq_core::replay::{ReplayRules, Skipped};
 use dlq_core::store::reading::{Collapsed, Row};

@@ -14,7 +14,7 @@ use crate::ladder::is_topic;
 
 /// How many topics are asked for at the same time.
 const AT_ONCE: usize = 16;
-/// How many letters are named, of which it is unclear whether they were sent.
+/// Number of letters that a plan names of those that may have been sent.
 const SAMPLE: usize = 10;
 
 impl KafkaReplay {
