@@ -205,9 +205,14 @@ impl Message {
         self
     }
 
-    /// Sets or removes both the id and the type of the event.
-    pub(crate) fn named(mut self, id: Option<Arc<str>>, event: Option<Arc<str>>) -> Self {
-        (self.id, self.event) = (id, event);
+    /// Takes id and type of the event from the headers of these names.
+    pub(crate) fn named_by(mut self, id: Option<&str>, event: Option<&str>) -> Self {
+        if let Some(name) = id {
+            self.id = self.headers.get_str(name).map(Arc::from);
+        }
+        if let Some(name) = event {
+            self.event = self.headers.get_str(name).map(Arc::from);
+        }
         self
     }
 

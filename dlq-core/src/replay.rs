@@ -1,7 +1,11 @@
 //! What a transport says of letters that it sends back: beforehand, of each, and in the end.
 
+mod selected;
+
 use std::collections::BTreeMap;
 use std::fmt;
+
+pub use selected::Selected;
 
 use crate::{DeadLetter, LetterSummary, OperationId, StoreError};
 

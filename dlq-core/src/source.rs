@@ -186,8 +186,13 @@ impl Addressee {
                  origin, or back from a store"
             );
         }
-        self.recipients = Some(recipients);
+        self.hands_to(recipients);
         self
+    }
+
+    /// The same where no letter is sent to a handler, so that there is nothing to say.
+    pub(crate) fn hands_to(&mut self, recipients: Arc<dyn Recipients>) {
+        self.recipients = Some(recipients);
     }
 
     /// The name that it was given.

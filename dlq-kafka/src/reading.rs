@@ -124,12 +124,7 @@ mod tests {
 
     fn reading() -> Reading {
         Reading {
-            incoming: Incoming {
-                addressee: Addressee::new("billing".into()),
-                key: None,
-                id_header: None,
-                event_header: None,
-            },
+            incoming: Incoming::new(Addressee::new("billing".into())),
             group: "billing".into(),
             cluster: "default".into(),
             is_shared: false,

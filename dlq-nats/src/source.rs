@@ -155,7 +155,7 @@ impl Source for NatsSource {
     }
 }
 
-/// What makes deliveries to these; the id of a message is the one by which the server knows it.
+/// Makes deliveries to these handlers. The id of a message is the one by which the server knows it.
 pub(crate) fn incoming(
     addressee: Addressee,
     key: Option<BindingKey>,

@@ -89,7 +89,7 @@ pub(crate) fn is_the_servers(name: impl AsRef<[u8]>) -> bool {
     name.as_ref().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
 }
 
-/// Whether a header of this name is neither the producer's nor of the protocol.
+/// True of a header that is neither the producer's nor of the protocol.
 fn is_apart(name: &[u8]) -> bool {
     is_the_servers(name) || name == REST.as_bytes()
 }

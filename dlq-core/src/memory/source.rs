@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use super::world::Handed;
 use super::{MemoryBroker, MemorySettle};
-use crate::{Capabilities, Delivery, Ordering, Source, TransportError};
+use crate::protocol::Incoming;
+use crate::{Addressee, Capabilities, Delivery, Ordering, Recipients, Source, TransportError};
 
 /// The messages of a stream for one consumer group, and its retry records when they are due. Made by
 /// [`MemoryBroker::source`].
 ///
-/// Messages come in the order in which they were published. What comes again comes first.
+/// Messages come in the order in which they were published. What comes again comes first. A letter that was sent back to
+/// the stream is known again by its headers, as at every broker.
 #[derive(Debug)]
 pub struct MemorySource {
     broker: MemoryBroker,
-    group: Arc<str>,
+    /// The name that its addressee was given is the group.
+    incoming: Incoming,
     prefetch: usize,
     fetched: VecDeque<Handed>,
     closed: bool,
@@ -21,7 +24,8 @@ pub struct MemorySource {
 
 impl MemorySource {
     pub(super) fn new(broker: MemoryBroker, group: Arc<str>) -> Self {
-        Self { broker, group, prefetch: 16, fetched: VecDeque::new(), closed: false }
+        let incoming = Incoming::new(Addressee::new(group));
+        Self { broker, incoming, prefetch: 16, fetched: VecDeque::new(), closed: false }
     }
 
     /// Sets how many messages are fetched at once, and so held at most without having been yielded; at least 1. They
@@ -35,17 +39,17 @@ impl MemorySource {
     /// The next message that is available now.
     fn take(&mut self) -> Option<(Delivery, MemorySettle)> {
         let (now, until) = (self.broker.now(), self.broker.lease_end());
-        let stream = self.broker.stream();
+        let (stream, group) = (self.broker.stream(), self.incoming.addressee.name());
         let mut world = self.broker.world();
         loop {
             if self.fetched.is_empty() {
-                let handed = world.hand_out(stream, &self.group, self.prefetch, now, until);
+                let handed = world.hand_out(stream, &self.incoming, self.prefetch, now, until);
                 self.fetched = handed.into();
             }
             let Handed { key, fence, delivery } = self.fetched.pop_front()?;
             // The lease begins when it is yielded; one that ended meanwhile and was given to another is not ours.
-            if world.extend((stream, &self.group), key, fence, until).is_ok() {
-                let group = Arc::clone(&self.group);
+            if world.extend((stream, group), key, fence, until).is_ok() {
+                let group = Arc::clone(group);
                 return Some((delivery, MemorySettle::new(self.broker.clone(), group, key, fence)));
             }
         }
@@ -62,6 +66,10 @@ impl Source for MemorySource {
             .with_delayed_release(true)
     }
 
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        self.incoming.addressee.hands_to(recipients);
+    }
+
     async fn next(&mut self) -> Result<Option<(Delivery, MemorySettle)>, TransportError> {
         let broker = self.broker.clone();
         loop {
@@ -74,7 +82,7 @@ impl Source for MemorySource {
             if let Some(next) = self.take() {
                 return Ok(Some(next));
             }
-            let due = broker.world().next_due(broker.stream(), &self.group);
+            let due = broker.world().next_due(broker.stream(), self.incoming.addressee.name());
             match due {
                 Some(due) => {
                     let _ = tokio::time::timeout(due.since(broker.now()), changed).await;
@@ -86,12 +94,12 @@ impl Source for MemorySource {
 
     async fn close(&mut self) {
         self.closed = true;
-        let now = self.broker.now();
+        let (now, group) = (self.broker.now(), self.incoming.addressee.name());
         {
             let mut world = self.broker.world();
             for Handed { key, fence, .. } in self.fetched.drain(..) {
                 // One that is no longer ours needs nothing.
-                let _ = world.release((self.broker.stream(), &self.group), key, fence, now);
+                let _ = world.release((self.broker.stream(), group), key, fence, now);
             }
         }
         self.broker.notify();

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
 use std::sync::Arc;
 
 use crate::outbox::Once;
+use crate::protocol::{Incoming, split};
 use crate::{Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp};
 
 /// Everything the broker holds. Pure: the callers bring the time.
@@ -137,15 +138,16 @@ impl World {
         self.group(stream, group).taken = to.map_or(end, first).min(end);
     }
 
-    /// Hands out up to `limit` messages: first those that come again, then new ones.
+    /// Hands out up to `limit` messages of the group that `incoming` is of: first those that come again, then new ones.
     pub(super) fn hand_out(
         &mut self,
         stream: &Arc<str>,
-        group: &Arc<str>,
+        incoming: &Incoming,
         limit: usize,
         now: Timestamp,
         until: Timestamp,
     ) -> Vec<Handed> {
+        let group = incoming.addressee.name();
         let mut fence = self.fence;
         let Stream { log, groups } = self.streams.entry(Arc::clone(stream)).or_default();
         let place = groups.entry(Arc::clone(group)).or_default();
@@ -174,7 +176,7 @@ impl World {
             .into_iter()
             .filter_map(|(key, fence)| {
                 let entry = self.existing(stream, group)?.entries.get(&key)?;
-                let delivery = self.delivery(stream, group, key, entry)?;
+                let delivery = self.delivery(stream, incoming, key, entry)?;
                 Some(Handed { key, fence, delivery })
             })
             .collect()
@@ -183,7 +185,7 @@ impl World {
     fn delivery(
         &self,
         stream: &Arc<str>,
-        group: &Arc<str>,
+        incoming: &Incoming,
         key: Key,
         entry: &Entry,
     ) -> Option<Delivery> {
@@ -191,13 +193,14 @@ impl World {
             (Key::Main(index), _) => {
                 let message = self.streams.get(stream)?.log.get(index)?.clone();
                 let origin = Origin::new("memory", Arc::clone(stream), position(index));
-                Delivery::new(message, origin)
+                incoming.message(message, origin, split)
             }
             (Key::Record(_), Some(record)) => {
                 let escalations = record.delivery.escalations().saturating_add(1);
                 record
                     .delivery
                     .clone()
+                    .with_consumer(Arc::clone(&record.consumer))
                     .with_lane(Lane::Retry)
                     .with_death(record.death)
                     .with_history(record.history.clone())
@@ -206,8 +209,7 @@ impl World {
             }
             (Key::Record(_), None) => return None,
         };
-        let consumer = entry.record.as_ref().map_or(group, |record| &record.consumer);
-        Some(delivery.with_consumer(Arc::clone(consumer)).with_deliveries(entry.deliveries))
+        Some(delivery.with_deliveries(entry.deliveries))
     }
 
     /// When the next message of a group can be handed out.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use dlq_core::memory::MemoryBroker;
 use dlq_core::protocol::{
     Incoming, RetryRecord, names, of_replay, on_death, on_escalation, on_replay, split,
 };
 use dlq_core::{
     Addressee, BindingKey, DeadLetter, Death, Delivery, Escalation, Headers, Lane, LetterId,
-    Message, Origin, Position, Recipients, Timestamp,
+    Message, Origin, Position, Recipients, Source as _, Timestamp,
 };
 
 use crate::{letter, replay};
@@ -17,10 +18,9 @@ const ABSURD: u32 = Death::MAX_GENERATION;
 
 fn incoming() -> Incoming {
     Incoming {
-        addressee: Addressee::new(CONSUMER.into()),
-        key: None,
         id_header: Some("id".into()),
         event_header: Some("type".into()),
+        ..Incoming::new(Addressee::new(CONSUMER.into()))
     }
 }
 
@@ -30,7 +30,7 @@ fn dead() -> DeadLetter {
     letter(Message::new("orders", "payload").with_key("k").with_published_at(at), "e", 2)
 }
 
-/// Where a message is read: not where it was born.
+/// The place where a message is read, which is not where it was born.
 fn stands() -> Origin {
     Origin::new("memory", "orders", Position::Offset(99)).with_partition(1)
 }
@@ -210,6 +210,33 @@ fn names_are_those_of_the_producer() {
     };
     let message = letter.message.clone().with_headers(headers);
     assert_eq!(incoming().message(message, stands(), split).message(), &letter.message);
+}
+
+#[tokio::test]
+async fn g2_a_letter_that_was_sent_back_is_known_in_memory() {
+    let broker = MemoryBroker::new().with_stream("orders");
+    let mut source = broker.source("shop");
+    let position = broker.publish(dead().message.with_id("evt-1").with_event("created"));
+    let first = source.next().await.unwrap().unwrap().0;
+    let mut letter = dead();
+    letter.message = first.message().clone();
+    letter.origin = Origin::new("memory", "orders", position);
+    letter.id = first.death(CONSUMER).letter;
+    let send = |letter: &DeadLetter| {
+        broker.publish(letter.message.clone().with_headers(on_replay(letter, &replay())))
+    };
+    send(&letter);
+    let unknown = source.next().await.unwrap().unwrap().0;
+    assert_eq!(unknown.generation(), 0, "nobody here is called that");
+    source.yields_to(Arc::new(Router(vec![CONSUMER.into()])));
+    send(&letter);
+    let known = source.next().await.unwrap().unwrap().0;
+    assert_eq!(known.death(CONSUMER), letter.death().next());
+    assert_eq!((known.origin(), known.message()), (first.origin(), first.message()));
+    assert_eq!((known.replays(), known.consumer()), (1, "shop"));
+    let headers = on_replay(&letter, &replay());
+    broker.publish(Message::new("orders", "other").with_headers(headers));
+    assert_eq!(source.next().await.unwrap().unwrap().0.generation(), 0, "it was copied");
 }
 
 fn escalated(delivery: Delivery) -> Headers {

@@ -19,13 +19,19 @@ pub struct Incoming {
     pub addressee: Addressee,
     /// The secret by which letters are sent back to the source, if there is one.
     pub key: Option<BindingKey>,
-    /// The header with the producer's id of a message.
+    /// The header with the producer's id of a message; `None` where the broker itself keeps that.
     pub id_header: Option<Arc<str>>,
-    /// The header with the type of the event that a message reports.
+    /// The header with the type of the event that a message reports; `None` likewise.
     pub event_header: Option<Arc<str>>,
 }
 
 impl Incoming {
+    /// Reads for these handlers, without a secret and without headers that name anything.
+    #[must_use]
+    pub fn new(addressee: Addressee) -> Self {
+        Self { addressee, key: None, id_header: None, event_header: None }
+    }
+
     /// Makes the delivery of a message of the main lane, which was read at `stands` with all its headers.
     ///
     /// A message that claims to be a letter is taken for one where the [claim](Decoded::claimed) is believed. It is then as
@@ -37,7 +43,8 @@ impl Incoming {
         stands: Origin,
         split: impl FnOnce(&Headers) -> (Headers, Decoded),
     ) -> Delivery {
-        let read = Delivery::to(Arc::clone(self.addressee.name()), self.named(message), stands);
+        let message = self.named(message);
+        let read = Delivery::to(Arc::clone(self.addressee.name()), message, stands);
         let headers = read.message().headers();
         if !headers.iter().any(|header| header.name == names::DLQ_ID) {
             return read;
@@ -62,14 +69,9 @@ impl Incoming {
         decoded.claimed(read.message(), consumer, read.origin(), self.key.as_ref())
     }
 
-    /// The message with the id and the type of event that its headers say.
+    /// The message with the id and the type of event that its headers say, where they do.
     fn named(&self, message: Message) -> Message {
-        let value = |name: &Option<Arc<str>>| {
-            let value = name.as_ref().and_then(|name| message.headers().get_str(name));
-            value.map(Arc::<str>::from)
-        };
-        let (id, event) = (value(&self.id_header), value(&self.event_header));
-        message.named(id, event)
+        message.named_by(self.id_header.as_deref(), self.event_header.as_deref())
     }
 
     /// Makes the delivery of a retry record.

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use dlq_core::replay::{ReplayPlan, Skipped};
-use dlq_core::{Filter, StoreError};
+use dlq_core::replay::{ReplayPlan, Selected, Skipped};
+use dlq_core::{Death, Filter, StoreError};
 use futures_util::{StreamExt as _, stream};
 
 use super::super::send::{KafkaTarget, Shipment};
@@ -15,23 +15,8 @@ use crate::ladder::is_topic;
 
 /// How many topics are asked for at the same time.
 const AT_ONCE: usize = 16;
-/// How many letters a plan shows.
+/// Number of letters that a plan names of those that may have been sent.
 const SAMPLE: usize = 10;
-
-/// What is to be done with the letters that match, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Selected<'a> {
-    pub(super) send: Vec<&'a Row>,
-    pub(super) skip: Vec<(&'a Row, Skipped)>,
-}
-
-impl Selected<'_> {
-    /// The last place of a letter that was come to.
-    fn last(&self) -> Option<Place> {
-        let skipped = self.skip.iter().map(|(row, _)| *row);
-        self.send.iter().copied().chain(skipped).map(|row| row.place).max()
-    }
-}
 
 impl KafkaReplay {
     /// What it would do now, without doing it: it writes nothing, and takes nothing from a replay that runs. From here on
@@ -45,13 +30,7 @@ impl KafkaReplay {
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let snapshot = self.letters.snapshot().await?;
         let (shipment, selected) = self.prepare(&snapshot, None).await?;
-        let mut plan = ReplayPlan::default();
-        plan.letters = selected.send.len() as u64;
-        plan.sample = selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
-        plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
-        for (_, why) in &selected.skip {
-            *plan.skipped.entry(*why).or_default() += 1;
-        }
+        let mut plan = selected.plan(&snapshot.letters);
         self.note_strangers(&selected, &mut plan.notes);
         self.note_undated(&snapshot, &mut plan.notes);
         let headless = |row: &&&Row| row.letter.attributes.contains_key(UNREADABLE_HEADERS);
@@ -105,7 +84,7 @@ impl KafkaReplay {
         &self,
         snapshot: &'a Snapshot,
         agreed: Option<Agreed>,
-    ) -> Result<(Shipment, Selected<'a>), StoreError> {
+    ) -> Result<(Shipment, Selected<'a, Place>), StoreError> {
         if let Some(why) = snapshot.sent.refuses() {
             return Err(refused(why.to_owned()));
         }
@@ -178,23 +157,12 @@ impl KafkaReplay {
         shipment: &Shipment,
         snapshot: &'a Snapshot,
         agreed: Option<Agreed>,
-    ) -> Selected<'a> {
-        let mut rows: Vec<&Row> = snapshot.letters.matching(&self.filter).collect();
-        rows.retain(|row| agreed.as_ref().is_none_or(|agreed| agreed.includes(row.place)));
-        rows.sort_unstable_by_key(|row| row.place);
-        let mut selected = Selected::default();
-        for row in rows {
-            let mark = snapshot.sent.marks().get(&row.letter.death());
-            let why = self.rules.skipped(&row.letter, mark.map(|mark| mark.operation));
-            if let Some(why) = why.or_else(|| shipment.topic_for(&row.letter).err()) {
-                selected.skip.push((row, why));
-            } else if (selected.send.len() as u64) < self.rules.limit {
-                selected.send.push(row);
-            } else {
-                break;
-            }
-        }
-        selected
+    ) -> Selected<'a, Place> {
+        let is_agreed =
+            |row: &&Row| agreed.as_ref().is_none_or(|agreed| agreed.includes(row.place));
+        let rows = snapshot.letters.matching(&self.filter).filter(is_agreed);
+        let sent_by = |death: &Death| snapshot.sent.marks().get(death).map(|mark| mark.operation);
+        self.rules.select(rows, sent_by, |letter| shipment.topic_for(letter).err())
     }
 
     /// Says which letters the bounds of time have left out though nobody knows when they died.
@@ -213,7 +181,7 @@ impl KafkaReplay {
     }
 
     /// Says of letters of other clusters how they can be sent.
-    fn note_strangers(&self, selected: &Selected<'_>, notes: &mut Vec<String>) {
+    fn note_strangers(&self, selected: &Selected<'_, Place>, notes: &mut Vec<String>) {
         let here = self.letters.brokers().cluster();
         let mut strangers: BTreeMap<&str, u64> = BTreeMap::new();
         for (row, why) in &selected.skip {

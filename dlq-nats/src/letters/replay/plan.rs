@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
-use dlq_core::replay::{Hearer, ReplayPlan, Skipped};
-use dlq_core::{StoreError, StoreErrorKind};
+use dlq_core::replay::{Hearer, ReplayPlan, Selected};
+use dlq_core::{Death, StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
 use super::super::send::{NatsTarget, Shipment};
@@ -24,24 +24,6 @@ use crate::publish;
 use crate::streams::find;
 use crate::subjects::covers;
 
-/// How many letters a plan shows.
-const SAMPLE: usize = 10;
-
-/// What is to be done with the letters that match, in the order of their stream.
-#[derive(Debug, Default)]
-pub(super) struct Selected<'a> {
-    pub(super) send: Vec<&'a Row>,
-    pub(super) skip: Vec<(&'a Row, Skipped)>,
-}
-
-impl Selected<'_> {
-    /// The last place of a letter that was come to.
-    fn last(&self) -> u64 {
-        let skipped = self.skip.iter().map(|(row, _)| *row);
-        self.send.iter().copied().chain(skipped).map(|row| row.place).max().unwrap_or(0)
-    }
-}
-
 impl NatsReplay {
     /// What it would do now, without doing it. From here on it sends nothing else, until it is planned again.
     ///
@@ -54,17 +36,12 @@ impl NatsReplay {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
         let selected = self.select(&snapshot, u64::MAX);
-        let mut plan = ReplayPlan::default();
-        plan.letters = selected.send.len() as u64;
-        plan.sample = selected.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
-        for (_, why) in &selected.skip {
-            *plan.skipped.entry(*why).or_default() += 1;
-        }
-        plan.sample.iter_mut().for_each(|letter| snapshot.letters.measure(letter));
+        let mut plan = selected.plan(&snapshot.letters);
         self.permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
         plan.notes.extend(self.forbidden_parts(&snapshot, &selected.send).await);
-        let agreed = Agreed { created: snapshot.seen.created.clone(), last: selected.last() };
+        let agreed =
+            Agreed { created: snapshot.seen.created.clone(), last: selected.last().unwrap_or(0) };
         *lock(&self.agreed) = Some(agreed);
         Ok(plan)
     }
@@ -173,22 +150,10 @@ impl NatsReplay {
     }
 
     /// Which letters up to this sequence are sent and which are not.
-    pub(super) fn select<'a>(&self, snapshot: &'a Snapshot, bound: u64) -> Selected<'a> {
-        let mut rows: Vec<&Row> = snapshot.letters.matching(&self.filter).collect();
-        rows.retain(|row| row.place <= bound);
-        rows.sort_unstable_by_key(|row| row.place);
-        let mut selected = Selected::default();
-        for row in rows {
-            let mark = snapshot.marks.get(&row.letter.death());
-            if let Some(why) = self.rules.skipped(&row.letter, mark.map(|mark| mark.operation)) {
-                selected.skip.push((row, why));
-            } else if (selected.send.len() as u64) < self.rules.limit {
-                selected.send.push(row);
-            } else {
-                break;
-            }
-        }
-        selected
+    pub(super) fn select<'a>(&self, snapshot: &'a Snapshot, bound: u64) -> Selected<'a, u64> {
+        let rows = snapshot.letters.matching(&self.filter).filter(|row| row.place <= bound);
+        let sent_by = |death: &Death| snapshot.marks.get(death).map(|mark| mark.operation);
+        self.rules.select(rows, sent_by, |_| None)
     }
 
     /// Makes sure that there is a place that letters can be sent to.
