@@ -287,6 +287,21 @@ impl World {
         }
     }
 
+    /// The messages that a group has not settled.
+    pub(super) fn unsettled_messages(&self, stream: &str, group: &str) -> Vec<Message> {
+        let Some(stream) = self.streams.get(stream) else { return Vec::new() };
+        let none = Group::default();
+        let group = stream.groups.get(group).unwrap_or(&none);
+        let entry = |(key, entry): (&Key, &Entry)| match (key, &entry.record) {
+            (Key::Main(index), _) => stream.log.get(*index).cloned(),
+            (Key::Record(_), record) => {
+                record.as_ref().map(|record| record.delivery.message().clone())
+            }
+        };
+        let fresh = stream.log.iter().skip(group.taken).cloned();
+        group.entries.iter().filter_map(entry).chain(fresh).collect()
+    }
+
     /// What a group has not settled: the place in the log where it was born, and the lane by which it comes.
     pub(super) fn unsettled(&self, stream: &str, group: &str) -> Vec<(Position, Lane)> {
         let Some(stream) = self.streams.get(stream) else { return Vec::new() };

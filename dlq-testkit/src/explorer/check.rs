@@ -116,7 +116,9 @@ fn honest(world: &World, story: usize, letter: &DeadLetter) {
         ));
     }
     let generations: HashSet<_> = runs.iter().map(|run| run.generation).collect();
-    if generation as usize > generations.len() {
+    // How often it has died already is for the forger to say.
+    let is_forged = world.scenario.stories[story].forgery.is_some();
+    if generation as usize > generations.len() && !is_forged {
         world.violated(format!(
             "G2: message {number} is said to have died {} times, and ran in {} generations",
             generation + 1,

@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
 use dlq_core::store::Schedule;
-use dlq_core::{Message, Reason};
+use dlq_core::{LetterId, Message, Reason, Timestamp};
+
+use super::headers::Forgery;
+use super::world::CONSUMER;
 
 /// What a run of the handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,7 @@ pub struct Story {
     pub(super) ending: Ending,
     pub(super) held_elsewhere: Option<Duration>,
     pub(super) later: bool,
+    pub(super) forgery: Option<Forgery>,
 }
 
 impl Story {
@@ -60,7 +64,7 @@ impl Story {
             .with_key(format!("key-{number}"));
         let key = format!("story-{number}");
         let lives = vec![acts.to_vec()];
-        Self { message, key, lives, ending, held_elsewhere: None, later: false }
+        Self { message, key, lives, ending, held_elsewhere: None, later: false, forgery: None }
     }
 
     /// Adds what the handler does after the message has died once more. Defaults to the same as before.
@@ -97,6 +101,21 @@ impl Story {
     pub fn later(mut self) -> Self {
         self.later = true;
         self
+    }
+
+    /// Lets its sender forge headers. The message that they tell of is published at the same time. Defaults to none.
+    pub fn forged(mut self, forgery: Forgery) -> Self {
+        self.forgery = Some(forgery);
+        self
+    }
+
+    /// The ids under which its letter may be: its own, or the one that its sender claims, each also where another message
+    /// has it already.
+    pub(super) fn letters(&self, own: LetterId, published: Timestamp) -> Vec<LetterId> {
+        let claimed = self.forgery.and_then(Forgery::claims);
+        let claimed = claimed.map(|birth| LetterId::of(&birth, Some(published), CONSUMER));
+        let ids = claimed.into_iter().chain([own]);
+        ids.flat_map(|id| [id, id.conflicting(&self.message)]).collect()
     }
 
     /// What the handler does at run `index`, counted from 0 within the generation.
@@ -221,6 +240,11 @@ impl Scenario {
     pub fn feed(mut self, fails: u32) -> Self {
         self.feed = Some(fails);
         self
+    }
+
+    /// Returns true if a sender forges headers.
+    pub(super) fn has_forgeries(&self) -> bool {
+        self.stories.iter().any(|story| story.forgery.is_some())
     }
 
     /// Adds what an operator does next when everything has come to rest. Defaults to nothing.
