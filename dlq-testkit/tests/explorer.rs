@@ -118,6 +118,7 @@ explored!(
     forged_generation,
     forged_to_stream,
     forged_to_lane,
+    forged_replay,
     forged_to_store,
 );
 

@@ -1,7 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::{Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp};
+use crate::{
+    Binding, Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp,
+};
 
 /// Everything the broker holds. Pure: the callers bring the time.
 #[derive(Debug, Default)]
@@ -31,9 +33,13 @@ struct Group {
 /// Every retry record that was ever written, settled ones included.
 #[derive(Debug, Default)]
 struct Records {
-    known: HashMap<(Death, u32), u64>,
+    known: HashMap<Hop, u64>,
     last: u64,
 }
+
+/// A hop of a death: how often it was escalated, and sent back before. With the bytes of its message, since another one may
+/// claim the same death.
+type Hop = (Death, u32, u32, Binding);
 
 /// An unsettled message of a group. Main messages are named by their place in the log, records by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -259,7 +265,9 @@ impl World {
         let Escalation { delivery, consumer, due, history, attempts } = escalation;
         let death = delivery.death(&consumer);
         let group = self.group(stream, group);
-        let identity = (death, delivery.escalations().saturating_add(1));
+        let binding = Binding::of(&death.letter, delivery.message());
+        let hop = delivery.escalations().saturating_add(1);
+        let identity = (death, hop, delivery.replays(), binding);
         let record = Record { delivery, consumer, death, history, attempts };
         if let Some(number) = group.records.known.get(&identity) {
             let key = Key::Record(*number);

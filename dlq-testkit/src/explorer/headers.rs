@@ -29,10 +29,10 @@ pub enum Forgery {
 }
 
 /// The message with the headers of a replay of `letter`, which need not be of it.
-fn sent_back(message: Message, letter: &DeadLetter, at: Timestamp) -> Message {
+pub(super) fn sent_back(message: Message, letter: &DeadLetter, at: Timestamp) -> Message {
     let replay = Replay {
-        operation: OperationId::of("eve", at, 0),
-        count: 1,
+        operation: OperationId::of("ana", at, 0),
+        count: letter.state.replays.saturating_add(1),
         from: "letters/1".to_owned(),
         at,
     };
@@ -76,35 +76,39 @@ pub(super) fn nowhere() -> Origin {
 }
 
 impl Forgery {
-    /// The message as the sender publishes it at `now`. `other` finds the message with a number.
+    /// The message as the sender publishes it at `now`. `other` finds the message with a number, and when that was published.
     pub(super) fn forge(
         self,
         message: Message,
-        other: impl Fn(u32) -> Message,
+        other: impl Fn(u32) -> (Message, Timestamp),
         now: Timestamp,
     ) -> Message {
-        match self {
+        let letter = match self {
             Self::Copied(number) => {
-                sent_back(message, &letter(other(number), birth(number), 0, now), now)
+                let (other, at) = other(number);
+                letter(other, birth(number), 0, at)
             }
             Self::Claimed { number, generation } => {
-                let letter = letter(message.clone(), birth(number), generation, now);
-                sent_back(message, &letter, now)
+                letter(message.clone(), birth(number), generation, other(number).1)
             }
-            Self::Elsewhere => {
-                let letter = letter(message.clone(), nowhere(), 0, now);
-                sent_back(message, &letter, now)
-            }
-        }
+            Self::Elsewhere => letter(message.clone(), nowhere(), 0, now),
+        };
+        sent_back(message, &letter, now)
     }
 
-    /// The birth that it claims for the message.
-    pub(super) fn claims(self) -> Option<Origin> {
-        match self {
-            Self::Copied(_) => None,
-            Self::Claimed { number, .. } => Some(birth(number)),
-            Self::Elsewhere => Some(nowhere()),
-        }
+    /// The identity that it claims for the message that was published at `now`. `published` tells when the one with a number
+    /// was.
+    pub(super) fn claims(
+        self,
+        published: impl Fn(u32) -> Timestamp,
+        now: Timestamp,
+    ) -> Option<LetterId> {
+        let (birth, at) = match self {
+            Self::Copied(_) => return None,
+            Self::Claimed { number, .. } => (birth(number), published(number)),
+            Self::Elsewhere => (nowhere(), now),
+        };
+        Some(LetterId::of(&birth, Some(at), CONSUMER))
     }
 }
 

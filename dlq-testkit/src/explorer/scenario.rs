@@ -2,10 +2,9 @@ use std::time::Duration;
 
 use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
 use dlq_core::store::Schedule;
-use dlq_core::{LetterId, Message, Reason, Timestamp};
+use dlq_core::{Message, Reason};
 
 use super::headers::Forgery;
-use super::world::CONSUMER;
 
 /// What a run of the handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,15 +108,6 @@ impl Story {
         self
     }
 
-    /// The ids under which its letter may be: its own, or the one that its sender claims, each also where another message
-    /// has it already.
-    pub(super) fn letters(&self, own: LetterId, published: Timestamp) -> Vec<LetterId> {
-        let claimed = self.forgery.and_then(Forgery::claims);
-        let claimed = claimed.map(|birth| LetterId::of(&birth, Some(published), CONSUMER));
-        let ids = claimed.into_iter().chain([own]);
-        ids.flat_map(|id| [id, id.conflicting(&self.message)]).collect()
-    }
-
     /// What the handler does at run `index`, counted from 0 within the generation.
     pub(super) fn act(&self, generation: u32, index: usize) -> Act {
         let life = usize::try_from(generation).unwrap_or(usize::MAX).min(self.lives.len() - 1);
@@ -149,6 +139,8 @@ pub enum Order {
         /// After how many replays a letter is set aside; 0 for never.
         max_replays: u32,
     },
+    /// Sends every letter of the broker's stream of dead letters back to where it was born, with the headers of a replay.
+    SendBack,
     /// Cancels what has stopped.
     Cancel,
     /// Publishes the messages that were [kept back](Story::later).

@@ -304,6 +304,21 @@ pub fn scenarios() -> Vec<Scenario> {
         )
         .delay(long)
         .record(Record::StoreAndLane),
+        // A message that was sent back and one that claims to be it wait for the same attempt of the same death.
+        Scenario::new(
+            "forged_replay",
+            [
+                Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Transient, Act::Succeed]),
+                Story::new(2, &[Act::Permanent], PERMANENT),
+                Story::new(3, &[Act::Transient], EXHAUSTED)
+                    .forged(Forgery::Claimed { number: 1, generation: 0 })
+                    .later(),
+            ],
+        )
+        .delay(long)
+        .record(Record::Stream)
+        .order(Order::SendBack)
+        .order(Order::Publish),
         Scenario::new(
             "forged_to_store",
             [

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::flaw::Flaw;
 use super::gate::{Gate, MOST_STEPS};
+use super::headers::sent_back;
 use super::plan::Plan;
 use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
 
@@ -120,9 +121,14 @@ impl World {
         for story in self.scenario.stories.iter().filter(is_next) {
             let mut message = story.message.clone();
             if let Some(forgery) = story.forgery {
-                let other =
-                    |number: u32| self.scenario.stories[number as usize - 1].message.clone();
-                message = forgery.forge(message, other, self.clock.now());
+                let now = self.clock.now();
+                let other = |number: u32| {
+                    let other = number as usize - 1;
+                    // One that is not published yet is published with it.
+                    let at = self.tally().published_at.get(other).copied().unwrap_or(now);
+                    (self.scenario.stories[other].message.clone(), at)
+                };
+                message = forgery.forge(message, other, now);
             }
             let position = self.broker.publish(message);
             let origin = Origin::new("memory", "stories", position);
@@ -186,10 +192,7 @@ impl World {
 
     /// The row of the story under an id that it can have.
     pub(super) fn row(&self, story: usize) -> Option<DeadLetter> {
-        let (own, published) = {
-            let tally = self.tally();
-            (*tally.ids.get(story)?, tally.published_at[story])
-        };
+        let own = self.tally().ids.get(story).copied()?;
         let get = |id| match self.scenario.record {
             Record::Stream => self.sink.get(id),
             Record::Store | Record::StoreAndLane => now(self.store.get(id)),
@@ -197,10 +200,14 @@ impl World {
         if !self.scenario.has_forgeries() {
             return get(own);
         }
-        let story = &self.scenario.stories[story];
-        let of_this = |row: &DeadLetter| row.message.id() == story.message.id();
-        let ids = story.letters(own, published);
-        ids.into_iter().filter_map(get).find(of_this)
+        let message = &self.scenario.stories[story].message;
+        let claimed = self.scenario.stories[story].forgery.and_then(|forgery| {
+            let published = self.tally().published_at.clone();
+            forgery.claims(|number| published[number as usize - 1], published[story])
+        });
+        // Its own, or the one that its sender claims, each also where another message has it already.
+        let ids = claimed.into_iter().chain([own]).flat_map(|id| [id, id.conflicting(message)]);
+        ids.filter_map(get).find(|row| row.message.id() == message.id())
     }
 
     /// Every row there is, retry records included.
@@ -426,6 +433,13 @@ impl World {
                 now(self.store.start(spec, Actor::new("ana")));
             }
             Order::Publish => self.publish(true),
+            Order::SendBack => {
+                for letter in self.sink.letters() {
+                    let at = self.clock.now();
+                    let message = letter.message.clone().with_published_at(at);
+                    self.broker.publish(sent_back(message, &letter, at));
+                }
+            }
             Order::Mend => self.tally().is_mended = true,
             Order::Cancel => {
                 for operation in now(self.store.operations(100)) {
