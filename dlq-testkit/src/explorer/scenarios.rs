@@ -250,9 +250,7 @@ pub fn scenarios() -> Vec<Scenario> {
             "forged_copy",
             [
                 Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]),
-                Story::new(2, &[Act::Permanent], HANDLED)
-                    .then(&[Act::Succeed])
-                    .forged(Forgery::Copied(1)),
+                Story::new(2, &[Act::Permanent], PERMANENT).forged(Forgery::Copied(1)),
                 healthy(3).forged(Forgery::Copied(1)),
             ],
         )
@@ -271,11 +269,9 @@ pub fn scenarios() -> Vec<Scenario> {
             "forged_generation",
             [
                 Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]),
-                Story::new(2, &[Act::Permanent], HANDLED)
-                    .then(&[Act::Succeed])
+                Story::new(2, &[Act::Permanent], PERMANENT)
                     .forged(Forgery::Claimed { number: 1, generation: 5 }),
-                Story::new(3, &[Act::Permanent], HANDLED)
-                    .then(&[Act::Succeed])
+                Story::new(3, &[Act::Permanent], PERMANENT)
                     .forged(Forgery::Claimed { number: 1, generation: u32::MAX - 1 }),
             ],
         )
