@@ -113,6 +113,13 @@ explored!(
     refused_letter_to_stream,
     second_sink_down,
     second_sink_down_then_replay,
+    forged_copy,
+    forged_identity,
+    forged_generation,
+    forged_to_stream,
+    forged_to_lane,
+    forged_replay,
+    forged_to_store,
 );
 
 #[test]

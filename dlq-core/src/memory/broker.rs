@@ -124,6 +124,12 @@ impl MemoryBroker {
         self.world().unsettled(&self.stream, group)
     }
 
+    /// The messages that the group has not settled, one for each entry of [`unsettled`](Self::unsettled) and in its order.
+    #[must_use]
+    pub fn unsettled_messages(&self, group: &str) -> Vec<Message> {
+        self.world().unsettled_messages(&self.stream, group)
+    }
+
     /// Whether the group has settled everything.
     #[must_use]
     pub fn is_idle(&self, group: &str) -> bool {

@@ -9,7 +9,7 @@ use crate::{Escalation, RetryLane, StoreError, StoreErrorKind};
 /// consumer that failed: of the group that has its name, or else of the one that had the message in hand. It keeps
 /// message, origin and identity of the delivery that failed, and its count of attempts goes on.
 ///
-/// A record is one hop of one death: writing the hop again changes nothing, not even after the record was settled. One
+/// A record is one hop of one death, replay and payload: writing the hop again changes nothing, not even after the record was settled. One
 /// that waits takes over what a later writer knows of more attempts.
 #[derive(Clone, Debug)]
 pub struct MemoryRetryLane {

@@ -3,7 +3,9 @@ use std::sync::Arc;
 
 use crate::outbox::Once;
 use crate::protocol::{Incoming, split};
-use crate::{Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp};
+use crate::{
+    Binding, Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp,
+};
 
 /// Everything the broker holds. Pure: the callers bring the time.
 #[derive(Debug, Default)]
@@ -35,9 +37,13 @@ struct Group {
 /// Every retry record that was ever written, settled ones included.
 #[derive(Debug, Default)]
 struct Records {
-    known: HashMap<(Death, u32), u64>,
+    known: HashMap<Hop, u64>,
     last: u64,
 }
+
+/// A hop of a death: how often it was escalated, and sent back before. With the bytes of its message, since another one may
+/// claim the same death.
+type Hop = (Death, u32, u32, Binding);
 
 /// An unsettled message of a group. Main messages are named by their place in the log, records by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -290,7 +296,9 @@ impl World {
         let Escalation { delivery, consumer, due, history, attempts } = escalation;
         let death = delivery.death(&consumer);
         let group = self.group(stream, group);
-        let identity = (death, delivery.escalations().saturating_add(1));
+        let binding = Binding::of(&death.letter, delivery.message());
+        let hop = delivery.escalations().saturating_add(1);
+        let identity = (death, hop, delivery.replays(), binding);
         let record = Record { delivery, consumer, death, history, attempts };
         if let Some(number) = group.records.known.get(&identity) {
             let key = Key::Record(*number);
@@ -316,6 +324,21 @@ impl World {
             Some(group) => group.entries.len() + stream.log.len().saturating_sub(group.taken),
             None => stream.log.len(),
         }
+    }
+
+    /// The messages that a group has not settled.
+    pub(super) fn unsettled_messages(&self, stream: &str, group: &str) -> Vec<Message> {
+        let Some(stream) = self.streams.get(stream) else { return Vec::new() };
+        let none = Group::default();
+        let group = stream.groups.get(group).unwrap_or(&none);
+        let entry = |(key, entry): (&Key, &Entry)| match (key, &entry.record) {
+            (Key::Main(index), _) => stream.log.get(*index).cloned(),
+            (Key::Record(_), record) => {
+                record.as_ref().map(|record| record.delivery.message().clone())
+            }
+        };
+        let fresh = stream.log.iter().skip(group.taken).cloned();
+        group.entries.iter().filter_map(entry).chain(fresh).collect()
     }
 
     /// What a group has not settled: the place in the log where it was born, and the lane by which it comes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::{Cause, DeadLetter, Lane, Reason, Status};
 
-use super::scenario::{Ending, Story};
+use super::scenario::{Ending, Order, Story};
 use super::world::World;
 
 /// Longest wait of a healthy message.
@@ -116,7 +116,9 @@ fn honest(world: &World, story: usize, letter: &DeadLetter) {
         ));
     }
     let generations: HashSet<_> = runs.iter().map(|run| run.generation).collect();
-    if generation as usize > generations.len() {
+    // How often it has died already is for the forger to say.
+    let is_forged = world.scenario.stories[story].forgery.is_some();
+    if generation as usize > generations.len() && !is_forged {
         world.violated(format!(
             "G2: message {number} is said to have died {} times, and ran in {} generations",
             generation + 1,
@@ -130,7 +132,10 @@ fn ended(world: &World, index: usize, story: &Story, letter: Option<&DeadLetter>
     let found = letter.map(|letter| (letter.state.status, letter.reason));
     let fits = match story.ending {
         Ending::Handled => {
-            world.has_succeeded(index) && found.is_none_or(|(status, _)| status == Status::Resolved)
+            // A stream keeps the letters of what it was sent back from.
+            let was_sent_back = world.scenario.orders.contains(&Order::SendBack);
+            world.has_succeeded(index)
+                && (was_sent_back || found.is_none_or(|(status, _)| status == Status::Resolved))
         }
         Ending::Dead(reason) => found == Some((Status::Pending, reason)),
         Ending::Quarantined(reason) => found == Some((Status::Quarantined, reason)),

@@ -10,12 +10,15 @@
 //! late; the process is told to stop; it stands still while another takes over, and goes on later; the store is gone for
 //! good. After a death or a stop the program is started again in the world that is left, until everything has come to rest.
 //!
+//! Deliveries, retry records and letters of the broker pass through the [header protocol](dlq_core::protocol), as on every
+//! transport, and senders may [forge](Forgery) its headers.
+//!
 //! # What it checks
 //!
 //! | guarantee | check |
 //! |---|---|
 //! | G1 | after every step each message is unsettled, or handled, or recorded; at rest it has ended as it does undisturbed |
-//! | G2 | one letter per message, under the one identity it can have; no death without a run |
+//! | G2 | one letter per message, under the one identity it can have, whatever others claim to be; no death without a run |
 //! | G3 | no attempt is counted that was not made; nobody dies `exhausted` before the attempts were made, nor of another's crashes; what kills the process does so no more often than the policy allows, and not again while its letter is not written |
 //! | G4 | messages that are handled at once wait for none whose letter is refused |
 //! | G5 | messages of one key are handled in the order of the source, while one process has them |
@@ -47,6 +50,7 @@ mod check;
 mod flaw;
 mod gate;
 mod handler;
+mod headers;
 mod idempotency;
 mod plan;
 mod program;
@@ -59,6 +63,7 @@ mod transport;
 mod world;
 
 pub use flaw::Flaw;
+pub use headers::Forgery;
 pub use plan::{Fault, InvalidPlan, Plan};
 pub use program::{Parts, Program, Pulse, Running, WholeConsumer};
 pub use scenario::{Act, Ending, Order, Record, Scenario, Story};

@@ -22,8 +22,9 @@ const MOST_LIVES: usize = 40;
 /// How long a world has to be at rest, so that calls which come after the last settlement are steps as well.
 const STILL: Duration = Duration::from_secs(2);
 
-/// How long a world is watched after its store is gone for good: longer than any lease, pause and standstill.
-const BEREFT: Duration = Duration::from_secs(600);
+/// How long a world is watched after its store is gone for good, and the last process after it was started: longer than any
+/// lease, pause and standstill.
+const BEREFT: Duration = Duration::from_secs(200);
 
 /// What came of one case.
 #[derive(Clone, Debug)]
@@ -93,7 +94,7 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
                 }
                 End::Stopped
             }
-            () = rest(world) => End::Rested,
+            () = rest(world, Instant::now()) => End::Rested,
         };
         match end {
             // It goes on beside the next one when it thaws.
@@ -129,7 +130,7 @@ async fn kill(process: Process, mut running: JoinSet<()>) {
 }
 
 /// Waits until nothing happens any more, and the operator has nothing left to do.
-async fn rest(world: &World) {
+async fn rest(world: &World, since: Instant) {
     loop {
         let stepped = world.gate.stepped.notified();
         if world.is_restless() {
@@ -137,7 +138,7 @@ async fn rest(world: &World) {
         }
         if let Some(lost) = world.gate.lost_at() {
             // What waits for the store waits for ever.
-            sleep_until(lost + BEREFT).await;
+            sleep_until(lost.max(since) + BEREFT).await;
             return;
         }
         if let Some(thaws) = world.thaws().filter(|thaws| *thaws > Instant::now()) {

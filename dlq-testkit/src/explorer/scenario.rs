@@ -4,6 +4,8 @@ use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
 use dlq_core::store::Schedule;
 use dlq_core::{Message, Reason};
 
+use super::headers::Forgery;
+
 /// What a run of the handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,6 +51,7 @@ pub struct Story {
     pub(super) ending: Ending,
     pub(super) held_elsewhere: Option<Duration>,
     pub(super) later: bool,
+    pub(super) forgery: Option<Forgery>,
 }
 
 impl Story {
@@ -60,7 +63,7 @@ impl Story {
             .with_key(format!("key-{number}"));
         let key = format!("story-{number}");
         let lives = vec![acts.to_vec()];
-        Self { message, key, lives, ending, held_elsewhere: None, later: false }
+        Self { message, key, lives, ending, held_elsewhere: None, later: false, forgery: None }
     }
 
     /// Adds what the handler does after the message has died once more. Defaults to the same as before.
@@ -99,6 +102,12 @@ impl Story {
         self
     }
 
+    /// Lets its sender forge headers. The message that they tell of is published at the same time. Defaults to none.
+    pub fn forged(mut self, forgery: Forgery) -> Self {
+        self.forgery = Some(forgery);
+        self
+    }
+
     /// What the handler does at run `index`, counted from 0 within the generation.
     pub(super) fn act(&self, generation: u32, index: usize) -> Act {
         let life = usize::try_from(generation).unwrap_or(usize::MAX).min(self.lives.len() - 1);
@@ -130,6 +139,8 @@ pub enum Order {
         /// After how many replays a letter is set aside; 0 for never.
         max_replays: u32,
     },
+    /// Sends every letter of the broker's stream of dead letters back to where it was born, with the headers of a replay.
+    SendBack,
     /// Cancels what has stopped.
     Cancel,
     /// Publishes the messages that were [kept back](Story::later).
@@ -221,6 +232,11 @@ impl Scenario {
     pub fn feed(mut self, fails: u32) -> Self {
         self.feed = Some(fails);
         self
+    }
+
+    /// Returns true if a sender forges headers.
+    pub(super) fn has_forgeries(&self) -> bool {
+        self.stories.iter().any(|story| story.forgery.is_some())
     }
 
     /// Adds what an operator does next when everything has come to rest. Defaults to nothing.

@@ -3,6 +3,7 @@ use std::time::Duration;
 use dlq_core::Reason;
 use dlq_core::store::Schedule;
 
+use super::headers::Forgery;
 use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
 
 const HANDLED: Ending = Ending::Handled;
@@ -244,5 +245,84 @@ pub fn scenarios() -> Vec<Scenario> {
         )
         .feed(3)
         .order(REPLAY),
+        // A handler copies the headers of a message that was sent back onto one of its own.
+        Scenario::new(
+            "forged_copy",
+            [
+                Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]),
+                Story::new(2, &[Act::Permanent], PERMANENT).forged(Forgery::Copied(1)),
+                healthy(3).forged(Forgery::Copied(1)),
+            ],
+        )
+        .order(REPLAY),
+        // Another message claims to be the first: each keeps its letter, whoever dies first.
+        Scenario::new(
+            "forged_identity",
+            [
+                Story::new(1, &[Act::Transient], EXHAUSTED),
+                Story::new(2, &[Act::Permanent], PERMANENT)
+                    .forged(Forgery::Claimed { number: 1, generation: 0 }),
+                healthy(3).forged(Forgery::Claimed { number: 1, generation: 0 }),
+            ],
+        ),
+        Scenario::new(
+            "forged_generation",
+            [
+                Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]),
+                Story::new(2, &[Act::Permanent], PERMANENT)
+                    .forged(Forgery::Claimed { number: 1, generation: 5 }),
+                Story::new(3, &[Act::Permanent], PERMANENT)
+                    .forged(Forgery::Claimed { number: 1, generation: u32::MAX - 1 }),
+            ],
+        )
+        .order(REPLAY),
+        Scenario::new(
+            "forged_to_stream",
+            [
+                Story::new(1, &[Act::Transient], EXHAUSTED),
+                Story::new(2, &[Act::Permanent], PERMANENT)
+                    .forged(Forgery::Claimed { number: 1, generation: 7 }),
+                Story::new(3, &[Act::Transient], EXHAUSTED).forged(Forgery::Elsewhere),
+                healthy(4).forged(Forgery::Claimed { number: 1, generation: 0 }),
+            ],
+        )
+        .delay(long)
+        .record(Record::Stream),
+        Scenario::new(
+            "forged_to_lane",
+            [
+                Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
+                Story::new(2, &[Act::Transient], EXHAUSTED)
+                    .forged(Forgery::Claimed { number: 1, generation: 0 }),
+                Story::new(3, &[Act::Transient], EXHAUSTED)
+                    .forged(Forgery::Claimed { number: 1, generation: u32::MAX }),
+            ],
+        )
+        .delay(long)
+        .record(Record::StoreAndLane),
+        // A message that was sent back and one that claims to be it wait for the same attempt of the same death.
+        Scenario::new(
+            "forged_replay",
+            [
+                Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Transient, Act::Succeed]),
+                Story::new(2, &[Act::Permanent], PERMANENT),
+                Story::new(3, &[Act::Transient], EXHAUSTED)
+                    .forged(Forgery::Claimed { number: 1, generation: 0 })
+                    .later(),
+            ],
+        )
+        .delay(long)
+        .record(Record::Stream)
+        .order(Order::SendBack)
+        .order(Order::Publish),
+        Scenario::new(
+            "forged_to_store",
+            [
+                Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
+                Story::new(2, &[Act::Transient], EXHAUSTED)
+                    .forged(Forgery::Claimed { number: 1, generation: 0 }),
+            ],
+        )
+        .delay(long),
     ]
 }

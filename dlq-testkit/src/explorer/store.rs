@@ -15,6 +15,7 @@ use dlq_core::{
 
 use super::flaw::Flaw;
 use super::gate::Process;
+use super::headers::over_the_stream;
 use super::transport::store_down;
 
 /// The answer of a sink, unless the sink is one that confirms what it has not written.
@@ -64,7 +65,8 @@ impl Sink for SteppedSink {
         }
         let effect = || async {
             world.takes(&letters)?;
-            self.inner.put(letters).await
+            let read = letters.into_iter().map(over_the_stream).collect::<Result<_, _>>()?;
+            self.inner.put(read).await
         };
         let answer = self.process.call("put", effect, store_down).await;
         confirmed(&self.process, count, answer)

@@ -9,6 +9,7 @@ use dlq_core::{
 
 use super::flaw::Flaw;
 use super::gate::{Arrival, Process};
+use super::headers::{over_the_lane, received};
 
 pub(super) fn transport_down(operation: &'static str, _: StoreErrorKind) -> TransportError {
     TransportError::new(TransportErrorKind::Unavailable, operation)
@@ -50,8 +51,9 @@ impl Source for SteppedSource {
         let Some(arrived) = self.kept.take() else { return Ok(None) };
         match self.process.arrives("receive") {
             Ok(()) => {
-                let (mut delivery, inner) = arrived;
+                let (delivery, inner) = arrived;
                 let position = delivery.origin().position();
+                let mut delivery = received(delivery);
                 if self.process.world.flaw == Some(Flaw::CountsDeferrals) {
                     let counted = delivery.attempt() + self.process.world.given_back(position);
                     delivery = delivery.with_attempt(counted);
@@ -139,7 +141,7 @@ impl SteppedLane {
 
 impl RetryLane for SteppedLane {
     async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        let effect = || self.inner.escalate(escalation);
+        let effect = || async { self.inner.escalate(over_the_lane(escalation)?).await };
         let answer = self.process.call("write to the lane", effect, store_down).await;
         match answer {
             Err(_) if self.process.world.flaw == Some(Flaw::ConfirmsUnwrittenRecords) => Ok(()),

@@ -11,14 +11,15 @@ use dlq_core::memory::{MemoryBroker, MemorySink};
 use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Actor, Claims, Control, Letters, OperationSpec, OperationState, Operations};
 use dlq_core::{
-    DeadLetter, Delivery, Filter, Lane, LetterId, Origin, PageRequest, Position, SharedClock,
-    Status, StoreError, StoreErrorKind, Timestamp, TokioClock,
+    DeadLetter, Delivery, Filter, Lane, LetterId, Message, Origin, PageRequest, Position,
+    SharedClock, Status, StoreError, StoreErrorKind, Timestamp, TokioClock,
 };
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::flaw::Flaw;
 use super::gate::{Gate, MOST_STEPS};
+use super::headers::sent_back;
 use super::plan::Plan;
 use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
 
@@ -65,12 +66,18 @@ struct Tally {
     feed_failures: u32,
     /// Times by story: when it was published, and when it was handled first.
     published: Vec<Instant>,
+    published_at: Vec<Timestamp>,
     handled: HashMap<usize, Instant>,
     kills: usize,
     /// By key.
     ran_again: HashMap<String, usize>,
     frozen_until: Option<Instant>,
     violations: Vec<String>,
+}
+
+/// Where a story stands at the broker.
+fn position(story: usize) -> Position {
+    Position::Offset(story as u64 + 1)
 }
 
 /// The answer of something in memory, which never waits.
@@ -112,11 +119,23 @@ impl World {
     fn publish(&self, later: bool) {
         let is_next = |story: &&Story| story.later == later;
         for story in self.scenario.stories.iter().filter(is_next) {
-            let position = self.broker.publish(story.message.clone());
+            let mut message = story.message.clone();
+            if let Some(forgery) = story.forgery {
+                let now = self.clock.now();
+                let other = |number: u32| {
+                    let other = number as usize - 1;
+                    // One that is not published yet is published with it.
+                    let at = self.tally().published_at.get(other).copied().unwrap_or(now);
+                    (self.scenario.stories[other].message.clone(), at)
+                };
+                message = forgery.forge(message, other, now);
+            }
+            let position = self.broker.publish(message);
             let origin = Origin::new("memory", "stories", position);
             let mut tally = self.tally();
             tally.ids.push(LetterId::of(&origin, Some(self.clock.now()), CONSUMER));
             tally.published.push(Instant::now());
+            tally.published_at.push(self.clock.now());
         }
     }
 
@@ -171,13 +190,24 @@ impl World {
         self.tally().ids[story]
     }
 
-    /// The row under that id.
+    /// The row of the story under an id that it can have.
     pub(super) fn row(&self, story: usize) -> Option<DeadLetter> {
-        let id = self.tally().ids.get(story).copied()?;
-        match self.scenario.record {
+        let own = self.tally().ids.get(story).copied()?;
+        let get = |id| match self.scenario.record {
             Record::Stream => self.sink.get(id),
             Record::Store | Record::StoreAndLane => now(self.store.get(id)),
+        };
+        if !self.scenario.has_forgeries() {
+            return get(own);
         }
+        let message = &self.scenario.stories[story].message;
+        let claimed = self.scenario.stories[story].forgery.and_then(|forgery| {
+            let published = self.tally().published_at.clone();
+            forgery.claims(|number| published[number as usize - 1], published[story])
+        });
+        // Its own, or the one that its sender claims, each also where another message has it already.
+        let ids = claimed.into_iter().chain([own]).flat_map(|id| [id, id.conflicting(message)]);
+        ids.filter_map(get).find(|row| row.message.id() == message.id())
     }
 
     /// Every row there is, retry records included.
@@ -191,14 +221,13 @@ impl World {
 
     /// G1, at this instant: every message is unsettled, or handled, or there is a record of it.
     pub(super) fn inspect(&self, after: &'static str) {
-        let unsettled: HashSet<Position> =
-            self.broker.unsettled(CONSUMER).into_iter().map(|(position, _)| position).collect();
+        // By their ids: a forged one says that it was born where another was.
+        let unsettled = self.broker.unsettled_messages(CONSUMER);
+        let unsettled: HashSet<_> = unsettled.iter().filter_map(Message::id).collect();
         let published = self.tally().ids.len();
         for story in 0..published {
-            let position = Position::Offset(story as u64 + 1);
-            let kept = unsettled.contains(&position)
-                || self.has_succeeded(story)
-                || self.row(story).is_some();
+            let is_unsettled = self.id(story).is_some_and(|id| unsettled.contains(id));
+            let kept = is_unsettled || self.has_succeeded(story) || self.row(story).is_some();
             if !kept {
                 let step = self.gate.log().len();
                 self.violated(format!(
@@ -226,7 +255,7 @@ impl World {
         if delivery.attempt() as usize > made + 1 {
             let attempt = delivery.attempt();
             let what = format!("message {} is at attempt {attempt} after {made} runs", story + 1);
-            self.violated(match self.given_back(delivery.origin().position()) {
+            self.violated(match self.given_back(position(story)) {
                 0 => format!("G3: {what} in generation {generation}"),
                 times => format!("G10: {what}, and was given back {times} times"),
             });
@@ -353,6 +382,11 @@ impl World {
         Some(tally.handled.get(&story)?.duration_since(*tally.published.get(story)?))
     }
 
+    /// The id that the producer of a story gave its message.
+    fn id(&self, story: usize) -> Option<&str> {
+        self.scenario.stories[story].message.id()
+    }
+
     /// Returns true if the broker waits for no message.
     pub(super) fn is_settled(&self) -> bool {
         self.broker.unsettled(CONSUMER).is_empty()
@@ -370,8 +404,9 @@ impl World {
 
     /// Whether nothing will happen any more by itself.
     pub(super) fn is_at_rest(&self) -> bool {
-        let waits = self.refused().map(|story| Position::Offset(story as u64 + 1));
-        if self.broker.unsettled(CONSUMER).iter().any(|(position, _)| Some(*position) != waits) {
+        let waits = self.refused().and_then(|story| self.id(story));
+        let unsettled = self.broker.unsettled_messages(CONSUMER);
+        if unsettled.iter().any(|message| waits.is_none() || message.id() != waits) {
             return false;
         }
         if self.scenario.record == Record::Stream {
@@ -398,6 +433,13 @@ impl World {
                 now(self.store.start(spec, Actor::new("ana")));
             }
             Order::Publish => self.publish(true),
+            Order::SendBack => {
+                for letter in self.sink.letters() {
+                    let at = self.clock.now();
+                    let message = letter.message.clone().with_published_at(at);
+                    self.broker.publish(sent_back(message, &letter, at));
+                }
+            }
             Order::Mend => self.tally().is_mended = true,
             Order::Cancel => {
                 for operation in now(self.store.operations(100)) {

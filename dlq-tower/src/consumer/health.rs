@@ -82,6 +82,9 @@ pub struct ConsumerHealth {
     pub store_error: Option<String>,
     /// The latest error of the automatic schedule, until it has run again.
     pub schedule_error: Option<String>,
+    /// The latest error of an idempotency store when a key was to be claimed, until it answers again: messages with a key
+    /// are deferred meanwhile.
+    pub keys_error: Option<String>,
     /// Why dead-letter routing could not write, until it can again.
     pub route_error: Option<String>,
     /// Messages whose letters are refused one by one, while the rest goes on; `None` when there are none.
@@ -94,8 +97,13 @@ impl ConsumerHealth {
     /// panicked, or whose future was dropped, is lost.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        let errors =
-            [&self.source_error, &self.store_error, &self.schedule_error, &self.route_error];
+        let errors = [
+            &self.source_error,
+            &self.store_error,
+            &self.schedule_error,
+            &self.keys_error,
+            &self.route_error,
+        ];
         self.lost.is_empty()
             && self.refused_letters.is_none()
             && errors.into_iter().all(Option::is_none)
@@ -172,6 +180,11 @@ impl Reporter {
             Part::Schedule => self.change(|health| &mut health.schedule_error, why),
             _ => self.change(|health| &mut health.source_error, why),
         }
+    }
+
+    /// What stores of idempotency keys do not answer, until they do again.
+    pub(super) fn keys_failing(&self, why: Option<String>) {
+        self.change(|health| &mut health.keys_error, why);
     }
 
     pub(super) fn route_failed(&self, why: String) {

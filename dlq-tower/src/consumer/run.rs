@@ -213,6 +213,7 @@ impl Run {
         let Consumer { feed, program, lane, store, audit, settings, stop, health } = consumer;
         let mut idempotency = program.naming.upkeep();
         idempotency.extend(settings.upkeep.iter().cloned());
+        upkeep::watch(&idempotency, &health);
         let names = program.naming.names();
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));

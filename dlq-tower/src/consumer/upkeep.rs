@@ -1,11 +1,12 @@
 //! What a consumer does for the idempotency keys of its handlers besides having them claimed.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::health::report;
+use super::health::{Reporter, report};
 use crate::idempotency::Upkeep;
 
 /// How often the stores are asked to forget. Each process does it, so that it is done as long as one runs.
@@ -59,6 +60,19 @@ impl Purging {
             }
             left = again;
         }
+    }
+}
+
+/// Says in the health which stores of keys do not answer.
+pub(super) fn watch(all: &[Upkeep], health: &Reporter) {
+    let errors: Arc<Mutex<Vec<Option<String>>>> = Arc::new(Mutex::new(vec![None; all.len()]));
+    for (at, keys) in all.iter().enumerate() {
+        let (errors, health) = (Arc::clone(&errors), health.clone());
+        keys.told_to(move |error| {
+            let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+            errors[at] = error.map(|error| report(error));
+            health.keys_failing(errors.iter().flatten().next().cloned());
+        });
     }
 }
 

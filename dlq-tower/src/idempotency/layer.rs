@@ -9,6 +9,7 @@ use dlq_core::idempotency::{BoxIdempotency, Idempotency as Store};
 use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
 
+use super::answers::Answers;
 use super::{Idempotency, Upkeep};
 
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
@@ -25,6 +26,7 @@ pub(super) struct Shared<I> {
     pub(super) max_crashes: u32,
     // Gives back the claims of handlers that were dropped midway.
     pub(super) tasks: TaskTracker,
+    pub(super) answers: Answers,
 }
 
 impl<I> Clone for Shared<I> {
@@ -38,6 +40,7 @@ impl<I> Clone for Shared<I> {
             keep: self.keep,
             max_crashes: self.max_crashes,
             tasks: self.tasks.clone(),
+            answers: self.answers.clone(),
         }
     }
 }
@@ -91,6 +94,7 @@ impl<I: Store> IdempotencyLayer<I> {
                 keep: Duration::from_secs(30 * 24 * 60 * 60),
                 max_crashes: 5,
                 tasks,
+                answers: Answers::default(),
             },
         }
     }

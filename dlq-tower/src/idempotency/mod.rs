@@ -95,7 +95,8 @@
 //!
 //! A key function that panics fails its message for good: without its key it is not handled.
 //!
-//! A store that does not answer when the key is claimed defers the message. One that does not answer when the key is to
+//! A store that does not answer when the key is claimed defers the message, and the consumer says that it is unwell until
+//! it answers. One that does not answer when the key is to
 //! become done changes nothing about the handler's success. The message is settled, and the store is told again by a task
 //! of its own for as long as a lease. Where that fails, too, it is logged, and the key stays claimed until its lease ends;
 //! the same message delivered again after that would run again.
@@ -118,6 +119,7 @@
 //! its own, to which a [`BoxIdempotency`](dlq_core::idempotency::BoxIdempotency) adds one for each call. Nothing for
 //! messages without a key.
 
+mod answers;
 mod claimed;
 mod future;
 mod layer;

@@ -176,10 +176,15 @@ where
 {
     let consumer = Arc::clone(shared.consumer(&delivery));
     let former = shared.former_state(&key).await;
-    if let Some(outcome) = former.unwrap_or_else(|error| Some(no_answer(&consumer, &error))) {
+    if let Some(outcome) = former.unwrap_or_else(|error| Some(shared.no_answer(&consumer, &error)))
+    {
         return outcome;
     }
-    let (found, claimed) = match shared.store.claim(consumer, key, shared.lease).await {
+    let claim = shared.store.claim(consumer, key, shared.lease).await;
+    if claim.is_ok() {
+        shared.answers.works();
+    }
+    let (found, claimed) = match claim {
         Ok(IdempotencyClaim::New { token, attempts, crashes }) => {
             let found = ImmediateClaim::New {
                 proof: Proof { fence: token.fence, place: 0 },
@@ -192,7 +197,7 @@ where
             (ImmediateClaim::InFlight { remaining }, None)
         }
         Ok(IdempotencyClaim::Done { at }) => (ImmediateClaim::Done { at }, None),
-        Err(error) => return no_answer(shared.consumer(&delivery), &error),
+        Err(error) => return shared.no_answer(shared.consumer(&delivery), &error),
     };
     match shared.admit(delivery, found) {
         Ok(delivery) => ResponseFuture::running(service.call(delivery), claimed).await,
@@ -205,18 +210,19 @@ where
     }
 }
 
-/// The outcome of a message whose key the store does not tell of.
-#[cold]
-fn no_answer(consumer: &str, error: &StoreError) -> Result<Done, Setback> {
-    tracing::warn!(consumer, %error, "a key could not be claimed");
-    Err(Setback::Deferred { after: NO_ANSWER, why: "the idempotency store does not answer" })
-}
-
 /// What is owed for a claim under which nothing was run, since the message crashed too often. The counts stay until its
 /// letter is durable, or it would be run again when that cannot be written.
 const UNUSED: Owed = Owed::Release(Release::Unused);
 
 impl<I: Store> Shared<I> {
+    /// The outcome of a message whose key the store does not tell of.
+    #[cold]
+    fn no_answer(&self, consumer: &str, error: &StoreError) -> Result<Done, Setback> {
+        tracing::warn!(consumer, %error, "a key could not be claimed");
+        self.answers.failed(error);
+        Err(Setback::Deferred { after: NO_ANSWER, why: "the idempotency store does not answer" })
+    }
+
     #[inline]
     pub(super) fn consumer<'a>(&'a self, delivery: &'a Delivery) -> &'a Arc<str> {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared())

@@ -8,6 +8,7 @@ use std::time::Duration;
 use dlq_core::idempotency::{Idempotency as Store, IdempotencyClaim, Release};
 use dlq_core::{Delivery, StoreError, StoreErrorKind};
 
+use super::answers::Answers;
 use super::claimed::{Claimed, Owed};
 use super::layer::Shared;
 use crate::catch_panic::discard;
@@ -26,6 +27,7 @@ trait Keys: fmt::Debug + Send + Sync {
     fn purges_itself(&self) -> bool;
     fn purge(&self, limit: u32) -> BoxFuture<'_, Result<u64, StoreError>>;
     fn drained(&self) -> BoxFuture<'_, ()>;
+    fn answers(&self) -> &Answers;
     fn release<'a>(
         &'a self,
         delivery: &'a Delivery,
@@ -47,6 +49,10 @@ impl<I: Store> Keys for Kept<I> {
 
     fn drained(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.0.tasks.wait())
+    }
+
+    fn answers(&self) -> &Answers {
+        &self.0.answers
     }
 
     fn release<'a>(
@@ -91,6 +97,11 @@ impl Upkeep {
     /// Whether the store forgets keys without being asked to.
     pub(crate) fn purges_itself(&self) -> bool {
         self.0.purges_itself()
+    }
+
+    /// Tells `listener` whether keys can be claimed: of each error, and of the first answer after one.
+    pub(crate) fn told_to(&self, listener: impl Fn(Option<&StoreError>) + Send + Sync + 'static) {
+        self.0.answers().told_to(listener);
     }
 
     /// Forgets keys that have been kept long enough, at most `limit`; returns how many.

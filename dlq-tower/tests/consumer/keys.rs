@@ -28,12 +28,20 @@ pub(crate) struct Durable {
     never_done: bool,
     /// So many releases of the dead get no answer.
     refuses_dead: Arc<AtomicU32>,
+    /// So many claims get no answer.
+    refuses_claims: Arc<AtomicU32>,
 }
 
 impl Durable {
     pub(crate) fn new(answers_after: Duration) -> Self {
         let memory = MemoryIdempotency::new().with_clock(clock());
-        Self { memory, answers_after, never_done: false, refuses_dead: Arc::default() }
+        Self {
+            memory,
+            answers_after,
+            never_done: false,
+            refuses_dead: Arc::default(),
+            refuses_claims: Arc::default(),
+        }
     }
 
     /// The next `times` that the counts of a key are to start over, nothing is recorded.
@@ -56,6 +64,10 @@ impl Idempotency for Durable {
         lease: Duration,
     ) -> Result<IdempotencyClaim, StoreError> {
         tokio::task::yield_now().await;
+        let refuses = |left: u32| left.checked_sub(1);
+        if self.refuses_claims.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refuses).is_ok() {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "claim a key"));
+        }
         self.memory.claim(consumer, key, lease).await
     }
     async fn extend(&self, token: IdempotencyToken, lease: Duration) -> Result<bool, StoreError> {
@@ -108,6 +120,25 @@ async fn a_handler_that_was_cut_off_leaves_its_key_free_and_uncounted() {
     assert_eq!(report.unsettled, 1);
     let free = keys.claim_now("0");
     assert!(matches!(free, IdempotencyClaim::New { attempts: 0, crashes: 0, .. }), "{free:?}");
+}
+
+/// Messages with a key are put off while their store does not answer, which the health says until it does again (G9).
+#[tokio::test(start_paused = true)]
+async fn g9_a_store_of_keys_that_does_not_answer_is_told_of() {
+    let (broker, store, keys) = (Broker::with(1), Store::new(), Durable::new(SECOND / 2));
+    keys.refuses_claims.store(3, Ordering::Relaxed);
+    let work = handler("orders.handle", |_: Delivery| async {});
+    let work = keyed(work, &keys).build().unwrap();
+    let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store);
+    let consumer = consumer.build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    let ill = health.wait_for(|health| health.keys_error.is_some()).await.unwrap();
+    assert!(!ill.is_healthy(), "{ill:?}");
+    assert!(ill.keys_error.is_some_and(|why| why.contains("claim a key")));
+    broker.until_empty().await;
+    assert!(health.get().is_healthy());
+    assert_eq!(running.stop().await.handled, 1);
 }
 
 /// A store that does not answer does not hold up the stop for long.

@@ -1,0 +1,187 @@
+//! The header protocol between the explorer's broker and its programs, and senders who write its headers themselves.
+
+use std::collections::BTreeMap;
+
+use dlq_core::protocol::{Claimed, Facts, Replay, of_death, of_escalation, on_replay, split};
+use dlq_core::{
+    DeadLetter, Death, Delivery, ErrorClass, Escalation, Fingerprint, History, Lane, LetterId,
+    LetterState, Message, OperationId, Origin, Position, Reason, StoreError, StoreErrorKind,
+    Timestamp,
+};
+
+use super::world::CONSUMER;
+
+/// The headers of the protocol that a sender writes onto a message which has not died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Forgery {
+    /// Those of a replay of the message with this number, as a handler copies them onto a message of its own.
+    Copied(u32),
+    /// The same, and tied to the bytes of the forger: it claims to be the other message.
+    Claimed {
+        /// Number of the other message.
+        number: u32,
+        /// How often that is said to have died.
+        generation: u32,
+    },
+    /// A birth in a stream that is none of the broker's, under an identity that fits it.
+    Elsewhere,
+}
+
+/// The message with the headers of a replay of `letter`, which need not be of it.
+pub(super) fn sent_back(message: Message, letter: &DeadLetter, at: Timestamp) -> Message {
+    let replay = Replay {
+        operation: OperationId::of("ana", at, 0),
+        count: letter.state.replays.saturating_add(1),
+        from: "letters/1".to_owned(),
+        at,
+    };
+    message.with_headers(on_replay(letter, &replay))
+}
+
+/// The letter that `message` would have had of this birth.
+fn letter(message: Message, origin: Origin, generation: u32, at: Timestamp) -> DeadLetter {
+    let message = message.with_published_at(at);
+    DeadLetter {
+        id: LetterId::of(&origin, Some(at), CONSUMER),
+        generation,
+        message,
+        origin,
+        consumer: CONSUMER.to_owned(),
+        service: None,
+        reason: Reason::Permanent,
+        class: ErrorClass::Permanent,
+        cause: None,
+        history: History::new(),
+        attempts: 1,
+        deliveries: 1,
+        crashes: 0,
+        escalations: 0,
+        fingerprint: Fingerprint::of(CONSUMER, Reason::Permanent, None),
+        died_at: at,
+        confirmed: true,
+        attributes: BTreeMap::new(),
+        state: LetterState::default(),
+    }
+}
+
+/// Where the message with this number was born.
+pub(super) fn birth(number: u32) -> Origin {
+    Origin::new("memory", "stories", Position::Offset(number.into()))
+}
+
+/// A birth that no broker here knows of.
+pub(super) fn nowhere() -> Origin {
+    Origin::new("memory", "nosuch", Position::Offset(1))
+}
+
+impl Forgery {
+    /// The message as the sender publishes it at `now`. `other` finds the message with a number, and when that was published.
+    pub(super) fn forge(
+        self,
+        message: Message,
+        other: impl Fn(u32) -> (Message, Timestamp),
+        now: Timestamp,
+    ) -> Message {
+        let letter = match self {
+            Self::Copied(number) => {
+                let (other, at) = other(number);
+                letter(other, birth(number), 0, at)
+            }
+            Self::Claimed { number, generation } => {
+                letter(message.clone(), birth(number), generation, other(number).1)
+            }
+            Self::Elsewhere => letter(message.clone(), nowhere(), 0, now),
+        };
+        sent_back(message, &letter, now)
+    }
+
+    /// The identity that it claims for the message that was published at `now`. `published` tells when the one with a number
+    /// was.
+    pub(super) fn claims(
+        self,
+        published: impl Fn(u32) -> Timestamp,
+        now: Timestamp,
+    ) -> Option<LetterId> {
+        let (birth, at) = match self {
+            Self::Copied(_) => return None,
+            Self::Claimed { number, .. } => (birth(number), published(number)),
+            Self::Elsewhere => (nowhere(), now),
+        };
+        Some(LetterId::of(&birth, Some(at), CONSUMER))
+    }
+}
+
+/// A message of the main lane as a transport yields it that believes what fits.
+pub(super) fn received(read: Delivery) -> Delivery {
+    if read.lane() != Lane::Main {
+        return read;
+    }
+    let (producers, decoded) = split(read.message().headers());
+    let Some(Claimed { death, origin }) =
+        decoded.claimed(read.message(), CONSUMER, read.origin(), None)
+    else {
+        return read;
+    };
+    let mut message = read.message().clone().with_headers(producers);
+    if let Some(at) = decoded.original.timestamp {
+        message = message.with_published_at(at);
+    }
+    let next = Death { generation: death.generation.saturating_add(1), ..death };
+    Delivery::to(CONSUMER, message, origin)
+        .with_death(next)
+        .with_deliveries(read.deliveries())
+        .with_replays(decoded.replays.unwrap_or(0))
+}
+
+/// A retry record after it was written with headers and read again.
+pub(super) fn over_the_lane(escalation: Escalation) -> Result<Escalation, StoreError> {
+    let Escalation { delivery, consumer, due, history, attempts } = escalation;
+    let written = Escalation {
+        delivery: delivery.clone(),
+        consumer: consumer.clone(),
+        due,
+        history,
+        attempts,
+    };
+    let group = Fingerprint::of(&consumer, Reason::Exhausted, written.history.last());
+    let headers = of_escalation(&written, &group).onto(delivery.message().headers());
+    let (producers, decoded) = split(&headers);
+    let unread = || StoreError::new(StoreErrorKind::Corrupt, "read a retry record");
+    let (stream, position) =
+        decoded.original.topic.as_deref().zip(decoded.original.offset).ok_or_else(unread)?;
+    let mut message = delivery.message().clone().with_headers(producers);
+    if let Some(at) = decoded.original.timestamp {
+        message = message.with_published_at(at);
+    }
+    let origin = Origin::new(delivery.origin().transport(), stream, position);
+    let mut read = Delivery::to(decoded.consumer.clone().ok_or_else(unread)?, message, origin)
+        .with_lane(delivery.lane())
+        .with_deliveries(delivery.deliveries())
+        .with_crashes(delivery.crashes())
+        .with_escalations(decoded.escalations.ok_or_else(unread)?.saturating_sub(1))
+        .with_replays(decoded.replays.unwrap_or(0));
+    if let Some(letter) = decoded.letter {
+        let generation = decoded.generation.ok_or_else(unread)?.saturating_add(1);
+        read = read.with_death(Death { letter, generation });
+    }
+    Ok(Escalation {
+        delivery: read,
+        consumer: decoded.consumer.ok_or_else(unread)?.into(),
+        due: decoded.due.ok_or_else(unread)?,
+        history: decoded.history.ok_or_else(unread)?,
+        attempts: decoded.attempts.ok_or_else(unread)?,
+    })
+}
+
+/// A letter after it was written to a stream of dead letters and read again.
+pub(super) fn over_the_stream(letter: DeadLetter) -> Result<DeadLetter, StoreError> {
+    let headers = of_death(&letter).onto(letter.message.headers());
+    let (producers, decoded) = split(&headers);
+    let facts = Facts::of(&letter);
+    let origin = letter.origin.clone();
+    let written = letter.died_at;
+    let message = letter.message.with_headers(producers);
+    let read = facts.into_letter(decoded, message, origin, written);
+    read.ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "read a letter"))
+}
