@@ -21,7 +21,6 @@ use crate::rebalance::Hooks;
 use crate::shared::{Phase, Shared, lock};
 use crate::sink::KafkaSink;
 use crate::source::KafkaSource;
-use crate::tail::Tail;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
@@ -267,7 +266,6 @@ impl KafkaConsumer {
             self.bounds,
             self.start,
             watch,
-            Tail::new(self.brokers.clone()),
             gauges.clone(),
         );
         let ended = Ended(Arc::clone(&shared));

@@ -130,8 +130,6 @@ mod settle;
 mod shared;
 mod sink;
 mod source;
-mod standstill;
-mod tail;
 mod topics;
 mod tracker;
 mod waiting;

@@ -70,6 +70,8 @@ struct State {
     is_dirty: bool,
     /// The longest part that was passed over without a record since the last look.
     gap: Option<Gap>,
+    /// The offset that was found committed, until it is known whether what stood there was deleted.
+    unasked: Option<u64>,
     /// The offset up to which it was last said that records are handed out.
     told: u64,
     /// Records that wait for the commit that says they are handed out, up to where the one on its way says it, and those of
@@ -88,6 +90,10 @@ struct State {
     /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
     end: Option<(u64, bool)>,
     hops: Hops,
+    /// How far the client had come beyond everything that is done, when that was looked at last: from where and to where.
+    ahead: Option<(u64, u64)>,
+    /// The offset at which the partition began when that was asked last: what was deleted before it was told.
+    low: u64,
 }
 
 /// Whether it was told that we have the partition.
@@ -221,7 +227,7 @@ impl Partition {
             None => (state.opening, state.start) = (Opening::First, state.first),
             Some((position, metadata)) => {
                 state.handover = Handover::take_over(state.handover.owner(), metadata, position);
-                state.start = Some(position);
+                (state.start, state.unasked) = (Some(position), Some(position));
                 self.free.store(state.handover.handed().unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         }
@@ -378,12 +384,16 @@ impl Partition {
         rests.then(|| state.position()).flatten()
     }
 
-    /// No record stands from `from`, where it rests, up to `to`.
+    /// The client has come to `to`, and has handed out nothing from `from` on, where it rests. That is believed once it is
+    /// said twice: the client keeps the position of the assignment before for a moment.
     pub(crate) fn passes(&self, from: u64, to: u64) {
-        if self.rests_at() != Some(from) {
+        let rests_here = self.rests_at() == Some(from);
+        let mut state = self.state();
+        let ahead = (rests_here && from < to).then_some((from, to));
+        let before = std::mem::replace(&mut state.ahead, ahead);
+        if ahead.is_none() || ahead != before {
             return;
         }
-        let mut state = self.state();
         state.passes_over(from, to);
         state.tracker.passes(to);
         state.has_ended |= state.handover.reached(to);
@@ -397,9 +407,37 @@ impl Partition {
         if state.is_gone { None } else { state.gap }
     }
 
-    /// The gap was looked at.
-    pub(crate) fn looked_at(&self, gap: Gap) {
-        self.state().gap.take_if(|known| *known == gap);
+    /// Returns true if it is not known whether what stood after the commit that was found was deleted.
+    pub(crate) fn is_unasked(&self) -> bool {
+        let state = self.state();
+        state.opening == Opening::Open && state.unasked.is_some() && !state.is_gone
+    }
+
+    /// The partition begins at `low` now: returns what was deleted after the commit that was found. Where nothing has come
+    /// since, the commit goes on to there.
+    pub(crate) fn deleted(&self, low: u64) -> Option<Gap> {
+        let mut state = self.state();
+        let start = state.unasked.take()?;
+        if low <= start {
+            return None;
+        }
+        let gap = Gap { from: start, to: low, done: state.handover.done_within(start, low) };
+        state.gap.take_if(|gap| gap.from < low);
+        state.low = state.low.max(low);
+        if state.tracker.next().is_none() {
+            state.tracker.passes(low);
+            state.has_ended |= state.handover.reached(low);
+            state.is_dirty = true;
+            self.measure(&state);
+        }
+        Some(gap)
+    }
+
+    /// The gap was looked at; the partition begins at `low` now.
+    pub(crate) fn looked_at(&self, gap: Gap, low: u64) {
+        let mut state = self.state();
+        state.gap.take_if(|known| *known == gap);
+        state.low = state.low.max(low);
     }
 
     /// A run of the record at this offset begins alone. How many began before and did not end.
@@ -588,6 +626,10 @@ impl State {
     }
 
     fn passes_over(&mut self, from: u64, to: u64) {
+        let from = from.max(self.low);
+        if from >= to {
+            return;
+        }
         let gap = Gap { from, to, done: self.handover.done_within(from, to) };
         if self.gap.is_none_or(|known| known.to - known.from < to - from) {
             self.gap = Some(gap);
@@ -723,24 +765,35 @@ mod tests {
         let partition = open();
         assert_eq!(partition.rests_at(), Some(5));
         partition.passes(5, 7);
+        assert_eq!(partition.news(), None, "it may be of the assignment before");
+        partition.passes(5, 8);
+        partition.passes(5, 5);
+        partition.passes(5, 8);
+        assert_eq!(partition.news(), None, "not twice in a row");
+        passes(&partition, 5, 7);
         assert_eq!((partition.news().map(|news| news.0), partition.rests_at()), (Some(7), Some(7)));
-        partition.passes(5, 9);
+        passes(&partition, 5, 9);
         assert_eq!(partition.news(), None, "it rests elsewhere");
         let received = partition.receive_one(8);
         assert_eq!(partition.rests_at(), None);
-        partition.passes(7, 9);
+        passes(&partition, 7, 9);
         assert_eq!(partition.point(false).map(|point| point.0), Some(8));
         partition.done(received.sequence).unwrap();
         assert_eq!(partition.rests_at(), Some(9));
         partition.close(true);
-        partition.passes(9, 10);
+        passes(&partition, 9, 10);
         assert_eq!(partition.point(false), None);
+    }
+
+    fn passes(partition: &Partition, from: u64, to: u64) {
+        partition.passes(from, to);
+        partition.passes(from, to);
     }
 
     #[test]
     fn g1_a_record_before_what_was_taken_for_the_end_takes_the_commit_back() {
         let partition = open();
-        partition.passes(5, 7);
+        passes(&partition, 5, 7);
         assert_eq!(partition.news().map(|news| news.0), Some(7));
         let received = partition.receive_one(5);
         assert_eq!(partition.news().map(|news| news.0), Some(5));
@@ -832,14 +885,45 @@ mod tests {
         assert_eq!([5, 7, 9, 20].map(|low| gap.lost(low)), [0, 1, 3, 3]);
         partition.receive_one(11);
         assert_eq!(partition.gap(), Some(gap), "it is the longest");
-        partition.looked_at(gap);
+        partition.looked_at(gap, 0);
         assert_eq!(partition.gap(), None);
         let partition = open();
         partition.receive_one(5);
         assert_eq!(partition.gap(), None);
         let partition = open();
-        partition.passes(5, 25);
+        passes(&partition, 5, 25);
         assert_eq!(partition.gap().map(|gap| gap.lost(25)), Some(20));
+    }
+
+    #[test]
+    fn g1_what_was_deleted_after_a_commit_is_counted_once() {
+        let found = || {
+            let partition = Partition::new(1, "orders".into(), 0, None);
+            partition.found(Some((5, "dlq1;clean;done=5:BB")));
+            assert!(!partition.is_unasked(), "it is not open");
+            partition.opened();
+            assert!(partition.is_unasked());
+            partition
+        };
+        let partition = found();
+        assert_eq!(partition.deleted(5), None);
+        assert!(!partition.is_unasked());
+        // Nothing is left.
+        let partition = found();
+        assert_eq!(partition.deleted(20).map(|gap| gap.lost(20)), Some(14));
+        assert_eq!(partition.news().map(|news| news.0), Some(20));
+        partition.receive_one(20);
+        assert_eq!(partition.gap(), None);
+        // What is left has come by then.
+        let partition = found();
+        partition.receive_one(20);
+        assert_eq!(partition.deleted(20).map(|gap| gap.lost(20)), Some(14));
+        assert_eq!(partition.gap(), None);
+        assert_eq!(partition.point(false).map(|point| point.0), Some(20));
+        let partition = found();
+        assert!(partition.deleted(20).is_some());
+        partition.receive_one(25);
+        assert_eq!(partition.gap().map(|gap| gap.lost(25)), Some(5));
     }
 
     #[test]

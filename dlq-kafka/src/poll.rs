@@ -22,12 +22,11 @@ use crate::commits::commit_news;
 use crate::consumer::Start;
 use crate::error::is_moving;
 use crate::gauges::Gauges;
-use crate::lost::Lost;
+use crate::lost::{ANSWER, Lost};
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
 use crate::shared::{Phase, Shared};
-use crate::tail::{ANSWER, Tail};
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);
@@ -37,6 +36,9 @@ const BATCH: usize = 256;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the group may be asked for its offsets.
 const ASKING: Duration = Duration::from_secs(5);
+
+/// How often the ends of partitions are looked at in which everything is done.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// Bounds of what is in memory and in flight.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +84,9 @@ pub(crate) struct Poller {
     turns: HashMap<Arc<str>, u64>,
     /// What was known of the ids of topics when partitions were compared with them last.
     compared: u64,
-    tail: Tail,
     lost: Lost,
+    /// When it was looked at last how far the client has come where nothing is left to do.
+    passed: Instant,
 }
 
 impl Poller {
@@ -93,7 +96,6 @@ impl Poller {
         bounds: Bounds,
         start: Start,
         watch: Watch,
-        tail: Tail,
         gauges: Gauges,
     ) -> Self {
         Self {
@@ -116,8 +118,8 @@ impl Poller {
             gauges,
             turns: HashMap::new(),
             compared: 0,
-            tail,
             lost: Lost::new(),
+            passed: Instant::now(),
         }
     }
 
@@ -137,7 +139,7 @@ impl Poller {
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
-            self.tail.watch(&self.consumer, &self.shared);
+            self.pass(phase);
             self.lost.watch(&self.consumer, &self.shared);
         }
         self.leave();
@@ -302,6 +304,31 @@ impl Poller {
         }
         if queue.records < self.bounds.prefetch {
             self.full = None;
+        }
+    }
+
+    /// Passes over the ends of partitions where no record stands: marks of transactions, and what was taken back. The client
+    /// steps over those and hands out nothing, so that a group that has done everything would be behind for ever.
+    fn pass(&mut self, phase: Phase) {
+        // What the client hands out while the source closes is dropped, and comes again.
+        if phase != Phase::Running || self.passed.elapsed() < PASSING {
+            return;
+        }
+        self.passed = Instant::now();
+        let resting = |partition: Arc<Partition>| Some((partition.rests_at()?, partition));
+        let resting: Vec<_> = self.shared.all().into_iter().filter_map(resting).collect();
+        if resting.is_empty() {
+            return;
+        }
+        // The client knows it without asking the brokers.
+        let Ok(positions) = self.consumer.position() else { return };
+        for (at, partition) in resting {
+            let position = positions.find_partition(&partition.topic, partition.number);
+            if let Some(Offset::Offset(position)) = position.map(|position| position.offset())
+                && let Ok(position) = u64::try_from(position)
+            {
+                partition.passes(at, position);
+            }
         }
     }
 
