@@ -10,7 +10,6 @@ use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::gauges::Gauges;
-use crate::identity::TopicIds;
 use crate::ladder::{Ladder, Stage};
 use crate::lane::KafkaRetryLane;
 use crate::lines::{Concurrency, Lines};
@@ -245,14 +244,13 @@ impl KafkaConsumer {
         let shared = Arc::new(Shared::new());
         let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
         let delays = stages.iter().flat_map(|(_, stages)| stages).chain(&former);
-        let mut config = self.client().map_err(|error| error.for_transport(OPENING))?;
+        let config = self.client().map_err(|error| error.for_transport(OPENING))?;
         let hooks = Hooks {
             shared: Arc::clone(&shared),
             group: self.group.clone(),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
             reason: Reason::default(),
-            ids: TopicIds::listening(&mut config),
             is_leaving: AtomicBool::new(false),
         };
         let consumer = self.join(&config, hooks).map_err(|error| error.for_transport(OPENING))?;

@@ -13,7 +13,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::gauges::lost;
+use crate::gauges::{anew, lost};
 use crate::partition::{Gap, Partition};
 use crate::shared::Shared;
 
@@ -24,8 +24,8 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// A partition that is asked about, with its gap if it has one.
 type Asked = (Arc<Partition>, Option<Gap>);
-/// Partitions that were asked about, and the offset at which each begins now.
-type Found = Vec<(Asked, u64)>;
+/// Partitions that were asked about, and the offsets at which each begins and ends now.
+type Found = Vec<(Asked, [u64; 2])>;
 type Look = JoinHandle<Result<Found, KafkaError>>;
 
 /// Looks at gaps for records that were deleted.
@@ -59,7 +59,7 @@ impl Lost {
         }
         let asked = |partition: Arc<Partition>| {
             let gap = partition.gap();
-            (gap.is_some() || partition.is_unasked()).then_some((partition, gap))
+            (gap.is_some() || partition.unasked().is_some()).then_some((partition, gap))
         };
         let asked: Vec<_> = shared.all().into_iter().filter_map(asked).collect();
         if asked.is_empty() {
@@ -80,25 +80,43 @@ fn find<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     asked: Vec<Asked>,
 ) -> Result<Found, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    for (partition, _) in &asked {
-        list.add_partition_offset(&partition.topic, partition.number, Offset::Beginning)?;
-    }
-    let begins = consumer.offsets_for_times(list, ANSWER)?;
-    let low = |asked: Asked| {
-        let begin = begins.find_partition(&asked.0.topic, asked.0.number)?;
-        match (begin.error(), begin.offset()) {
-            (Ok(()), Offset::Offset(low)) => Some((asked, u64::try_from(low).ok()?)),
-            // It is asked again.
-            _ => None,
+    let offsets = |at: Offset| {
+        let mut list = TopicPartitionList::new();
+        for (partition, _) in &asked {
+            list.add_partition_offset(&partition.topic, partition.number, at)?;
         }
+        consumer.offsets_for_times(list, ANSWER)
     };
-    Ok(asked.into_iter().filter_map(low).collect())
+    let [begins, ends] = [offsets(Offset::Beginning)?, offsets(Offset::End)?];
+    let found = |asked: Asked| {
+        let offset = |all: &TopicPartitionList| {
+            let one = all.find_partition(&asked.0.topic, asked.0.number)?;
+            match (one.error(), one.offset()) {
+                (Ok(()), Offset::Offset(offset)) => u64::try_from(offset).ok(),
+                // It is asked again.
+                _ => None,
+            }
+        };
+        let bounds = [offset(&begins)?, offset(&ends)?];
+        Some((asked, bounds))
+    };
+    Ok(asked.iter().cloned().filter_map(found).collect())
 }
 
 fn tell(found: Found, shared: &Shared) {
     let mut texts = Vec::new();
-    for ((partition, gap), low) in found {
+    for ((partition, gap), [low, end]) in found {
+        if let Some(committed) = partition.unasked().filter(|committed| end < *committed) {
+            anew(&partition.topic);
+            tracing::warn!(
+                topic = &*partition.topic,
+                partition = partition.number,
+                committed,
+                end,
+                "the partition ends before what the group has committed: its topic was deleted and made again, or it has lost \
+                 its end; it is read from its beginning"
+            );
+        }
         // One that was found with a commit begins with what was deleted after it, so that this is not told twice.
         let at_start = partition.deleted(low);
         let gap = gap.filter(|gap| at_start.is_none_or(|start| gap.from > start.to));

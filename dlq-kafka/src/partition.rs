@@ -85,8 +85,6 @@ struct State {
     has_ended: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
-    /// Its topic is gone: what was fetched is handled, and nothing is committed.
-    is_gone: bool,
     /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
     end: Option<(u64, bool)>,
     hops: Hops,
@@ -104,8 +102,6 @@ pub(crate) enum Opening {
     Unknown,
     /// There is no commit, and so no offset to say it with, until a record comes.
     First,
-    /// Its topic was made anew, and the client is not at the beginning yet.
-    Anew,
     /// It was, and the broker has confirmed.
     Open,
 }
@@ -162,42 +158,6 @@ impl Partition {
             is_fetched: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
         }
-    }
-
-    /// The same partition of the topic that was made in its place, whose id this is.
-    pub(crate) fn anew(&self, id: &str) -> Self {
-        let mut gone = self.state();
-        gone.is_gone = true;
-        // Nothing is committed of it that could be waited for.
-        self.free.store(u64::MAX, Ordering::Relaxed);
-        let owner = gone.handover.owner();
-        drop(gone);
-        let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
-        // The client fetches and pauses a partition, whatever topic it is of.
-        new.is_fetched.store(self.is_fetched(), Ordering::Relaxed);
-        new.is_paused.store(self.is_paused.load(Ordering::Relaxed), Ordering::Relaxed);
-        let mut state = new.state();
-        state.opening = Opening::Anew;
-        state.handover.is_of(id);
-        drop(state);
-        new
-    }
-
-    /// Whether its offsets are those of the topic with this id.
-    pub(crate) fn is_of(&self, id: &str) -> bool {
-        self.state().handover.is_of(id)
-    }
-
-    /// Its topic was deleted, and another one has its name.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.state().is_gone
-    }
-
-    /// The client is at the beginning. That can be said at once, so that whoever has it next does not take it for a
-    /// partition of which the group knows nothing. A new log begins at 0; what is deleted of it is passed over.
-    pub(crate) fn begins(&self) {
-        let mut state = self.state();
-        (state.opening, state.start) = (Opening::First, Some(0));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -289,7 +249,7 @@ impl Partition {
             return true;
         }
         let mut state = self.state();
-        if state.is_gone || self.is_free(offset) {
+        if self.is_free(offset) {
             return true;
         }
         state.awaiting.insert(offset);
@@ -380,7 +340,7 @@ impl Partition {
     /// Up to where everything that was received is done, while all of it is.
     pub(crate) fn rests_at(&self) -> Option<u64> {
         let state = self.state();
-        let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
+        let rests = state.opening == Opening::Open && state.tracker.span() == 0;
         rests.then(|| state.position()).flatten()
     }
 
@@ -403,14 +363,13 @@ impl Partition {
 
     /// The longest gap that was not looked at yet.
     pub(crate) fn gap(&self) -> Option<Gap> {
-        let state = self.state();
-        if state.is_gone { None } else { state.gap }
+        self.state().gap
     }
 
-    /// Returns true if it is not known whether what stood after the commit that was found was deleted.
-    pub(crate) fn is_unasked(&self) -> bool {
+    /// The commit that was found, until it is known whether what stood after it was deleted.
+    pub(crate) fn unasked(&self) -> Option<u64> {
         let state = self.state();
-        state.opening == Opening::Open && state.unasked.is_some() && !state.is_gone
+        state.unasked.filter(|_| state.opening == Opening::Open)
     }
 
     /// The partition begins at `low` now: returns what was deleted after the commit that was found. Where nothing has come
@@ -617,9 +576,6 @@ impl Partition {
 
 impl State {
     fn point(&self, is_clean: bool) -> Option<(u64, String)> {
-        if self.is_gone {
-            return None;
-        }
         let position = self.position()?;
         let ranges = self.tracker.ranges();
         Some((position, self.handover.write(is_clean, position, ranges, ROOM - self.cut)))
@@ -826,29 +782,6 @@ mod tests {
     }
 
     #[test]
-    fn g1_what_is_in_hand_of_a_topic_that_is_gone_ends_and_commits_nothing() {
-        let gone = open();
-        assert!(gone.is_of("one") && !gone.is_of("two"));
-        let received = gone.receive_one(5);
-        gone.fetched();
-        gone.is_paused.store(true, Ordering::Relaxed);
-        let new = gone.anew("two");
-        assert!(new.is_fetched(), "by the client, which knows of no other topic");
-        assert!(
-            new.is_paused.load(Ordering::Relaxed),
-            "by the client, which knows of no other topic"
-        );
-        assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
-        assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
-        assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);
-        assert_eq!(new.point(false), None, "the client is not there yet");
-        new.begins();
-        let (position, metadata) = new.point(false).expect("the next owner has to find it");
-        assert_eq!(position, 0);
-        assert!(metadata.contains(";topic=two"), "{metadata}");
-    }
-
-    #[test]
     fn g1_what_an_owner_before_has_done_is_passed_over_and_nothing_else() {
         let found = || {
             let partition = Partition::new(1, "orders".into(), 0, None);
@@ -900,14 +833,14 @@ mod tests {
         let found = || {
             let partition = Partition::new(1, "orders".into(), 0, None);
             partition.found(Some((5, "dlq1;clean;done=5:BB")));
-            assert!(!partition.is_unasked(), "it is not open");
+            assert_eq!(partition.unasked(), None, "it is not open");
             partition.opened();
-            assert!(partition.is_unasked());
+            assert_eq!(partition.unasked(), Some(5));
             partition
         };
         let partition = found();
         assert_eq!(partition.deleted(5), None);
-        assert!(!partition.is_unasked());
+        assert_eq!(partition.unasked(), None);
         // Nothing is left.
         let partition = found();
         assert_eq!(partition.deleted(20).map(|gap| gap.lost(20)), Some(14));

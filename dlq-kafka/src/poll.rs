@@ -5,7 +5,7 @@
 
 mod opening;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -80,10 +80,6 @@ pub(crate) struct Poller {
     latest: Option<JoinHandle<()>>,
     watch: Watch,
     gauges: Gauges,
-    /// How often the client had turned to a topic that is gone, or back, when partitions were compared with it last.
-    turns: HashMap<Arc<str>, u64>,
-    /// What was known of the ids of topics when partitions were compared with them last.
-    compared: u64,
     lost: Lost,
     /// When it was looked at last how far the client has come where nothing is left to do.
     passed: Instant,
@@ -116,8 +112,6 @@ impl Poller {
             latest: None,
             watch,
             gauges,
-            turns: HashMap::new(),
-            compared: 0,
             lost: Lost::new(),
             passed: Instant::now(),
         }
@@ -132,7 +126,6 @@ impl Poller {
                 break;
             }
             self.fetch(phase);
-            self.compare();
             self.take_over();
             self.skip();
             self.hand_over();
@@ -202,7 +195,6 @@ impl Poller {
         let partition = &piece.partition;
         match partition.opening() {
             Opening::Open => self.take(piece),
-            Opening::Anew => {}
             Opening::Unknown | Opening::First => {
                 if let Some(first) = piece.first() {
                     partition.comes(first);
@@ -235,7 +227,7 @@ impl Poller {
     /// stays where it is if it is there already. Nothing that was polled is left out of this when it is asked.
     fn skip(&mut self) {
         for (partition, end) in std::mem::take(&mut self.seeks) {
-            if partition.is_gone() || partition.is_leaving() || !partition.is_before_end() {
+            if partition.is_leaving() || !partition.is_before_end() {
                 continue;
             }
             let (topic, number) = (&*partition.topic, partition.number);

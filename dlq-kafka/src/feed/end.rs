@@ -36,10 +36,6 @@ impl Member {
     /// Whether the group has confirmed every letter of the topic. Where none of the others can be read, nobody will, and that
     /// is an error.
     pub(super) fn is_at_end(&self) -> Result<bool, SetupError> {
-        // That of a topic that is gone says nothing.
-        if self.consumer.context().ids.behind(&self.topic).0 {
-            return Ok(false);
-        }
         let aside = match self.aside.get() {
             Some(aside) => aside,
             None => {
