@@ -146,9 +146,13 @@ impl KafkaConsumer {
         self
     }
 
-    /// Sets where the group begins in a partition of which it has committed nothing, which is also one that was added
-    /// later. Defaults to [`Start::Earliest`]. Retry topics are always read from their beginning; and a partition from its
-    /// first record that is left, when what comes after the committed offset was deleted.
+    /// Sets where the group begins in a partition of which it has committed nothing. Defaults to [`Start::Earliest`]. Always
+    /// read from their beginning are retry topics, and partitions that are added while a process of the group runs; and a
+    /// partition from its first record that is left, when what comes after the committed offset was deleted.
+    ///
+    /// A group that begins at the end logs how many records it passes over. Where that comes as a surprise, its commits are
+    /// gone: somebody has deleted the group, or it was away for longer than brokers keep them
+    /// (`offsets.retention.minutes`).
     pub fn with_start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -226,11 +230,6 @@ impl KafkaConsumer {
         }
     }
 
-    /// Sees that the retry topics, or that of dead letters, are there and will do.
-    async fn ensure(&self, wanted: &[WantedTopic]) -> Result<(), SetupError> {
-        topics::ensure(&self.brokers, wanted, self.creates).await.map(drop)
-    }
-
     /// Makes sure of the topics, joins the group, and reads.
     ///
     /// # Errors
@@ -240,7 +239,8 @@ impl KafkaConsumer {
     pub async fn source(&self) -> Result<KafkaSource, TransportError> {
         let stages = self.stages()?;
         let wanted = self.wanted(&stages);
-        self.ensure(&wanted).await.map_err(|error| error.for_transport(OPENING))?;
+        let found = topics::ensure(&self.brokers, &wanted, self.creates).await;
+        let found = found.map_err(|error| error.for_transport(OPENING))?;
         let shared = Arc::new(Shared::new());
         let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
         let delays = stages.iter().flat_map(|(_, stages)| stages).chain(&former);
@@ -263,6 +263,7 @@ impl KafkaConsumer {
             Arc::clone(&shared),
             self.bounds,
             self.start,
+            found,
             watch,
             gauges.clone(),
         );

@@ -194,13 +194,14 @@ impl Partition {
         self.measure(&state);
     }
 
-    /// There is no commit, and the group begins here, at the end; unless it has begun before that was answered.
-    pub(crate) fn begins_at(&self, end: u64) {
+    /// There is no commit, and the group begins here, at the end. Returns false if it has begun before that was answered.
+    pub(crate) fn begins_at(&self, end: u64) -> bool {
         let mut state = self.state();
         if state.opening != Opening::Unknown || state.start.is_some() {
-            return;
+            return false;
         }
         (state.start, state.end) = (Some(end), Some((end, false)));
+        true
     }
 
     /// Whether a record that has come was there before the group began; if so, where the client has to go, which is said
@@ -700,7 +701,7 @@ mod tests {
     #[test]
     fn what_was_before_the_group_began_is_passed_over() {
         let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.begins_at(7);
+        assert!(partition.begins_at(7));
         assert_eq!(partition.point(false).map(|(position, _)| position), Some(7));
         let passed = [3, 4, 9, 3].map(|offset| partition.passes_over(offset));
         assert_eq!(passed, [Some(Some(7)), Some(None), None, None]);
@@ -709,7 +710,7 @@ mod tests {
     #[test]
     fn g5_the_client_does_not_go_back_to_what_has_come() {
         let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.begins_at(7);
+        assert!(partition.begins_at(7));
         assert!((3..7).all(|offset| partition.passes_over(offset).is_some()));
         assert!(partition.is_before_end());
         assert!((7..=10).all(|offset| partition.passes_over(offset).is_none()));

@@ -27,6 +27,7 @@ use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
 use crate::shared::{Phase, Shared};
+use crate::topics::FoundTopic;
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);
@@ -59,6 +60,8 @@ pub(crate) struct Poller {
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Bounds,
     start: Start,
+    /// The topics as they were when the source was opened.
+    topics: Vec<FoundTopic>,
     /// Of partitions that are not open yet.
     early: VecDeque<Piece>,
     batch: Vec<Piece>,
@@ -91,6 +94,7 @@ impl Poller {
         shared: Arc<Shared>,
         bounds: Bounds,
         start: Start,
+        topics: Vec<FoundTopic>,
         watch: Watch,
         gauges: Gauges,
     ) -> Self {
@@ -99,6 +103,7 @@ impl Poller {
             shared,
             bounds,
             start,
+            topics,
             early: VecDeque::new(),
             batch: Vec::new(),
             last: None,

@@ -70,6 +70,12 @@ impl Poller {
         }
     }
 
+    /// Returns true if a partition was not there when the source was opened: all of it came from then on.
+    fn is_added(&self, partition: &Partition) -> bool {
+        let before = self.topics.iter().find(|topic| *topic.name == *partition.topic);
+        before.is_some_and(|topic| partition.number >= topic.partitions)
+    }
+
     /// Asks what was committed of partitions of which that is not known.
     fn find(&mut self, partitions: &[Arc<Partition>]) -> Result<(), KafkaError> {
         if self.left.is_some_and(|at| at.elapsed() < AGAIN) {
@@ -103,7 +109,11 @@ impl Poller {
             // The client panics at metadata that is not UTF-8, which any other client can write.
             let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
             let metadata = metadata.unwrap_or_default();
-            if committed.is_none() && self.start == Start::Latest && partition.stage.is_none() {
+            if committed.is_none()
+                && self.start == Start::Latest
+                && partition.stage.is_none()
+                && !self.is_added(&partition)
+            {
                 at_end.push(partition);
                 continue;
             }

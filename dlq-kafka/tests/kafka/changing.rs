@@ -10,7 +10,7 @@ use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{KafkaLag, KafkaSource};
+use dlq_kafka::{KafkaLag, KafkaSource, Start};
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
@@ -59,11 +59,23 @@ async fn until_committed(place: &Place, partition: i32, position: i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_that_are_added_are_read_from_their_beginning() {
+    added("added", Start::Earliest).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_partitions_that_are_added_are_read_from_their_beginning_by_who_began_at_the_end() {
+    added("added-late", Start::Latest).await;
+}
+
+async fn added(name: &str, start: Start) {
     if !available() {
         return;
     }
-    let place = place("added").await;
-    let mut source = place.billing().source().await.unwrap();
+    let place = place(name).await;
+    let mut source = place.billing().with_start(start).source().await.unwrap();
+    if start == Start::Latest {
+        until_committed(&place, 0, 0).await;
+    }
     place.publish([1]).await;
     assert_eq!(number(&handle(&mut source).await), 1);
     let admin: AdminClient<DefaultClientContext> = place.config().create().unwrap();
