@@ -11,7 +11,6 @@ use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::gauges::Gauges;
-use crate::identity::TopicIds;
 use crate::ladder::{Ladder, Stage};
 use crate::lane::KafkaRetryLane;
 use crate::lines::{Concurrency, Lines};
@@ -22,7 +21,6 @@ use crate::rebalance::Hooks;
 use crate::shared::{Phase, Shared, lock};
 use crate::sink::KafkaSink;
 use crate::source::KafkaSource;
-use crate::tail::Tail;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
@@ -149,9 +147,13 @@ impl KafkaConsumer {
         self
     }
 
-    /// Sets where the group begins in a partition of which it has committed nothing, which is also one that was added
-    /// later. Defaults to [`Start::Earliest`]. Retry topics are always read from their beginning; and a partition from its
-    /// first record that is left, when what comes after the committed offset was deleted.
+    /// Sets where the group begins in a partition of which it has committed nothing. Defaults to [`Start::Earliest`]. Always
+    /// read from their beginning are retry topics, and partitions that are added while a process of the group runs; and a
+    /// partition from its first record that is left, when what comes after the committed offset was deleted.
+    ///
+    /// A group that begins at the end logs how many records it passes over. Where that comes as a surprise, its commits are
+    /// gone: somebody has deleted the group, or it was away for longer than brokers keep them
+    /// (`offsets.retention.minutes`).
     pub fn with_start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -229,11 +231,6 @@ impl KafkaConsumer {
         }
     }
 
-    /// Sees that the retry topics, or that of dead letters, are there and will do.
-    async fn ensure(&self, wanted: &[WantedTopic]) -> Result<(), SetupError> {
-        topics::ensure(&self.brokers, wanted, self.creates).await.map(drop)
-    }
-
     /// Makes sure of the topics, joins the group, and reads.
     ///
     /// # Errors
@@ -243,18 +240,18 @@ impl KafkaConsumer {
     pub async fn source(&self) -> Result<KafkaSource, TransportError> {
         let stages = self.stages()?;
         let wanted = self.wanted(&stages);
-        self.ensure(&wanted).await.map_err(|error| error.for_transport(OPENING))?;
+        let found = topics::ensure(&self.brokers, &wanted, self.creates).await;
+        let found = found.map_err(|error| error.for_transport(OPENING))?;
         let shared = Arc::new(Shared::new());
         let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
         let delays = stages.iter().flat_map(|(_, stages)| stages).chain(&former);
-        let mut config = self.client().map_err(|error| error.for_transport(OPENING))?;
+        let config = self.client().map_err(|error| error.for_transport(OPENING))?;
         let hooks = Hooks {
             shared: Arc::clone(&shared),
             group: self.group.clone(),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
             drain: self.drain,
             reason: Reason::default(),
-            ids: TopicIds::listening(&mut config),
             is_leaving: AtomicBool::new(false),
         };
         let consumer = self.join(&config, hooks).map_err(|error| error.for_transport(OPENING))?;
@@ -267,8 +264,8 @@ impl KafkaConsumer {
             Arc::clone(&shared),
             self.bounds,
             self.start,
+            found,
             watch,
-            Tail::new(self.brokers.clone()),
             gauges.clone(),
         );
         let ended = Ended(Arc::clone(&shared));

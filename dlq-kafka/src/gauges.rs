@@ -13,7 +13,7 @@ pub const DLQ_KAFKA_PAUSED: &str = "dlq_kafka_paused";
 pub const DLQ_KAFKA_NEXT_DUE_SECONDS: &str = "dlq_kafka_next_due_seconds";
 /// How long after its time a retry record was handed out, by `topic`: a histogram.
 pub const DLQ_KAFKA_LATENESS_SECONDS: &str = "dlq_kafka_lateness_seconds";
-/// Partitions that are read from their beginning, since their topic was deleted and made anew, by `topic`: a counter.
+/// Partitions that are read from their beginning, since they end before what the group has committed, by `topic`: a counter.
 pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
 
 /// Records that were deleted before they were handled, at most so many, by `topic`: a counter.

@@ -10,8 +10,6 @@
 //! | records are done | `open` still, the new position, the marks of what is not done, the ranges that are done above it |
 //! | the partition is given up, or the process stops | `clean`, and the ranges |
 //!
-//! With each goes the id of the topic, where that is known: offsets mean nothing in another topic of the same name.
-//!
 //! Who finds `open` takes over from an owner that died, unless that is itself: it lost the partition, as all do when the
 //! servers restart, and nobody died. Among the records that were handed out and are not done there may be one
 //! that killed it: they count as handed out once more. In a partition whose owners died twice in a row without getting
@@ -62,8 +60,6 @@ pub(crate) struct Handover {
     marks: BTreeMap<u64, u32>,
     /// Those of them that run now.
     running: BTreeSet<u64>,
-    /// The id of the topic that the offsets are of, once it is known.
-    topic: Option<String>,
 }
 
 impl Handover {
@@ -99,11 +95,6 @@ impl Handover {
 
     pub(crate) fn owner(&self) -> u64 {
         self.owner
-    }
-
-    /// Whether the offsets are those of the topic with this id; where that was not noted, they are taken for it.
-    pub(crate) fn is_of(&mut self, id: &str) -> bool {
-        self.topic.get_or_insert_with(|| id.to_owned()) == id
     }
 
     /// Everything before `position` is done. Whether there were marks of it.
@@ -223,9 +214,6 @@ impl Handover {
             true => format!("{VERSION};clean"),
             false => format!("{VERSION};open;by={:x};handed={}", self.owner, self.handed),
         };
-        if let Some(topic) = &self.topic {
-            text.push_str(&format!(";topic={topic}"));
-        }
         if self.deaths > 0 {
             text.push_str(&format!(
                 ";deaths={};until={};careful={}",
@@ -264,7 +252,6 @@ impl Handover {
         for part in parts {
             match part.split_once('=')? {
                 ("by", owner) => handover.owner = u64::from_str_radix(owner, 16).ok()?,
-                ("topic", topic) => handover.topic = Some(topic.to_owned()),
                 ("deaths", deaths) => handover.deaths = deaths.parse().ok()?,
                 ("until", until) => handover.until = until.parse().ok()?,
                 ("careful", careful) => handover.careful = careful.parse().ok()?,
@@ -281,7 +268,7 @@ impl Handover {
                         handover.running.insert(offset.parse().ok()?);
                     }
                 }
-                // A later version may say more.
+                // Another version may say more.
                 _ => {}
             }
         }
@@ -455,18 +442,8 @@ mod tests {
     }
 
     #[test]
-    fn g1_whose_offsets_they_are_is_told() {
-        let mut owner = Handover::of(7);
-        assert!(owner.is_of("one") && owner.is_of("one") && !owner.is_of("two"));
-        let mut next = next_owner(&owner, true, 5);
-        assert!(!next.is_of("two") && next.is_of("one"));
-        assert!(Handover::take_over(8, "dlq1;clean", 5).is_of("two"), "it was not noted");
-    }
-
-    #[test]
     fn what_is_kept_is_bounded() {
         let mut owner = next_owner(&Handover::default(), false, 0);
-        assert!(owner.is_of("Sb0ORn8nQ/OROvHhAiHSTg"));
         owner.begin(u64::MAX - 1);
         owner.begin(u64::MAX - 1);
         for offset in 0..500 {

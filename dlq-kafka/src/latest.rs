@@ -54,7 +54,17 @@ fn ask<C: ConsumerContext>(
             continue;
         };
         match consumer.fetch_watermarks(topic, number, ANSWER) {
-            Ok((_, end)) => partition.begins_at(u64::try_from(end).unwrap_or(0)),
+            Ok((begin, end)) => {
+                let begins = partition.begins_at(u64::try_from(end).unwrap_or(0));
+                if begins && begin < end {
+                    tracing::warn!(
+                        topic = &**topic,
+                        partition = number,
+                        records = end - begin,
+                        "the group has committed nothing here and begins at the end; what stands there is not read"
+                    );
+                }
+            }
             Err(error) => {
                 silent.insert(*leader);
                 tracing::warn!(

@@ -61,8 +61,9 @@
 //! and given up. What ends later changes nothing there: it belongs to an assignment that is over.
 //!
 //! Offsets at which no record comes, those of the marks that end transactions and of what was taken back, are committed a
-//! second or two after everything before them is done, so that the lag of a group that has done everything is 0. A commit
-//! names the topic that it is of: one that is deleted and made anew is read from its beginning ([`KafkaSource`]).
+//! second or two after everything before them is done, so that the lag of a group that has done everything is 0.
+//!
+//! A topic that is deleted and made again under a running consumer is one to stop the consumer for first, see [`KafkaSource`].
 //!
 //! # Retry topics
 //!
@@ -111,7 +112,6 @@ mod feed;
 mod gauges;
 mod groups;
 mod handover;
-mod identity;
 mod ladder;
 pub mod lag;
 mod lane;
@@ -134,9 +134,7 @@ mod settle;
 mod shared;
 mod sink;
 mod source;
-mod standstill;
 mod stop;
-mod tail;
 mod topics;
 mod tracker;
 mod waiting;

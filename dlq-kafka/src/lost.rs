@@ -1,7 +1,8 @@
 //! Records that were deleted before they were read: retention is shorter than the consumer is behind.
 //!
 //! The client goes on at the first record that is left, without a word. All that shows is a gap, and there are gaps of other
-//! causes: transactions and compaction. So where one was passed over it is asked where the partition begins now.
+//! causes: transactions and compaction. So where one was passed over it is asked where the partition begins now, and so it is
+//! of each partition that was found with a commit: all that came after that may be gone.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,16 +13,19 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::gauges::lost;
+use crate::gauges::{anew, lost};
 use crate::partition::{Gap, Partition};
 use crate::shared::Shared;
-use crate::tail::ANSWER;
 
+/// How long brokers may take to say where partitions begin.
+pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// The time between two looks: a topic of transactions has many gaps.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Partitions with a gap, and the offset at which each begins now.
-type Found = Vec<(Arc<Partition>, Gap, u64)>;
+/// A partition that is asked about, with its gap if it has one.
+type Asked = (Arc<Partition>, Option<Gap>);
+/// Partitions that were asked about, and the offsets at which each begins and ends now.
+type Found = Vec<(Asked, [u64; 2])>;
 type Look = JoinHandle<Result<Found, KafkaError>>;
 
 /// Looks at gaps for records that were deleted.
@@ -53,16 +57,19 @@ impl Lost {
         if self.look.is_some() || Instant::now() < self.due {
             return;
         }
-        let with_gap = |partition: Arc<Partition>| partition.gap().map(|gap| (partition, gap));
-        let gaps: Vec<_> = shared.all().into_iter().filter_map(with_gap).collect();
-        if gaps.is_empty() {
+        let asked = |partition: Arc<Partition>| {
+            let gap = partition.gap();
+            (gap.is_some() || partition.unasked().is_some()).then_some((partition, gap))
+        };
+        let asked: Vec<_> = shared.all().into_iter().filter_map(asked).collect();
+        if asked.is_empty() {
             return;
         }
         self.due = Instant::now() + EVERY;
         let consumer = Arc::clone(consumer);
         // A thread of its own waits for the brokers: one may be silent.
         let thread = std::thread::Builder::new().name("dlq-kafka-lost".to_owned());
-        match thread.spawn(move || find(&consumer, gaps)) {
+        match thread.spawn(move || find(&consumer, asked)) {
             Ok(look) => self.look = Some(look),
             Err(error) => tracing::warn!(%error, "a thread that looks could not be started"),
         }
@@ -71,39 +78,64 @@ impl Lost {
 
 fn find<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
-    gaps: Vec<(Arc<Partition>, Gap)>,
+    asked: Vec<Asked>,
 ) -> Result<Found, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    for (partition, _) in &gaps {
-        list.add_partition_offset(&partition.topic, partition.number, Offset::Beginning)?;
-    }
-    let begins = consumer.offsets_for_times(list, ANSWER)?;
-    let low = |(partition, gap): (Arc<Partition>, Gap)| {
-        let begin = begins.find_partition(&partition.topic, partition.number)?;
-        match (begin.error(), begin.offset()) {
-            (Ok(()), Offset::Offset(low)) => Some((partition, gap, u64::try_from(low).ok()?)),
-            // It is asked again.
-            _ => None,
+    let offsets = |at: Offset| {
+        let mut list = TopicPartitionList::new();
+        for (partition, _) in &asked {
+            list.add_partition_offset(&partition.topic, partition.number, at)?;
         }
+        consumer.offsets_for_times(list, ANSWER)
     };
-    Ok(gaps.into_iter().filter_map(low).collect())
+    let [begins, ends] = [offsets(Offset::Beginning)?, offsets(Offset::End)?];
+    let found = |asked: Asked| {
+        let offset = |all: &TopicPartitionList| {
+            let one = all.find_partition(&asked.0.topic, asked.0.number)?;
+            match (one.error(), one.offset()) {
+                (Ok(()), Offset::Offset(offset)) => u64::try_from(offset).ok(),
+                // It is asked again.
+                _ => None,
+            }
+        };
+        let bounds = [offset(&begins)?, offset(&ends)?];
+        Some((asked, bounds))
+    };
+    Ok(asked.iter().cloned().filter_map(found).collect())
 }
 
 fn tell(found: Found, shared: &Shared) {
     let mut texts = Vec::new();
-    for (partition, gap, low) in found {
-        partition.looked_at(gap);
-        let count = gap.lost(low);
-        if count == 0 {
-            continue;
+    for ((partition, gap), [low, end]) in found {
+        if let Some(committed) = partition.unasked().filter(|committed| end < *committed) {
+            anew(&partition.topic);
+            tracing::warn!(
+                topic = &*partition.topic,
+                partition = partition.number,
+                committed,
+                end,
+                "the partition ends before what the group has committed: its topic was deleted and made again, or it has lost \
+                 its end; it is read from its beginning"
+            );
         }
-        lost(&partition.topic, count);
-        let to = gap.to.min(low);
-        texts.push(format!(
-            "topic `{}`, partition {}: up to {count} records from offset {} to {to} were deleted before they were handled; \
-             raise `retention.ms` and `retention.bytes`, or have the consumer catch up sooner",
-            partition.topic, partition.number, gap.from
-        ));
+        // One that was found with a commit begins with what was deleted after it, so that this is not told twice.
+        let at_start = partition.deleted(low);
+        let gap = gap.filter(|gap| at_start.is_none_or(|start| gap.from > start.to));
+        if let Some(gap) = gap {
+            partition.looked_at(gap, low);
+        }
+        for gap in at_start.into_iter().chain(gap) {
+            let count = gap.lost(low);
+            if count == 0 {
+                continue;
+            }
+            lost(&partition.topic, count);
+            let to = gap.to.min(low);
+            texts.push(format!(
+                "topic `{}`, partition {}: up to {count} records from offset {} to {to} were deleted before they were \
+                 handled; raise `retention.ms` and `retention.bytes`, or have the consumer catch up sooner",
+                partition.topic, partition.number, gap.from
+            ));
+        }
     }
     if texts.is_empty() {
         return;

@@ -90,10 +90,6 @@ impl CrashMarks for KafkaCrashMarks {
             let text = "its partition was given to another process";
             StoreError::new(StoreErrorKind::Conflict, MARKING).with_detail(text)
         };
-        if partition.is_gone() {
-            // There is nothing left to write a mark beside, and nothing of it comes again.
-            return Ok(0);
-        }
         let crashes = partition.begin(offset).map_err(lost)?;
         let consumer = lock(&self.shared.consumer).upgrade().ok_or_else(|| lost(Over))?;
         let told = self.tell(consumer, Some(Arc::clone(&partition))).await;

@@ -1,19 +1,21 @@
-use std::collections::{BTreeSet, HashSet, VecDeque};
+//! A partition while it is assigned to this process.
+
+mod commit;
+mod flow;
+mod gaps;
+mod hops;
+
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlq_core::Death;
+pub(crate) use gaps::Gap;
 
-use crate::handover::{Handover, REACH, ROOM};
+use crate::handover::{Handover, REACH};
 use crate::tracker::{Sequence, Tracker};
-
-/// How many hops of a retry topic are remembered, so that a copy is passed over.
-const HOPS: usize = 10_000;
-
-/// Number of records that may be handed out after one commit that says so. The next owner takes all of them for suspects.
-const AT_ONCE: usize = 16;
+use hops::Hops;
 
 /// A partition while it is assigned to this process. Another assignment of the same partition is another one of these, so
 /// that what was taken from the past one cannot say anything about this.
@@ -70,6 +72,8 @@ struct State {
     is_dirty: bool,
     /// The longest part that was passed over without a record since the last look.
     gap: Option<Gap>,
+    /// The offset that was found committed, until it is known whether what stood there was deleted.
+    unasked: Option<u64>,
     /// The offset up to which it was last said that records are handed out.
     told: u64,
     /// Records that wait for the commit that says they are handed out, up to where the one on its way says it, and those of
@@ -83,11 +87,13 @@ struct State {
     has_ended: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
-    /// Its topic is gone: what was fetched is handled, and nothing is committed.
-    is_gone: bool,
     /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
     end: Option<(u64, bool)>,
     hops: Hops,
+    /// How far the client had come beyond everything that is done, when that was looked at last: from where and to where.
+    ahead: Option<(u64, u64)>,
+    /// The offset at which the partition began when that was asked last: what was deleted before it was told.
+    low: u64,
 }
 
 /// Whether it was told that we have the partition.
@@ -98,8 +104,6 @@ pub(crate) enum Opening {
     Unknown,
     /// There is no commit, and so no offset to say it with, until a record comes.
     First,
-    /// Its topic was made anew, and the client is not at the beginning yet.
-    Anew,
     /// It was, and the broker has confirmed.
     Open,
 }
@@ -112,23 +116,6 @@ pub(crate) struct Received {
     pub(crate) deaths: u32,
     /// An owner before has done it.
     pub(crate) is_done: bool,
-}
-
-/// A part of a partition in which no record has come: it was taken back, compacted, or deleted before it was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gap {
-    pub(crate) from: u64,
-    /// The offset after the last.
-    pub(crate) to: u64,
-    /// The number of these that an owner before has done.
-    done: u64,
-}
-
-impl Gap {
-    /// Returns the number of its offsets that were deleted and that nobody has done, if the partition begins at `low` now.
-    pub(crate) fn lost(&self, low: u64) -> u64 {
-        self.to.min(low).saturating_sub(self.from).saturating_sub(self.done)
-    }
 }
 
 /// The records of this partition come from an assignment that is over.
@@ -158,42 +145,6 @@ impl Partition {
         }
     }
 
-    /// The same partition of the topic that was made in its place, whose id this is.
-    pub(crate) fn anew(&self, id: &str) -> Self {
-        let mut gone = self.state();
-        gone.is_gone = true;
-        // Nothing is committed of it that could be waited for.
-        self.free.store(u64::MAX, Ordering::Relaxed);
-        let owner = gone.handover.owner();
-        drop(gone);
-        let new = Self::new(owner, Arc::clone(&self.topic), self.number, self.stage);
-        // The client fetches and pauses a partition, whatever topic it is of.
-        new.is_fetched.store(self.is_fetched(), Ordering::Relaxed);
-        new.is_paused.store(self.is_paused.load(Ordering::Relaxed), Ordering::Relaxed);
-        let mut state = new.state();
-        state.opening = Opening::Anew;
-        state.handover.is_of(id);
-        drop(state);
-        new
-    }
-
-    /// Whether its offsets are those of the topic with this id.
-    pub(crate) fn is_of(&self, id: &str) -> bool {
-        self.state().handover.is_of(id)
-    }
-
-    /// Its topic was deleted, and another one has its name.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.state().is_gone
-    }
-
-    /// The client is at the beginning. That can be said at once, so that whoever has it next does not take it for a
-    /// partition of which the group knows nothing. A new log begins at 0; what is deleted of it is passed over.
-    pub(crate) fn begins(&self) {
-        let mut state = self.state();
-        (state.opening, state.start) = (Opening::First, Some(0));
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,20 +172,21 @@ impl Partition {
             None => (state.opening, state.start) = (Opening::First, state.first),
             Some((position, metadata)) => {
                 state.handover = Handover::take_over(state.handover.owner(), metadata, position);
-                state.start = Some(position);
+                (state.start, state.unasked) = (Some(position), Some(position));
                 self.free.store(state.handover.handed().unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         }
         self.measure(&state);
     }
 
-    /// There is no commit, and the group begins here, at the end; unless it has begun before that was answered.
-    pub(crate) fn begins_at(&self, end: u64) {
+    /// There is no commit, and the group begins here, at the end. Returns false if it has begun before that was answered.
+    pub(crate) fn begins_at(&self, end: u64) -> bool {
         let mut state = self.state();
         if state.opening != Opening::Unknown || state.start.is_some() {
-            return;
+            return false;
         }
         (state.start, state.end) = (Some(end), Some((end, false)));
+        true
     }
 
     /// Whether a record that has come was there before the group began; if so, where the client has to go, which is said
@@ -275,46 +227,6 @@ impl Partition {
     /// The broker has confirmed that we have it.
     pub(crate) fn opened(&self) {
         self.state().opening = Opening::Open;
-    }
-
-    /// Returns true if a record may be handed out; if not, it may once [`Self::committed`] was heard.
-    pub(crate) fn admits(&self, offset: u64) -> bool {
-        if self.is_free(offset) {
-            return true;
-        }
-        let mut state = self.state();
-        if state.is_gone || self.is_free(offset) {
-            return true;
-        }
-        state.awaiting.insert(offset);
-        false
-    }
-
-    /// Returns true if nothing is to be committed before a record is handed out.
-    pub(crate) fn is_free(&self, offset: u64) -> bool {
-        offset < self.free.load(Ordering::Acquire)
-    }
-
-    /// Returns true if a record waits for a commit.
-    pub(crate) fn awaits(&self) -> bool {
-        self.state().awaiting.first().is_some_and(|first| !self.is_free(*first))
-    }
-
-    /// Notes that what [`Self::news`] has said was committed.
-    pub(crate) fn committed(&self) {
-        let mut state = self.state();
-        let Some(before) = state.granting.take() else { return };
-        let rest = state.awaiting.split_off(&before);
-        let granted = std::mem::replace(&mut state.awaiting, rest);
-        state.granted.extend(granted);
-        self.free.fetch_max(before, Ordering::Release);
-    }
-
-    /// The brokers take no metadata that is so long: the next is at most half as long, if it can be. Ranges that are done
-    /// are left out, and run again.
-    pub(crate) fn shortens(&self) {
-        let mut state = self.state();
-        state.cut = ROOM - (ROOM - state.cut) / 2;
     }
 
     /// Records were fetched, of which the offset is given and what is to be known is noted.
@@ -371,37 +283,6 @@ impl Partition {
         Ok(())
     }
 
-    /// Up to where everything that was received is done, while all of it is.
-    pub(crate) fn rests_at(&self) -> Option<u64> {
-        let state = self.state();
-        let rests = state.opening == Opening::Open && state.tracker.span() == 0 && !state.is_gone;
-        rests.then(|| state.position()).flatten()
-    }
-
-    /// No record stands from `from`, where it rests, up to `to`.
-    pub(crate) fn passes(&self, from: u64, to: u64) {
-        if self.rests_at() != Some(from) {
-            return;
-        }
-        let mut state = self.state();
-        state.passes_over(from, to);
-        state.tracker.passes(to);
-        state.has_ended |= state.handover.reached(to);
-        state.is_dirty = true;
-        self.measure(&state);
-    }
-
-    /// The longest gap that was not looked at yet.
-    pub(crate) fn gap(&self) -> Option<Gap> {
-        let state = self.state();
-        if state.is_gone { None } else { state.gap }
-    }
-
-    /// The gap was looked at.
-    pub(crate) fn looked_at(&self, gap: Gap) {
-        self.state().gap.take_if(|known| *known == gap);
-    }
-
     /// A run of the record at this offset begins alone. How many began before and did not end.
     pub(crate) fn begin(&self, offset: u64) -> Result<u32, Over> {
         let mut state = self.state();
@@ -424,66 +305,6 @@ impl Partition {
         }
     }
 
-    /// What to commit if marks were taken away; the group is then taken for told, until [`Self::not_told`] says otherwise.
-    pub(crate) fn ended(&self) -> Option<(u64, String)> {
-        let mut state = self.state();
-        if state.is_over || !std::mem::take(&mut state.has_ended) {
-            return None;
-        }
-        state.handover.hands_out(self.handed.load(Ordering::Relaxed));
-        state.point(false)
-    }
-
-    pub(crate) fn not_told(&self) {
-        self.state().has_ended = true;
-    }
-
-    pub(crate) fn has_news(&self) -> bool {
-        let state = self.state();
-        state.is_dirty || state.told < self.handed.load(Ordering::Relaxed) || self.grants(&state)
-    }
-
-    /// Returns true if a record waits for a commit, and few are not handed out of those that have waited.
-    fn grants(&self, state: &State) -> bool {
-        let is_waiting = state.awaiting.first().is_some_and(|first| !self.is_free(*first));
-        is_waiting && state.granted.len() < AT_ONCE
-    }
-
-    /// What to commit if there is news; it is then taken for committed, until [`Self::not_committed`] says otherwise.
-    pub(crate) fn news(&self) -> Option<(u64, String)> {
-        let mut state = self.state();
-        state.granting = None;
-        if state.is_over {
-            return None;
-        }
-        let handed = self.handed.load(Ordering::Relaxed);
-        let has_handed = std::mem::replace(&mut state.told, handed) < handed;
-        let is_dirty = std::mem::take(&mut state.is_dirty);
-        if self.grants(&state) {
-            let room = AT_ONCE - state.granted.len();
-            let last = state.awaiting.iter().take(room).next_back();
-            let granting = last.map(|last| last.saturating_add(1));
-            state.handover.hands_out(granting.unwrap_or(0));
-            state.granting = granting;
-        } else if !is_dirty && !has_handed {
-            return None;
-        }
-        state.handover.hands_out(handed);
-        state.point(false)
-    }
-
-    /// What to commit now; `None` while no offset is known, and when it was given up.
-    pub(crate) fn point(&self, is_clean: bool) -> Option<(u64, String)> {
-        let mut state = self.state();
-        state.handover.hands_out(self.handed.load(Ordering::Relaxed));
-        if state.is_over { None } else { state.point(is_clean) }
-    }
-
-    pub(crate) fn not_committed(&self) {
-        let mut state = self.state();
-        (state.is_dirty, state.granting) = (true, None);
-    }
-
     /// Nothing of it is yielded from now on.
     pub(crate) fn leave(&self) {
         self.is_leaving.store(true, Ordering::SeqCst);
@@ -492,421 +313,14 @@ impl Partition {
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::SeqCst)
     }
-
-    /// What ends from now on counts no more; this is the last commit of the assignment.
-    pub(crate) fn close(&self, is_clean: bool) -> Option<(u64, String)> {
-        self.leave();
-        let mut state = self.state();
-        if std::mem::replace(&mut state.is_over, true) || state.opening != Opening::Open {
-            return None;
-        }
-        state.handover.hands_out(self.handed.load(Ordering::Relaxed));
-        state.point(is_clean)
-    }
-
-    /// Whether this hop is seen for the first time, of a retry topic: of how many times the death was sent back, and how
-    /// many times the message was given on since.
-    pub(crate) fn is_first(&self, death: Death, replays: u32, escalations: u32) -> bool {
-        self.state().hops.insert((death, replays, escalations))
-    }
-
-    /// This hop is about to be written again: the record that comes is no copy.
-    pub(crate) fn comes_again(&self, death: Death, replays: u32, escalations: u32) {
-        self.state().hops.forget((death, replays, escalations));
-    }
-
-    /// A record of it has come from the client.
-    pub(crate) fn fetched(&self) {
-        self.is_fetched.store(true, Ordering::Relaxed);
-    }
-
-    /// Where the client is told to pause a partition while it begins to fetch it, either may be lost. So it is told only
-    /// after this.
-    pub(crate) fn is_fetched(&self) -> bool {
-        self.is_fetched.load(Ordering::Relaxed)
-    }
-
-    /// Whether no record before had headers that cannot be read.
-    pub(crate) fn is_first_unreadable(&self) -> bool {
-        !self.has_unreadable.swap(true, Ordering::Relaxed)
-    }
-
-    pub(crate) fn taken(&self) {
-        self.in_hand.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// A record was handed out to whoever handles it.
-    pub(crate) fn handed_out(&self, offset: u64) {
-        self.handed.fetch_max(offset.saturating_add(1), Ordering::Relaxed);
-        if self.free.load(Ordering::Relaxed) != u64::MAX {
-            self.state().granted.remove(&offset);
-        }
-    }
-
-    /// Whether it was the last one.
-    pub(crate) fn given(&self) -> bool {
-        self.in_hand.fetch_sub(1, Ordering::SeqCst) == 1
-    }
-
-    pub(crate) fn in_hand(&self) -> usize {
-        self.in_hand.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn hold(&self, bytes: usize) {
-        self.held.fetch_add(1, Ordering::Relaxed);
-        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn release(&self, bytes: usize) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
-        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// How full it is, where 1 is the bound: of what is in flight, and of what waits.
-    pub(crate) fn fullness(&self, span: u64, held: usize, held_bytes: usize) -> f64 {
-        let part = |some: f64, of: f64| some / of.max(1.0);
-        let limit = span.min(self.limit.load(Ordering::Relaxed));
-        let spanned = part(self.span.load(Ordering::Relaxed) as f64, limit as f64);
-        let count = part(self.held.load(Ordering::Relaxed) as f64, held as f64);
-        let bytes = part(self.held_bytes.load(Ordering::Relaxed) as f64, held_bytes as f64);
-        spanned.max(count).max(bytes)
-    }
 }
 
 impl State {
-    fn point(&self, is_clean: bool) -> Option<(u64, String)> {
-        if self.is_gone {
-            return None;
-        }
-        let position = self.position()?;
-        let ranges = self.tracker.ranges();
-        Some((position, self.handover.write(is_clean, position, ranges, ROOM - self.cut)))
-    }
-
-    fn passes_over(&mut self, from: u64, to: u64) {
-        let gap = Gap { from, to, done: self.handover.done_within(from, to) };
-        if self.gap.is_none_or(|known| known.to - known.from < to - from) {
-            self.gap = Some(gap);
-        }
-    }
-
     /// Before it everything is done.
     fn position(&self) -> Option<u64> {
         self.tracker.position().or(self.start)
     }
 }
 
-/// The latest hops of a retry topic.
-#[derive(Debug, Default)]
-struct Hops {
-    known: HashSet<Hop>,
-    order: VecDeque<Hop>,
-}
-
-type Hop = (Death, u32, u32);
-
-impl Hops {
-    fn insert(&mut self, hop: Hop) -> bool {
-        if !self.known.insert(hop) {
-            return false;
-        }
-        self.order.push_back(hop);
-        if self.order.len() > HOPS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-        true
-    }
-
-    /// The oldest are forgotten first as a rule, and so it is found soon.
-    fn forget(&mut self, hop: Hop) {
-        if self.known.remove(&hop)
-            && let Some(at) = self.order.iter().position(|one| *one == hop)
-        {
-            self.order.remove(at);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Partition {
-        fn receive_one(&self, offset: u64) -> Received {
-            let mut received = Received::default();
-            self.receive([(offset, &mut received)].into_iter());
-            received
-        }
-    }
-
-    fn open() -> Partition {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.found(Some((5, "")));
-        partition.opened();
-        partition
-    }
-
-    #[test]
-    fn what_ends_after_it_was_given_up_counts_no_more() {
-        let partition = open();
-        let one = partition.receive_one(5);
-        let two = partition.receive_one(6);
-        partition.done(one.sequence).unwrap();
-        assert_eq!(partition.close(true), Some((6, "dlq1;clean".to_owned())));
-        assert!(partition.done(two.sequence).is_err());
-        assert_eq!(partition.close(true), None, "it is given up once");
-        assert_eq!(partition.news(), None, "nothing is said after the last word");
-    }
-
-    #[test]
-    fn g3_a_record_beyond_a_gap_is_a_suspect_too() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.found(Some((500, "dlq1;open;by=9;deaths=1;until=1000")));
-        partition.opened();
-        assert_eq!([500, 50_000].map(|offset| partition.receive_one(offset).deaths), [2, 2]);
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.found(Some((500, "dlq1;open;by=9;handed=510;deaths=1;until=505;careful=900")));
-        let deaths = [500, 509, 510, 50_000].map(|offset| partition.receive_one(offset).deaths);
-        assert_eq!(deaths, [2, 2, 0, 0]);
-        let well = open();
-        assert_eq!([5, 50_000].map(|offset| well.receive_one(offset).deaths), [0, 0]);
-    }
-
-    #[test]
-    fn g1_a_partition_without_a_commit_starts_at_the_first_record_that_came() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        let start = || partition.point(false).map(|(position, _)| position);
-        partition.comes(3);
-        assert_eq!(start(), None, "what was committed is not known yet");
-        partition.found(None);
-        assert_eq!(start(), Some(3), "it has to open without another record");
-        partition.comes(4);
-        assert_eq!(start(), Some(3));
-        let quiet = Partition::new(1, "orders".into(), 0, None);
-        quiet.found(None);
-        assert_eq!(quiet.point(false), None);
-        quiet.comes(7);
-        assert_eq!(quiet.point(false).map(|(position, _)| position), Some(7));
-        let known = Partition::new(1, "orders".into(), 0, None);
-        known.comes(5);
-        known.found(Some((2, "")));
-        assert_eq!(known.point(false).map(|(position, _)| position), Some(2));
-    }
-
-    #[test]
-    fn what_was_before_the_group_began_is_passed_over() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.begins_at(7);
-        assert_eq!(partition.point(false).map(|(position, _)| position), Some(7));
-        let passed = [3, 4, 9, 3].map(|offset| partition.passes_over(offset));
-        assert_eq!(passed, [Some(Some(7)), Some(None), None, None]);
-    }
-
-    #[test]
-    fn g5_the_client_does_not_go_back_to_what_has_come() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.begins_at(7);
-        assert!((3..7).all(|offset| partition.passes_over(offset).is_some()));
-        assert!(partition.is_before_end());
-        assert!((7..=10).all(|offset| partition.passes_over(offset).is_none()));
-        assert!(!partition.is_before_end(), "7 to 10 would come again");
-    }
-
-    #[test]
-    fn g1_an_end_without_records_is_passed_unless_something_has_come() {
-        let partition = open();
-        assert_eq!(partition.rests_at(), Some(5));
-        partition.passes(5, 7);
-        assert_eq!((partition.news().map(|news| news.0), partition.rests_at()), (Some(7), Some(7)));
-        partition.passes(5, 9);
-        assert_eq!(partition.news(), None, "it rests elsewhere");
-        let received = partition.receive_one(8);
-        assert_eq!(partition.rests_at(), None);
-        partition.passes(7, 9);
-        assert_eq!(partition.point(false).map(|point| point.0), Some(8));
-        partition.done(received.sequence).unwrap();
-        assert_eq!(partition.rests_at(), Some(9));
-        partition.close(true);
-        partition.passes(9, 10);
-        assert_eq!(partition.point(false), None);
-    }
-
-    #[test]
-    fn g1_a_record_before_what_was_taken_for_the_end_takes_the_commit_back() {
-        let partition = open();
-        partition.passes(5, 7);
-        assert_eq!(partition.news().map(|news| news.0), Some(7));
-        let received = partition.receive_one(5);
-        assert_eq!(partition.news().map(|news| news.0), Some(5));
-        partition.receive_one(6);
-        assert_eq!(partition.news(), None);
-        partition.done(received.sequence).unwrap();
-        assert_eq!(partition.news().map(|news| news.0), Some(6));
-    }
-
-    #[test]
-    fn only_news_is_committed() {
-        let partition = open();
-        let records = [5, 6].map(|offset| partition.receive_one(offset));
-        assert_eq!(partition.news(), None);
-        partition.done(records[1].sequence).unwrap();
-        let (position, metadata) = partition.news().expect("what is done behind it is told");
-        assert!(position == 5 && metadata.ends_with(";done=5:BB"), "{metadata}");
-        assert_eq!(partition.news(), None);
-        partition.done(records[0].sequence).unwrap();
-        assert_eq!(partition.news().map(|(position, _)| position), Some(7));
-        assert_eq!(partition.news(), None);
-        partition.not_committed();
-        assert_eq!(partition.news().map(|(position, _)| position), Some(7));
-    }
-
-    #[test]
-    fn a_partition_that_was_never_ours_by_word_leaves_nothing() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        assert_eq!(partition.close(true), None);
-    }
-
-    #[test]
-    fn g1_what_is_in_hand_of_a_topic_that_is_gone_ends_and_commits_nothing() {
-        let gone = open();
-        assert!(gone.is_of("one") && !gone.is_of("two"));
-        let received = gone.receive_one(5);
-        gone.fetched();
-        gone.is_paused.store(true, Ordering::Relaxed);
-        let new = gone.anew("two");
-        assert!(new.is_fetched(), "by the client, which knows of no other topic");
-        assert!(
-            new.is_paused.load(Ordering::Relaxed),
-            "by the client, which knows of no other topic"
-        );
-        assert!(gone.is_gone() && gone.done(received.sequence).is_ok());
-        assert_eq!((gone.news(), gone.point(false), gone.close(true)), (None, None, None));
-        assert!(new.is_of("two") && !new.is_gone() && new.opening() == Opening::Anew);
-        assert_eq!(new.point(false), None, "the client is not there yet");
-        new.begins();
-        let (position, metadata) = new.point(false).expect("the next owner has to find it");
-        assert_eq!(position, 0);
-        assert!(metadata.contains(";topic=two"), "{metadata}");
-    }
-
-    #[test]
-    fn g1_what_an_owner_before_has_done_is_passed_over_and_nothing_else() {
-        let found = || {
-            let partition = Partition::new(1, "orders".into(), 0, None);
-            partition.found(Some((5, "dlq1;clean;done=5:BB")));
-            partition.opened();
-            partition
-        };
-        let is_done = |partition: &Partition, offset| partition.receive_one(offset).is_done;
-        let partition = found();
-        let first = partition.receive_one(5);
-        assert_eq!([6, 7].map(|offset| is_done(&partition, offset)), [true, false]);
-        assert_eq!(partition.news(), None);
-        partition.done(first.sequence).unwrap();
-        assert_eq!(partition.news().map(|news| news.0), Some(7));
-        // What the position stands at is not there any more.
-        let partition = found();
-        assert!(is_done(&partition, 6));
-        assert_eq!(partition.news().map(|news| news.0), Some(7));
-        assert_eq!(partition.rests_at(), Some(7));
-        // The log is another than that of the commit.
-        let partition = found();
-        assert_eq!([3, 6].map(|offset| is_done(&partition, offset)), [false, false]);
-        let partition = found();
-        assert_eq!([8, 5, 6].map(|offset| is_done(&partition, offset)), [false, false, false]);
-    }
-
-    #[test]
-    fn g1_what_was_deleted_before_it_was_read_is_counted_without_what_was_done() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.found(Some((5, "dlq1;clean;done=5:BB")));
-        partition.opened();
-        partition.receive_one(9);
-        let gap = partition.gap().unwrap();
-        assert_eq!([5, 7, 9, 20].map(|low| gap.lost(low)), [0, 1, 3, 3]);
-        partition.receive_one(11);
-        assert_eq!(partition.gap(), Some(gap), "it is the longest");
-        partition.looked_at(gap);
-        assert_eq!(partition.gap(), None);
-        let partition = open();
-        partition.receive_one(5);
-        assert_eq!(partition.gap(), None);
-        let partition = open();
-        partition.passes(5, 25);
-        assert_eq!(partition.gap().map(|gap| gap.lost(25)), Some(20));
-    }
-
-    #[test]
-    fn g3_where_an_owner_has_died_none_is_handed_out_before_that_is_committed() {
-        let partition = Partition::new(1, "orders".into(), 0, None);
-        partition.found(Some((5, "dlq1;open;by=9;handed=7")));
-        partition.opened();
-        let sequences: Vec<_> = (5..50).map(|at| partition.receive_one(at).sequence).collect();
-        assert_eq!((5..50).filter(|at| partition.admits(*at)).collect::<Vec<_>>(), [5, 6]);
-        let (_, metadata) = partition.news().unwrap();
-        assert!(metadata.contains(";handed=23;"), "{metadata}");
-        assert!(!partition.is_free(7), "it is not committed yet");
-        partition.not_committed();
-        partition.committed();
-        assert!(!partition.is_free(7), "it was refused");
-        assert!(partition.news().is_some());
-        partition.committed();
-        assert_eq!((5..50).filter(|at| partition.is_free(*at)).max(), Some(22));
-        assert!(partition.awaits());
-        assert_eq!(partition.news(), None, "nobody takes more");
-        (5..23).for_each(|at| partition.handed_out(at));
-        let (_, metadata) = partition.news().unwrap();
-        assert!(metadata.contains(";handed=39;"), "{metadata}");
-        for sequence in sequences {
-            partition.done(sequence).unwrap();
-        }
-        let end = partition.receive_one(5_000);
-        partition.done(end.sequence).unwrap();
-        assert!(partition.admits(6_000), "nobody has died for a long time");
-        assert!(open().admits(6_000));
-    }
-
-    #[test]
-    fn metadata_that_is_too_long_for_the_brokers_is_shortened() {
-        let partition = open();
-        let all: Vec<_> = (5..1_000).map(|at| partition.receive_one(at).sequence).collect();
-        for sequence in all.into_iter().skip(1).step_by(2) {
-            partition.done(sequence).unwrap();
-        }
-        let length = || partition.point(true).unwrap().1.len();
-        let mut lengths = vec![length()];
-        for _ in 0..16 {
-            partition.shortens();
-            lengths.push(length());
-        }
-        assert!(lengths[0] > 900 && lengths[4] <= ROOM / 16, "{lengths:?}");
-        assert_eq!(lengths[16], "dlq1;clean".len());
-    }
-
-    #[test]
-    fn a_hop_that_is_written_again_is_no_copy() {
-        let partition = open();
-        let death = Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: 1 };
-        assert!(partition.is_first(death, 0, 1) && !partition.is_first(death, 0, 1));
-        partition.comes_again(death, 0, 1);
-        assert!(partition.is_first(death, 0, 1) && !partition.is_first(death, 0, 1));
-    }
-
-    #[test]
-    fn what_is_remembered_of_hops_is_bounded() {
-        let mut hops = Hops::default();
-        let death =
-            |n: u32| Death { letter: dlq_core::LetterId::from_bytes([7; 16]), generation: n };
-        for n in 0..(HOPS as u32 + 5) {
-            assert!(hops.insert((death(n), 0, 1)));
-        }
-        assert!(!hops.insert((death(6), 0, 1)));
-        assert_eq!((hops.known.len(), hops.order.len()), (HOPS, HOPS));
-    }
-}
+mod tests;

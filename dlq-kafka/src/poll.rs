@@ -5,7 +5,7 @@
 
 mod opening;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -22,12 +22,12 @@ use crate::commits::commit_news;
 use crate::consumer::Start;
 use crate::error::is_moving;
 use crate::gauges::Gauges;
-use crate::lost::Lost;
+use crate::lost::{ANSWER, Lost};
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
 use crate::shared::{Phase, Shared};
-use crate::tail::{ANSWER, Tail};
+use crate::topics::FoundTopic;
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);
@@ -37,6 +37,9 @@ const BATCH: usize = 256;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the group may be asked for its offsets.
 const ASKING: Duration = Duration::from_secs(5);
+
+/// How often the ends of partitions are looked at in which everything is done.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// Bounds of what is in memory and in flight.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +60,8 @@ pub(crate) struct Poller {
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Bounds,
     start: Start,
+    /// The topics as they were when the source was opened.
+    topics: Vec<FoundTopic>,
     /// Of partitions that are not open yet.
     early: VecDeque<Piece>,
     batch: Vec<Piece>,
@@ -78,12 +83,9 @@ pub(crate) struct Poller {
     latest: Option<JoinHandle<()>>,
     watch: Watch,
     gauges: Gauges,
-    /// How often the client had turned to a topic that is gone, or back, when partitions were compared with it last.
-    turns: HashMap<Arc<str>, u64>,
-    /// What was known of the ids of topics when partitions were compared with them last.
-    compared: u64,
-    tail: Tail,
     lost: Lost,
+    /// When it was looked at last how far the client has come where nothing is left to do.
+    passed: Instant,
 }
 
 impl Poller {
@@ -92,8 +94,8 @@ impl Poller {
         shared: Arc<Shared>,
         bounds: Bounds,
         start: Start,
+        topics: Vec<FoundTopic>,
         watch: Watch,
-        tail: Tail,
         gauges: Gauges,
     ) -> Self {
         Self {
@@ -101,6 +103,7 @@ impl Poller {
             shared,
             bounds,
             start,
+            topics,
             early: VecDeque::new(),
             batch: Vec::new(),
             last: None,
@@ -114,10 +117,8 @@ impl Poller {
             latest: None,
             watch,
             gauges,
-            turns: HashMap::new(),
-            compared: 0,
-            tail,
             lost: Lost::new(),
+            passed: Instant::now(),
         }
     }
 
@@ -130,14 +131,13 @@ impl Poller {
                 break;
             }
             self.fetch(phase);
-            self.compare();
             self.take_over();
             self.skip();
             self.hand_over();
             self.commit();
             self.flow(phase);
             self.watch.watch(&self.shared);
-            self.tail.watch(&self.consumer, &self.shared);
+            self.pass(phase);
             self.lost.watch(&self.consumer, &self.shared);
         }
         self.leave();
@@ -200,7 +200,6 @@ impl Poller {
         let partition = &piece.partition;
         match partition.opening() {
             Opening::Open => self.take(piece),
-            Opening::Anew => {}
             Opening::Unknown | Opening::First => {
                 if let Some(first) = piece.first() {
                     partition.comes(first);
@@ -233,7 +232,7 @@ impl Poller {
     /// stays where it is if it is there already. Nothing that was polled is left out of this when it is asked.
     fn skip(&mut self) {
         for (partition, end) in std::mem::take(&mut self.seeks) {
-            if partition.is_gone() || partition.is_leaving() || !partition.is_before_end() {
+            if partition.is_leaving() || !partition.is_before_end() {
                 continue;
             }
             let (topic, number) = (&*partition.topic, partition.number);
@@ -302,6 +301,31 @@ impl Poller {
         }
         if queue.records < self.bounds.prefetch {
             self.full = None;
+        }
+    }
+
+    /// Passes over the ends of partitions where no record stands: marks of transactions, and what was taken back. The client
+    /// steps over those and hands out nothing, so that a group that has done everything would be behind for ever.
+    fn pass(&mut self, phase: Phase) {
+        // What the client hands out while the source closes is dropped, and comes again.
+        if phase != Phase::Running || self.passed.elapsed() < PASSING {
+            return;
+        }
+        self.passed = Instant::now();
+        let resting = |partition: Arc<Partition>| Some((partition.rests_at()?, partition));
+        let resting: Vec<_> = self.shared.all().into_iter().filter_map(resting).collect();
+        if resting.is_empty() {
+            return;
+        }
+        // The client knows it without asking the brokers.
+        let Ok(positions) = self.consumer.position() else { return };
+        for (at, partition) in resting {
+            let position = positions.find_partition(&partition.topic, partition.number);
+            if let Some(Offset::Offset(position)) = position.map(|position| position.offset())
+                && let Ok(position) = u64::try_from(position)
+            {
+                partition.passes(at, position);
+            }
         }
     }
 

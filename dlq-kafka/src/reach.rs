@@ -16,6 +16,8 @@ use crate::topics::SETTLING;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked within that time, so that a refusal ends the wait.
 const ASK: Duration = Duration::from_millis(500);
+/// For how long nothing comes after the end of a replica until there is nothing: it may be behind its leader.
+pub(crate) const SURE: Duration = Duration::from_secs(2);
 /// How long is waited before the same is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How many news of the client are looked through for a refusal.

@@ -9,7 +9,6 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::blocked::Reason;
-use crate::identity::TopicIds;
 use crate::partition::Partition;
 use crate::shared::{Phase, Shared, lock};
 
@@ -27,15 +26,13 @@ pub(crate) struct Hooks {
     pub(crate) drain: Duration,
     /// What the client said last of an error.
     pub(crate) reason: Reason,
-    /// Which topics it reads.
-    pub(crate) ids: TopicIds,
     /// The group is being left: everything that was to be said was said.
     pub(crate) is_leaving: AtomicBool,
 }
 
 impl ClientContext for Hooks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.ids.heard(level, facility, message);
+        log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

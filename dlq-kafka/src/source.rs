@@ -42,14 +42,12 @@ const LATER: Duration = Duration::from_secs(30);
 /// `dlq_kafka_unclaimed_total` (by `group` and `topic`) says how many records of retry topics that groups share name no group
 /// and a handler that this group does not have.
 ///
-/// # A topic that is made anew
+/// # A topic that is deleted and made again
 ///
-/// A topic that was deleted and created again is another, also when it is longer than what was read of the one before: it
-/// is read from its beginning, whatever the [`Start`](crate::Start). What was handed out of the old one is handled still. While
-/// a topic is missing that is told; that it was made anew is logged, and counted by `dlq_kafka_anew_total` (by `topic`).
-/// Brokers forget what a group has committed in a topic that is deleted: where that happens while no process of the
-/// group is there, the group begins as a new one does. Topics are told apart by the ids that brokers give them since
-/// Kafka 2.8; with older ones, stop the consumers before a topic is made anew.
+/// Stop its consumers first. Brokers forget what a group has committed in a topic that is deleted, so that consumers which
+/// start later read the new one from its beginning. A consumer that runs meanwhile may go on at the offset where it was, and
+/// what stands before that in the new topic is not read. A commit beyond the end of its partition is logged, and counted by
+/// `dlq_kafka_anew_total` (by `topic`); the partition is read from its beginning.
 ///
 /// # Closing
 ///

@@ -9,9 +9,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 
-use crate::identity::TopicIds;
 use crate::reach::Heard;
-use crate::rebalance::end_pauses;
+use crate::rebalance::{end_pauses, log};
 
 /// How long joining a group takes of which all are there, and more.
 const JOINING: Duration = Duration::from_secs(8);
@@ -20,7 +19,6 @@ const JOINING: Duration = Duration::from_secs(8);
 #[derive(Debug)]
 pub(super) struct Assigned {
     pub(super) heard: Heard,
-    pub(super) ids: TopicIds,
     inner: Mutex<Partitions>,
 }
 
@@ -30,8 +28,6 @@ pub(super) struct Partitions {
     epochs: u64,
     /// Since when the group gives us nothing, until that was told.
     joining: Option<Instant>,
-    /// How often the client had turned to a topic that is gone, or back.
-    turns: u64,
 }
 
 /// A partition while it is ours.
@@ -41,10 +37,6 @@ pub(super) struct Partition {
     pub(super) epoch: u64,
     /// Once its commit was read.
     pub(super) place: Option<Place>,
-    /// The id of the topic that its offsets are of, once it is known.
-    pub(super) topic: Option<String>,
-    /// The topic was made anew, and the client is not at its beginning yet.
-    pub(super) is_anew: bool,
     /// Whether the client fetches it, since a record of it has come.
     pub(super) is_fetched: bool,
     /// Whether the client fetches none of it for now, since nobody asks.
@@ -67,14 +59,14 @@ pub(super) struct Place {
 impl Partition {
     fn new(epoch: u64) -> Self {
         let (is_fetched, is_paused) = (false, false);
-        Self { epoch, place: None, topic: None, is_anew: false, is_fetched, is_paused }
+        Self { epoch, place: None, is_fetched, is_paused }
     }
 }
 
 impl Assigned {
-    pub(super) fn new(ids: TopicIds) -> Self {
+    pub(super) fn new() -> Self {
         let partitions = Partitions { joining: Some(Instant::now()), ..Partitions::default() };
-        Self { heard: Heard::default(), ids, inner: Mutex::new(partitions) }
+        Self { heard: Heard::default(), inner: Mutex::new(partitions) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Partitions> {
@@ -83,22 +75,6 @@ impl Assigned {
 }
 
 impl Partitions {
-    /// Has partitions begin anew that are read of another topic than the one that has its name now, which has this id; or
-    /// were, when the client has turned to one that is gone, or back.
-    pub(super) fn renew(&mut self, id: &str, turns: u64) {
-        let has_turned = std::mem::replace(&mut self.turns, turns) != turns;
-        for partition in self.ours.values_mut().filter(|ours| has_turned || ours.place.is_some()) {
-            let is_other = partition.topic.get_or_insert_with(|| id.to_owned()) != id;
-            if has_turned || is_other {
-                self.epochs += 1;
-                // The client fetches and pauses a partition, whatever topic it is of.
-                let (is_fetched, is_paused) = (partition.is_fetched, partition.is_paused);
-                let new = Partition::new(self.epochs);
-                *partition = Partition { is_anew: true, is_fetched, is_paused, ..new };
-            }
-        }
-    }
-
     /// Whether somebody keeps the group from being shared; said once.
     pub(super) fn is_kept_waiting(&mut self) -> bool {
         self.joining.take_if(|since| since.elapsed() >= JOINING).is_some()
@@ -131,7 +107,7 @@ impl Partitions {
 
 impl ClientContext for Assigned {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.ids.heard(level, facility, message);
+        log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -179,33 +155,7 @@ mod tests {
         assert_eq!(all.turned(true), [0]);
         all.ours.get_mut(&1).unwrap().is_fetched = true;
         assert_eq!(all.turned(true), [1], "told once");
-        // The client knows of no other topic.
-        all.renew("one", 1);
         assert_eq!(all.turned(false), [0, 1]);
         assert!(all.turned(false).is_empty());
-    }
-
-    #[test]
-    fn g1_what_was_read_of_a_topic_that_is_gone_is_of_another_assignment() {
-        let mut all = Partitions::default();
-        all.ours.insert(0, Partition::new(0));
-        let place = Place { again_until: 0, yielded: 5, committed: 5, confirmed: 5 };
-        let read = |all: &mut Partitions| {
-            let partition = all.ours.get_mut(&0).unwrap();
-            (partition.place, partition.topic) = (Some(place), Some("two".to_owned()));
-        };
-        read(&mut all);
-        all.renew("two", 0);
-        assert!(all.place(0, 0).is_some());
-        // To the one that is gone, and back.
-        for turns in [1, 2] {
-            all.renew("two", turns);
-            assert!(all.place(0, turns - 1).is_none() && all.fresh() == [0]);
-            assert!(all.ours[&0].is_anew);
-        }
-        read(&mut all);
-        assert!(all.place(0, 2).is_some());
-        all.renew("three", 2);
-        assert!(all.place(0, 2).is_none() && all.ours[&0].is_anew);
     }
 }

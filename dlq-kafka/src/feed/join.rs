@@ -17,7 +17,6 @@ use super::member::Member;
 use super::{DEFAULTS, FIXED, OPENING, marks};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::identity::TopicIds;
 use crate::reach::{self, Yields};
 
 /// A consumer that has joined the group, or is about to; blocks.
@@ -34,14 +33,13 @@ pub(super) fn join(
     let own: [(&str, &str); 3] =
         [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
     let config = brokers.client(&DEFAULTS, &[&FIXED[..], &own].concat());
-    let mut config = config.map_err(for_store)?;
-    let ids = TopicIds::listening(&mut config);
+    let config = config.map_err(for_store)?;
     let asked = |what: &str, error| {
         let what = format!("{what} of topic `{topic}` by group `{group}`");
         for_store(SetupError::answered(&what, error))
     };
     let consumer: BaseConsumer<Assigned> = config
-        .create_with_context(Assigned::new(ids))
+        .create_with_context(Assigned::new())
         .map_err(|error| asked("make a consumer", error))?;
     let heard = &consumer.context().heard;
     let partitions = reach::partitions(&consumer, heard, &brokers, &topic, Yields::Nothing);
@@ -78,8 +76,7 @@ pub(super) fn join(
                 for partition in &partitions {
                     let (low, _) = reach::watermarks(&consumer, &topic, *partition)
                         .map_err(|error| asked("look for the start", error))?;
-                    let mark =
-                        Mark { store: store.clone(), confirmed: 0, clean: true, topic: None };
+                    let mark = Mark { store: store.clone(), confirmed: 0, clean: true };
                     mark.write(&mut first, &topic, *partition, low)
                         .map_err(|error| asked("commit the start", error))?;
                 }
@@ -101,7 +98,6 @@ pub(super) fn join(
         brokers,
         topic,
         store,
-        compared: 0,
         held: VecDeque::new(),
         look,
         missing: None,

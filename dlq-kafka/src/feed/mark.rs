@@ -20,9 +20,6 @@ pub(super) struct Mark {
     pub(super) confirmed: u64,
     /// Whether nothing at or after this offset was yielded yet.
     pub(super) clean: bool,
-    /// The id of the topic that the offset is of, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) topic: Option<String>,
 }
 
 impl Mark {

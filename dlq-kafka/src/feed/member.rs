@@ -78,8 +78,6 @@ pub(super) struct Member {
     pub(super) brokers: Brokers,
     pub(super) topic: Arc<str>,
     pub(super) store: String,
-    /// What was known of the ids of topics when ours was compared with them last.
-    pub(super) compared: u64,
     /// Polled while nobody asked.
     pub(super) held: VecDeque<(Record, u64)>,
     pub(super) look: (Instant, Duration),
@@ -146,7 +144,6 @@ impl Member {
 
     /// What there is; `None` when there is nothing yet.
     fn next(&mut self, limit: usize, ends: bool) -> Option<Result<Vec<Taken>, StoreError>> {
-        self.compare();
         if let Err(error) = self.look_for_topic().and_then(|()| self.prepare()) {
             return Some(Err(error));
         }
@@ -179,11 +176,7 @@ impl Member {
             taken.push(Taken { record, epoch, again });
         }
         if !taken.is_empty() {
-            // Before anything is handed out of a topic that was made anew.
-            self.compare();
-            let mut ours = self.consumer.context().lock();
-            taken.retain(|taken| ours.place(taken.partition(), taken.epoch).is_some());
-            return (!taken.is_empty()).then_some(Ok(taken));
+            return Some(Ok(taken));
         }
         if let Some(fatal) = self.fatal(READING) {
             return Some(Err(fatal));
@@ -263,17 +256,6 @@ impl Member {
     fn note(&mut self, error: &StoreError) {
         if error.kind() == StoreErrorKind::NotFound {
             self.missing.get_or_insert_with(|| (Instant::now(), Instant::now()));
-        }
-    }
-
-    /// Has partitions begin anew whose topic is another than that of their offsets.
-    fn compare(&mut self) {
-        let context = self.consumer.context();
-        let changes = context.ids.changes();
-        if std::mem::replace(&mut self.compared, changes) != changes
-            && let Some(id) = context.ids.of(&self.topic)
-        {
-            context.lock().renew(&id, context.ids.behind(&self.topic).1);
         }
     }
 

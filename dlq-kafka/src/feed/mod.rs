@@ -71,6 +71,9 @@ const FIXED: [(&str, &str); 5] = [
 /// | while it commits | either of the two | as one of the two |
 /// | after it has left | the offset after the last letter, as clean | what comes after it is new |
 ///
+/// Stop the feeds of a topic before it is deleted and made again: one that runs meanwhile may go on at the offset where it
+/// was.
+///
 /// When a process joins or leaves, all partitions are handed out anew, and what was yielded and not confirmed comes again
 /// to whoever has its partition then; confirming it with the former owner changes nothing any more. A process that hangs
 /// with letters in hand serves its group for the time of the lease, and loses its partitions after another

@@ -12,8 +12,8 @@ use super::range::Span;
 use super::records::{Batch, Records};
 use crate::Brokers;
 use crate::error::{SetupError, is_refusal};
+use crate::reach::SURE;
 use crate::record::Record;
-use crate::tail::SURE;
 
 /// The client wants a group even where nobody joins one and nothing is committed.
 const GROUP: &str = "dlq.letters";

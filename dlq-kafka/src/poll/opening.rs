@@ -1,6 +1,5 @@
 //! How partitions that came to us open: what was committed of them is asked, and it is said that they are ours.
 
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,76 +13,13 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::{ASKING, Poller};
 use crate::commits::{Committed, commit};
 use crate::consumer::Start;
-use crate::gauges::anew;
 use crate::latest;
 use crate::partition::{Opening, Partition};
-use crate::shared::lock;
 
 /// How long it is waited until partitions are taken over again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Poller {
-    /// Has partitions begin anew whose topic is another than that of their offsets: of what the client has read of it
-    /// nothing is handed out before.
-    pub(super) fn compare(&mut self) {
-        let consumer = Arc::clone(&self.consumer);
-        let ids = &consumer.context().ids;
-        let changes = ids.changes();
-        if std::mem::replace(&mut self.compared, changes) == changes {
-            return;
-        }
-        let all = self.shared.all();
-        // Those of which something was read since then that was another of this name.
-        let mut fallen = HashSet::new();
-        for topic in all.iter().map(|partition| &partition.topic).collect::<HashSet<_>>() {
-            let (is_behind, turns) = ids.behind(topic);
-            let known = self.turns.entry(Arc::clone(topic)).or_insert(0);
-            if std::mem::replace(known, turns) != turns || is_behind {
-                fallen.insert(Arc::clone(topic));
-            }
-        }
-        for old in all {
-            let Some(id) = ids.of(&old.topic) else { continue };
-            // Where nothing is known of its offsets yet it is looked at then.
-            let is_open = old.opening() != Opening::Unknown || old.next().is_some();
-            let is_anew = old.opening() == Opening::Anew;
-            let has_fallen = fallen.contains(&old.topic) && !is_anew;
-            if !has_fallen && (!is_open || old.is_of(&id)) {
-                continue;
-            }
-            let (topic, partition) = (&*old.topic, old.number);
-            tracing::warn!(
-                topic,
-                partition,
-                id,
-                "the topic was deleted and made anew; it is read from its beginning"
-            );
-            anew(topic);
-            let new = Arc::new(old.anew(&id));
-            lock(&self.shared.partitions)
-                .entry(Arc::clone(&old.topic))
-                .or_default()
-                .insert(partition, new);
-            self.last = None;
-            self.batch.retain(|piece| !Arc::ptr_eq(&piece.partition, &old));
-            self.early.retain(|piece| !Arc::ptr_eq(&piece.partition, &old));
-        }
-    }
-
-    /// Sends the client to the beginning of partitions whose topic was made anew. What it has read elsewhere is gone then.
-    fn begin(&self, closed: &[Arc<Partition>]) -> Result<(), KafkaError> {
-        let ids = &self.consumer.context().ids;
-        for partition in closed.iter().filter(|partition| partition.opening() == Opening::Anew) {
-            // The beginning of the one that is gone is another.
-            if ids.behind(&partition.topic).0 {
-                continue;
-            }
-            self.consumer.seek(&partition.topic, partition.number, Offset::Beginning, ASKING)?;
-            partition.begins();
-        }
-        Ok(())
-    }
-
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
     /// finds that word without an end knows that we died.
     pub(super) fn take_over(&mut self) {
@@ -93,16 +29,9 @@ impl Poller {
         if closed.is_empty() || self.refused.is_some_and(|at| at.elapsed() < AGAIN) {
             return;
         }
-        if let Err(error) = self.begin(&closed) {
-            return self.not_opened("read a topic that was made anew from its beginning", error);
-        }
         if let Err(error) = self.find(&closed) {
             return self.not_opened("ask what was committed", error);
         }
-        // Before a word of ours stands in the place of that of the owner before.
-        self.compared = 0;
-        self.compare();
-        closed.retain(|partition| !partition.is_gone());
         let Some(turn) = self.shared.commits.turn(Duration::ZERO) else { return };
         let points = closed.into_iter().filter_map(|partition| {
             let point = partition.point(false)?;
@@ -141,6 +70,12 @@ impl Poller {
         }
     }
 
+    /// Returns true if a partition was not there when the source was opened: all of it came from then on.
+    fn is_added(&self, partition: &Partition) -> bool {
+        let before = self.topics.iter().find(|topic| *topic.name == *partition.topic);
+        before.is_some_and(|topic| partition.number >= topic.partitions)
+    }
+
     /// Asks what was committed of partitions of which that is not known.
     fn find(&mut self, partitions: &[Arc<Partition>]) -> Result<(), KafkaError> {
         if self.left.is_some_and(|at| at.elapsed() < AGAIN) {
@@ -174,11 +109,10 @@ impl Poller {
             // The client panics at metadata that is not UTF-8, which any other client can write.
             let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
             let metadata = metadata.unwrap_or_default();
-            let is_another = self.consumer.context().ids.is_another(&partition.topic);
             if committed.is_none()
                 && self.start == Start::Latest
                 && partition.stage.is_none()
-                && !is_another
+                && !self.is_added(&partition)
             {
                 at_end.push(partition);
                 continue;

@@ -108,14 +108,6 @@ impl Topic {
         (0..self.partitions).map(offset).collect()
     }
 
-    /// What stands beside the commit of partition 0.
-    pub(crate) fn word(&self, group: &str) -> String {
-        let mut list = TopicPartitionList::new();
-        list.add_partition(&self.name, 0);
-        let read = || self.member(group).committed_offsets(list, PATIENCE).unwrap();
-        tokio::task::block_in_place(read).elements()[0].metadata().to_owned()
-    }
-
     /// Commits an offset of partition 0 as any tool does.
     pub(crate) fn commit(&self, group: &str, offset: i64, metadata: &str) {
         let mut list = TopicPartitionList::new();

@@ -1,0 +1,68 @@
+//! How much of a partition is in memory and in flight.
+
+use std::sync::atomic::Ordering;
+
+use super::Partition;
+
+impl Partition {
+    /// A record of it has come from the client.
+    pub(crate) fn fetched(&self) {
+        self.is_fetched.store(true, Ordering::Relaxed);
+    }
+
+    /// Where the client is told to pause a partition while it begins to fetch it, either may be lost. So it is told only
+    /// after this.
+    pub(crate) fn is_fetched(&self) -> bool {
+        self.is_fetched.load(Ordering::Relaxed)
+    }
+
+    /// Whether no record before had headers that cannot be read.
+    pub(crate) fn is_first_unreadable(&self) -> bool {
+        !self.has_unreadable.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn taken(&self) {
+        self.in_hand.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A record was handed out to whoever handles it.
+    pub(crate) fn handed_out(&self, offset: u64) {
+        self.handed.fetch_max(offset.saturating_add(1), Ordering::Relaxed);
+        if self.free.load(Ordering::Relaxed) != u64::MAX {
+            self.state().granted.remove(&offset);
+        }
+    }
+
+    /// Whether it was the last one.
+    pub(crate) fn given(&self) -> bool {
+        self.in_hand.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    pub(crate) fn in_hand(&self) -> usize {
+        self.in_hand.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self, bytes: usize) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// How full it is, where 1 is the bound: of what is in flight, and of what waits.
+    pub(crate) fn fullness(&self, span: u64, held: usize, held_bytes: usize) -> f64 {
+        let part = |some: f64, of: f64| some / of.max(1.0);
+        let limit = span.min(self.limit.load(Ordering::Relaxed));
+        let spanned = part(self.span.load(Ordering::Relaxed) as f64, limit as f64);
+        let count = part(self.held.load(Ordering::Relaxed) as f64, held as f64);
+        let bytes = part(self.held_bytes.load(Ordering::Relaxed) as f64, held_bytes as f64);
+        spanned.max(count).max(bytes)
+    }
+}
