@@ -41,7 +41,7 @@ pub(crate) struct Place {
 }
 
 /// The broker that all share.
-fn shared() -> Arc<Mutex<Running>> {
+pub(crate) fn shared() -> Arc<Mutex<Running>> {
     static BROKER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
     Arc::clone(BROKER.get_or_init(|| Arc::new(Mutex::new(start()))))
 }

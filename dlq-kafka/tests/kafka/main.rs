@@ -5,6 +5,7 @@
 mod access;
 mod admin;
 mod bad_input;
+mod broker;
 mod changing;
 mod feed;
 mod feed_blocked;
@@ -36,4 +37,8 @@ mod waiting;
 
 mod conformance {
     dlq_testkit::transport_conformance!(crate::fixture::KafkaFixture);
+}
+
+mod letters_conformance {
+    dlq_testkit::broker_conformance!(crate::broker::KafkaLettersFixture);
 }

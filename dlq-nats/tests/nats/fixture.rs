@@ -210,6 +210,13 @@ pub(crate) fn number(delivery: &Delivery) -> u32 {
     std::str::from_utf8(delivery.message().payload().unwrap()).unwrap().parse().unwrap()
 }
 
+/// The header as NATS has it: of text; `None` where it cannot be one.
+pub(crate) fn text_header(name: &[u8], value: Option<&[u8]>) -> Option<(HeaderName, HeaderValue)> {
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+    let value = std::str::from_utf8(value?).ok()?;
+    Some((HeaderName::from_str(name).ok()?, HeaderValue::from_str(value).ok()?))
+}
+
 /// As the conformance suite wants it.
 #[derive(Debug)]
 pub(crate) struct NatsFixture {
@@ -246,11 +253,7 @@ impl TransportFixture for NatsFixture {
         let own =
             message.headers().iter().map(|header| (&header.name[..], header.value.as_deref()));
         for (name, value) in own.chain(key).chain(id) {
-            let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
-            let name = name.and_then(|name| HeaderName::from_str(name).ok());
-            let value = value.and_then(|value| std::str::from_utf8(value).ok());
-            let value = value.and_then(|value| HeaderValue::from_str(value).ok());
-            let (Some(name), Some(value)) = (name, value) else { return false };
+            let Some((name, value)) = text_header(name, value) else { return false };
             headers.append(name, value);
         }
         let Some(payload) = message.payload().cloned() else { return false };

@@ -5,6 +5,7 @@
 
 mod admin;
 mod bad_input;
+mod broker;
 mod cluster;
 mod domain;
 mod dropping;
@@ -36,7 +37,11 @@ mod conformance {
     dlq_testkit::transport_conformance!(crate::fixture::NatsFixture);
 }
 
-/// The same where the server keeps no schedules, as before 2.12.
+mod letters_conformance {
+    dlq_testkit::broker_conformance!(crate::broker::NatsLettersFixture);
+}
+
+/// The transport's suite where the server keeps no schedules, as before 2.12.
 mod without_schedules {
     use crate::fixture::WithoutSchedules;
     use dlq_testkit::transport::{lane, run};

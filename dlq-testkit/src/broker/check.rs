@@ -29,7 +29,9 @@ pub fn run<F: BrokerFixture, R: Future<Output = ()>>(
     check: impl FnOnce(Check<F>) -> R,
 ) {
     if F::is_available() {
-        crate::run(name, async { check(Check { name, fixture: F::fresh(name).await }).await });
+        // Boxed: a check that does several things at once is large, and threads of tests are small.
+        let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
+        crate::run(name, Box::pin(checked));
     }
 }
 
@@ -139,6 +141,6 @@ pub(super) async fn listed(
 
 /// Returns true if what has arrived has every header of the message that died.
 pub(super) fn has_headers_of(arrived: &Arrived, message: &Message) -> bool {
-    let (found, sent) = (arrived.message.headers(), message.headers());
+    let (found, sent) = (arrived.0.headers(), message.headers());
     sent.iter().all(|header| found.iter().any(|found| found == header))
 }

@@ -85,29 +85,23 @@ impl ReplaySpec {
     }
 }
 
-/// A message that was sent back, as it stands at its target.
+/// A message that was sent back, as it stands at its target: key, payload and every header, those of the replay too.
 #[derive(Clone, Debug)]
-pub struct Arrived {
-    /// Key, payload and every header, those of the replay too.
-    pub message: Message,
-    /// The partition it stands in, where the broker has them.
-    pub partition: Option<u32>,
-}
+pub struct Arrived(pub Message);
 
 impl Arrived {
     /// Returns the last header of this name as text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let named = |header: &&dlq_core::Header| header.name == name.as_bytes();
-        let header = self.message.headers().iter().filter(named).last()?;
+        let header = self.0.headers().iter().filter(named).last()?;
         std::str::from_utf8(header.value.as_deref()?).ok()
     }
 
     /// Returns the payload as text.
     #[must_use]
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(self.message.payload().map_or(&[][..], |payload| payload))
-            .into_owned()
+        String::from_utf8_lossy(self.0.payload().map_or(&[][..], |payload| payload)).into_owned()
     }
 }
 
@@ -153,6 +147,11 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Where the `number`-th message of the origin stood.
     fn origin(&self, number: u32) -> Origin;
+
+    /// Whether a message of this broker can be like this one.
+    fn carries(_message: &Message) -> bool {
+        true
+    }
 
     /// Writes letters by the broker's own sink.
     fn bury(&self, letters: Vec<DeadLetter>) -> impl Future<Output = ()>;

@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::steps::run_for;
+use super::steps::{AT_ONCE, rounds, run_for};
 use super::{BrokerFixture, Check, ReplaySpec, ReplayTarget};
 
 const STORE: &str = "sqlite:///dlq.db";
@@ -170,9 +170,10 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
         assert_eq!(all, u64::from(LETTERS), "killed after {steps} steps");
         ended.is_some()
     };
-    let mut steps = 1;
-    while !join_all((steps..steps + 8).map(killed)).await.into_iter().any(|ended| ended) {
-        steps += 8;
+    let (mut rounds, mut has_ended) = (rounds(), false);
+    while !has_ended {
+        let some = rounds.by_ref().take(AT_ONCE).map(|steps| Box::pin(killed(steps)));
+        has_ended = join_all(some).await.into_iter().any(|ended| ended);
     }
 }
 

@@ -368,7 +368,7 @@ impl MemoryReplay {
             target => target,
         };
         // What the letter says of itself includes what the ledger says of it.
-        let arrived = Arrived { message: self.outgoing(letter), partition: None };
+        let arrived = Arrived(self.outgoing(letter));
         self.place.place().arrived.entry(target).or_default().push(arrived);
     }
 

@@ -17,3 +17,12 @@ pub(super) async fn run_for<F: Future>(steps: u32, mut work: Pin<&mut F>) -> Opt
     })
     .await
 }
+
+/// After how many steps something is killed, round by round: every one of the first dozen, in which most is decided, and then
+/// fewer and fewer.
+pub(super) fn rounds() -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(1), |steps| Some(steps + 1 + steps / 12))
+}
+
+/// How many are killed beside one another: they wait for the broker most of the time.
+pub(super) const AT_ONCE: usize = 8;
