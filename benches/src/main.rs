@@ -61,6 +61,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         #[cfg(feature = "postgres")]
         ("postgres-claim", postgres::claim::run),
         #[cfg(feature = "postgres")]
+        ("postgres-bulk", postgres::bulk::run),
+        #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
     ];
     if cfg!(debug_assertions) {

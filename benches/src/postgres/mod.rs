@@ -1,5 +1,6 @@
 //! The store on Postgres beside what a careful program would do by itself.
 
+pub(crate) mod bulk;
 pub(crate) mod bury;
 pub(crate) mod claim;
 pub(crate) mod read;

@@ -153,8 +153,8 @@ impl PostgresBuilder {
     /// `Unavailable`; zero means for ever. A call that it is answering, however slowly, is not cut off. Whether a call
     /// that was given up has been carried out is not known; it may be made again. To be longer than
     /// [`statement_timeout`](Self::statement_timeout), or no statement could take that long. What the database is given
-    /// time for (migrating, starting and cancelling operations, deduplicating, looking for damage) may be silent for six
-    /// hours; marking and deleting all letters that match for ten times as long, as their statements may run.
+    /// time for (migrating, deduplicating, looking for damage) may be silent for six hours; calls on all letters that match
+    /// (starting and cancelling operations, marking, deleting) for ten times as long, as their statements may run.
     ///
     /// On a pool that was handed over only the connection of that call is closed; on one of the store's own, those that
     /// nobody uses too, since they are most often as dead.

@@ -36,6 +36,8 @@ impl PostgresStore {
     pub(super) async fn give_all_keys(&self) -> Result<()> {
         on_connection!(self, conn => async {
             let mut step = Step::begin(conn, &self.inner, self.given_time()).await?;
+            // It waits for everybody who writes.
+            Query::new("SET LOCAL statement_timeout = 0").run(step.conn()).await?;
             let switched = step.switch_dedup(true).await;
             step.close(switched).await
         })

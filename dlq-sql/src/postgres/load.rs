@@ -73,19 +73,20 @@ impl Step<'_> {
         Ok(last.await?.flatten())
     }
 
-    /// Loads letters, and adds to `more` what nearly every verb asks for next: their items and, where they can be claimed,
-    /// the states of their operations.
+    /// Loads letters, and adds to `more` what nearly every verb asks for next: their items and, of those that nobody runs, the
+    /// states of their operations.
     async fn load_letters(
         &mut self,
         needs: &Needs,
         rows: &mut Rows,
         more: &mut Needs,
     ) -> Result<()> {
+        let now = self.now();
         let mut supply = |read: Vec<Row>, depth, rows: &mut Rows| {
             for row in read {
                 if let Some((operation, index)) = row.item {
                     more.items.insert((operation, index));
-                    if row.available_at().is_some() {
+                    if row.available_at().is_some() && row.is_idle_replay(now) {
                         more.states.insert(operation);
                     }
                 }

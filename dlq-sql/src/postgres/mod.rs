@@ -20,9 +20,10 @@
 //! # How it works
 //!
 //! Letters are put by one statement for many. Claims are one statement too: due letters are locked with `SKIP LOCKED`,
-//! leased, given a fencing token and returned, so that claimers never wait for each other. Everything else is a short
-//! transaction that locks the letters it is about, decides by the rules that all stores share, and writes all changes
-//! at once. A transaction that loses against another is run again.
+//! leased, given a fencing token and returned, so that claimers never wait for each other. Everything else is decided by the
+//! engine that all stores share ([`dlq_letters`]), in a short transaction that locks the letters it is about and writes all
+//! changes at once. A transaction that loses against another is run again. Calls on very many letters are a transaction for
+//! each thousand of them, so that others can work in between.
 //!
 //! Letters that operations release are claimed in the same transaction, with the operation locked: rate and canary hold
 //! for all processes together.

@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{Again, Fault, Result};
 
-/// How long the server may be silent over what it is given time for: migrating, freezing the letters of an operation,
-/// looking for damage.
+/// How long the server may be silent over what it is given time for: migrating, giving keys to all letters, looking for
+/// damage.
 const LONG: Duration = Duration::from_secs(6 * 3600);
 
 /// How many times as long as otherwise a statement may take, and the server be silent, where a call is about all letters
