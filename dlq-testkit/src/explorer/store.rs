@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use dlq_core::memory::MemorySink;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
     Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
@@ -12,6 +11,7 @@ use dlq_core::{
     CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
     PageRequest, RetryLane, Sink, StoreError, StoreErrorKind, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 
 use super::flaw::Flaw;
 use super::gate::Process;

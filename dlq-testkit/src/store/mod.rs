@@ -37,6 +37,7 @@ pub mod schedules;
 pub mod sends;
 pub mod statistics;
 pub mod upkeep;
+pub mod workers;
 
 pub use check::{Check, run};
-pub use fixture::{MemoryFixture, StoreFixture};
+pub use fixture::{MemoryFixture, OptimisticFixture, StoreFixture};

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
     Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
@@ -16,6 +15,7 @@ use dlq_core::{
     CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
     PageRequest, Position, RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 
 use crate::support::clock;
 
