@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlq_core::ingest::Ingest;
 use dlq_core::store::Letters;
-use dlq_core::store::memory::MemoryStore;
+use dlq_letters::memory::MemoryStore;
 use dlq_core::{Filter, PageRequest, Status};
 use futures_util::future::join_all;
 

@@ -8,7 +8,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! The checks read letters and compare the answers with those of a [store](dlq_core::store::memory::MemoryStore), send
+//! The checks read letters and compare the answers with those of a [store](dlq_letters::memory::MemoryStore), send
 //! letters back, and feed them into a store. Every check works at a place of its own. A check that a broker has nothing
 //! for (e.g. letters that only point at their payload) is left out, and says so in its output. Checks are plain
 //! `async fn`s that panic when a promise is broken, so that single ones can be called directly, e.g. to see that they

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
+use dlq_letters::memory::MemoryStore;
 use dlq_core::store::{Group, Letters, Sink, Stats};
 use dlq_core::{
     Cause, DeadLetter, ErrorClass, Filter, LetterId, LetterSummary, Order, PageRequest, Reason,

@@ -144,8 +144,7 @@ pub(super) fn over_the_lane(escalation: Escalation) -> Result<Escalation, StoreE
         history,
         attempts,
     };
-    let group = Fingerprint::of(&consumer, Reason::Exhausted, written.history.last());
-    let headers = of_escalation(&written, &group).onto(delivery.message().headers());
+    let headers = of_escalation(&written).onto(delivery.message().headers());
     let (producers, decoded) = split(&headers);
     let unread = || StoreError::new(StoreErrorKind::Corrupt, "read a retry record");
     let (stream, position) =
