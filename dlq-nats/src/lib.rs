@@ -70,6 +70,12 @@
 //! - One letter in domains that are connected, as those of a hub and its leaf nodes, where each has a stream of the same
 //!   subjects: both keep it. Only the domain that was asked for confirms; give the streams other names and prefixes.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `router` | no | [`EventRouter`], which `dlq route` runs |
 
 mod acks;
 pub mod admin;
@@ -121,6 +127,7 @@ pub use letters::{
     ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter,
 };
 pub use marks::NatsCrashMarks;
+#[cfg(feature = "router")]
 pub use router::EventRouter;
 pub use settle::NatsSettle;
 pub use sink::NatsSink;

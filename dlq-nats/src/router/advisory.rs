@@ -5,11 +5,6 @@ use serde::Deserialize;
 
 use crate::names;
 
-/// Advisories of messages that were handed out as often as the consumer allows.
-pub(crate) const MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>";
-/// Advisories of messages that a consumer refused for good, or that were deleted before it acknowledged them.
-pub(crate) const TERMINATED: &str = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>";
-
 /// An advisory. It names the message and carries nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Advisory {
