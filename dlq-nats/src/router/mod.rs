@@ -55,8 +55,9 @@
 //! That a message was handed out often does not say that it failed: what a client fetched ahead counts as well, and an
 //! acknowledgement may be on its way, whatever the retention: where a stream drops what is acknowledged (work queue,
 //! interest) a late one removes the message all the same. Such a letter is not `confirmed`, and the automatic schedule
-//! leaves it out. It is confirmed where the consumer itself refused the message for good, and where nobody told of the
-//! message and it was found as the next section says. A worker that is at a message for longer than `ack_wait` after the
+//! leaves it out. An advisory does not say who has sent it either: whoever may publish to `$JS.EVENT.ADVISORY.>` in the
+//! account can tell of deaths that were none, so deny it to those who produce. A letter is confirmed where nobody told of
+//! the message and it was found as the next section says. A worker that is at a message for longer than `ack_wait` after the
 //! server has given it up is not foreseen.
 //!
 //! # What nobody told of
