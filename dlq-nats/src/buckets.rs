@@ -16,7 +16,6 @@ use tokio::time::sleep;
 use crate::bounds;
 use crate::difference::{Differences, word};
 use crate::error::{SetupError, answer};
-use crate::jetstream::JetStream;
 use crate::patience::asked;
 use crate::permissions::{self, unanswered};
 use crate::publish::is_too_large;
@@ -41,22 +40,6 @@ pub(crate) fn needs(api: &str, bucket: &str) -> String {
 /// What has to be permitted to write to it, all or a part.
 pub(crate) fn written(bucket: &str) -> String {
     format!("$KV.{bucket}.>")
-}
-
-/// As [`ensure`], for a user who may [`read`] and [`replace`].
-pub(crate) async fn open(
-    jetstream: &impl JetStream,
-    config: Config,
-    wrong: impl FnOnce(&stream::Config) -> Differences,
-) -> Result<Store, SetupError> {
-    let context = jetstream.context();
-    let bucket = ensure(&context, config, wrong).await?;
-    if let Some(api) = jetstream.api() {
-        permissions::require(&context.client(), &[needs(api, &bucket.name)]).await?;
-        let to = bucket.put_prefix.as_ref().unwrap_or(&bucket.prefix);
-        permissions::require_some(&context.client(), &[format!("{to}>")]).await?;
-    }
-    Ok(bucket)
 }
 
 /// Makes sure of the bucket. One that is there and of which `wrong` finds something is reported, never changed.

@@ -71,6 +71,12 @@
 //! - One letter in domains that are connected, as those of a hub and its leaf nodes, where each has a stream of the same
 //!   subjects: both keep it. Only the domain that was asked for confirms; give the streams other names and prefixes.
 //! - Retention: dead letters are removed by the server when the stream's `max_age` has passed, resolved or not.
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `router` | no | [`EventRouter`], which `dlq route` runs |
 
 mod acks;
 pub mod admin;
@@ -125,6 +131,7 @@ pub use letters::{
 };
 pub use marks::NatsCrashMarks;
 pub use outbox::NatsOutbox;
+#[cfg(feature = "router")]
 pub use router::EventRouter;
 pub use settle::NatsSettle;
 pub use sink::NatsSink;

@@ -66,8 +66,8 @@ impl NatsCrashMarks {
     /// # Errors
     ///
     /// `InvalidConfig` when it exists and would forget marks: it is in memory, evicts them, or keeps them for less than a
-    /// day; or when the server says that the user may not read or write it; `Unavailable` when it can
-    /// neither be opened nor created.
+    /// day; `Unavailable` when it can neither be opened nor created. A user who may not read or write it is told at the
+    /// first mark, and by [`admin`](crate::admin) beforehand.
     pub async fn open(
         jetstream: &impl JetStream,
         bucket: impl Into<String>,
@@ -83,8 +83,9 @@ impl NatsCrashMarks {
             ..Config::default()
         };
         let wrong = |found: &_| buckets::forgets(found, Some(LEAST));
-        let bucket = buckets::open(jetstream, config, wrong).await;
-        let client = jetstream.context().client();
+        let context = jetstream.context();
+        let bucket = buckets::ensure(&context, config, wrong).await;
+        let client = context.client();
         let bucket = bucket.map_err(|error| error.for_store(OPENING))?;
         Ok(Self { client, bucket, doubtful: Arc::default() })
     }

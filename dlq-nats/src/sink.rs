@@ -68,6 +68,7 @@ impl NatsSink {
         Ok(Self { home, stream, config: Arc::new(config), inboxes })
     }
 
+    #[cfg(feature = "router")]
     pub(crate) fn stream(&self) -> &DlqStream {
         &self.stream
     }

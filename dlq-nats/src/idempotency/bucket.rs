@@ -55,7 +55,8 @@ impl IdempotencyBucket {
     }
 
     pub(super) async fn open(&self, jetstream: &impl JetStream) -> Result<Store, StoreError> {
-        let ensured = buckets::open(jetstream, self.config(), |found| self.differences(found));
+        let context = jetstream.context();
+        let ensured = buckets::ensure(&context, self.config(), |found| self.differences(found));
         ensured.await.map_err(|error| error.for_store(OPENING))
     }
 

@@ -5,11 +5,6 @@ use serde::Deserialize;
 
 use crate::names;
 
-/// Advisories of messages that were handed out as often as the consumer allows.
-pub(crate) const MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>";
-/// Advisories of messages that a consumer refused for good, or that were deleted before it acknowledged them.
-pub(crate) const TERMINATED: &str = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>";
-
 /// An advisory. It names the message and carries nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Advisory {
@@ -82,14 +77,12 @@ impl Advisory {
         self.known().unwrap_or(Kind::Exhausted)
     }
 
-    /// Whether it is known that the consumer did not handle the message. That it was handed out often, or has left its
-    /// stream, does not say so: a worker may be at it still, whose acknowledgement will remove it from a work queue.
+    /// Whether it is known that the consumer did not handle the message: where it was found, and not heard of. An advisory
+    /// does not say who has sent it, and to a consumer's info a message that was terminated looks like one that was
+    /// acknowledged. Nor does it say so that a message was handed out often or has left its stream: a worker may be at it
+    /// still, whose acknowledgement will remove it from a work queue.
     pub(super) fn is_confirmed(&self) -> bool {
-        match self.kind() {
-            Kind::Exhausted => self.is_left,
-            Kind::Terminated => true,
-            Kind::Removed => false,
-        }
+        self.is_left
     }
 
     /// The consumer as it calls itself. Those of ours write their name as the server takes it, unless they were given
@@ -170,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_consumer_refused_or_nobody_took_is_confirmed() {
+    fn g9_only_what_was_found_is_confirmed() {
         let is_confirmed = |kind, rest| advisory(kind, rest).unwrap().is_confirmed();
         assert!(!is_confirmed("max_deliver", ""));
         assert!(!is_confirmed("max_deliver", r#","is_left":true"#), "a server cannot say it");
-        assert!(is_confirmed("terminated", r#","reason":"no `user_id`""#));
+        assert!(!is_confirmed("terminated", r#","reason":"no `user_id`""#), "anybody can say it");
         assert!(!is_confirmed("terminated", r#","reason":"Message deleted by stream limits""#));
         assert!(Advisory::left("S", "C", 7, 3, Timestamp::EPOCH).is_confirmed());
     }

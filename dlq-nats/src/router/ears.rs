@@ -14,9 +14,10 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
 
-use super::advisory::{Advisory, MAX_DELIVERIES, TERMINATED};
+use super::advisory::Advisory;
 use super::report::{Counts, Event};
 use super::route::{Routed, Shared};
+use super::watch::{MAX_DELIVERIES, TERMINATED};
 use crate::pull::Puller;
 use crate::ready::Fetched;
 use crate::settle::{NatsSettle, Server};

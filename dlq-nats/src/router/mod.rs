@@ -1,4 +1,5 @@
-//! The event router: dead letters of consumers that are not ours.
+//! The event router: dead letters of consumers that are not ours. Behind the feature `router`, but for its configuration,
+//! which [`admin`](crate::admin) looks at.
 //!
 //! A consumer in any language, with a finite `max_deliver`, leaves messages behind: the server stops handing them out,
 //! says so once, and forgets. The router hears that, fetches the message by its sequence and writes it to the
@@ -54,8 +55,9 @@
 //! That a message was handed out often does not say that it failed: what a client fetched ahead counts as well, and an
 //! acknowledgement may be on its way, whatever the retention: where a stream drops what is acknowledged (work queue,
 //! interest) a late one removes the message all the same. Such a letter is not `confirmed`, and the automatic schedule
-//! leaves it out. It is confirmed where the consumer itself refused the message for good, and where nobody told of the
-//! message and it was found as the next section says. A worker that is at a message for longer than `ack_wait` after the
+//! leaves it out. An advisory does not say who has sent it either: whoever may publish to `$JS.EVENT.ADVISORY.>` in the
+//! account can tell of deaths that were none, so deny it to those who produce. A letter is confirmed where nobody told of
+//! the message and it was found as the next section says. A worker that is at a message for longer than `ack_wait` after the
 //! server has given it up is not foreseen.
 //!
 //! # What nobody told of
@@ -92,27 +94,44 @@
 //! - Advisories that are sent while neither the stream of advisories has a leader nor a router is connected to a server
 //!   that lives are lost, but for those of work queues and interest streams, as above.
 
+#[cfg(feature = "router")]
 mod advisory;
+#[cfg(feature = "router")]
 mod bucket;
+#[cfg(feature = "router")]
 mod builder;
 mod config;
+#[cfg(feature = "router")]
 mod domain;
+#[cfg(feature = "router")]
 mod ears;
+#[cfg(feature = "router")]
 mod letter;
+#[cfg(feature = "router")]
 mod metrics;
+#[cfg(feature = "router")]
 mod recent;
+#[cfg(feature = "router")]
 mod reconcile;
+#[cfg(feature = "router")]
 mod report;
+#[cfg(feature = "router")]
 mod route;
+#[cfg(feature = "router")]
 mod sweep;
 mod watch;
+#[cfg(feature = "router")]
 mod written;
 
-pub(crate) use advisory::{MAX_DELIVERIES, TERMINATED};
+#[cfg(feature = "router")]
 pub use builder::{EventRouter, EventRouterBuilder};
 pub use config::{RouterConfig, Watched};
+#[cfg(feature = "router")]
 pub use metrics::{DLQ_ROUTER_EVENTS_TOTAL, MESSAGES_IN_DLQ_TOTAL};
+#[cfg(feature = "router")]
 pub use report::RouterReport;
 pub use watch::DURABLE;
+pub(crate) use watch::{MAX_DELIVERIES, TERMINATED};
 
+#[cfg(feature = "router")]
 const OPERATION: &str = "route a message";

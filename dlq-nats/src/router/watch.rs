@@ -1,8 +1,14 @@
+#[cfg(feature = "router")]
 use std::collections::BTreeSet;
 
 /// The durable consumer of the stream of advisories that a router of everything reads. All that watch the same share
 /// one; of those that watch something only, the name is this one with `-` and a hash of what they watch.
 pub const DURABLE: &str = "dlq-router";
+
+/// Advisories of messages that were handed out as often as the consumer allows.
+pub(crate) const MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>";
+/// Advisories of messages that a consumer refused for good, or that were deleted before it acknowledged them.
+pub(crate) const TERMINATED: &str = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>";
 
 /// Which consumers are watched.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +31,10 @@ impl Watch {
         };
         self.includes_stream(stream) && (self.only.is_empty() || self.only.iter().any(is))
     }
+}
 
+#[cfg(feature = "router")]
+impl Watch {
     /// Whether this consumer is watched by its name, and not for its stream.
     pub(crate) fn names(&self, stream: &str, consumer: &str) -> bool {
         self.only.iter().any(|(watched, of)| watched == stream && of.as_deref() == Some(consumer))

@@ -98,17 +98,19 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
         };
         match end {
             // It goes on beside the next one when it thaws.
-            End::Froze => frozen.push((process, running)),
+            End::Froze => frozen.push((process, running, health)),
             End::Died | End::Stopped => kill(process, running).await,
             End::Rested => {
-                if world.gate.lost_store().is_some() && health.is_well() && !world.is_settled() {
+                // One that stood still goes on with what it has.
+                let are_well = health.is_well() && frozen.iter().all(|(.., one)| one.is_well());
+                if world.gate.lost_store().is_some() && are_well && !world.is_settled() {
                     world.violated(
                         "G9: the store is gone, messages wait for it, and the consumer says that it is well"
                             .to_owned(),
                     );
                 }
                 kill(process, running).await;
-                for (process, running) in frozen {
+                for (process, running, _) in frozen {
                     kill(process, running).await;
                 }
                 return;
