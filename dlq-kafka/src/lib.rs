@@ -116,6 +116,7 @@ mod lane;
 mod latest;
 mod letters;
 mod lines;
+mod looker;
 mod lost;
 mod marks;
 mod partition;
