@@ -11,26 +11,23 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dlq_core::{TransportError, TransportErrorKind};
+use rdkafka::Offset;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::base_consumer::PartitionQueue;
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::consumer::{Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::{Offset, TopicPartitionList};
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::looker::{Seen, looker, read_at};
 use crate::shared::{Shared, lock};
 
 /// How often it is looked at while something is in the way.
 const AGAIN: Duration = Duration::from_secs(3);
 /// How often it is told. A consumer takes its source for well again after half a minute without a word.
 const TOLD: Duration = Duration::from_secs(20);
-/// How long one look may take, and one question in it.
-const LOOK: Duration = Duration::from_secs(8);
+/// How long one question of a look may take.
 const ASKING: Duration = Duration::from_secs(2);
-/// How long one partition is waited for at once.
-const TURN: Duration = Duration::from_millis(10);
 
 /// What the client says of an error besides its code. It says so just before it hands the error out.
 #[derive(Debug, Default)]
@@ -171,28 +168,6 @@ impl Watch {
     }
 }
 
-/// A client that reads a little of partitions that are assigned to it, so many bytes at a time.
-pub(crate) fn looker(
-    brokers: &Brokers,
-    bytes: &str,
-) -> Result<Arc<BaseConsumer<Reason>>, SetupError> {
-    let fixed = [
-        // It joins no group and commits nothing; the client wants a name.
-        ("group.id", "dlq-look"),
-        ("enable.auto.commit", "false"),
-        ("enable.auto.offset.store", "false"),
-        ("enable.partition.eof", "true"),
-        ("allow.auto.create.topics", "false"),
-        ("auto.offset.reset", "earliest"),
-        ("fetch.message.max.bytes", bytes),
-        ("queued.min.messages", "1"),
-        ("fetch.wait.max.ms", "10"),
-    ];
-    let config = brokers.client(&[], &fixed)?;
-    let made: Result<BaseConsumer<Reason>, _> = config.create_with_context(Reason::default());
-    made.map(Arc::new).map_err(|error| SetupError::answered("make a client that looks", error))
-}
-
 /// Looks at topics and at partitions, each from where it is to be read.
 pub(crate) fn find(
     brokers: &Brokers,
@@ -201,7 +176,6 @@ pub(crate) fn find(
 ) -> Result<Found, SetupError> {
     let answered = |error| SetupError::answered("look at what cannot be read", error);
     let consumer = looker(brokers, "1024")?;
-    let until = Instant::now() + LOOK;
     let mut found = Vec::new();
     let mut gone = Vec::new();
     for topic in topics {
@@ -212,60 +186,39 @@ pub(crate) fn find(
             gone.push(topic);
         }
     }
-    let mut list = TopicPartitionList::new();
-    let mut open = Vec::new();
-    for place in places.iter().filter(|(topic, ..)| !gone.iter().any(|gone| **gone == **topic)) {
-        let (topic, number, offset) = place;
-        list.add_partition_offset(topic, *number, *offset).map_err(answered)?;
-        if let Some(queue) = consumer.split_partition_queue(topic, *number) {
-            open.push((place, queue));
-        }
-    }
-    consumer.assign(&list).map_err(answered)?;
-    while !open.is_empty() && Instant::now() < until {
-        // What is of no partition.
-        let _ = consumer.poll(Duration::ZERO);
-        open.retain(|(place, queue)| match look(place, queue, consumer.context()) {
-            Looked::Nothing => true,
-            Looked::Readable => false,
-            Looked::Blocked(code, why) => {
-                let why = (code, why);
+    let there = places.iter().filter(|(topic, ..)| !gone.iter().any(|gone| **gone == **topic));
+    let there = there.map(|place| (place.clone(), place)).collect();
+    read_at(&consumer, there, |place, polled, _| match polled {
+        None => Seen::Nothing,
+        Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => Seen::Enough,
+        Some(Err(error)) => match blocked(place, &error, consumer.context()) {
+            None => Seen::Nothing,
+            Some(why) => {
                 // Two partitions of a topic that may not be read are one thing to do.
                 if !found.contains(&why) {
                     found.push(why);
                 }
-                false
+                Seen::Enough
             }
-        });
-    }
+        },
+    })
+    .map_err(answered)?;
     found.sort_by(|(_, one), (_, other)| one.cmp(other));
     Ok(found)
 }
 
-enum Looked {
-    Nothing,
-    Readable,
-    Blocked(Code, String),
-}
-
-fn look(
+/// Returns why a place cannot be read, if this error says so.
+fn blocked(
     (topic, number, offset): &(Arc<str>, i32, Offset),
-    queue: &PartitionQueue<Reason>,
+    error: &KafkaError,
     reason: &Reason,
-) -> Looked {
-    let error = match queue.poll(TURN) {
-        None => return Looked::Nothing,
-        Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Looked::Readable,
-        Some(Err(error)) => error,
-    };
+) -> Option<(Code, String)> {
     let from = match offset {
         Offset::Offset(offset) => format!("from offset {offset} on"),
         _ => "from its beginning on".to_owned(),
     };
-    let Some(code) = error.rdkafka_error_code().filter(|code| is_of_a_topic(*code)) else {
-        return Looked::Nothing;
-    };
-    let said = reason.of(&error);
+    let code = error.rdkafka_error_code().filter(|code| is_of_a_topic(*code))?;
+    let said = reason.of(error);
     let why = match code {
         Code::TopicAuthorizationFailed | Code::UnknownTopic | Code::UnknownTopicOrPartition => {
             of_topic(topic, code)
@@ -276,7 +229,7 @@ fn look(
         ),
         _ => format!("topic `{topic}`, partition {number}, cannot be read {from}: {said}"),
     };
-    Looked::Blocked(code, why)
+    Some((code, why))
 }
 
 fn of_topic(topic: &str, code: Code) -> String {

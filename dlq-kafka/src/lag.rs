@@ -25,7 +25,7 @@
 //!
 //! A partition without a commit is behind by all that is there; so is a topic of dead letters from which nobody in the
 //! group reads, whose lag is the number of letters. In compacted topics it counts offsets that
-//! have no record; behind the last record of a transaction too, until its consumer has passed them a second later. There are as many labels as topics are named.
+//! have no record; behind the last record of a transaction too, until its consumer has passed them a few seconds later. There are as many labels as topics are named.
 //!
 //! # If the process dies here
 //!

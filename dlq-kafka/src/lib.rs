@@ -118,6 +118,7 @@ mod lane;
 mod latest;
 mod letters;
 mod lines;
+mod looker;
 mod lost;
 mod marks;
 mod outbox;

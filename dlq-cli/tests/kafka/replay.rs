@@ -1,10 +1,12 @@
 //! Sending letters back.
 
+use std::time::Duration;
+
 use dlq_core::{
     BindingKey, Clock as _, DeadLetter, Disposition, ErrorClass, LetterId, Message, Origin,
     Position, Reason, Settle as _, Source as _, SystemClock,
 };
-use dlq_kafka::{Brokers, KafkaConsumer};
+use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
@@ -91,7 +93,18 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     bench.create("handler.retry.10s", 2).await;
     let args =
         ["replay", "--all", "--yes", "--ladder", "10s", "--ladder-names", "{topic}.retry.{delay}"];
+    // Groups that share retry topics pass over what is of another.
+    let refused = bench.run(&args);
+    assert_ne!(refused.code, 0, "{}", refused.out);
+    assert!(refused.err.contains("group `billing` is not there"), "{}", refused.err);
+    assert!(bench.records("handler.retry.10s").is_empty());
+    let ladder = Ladder::of([Duration::from_secs(10)]).with_names("{topic}.retry.{delay}");
+    let consumer = KafkaConsumer::new(&Brokers::at(bench.host), &*bench.source, "pay");
+    let mut source = consumer.with_ladder(ladder).source().await.unwrap();
+    let first = timeout(PATIENCE, source.next()).await.expect("a message comes").unwrap();
+    let args = [&args[..], &["--handler-group", "pay"]].concat();
     assert_eq!(bench.run(&args).ok().out, "3 sent\n");
+    drop((first, source));
     assert_eq!(bench.records("handler.retry.10s").len(), 3);
     assert_eq!(bench.records("handler").len(), 3);
 }

@@ -1,22 +1,19 @@
 //! Whether there is more.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
-use rdkafka::{Message as _, Offset, TopicPartitionList};
+use rdkafka::{Message as _, Offset};
 
 use super::member::Member;
 use super::{mark, marks};
-use crate::blocked::looker;
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+use crate::looker::{Seen, looker, read_at};
 use crate::reach::{self, SURE, Yields};
 
-/// How long reading may take, and how long one partition is waited for at once.
-const LOOK: Duration = Duration::from_secs(8);
-const TURN: Duration = Duration::from_millis(10);
 /// How much is read at once: there may be many records that were taken back.
 const BYTES: &str = "1048576";
 
@@ -90,48 +87,29 @@ impl Member {
 
 /// Looks for records in these parts. What cannot be read is left out.
 fn find(brokers: &Brokers, spans: &[Span]) -> Result<Found, SetupError> {
-    let answered = |error| SetupError::answered("look at the ends of partitions", error);
     let consumer = looker(brokers, BYTES)?;
-    let mut list = TopicPartitionList::new();
-    let mut open = Vec::new();
-    for span in spans {
-        let from = Offset::Offset(span.from);
-        list.add_partition_offset(&span.topic, span.partition, from).map_err(answered)?;
-        if let Some(queue) = consumer.split_partition_queue(&span.topic, span.partition) {
-            open.push((span, queue, None));
-        }
-    }
-    consumer.assign(&list).map_err(answered)?;
-    let until = Instant::now() + LOOK;
     let mut found = Vec::new();
-    while !open.is_empty() && Instant::now() < until {
-        // What is of no partition.
-        let _ = consumer.poll(Duration::ZERO);
-        // How far it has come, past what it gives to nobody.
-        let come = consumer.position().map_err(answered)?;
-        open.retain_mut(|(span, queue, ended)| {
-            let is_empty = match queue.poll(TURN) {
-                Some(Ok(message)) => message.offset() >= span.to,
-                Some(Err(KafkaError::PartitionEOF(_))) => {
-                    ended.get_or_insert_with(Instant::now);
-                    return true;
+    let place = |span: &Span| (Arc::clone(&span.topic), span.partition, Offset::Offset(span.from));
+    let places = spans.iter().map(|span| (place(span), (span, None::<Instant>))).collect();
+    let read = read_at(&consumer, places, |(span, ended), polled, come| {
+        let is_empty = match polled {
+            Some(Ok(message)) => message.offset() >= span.to,
+            Some(Err(KafkaError::PartitionEOF(_))) => {
+                ended.get_or_insert_with(Instant::now);
+                return Seen::Nothing;
+            }
+            Some(Err(_)) => return Seen::Enough,
+            None => {
+                let is_past = come.is_some_and(|come| come >= span.to);
+                if !is_past && !ended.is_some_and(|ended| ended.elapsed() >= SURE) {
+                    return Seen::Nothing;
                 }
-                Some(Err(_)) => return false,
-                None => {
-                    let come = come.find_partition(&span.topic, span.partition);
-                    let is_past = come.is_some_and(
-                        |come| matches!(come.offset(), Offset::Offset(come) if come >= span.to),
-                    );
-                    let is_over = |ended: &Instant| ended.elapsed() >= SURE;
-                    if !is_past && !ended.as_ref().is_some_and(is_over) {
-                        return true;
-                    }
-                    true
-                }
-            };
-            found.push(((*span).clone(), is_empty));
-            false
-        });
-    }
+                true
+            }
+        };
+        found.push(((*span).clone(), is_empty));
+        Seen::Enough
+    });
+    read.map_err(|error| SetupError::answered("look at the ends of partitions", error))?;
     Ok(found)
 }
