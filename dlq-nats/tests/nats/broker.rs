@@ -98,6 +98,8 @@ impl BrokerFixture for NatsLettersFixture {
     type Feed = NatsFeed;
     type Source = NatsSource;
 
+    const KEEPS_ORDER_OF_HEADERS: bool = false;
+
     fn is_available() -> bool {
         available()
     }

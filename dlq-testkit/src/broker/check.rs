@@ -139,8 +139,12 @@ pub(super) async fn listed(
     }
 }
 
-/// Returns true if what has arrived has every header of the message that died.
-pub(super) fn has_headers_of(arrived: &Arrived, message: &Message) -> bool {
+/// Returns true if what has arrived has every header of the message that died: in their order and before all others, where
+/// the broker keeps that.
+pub(super) fn has_headers_of<F: BrokerFixture>(arrived: &Arrived, message: &Message) -> bool {
     let (found, sent) = (arrived.0.headers(), message.headers());
+    if F::KEEPS_ORDER_OF_HEADERS {
+        return found.iter().take(sent.iter().count()).eq(sent.iter());
+    }
     sent.iter().all(|header| found.iter().any(|found| found == header))
 }

@@ -129,6 +129,9 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// The consumer whose letters they are.
     const CONSUMER: &'static str = "billing";
 
+    /// Whether headers of a message stay in their order.
+    const KEEPS_ORDER_OF_HEADERS: bool = true;
+
     /// How long a check waits for what must come.
     const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -81,6 +81,7 @@ async fn stopped<F: BrokerFixture>(check: &Check<F>, steps: u32) {
     let mut first = pin!(F::run(&replay, pending(), |_, _| {}));
     let ended = run_for(steps, first.as_mut()).await;
     let rest = finish(&check, &format!("stopped after {steps} steps")).await;
+    check.fixture.forget().await;
     let first = match ended {
         Some(ended) => ended,
         None => first.await,
