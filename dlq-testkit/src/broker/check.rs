@@ -11,6 +11,9 @@ use dlq_core::{
 use super::{Arrived, BrokerFixture, ReplaySpec, ReplayTarget};
 use crate::fixtures::letter_of;
 
+/// How long one check may take: some begin anew at dozens of places.
+const DEADLINE: Duration = Duration::from_secs(600);
+
 /// What a check works with: a place of its own, and shorthands that panic when the broker does not answer.
 #[derive(Debug)]
 pub struct Check<F: BrokerFixture> {
@@ -31,7 +34,7 @@ pub fn run<F: BrokerFixture, R: Future<Output = ()>>(
     if F::is_available() {
         // Boxed: a check that does several things at once is large, and threads of tests are small.
         let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
-        crate::run(name, Box::pin(checked));
+        crate::run::run_within(DEADLINE, name, Box::pin(checked));
     }
 }
 
