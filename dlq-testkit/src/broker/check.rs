@@ -11,10 +11,10 @@ use dlq_core::{
 use super::{Arrived, BrokerFixture, ReplaySpec, ReplayTarget};
 use crate::fixtures::letter_of;
 
-/// How long one check may take: some begin anew at dozens of places.
+/// Time that one check may take: some begin anew at dozens of places.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// What a check works with: a place of its own, and shorthands that panic when the broker does not answer.
+/// The tools of a check: a place of its own, and shorthands that panic when the broker does not answer.
 #[derive(Debug)]
 pub struct Check<F: BrokerFixture> {
     name: &'static str,
@@ -97,7 +97,7 @@ impl<F: BrokerFixture> Check<F> {
         report
     }
 
-    /// How often each payload was sent back to this target.
+    /// Counts how often each payload was sent back to this target.
     pub(super) async fn sent_to(&self, target: ReplayTarget) -> BTreeMap<String, u32> {
         let mut sent = BTreeMap::new();
         for arrived in self.fixture.arrived(target).await {
@@ -106,7 +106,7 @@ impl<F: BrokerFixture> Check<F> {
         sent
     }
 
-    /// Each of these numbers was sent back to this target once, and nothing else was.
+    /// Makes sure that each of these numbers was sent back to this target once, and nothing else was.
     pub(super) async fn assert_once(
         &self,
         target: ReplayTarget,
