@@ -39,7 +39,7 @@ impl fmt::Debug for KafkaLettersFixture {
     }
 }
 
-/// One stage, at which nothing waits.
+/// A ladder of one stage, at which nothing waits.
 fn ladder() -> Ladder {
     Ladder::of([Duration::from_secs(30)])
 }

@@ -6,10 +6,8 @@ use std::time::Duration;
 use dlq_core::ingest::{Content, Fed, Feed as _};
 use dlq_core::{Position, StoreError, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
-use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
-use crate::fixture::{available, start};
 use crate::fixture_feed::{PATIENCE, Topic, confirm};
 use crate::topic;
 
@@ -58,96 +56,16 @@ async fn drain(feed: &mut KafkaFeed) -> Vec<Fed> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_confirmed_comes_again_and_the_rest_does_not() {
-    let Some(topic) = Topic::new("feed-again", 3).await else { return };
-    topic.write(0..30).await;
-    let mut feed = open(&topic, STORE).await.unwrap();
-    let first = next(&mut feed, 4).await;
-    assert!(first.len() <= 4 && first.iter().all(|fed| !fed.again), "{first:?}");
-    confirm(&mut feed).await;
-    let lost = next(&mut feed, 4).await;
-    drop(feed);
-
-    let mut feed = open(&topic, STORE).await.unwrap().until_end();
-    let rest = drain(&mut feed).await;
-    let mut seen = numbers(&first);
-    assert!(seen.is_disjoint(&numbers(&rest)), "it was confirmed");
-    assert_eq!(rest.len(), numbers(&rest).len(), "each came once");
-    seen.extend(numbers(&rest));
-    assert_eq!(seen, all(30));
-    let again: Vec<Fed> = rest.into_iter().filter(|fed| fed.again).collect();
-    assert!(numbers(&again).is_superset(&numbers(&lost)), "what may have been stored says so");
-    drop(feed);
-
-    // It was left as it should be, so that what comes is new.
-    topic.write(30..33).await;
-    let mut feed = open(&topic, STORE).await.unwrap().until_end();
-    let new = drain(&mut feed).await;
-    assert_eq!(numbers(&new), (30..33).collect());
-    assert!(new.iter().all(|fed| !fed.again), "{new:?}");
-    assert!(next(&mut feed, 5).await.is_empty(), "it stays ended");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_future_that_is_dropped_loses_nothing() {
-    let Some(topic) = Topic::new("feed-dropped", 2).await else { return };
-    let mut feed = open(&topic, STORE).await.unwrap().until_end();
-    topic.write(0..20).await;
-    let mut seen = BTreeSet::new();
-    let mut dropped = 0_u32;
-    loop {
-        let fed = if dropped < 200 {
-            // Asked once and dropped, at each step anew.
-            dropped += 1;
-            match feed.next(3).now_or_never() {
-                Some(fed) => fed.unwrap(),
-                None => {
-                    tokio::task::yield_now().await;
-                    continue;
-                }
-            }
-        } else {
-            next(&mut feed, 3).await
-        };
-        if fed.is_empty() {
-            break;
-        }
-        assert!(numbers(&fed).is_disjoint(&seen), "each came once");
-        seen.extend(numbers(&fed));
-        confirm(&mut feed).await;
-    }
-    assert_eq!(seen, all(20));
-    assert_eq!(topic.committed(&group(&topic)), [Some(10), Some(10)]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_mark_is_there_from_the_first_moment() {
+async fn a_second_store_has_a_group_of_its_own() {
     let Some(topic) = Topic::new("feed-mark", 2).await else { return };
     topic.write(0..6).await;
-    let marks = async || ingest_marks(&topic.brokers(), &topic.name).await.unwrap();
-    assert_eq!(marks().await, []);
-    let mut feed = open(&topic, STORE).await.unwrap();
-    let found = marks().await;
-    assert_eq!((found.len(), found[0].store.as_str(), found[0].confirmed), (1, STORE, 0));
-    let other = open(&topic, "sqlite:///other.db").await.unwrap_err();
-    assert_eq!(other.kind(), StoreErrorKind::Conflict);
-    assert!(other.to_string().contains(STORE), "{other}");
-
-    let mut confirmed = 0;
-    while confirmed < 6 {
-        confirmed += next(&mut feed, 4).await.len();
-        confirm(&mut feed).await;
-    }
-    assert_eq!(marks().await[0].confirmed, 6);
-    drop(feed);
-    assert_eq!(marks().await[0].confirmed, 6);
-
-    // A second store has a group of its own.
+    drop(open(&topic, STORE).await.unwrap());
     let (brokers, name) = (topic.brokers(), "dlq-ingest.feed-mark.second");
     let second = KafkaFeed::open(&brokers, &topic.name, name, "sqlite:///second.db", LEASE).await;
     let all = drain(&mut second.unwrap().until_end()).await;
     assert_eq!(numbers(&all), (0..6).collect());
-    let stores: Vec<_> = marks().await.into_iter().map(|mark| mark.store).collect();
+    let marks = ingest_marks(&topic.brokers(), &topic.name).await.unwrap();
+    let stores: Vec<_> = marks.into_iter().map(|mark| mark.store).collect();
     assert_eq!(stores, [STORE, "sqlite:///second.db"]);
 }
 
@@ -316,38 +234,6 @@ async fn what_is_not_there_is_named_soon() {
     let wrong = ingest_marks(&wrong, "t").await.unwrap_err();
     assert_eq!(wrong.kind(), StoreErrorKind::InvalidConfig, "{wrong}");
     assert!(wrong.to_string().contains("no.such.setting"), "{wrong}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_is_waited_for() {
-    if !available() {
-        return;
-    }
-    let mut broker = start();
-    let topic = Topic::at(broker.url(), "feed-killed", 1).await;
-    topic.write(0..20).await;
-    let mut feed = open(&topic, STORE).await.unwrap();
-    let mut seen = numbers(&next(&mut feed, 5).await);
-    confirm(&mut feed).await;
-    tokio::task::block_in_place(|| {
-        broker.kill().unwrap();
-        broker.restart().unwrap();
-    });
-    topic.write(20..21).await;
-    let every = async {
-        while seen.len() < 21 {
-            match feed.next(5).await {
-                Ok(fed) => {
-                    seen.extend(numbers(&fed));
-                    if let Err(error) = feed.confirm().await {
-                        assert!(error.is_transient(), "{error}");
-                    }
-                }
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
-        }
-    };
-    timeout(PATIENCE, every).await.expect("every letter comes");
 }
 
 /// Everything that comes until these are there. A topic that is missing is waited for.

@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::fixture::{LEASE, PATIENCE, available, text_header};
 
-/// So short that the server forgets soon what was sent to it.
+/// A window so short that the server forgets soon what was sent to it.
 const WINDOW: Duration = Duration::from_millis(100);
 const KEY: &str = "key";
 
@@ -35,7 +35,7 @@ pub(crate) struct NatsLettersFixture {
     running: Arc<Mutex<Running>>,
     client: Client,
     context: Context,
-    /// What the names of everything here end with.
+    /// The end of every name here.
     number: u32,
     sink: OnceCell<NatsSink>,
 }
@@ -97,6 +97,8 @@ impl BrokerFixture for NatsLettersFixture {
     type Replay = NatsReplay;
     type Feed = NatsFeed;
     type Source = NatsSource;
+
+    const KEEPS_ORDER_OF_HEADERS: bool = false;
 
     fn is_available() -> bool {
         available()

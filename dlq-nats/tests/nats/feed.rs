@@ -78,50 +78,13 @@ async fn a_confirmation_that_no_server_hears_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_confirmed_comes_again_and_the_rest_does_not() {
-    if !available() {
-        return;
-    }
-    let (server, _) = with_letters(10).await;
-    let mut feed = open(&server, STORE).await.unwrap().with_prefetch(10);
-    let first = next(&mut feed, 4).await;
-    assert!(first.len() <= 4 && first.iter().all(|fed| !fed.again));
-    feed.confirm().await.unwrap();
-    let lost = next(&mut feed, 4).await;
-    drop(feed);
-
-    let mut seen = ids(&first);
-    let mut again = BTreeSet::new();
-    let mut feed = open(&server, STORE).await.unwrap().until_end();
-    loop {
-        let fed = next(&mut feed, 100).await;
-        if fed.is_empty() {
-            break;
-        }
-        assert!(ids(&fed).is_disjoint(&seen), "it was confirmed");
-        again.extend(ids(&fed.iter().filter(|fed| fed.again).cloned().collect::<Vec<_>>()));
-        seen.extend(ids(&fed));
-        feed.confirm().await.unwrap();
-    }
-    assert_eq!(seen.len(), 10);
-    assert!(again.is_superset(&ids(&lost)), "what may have been stored says so");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_mark_is_there_from_the_first_moment_and_comes_back() {
+async fn the_mark_comes_back_with_a_consumer_that_was_deleted() {
     if !available() {
         return;
     }
     let (server, sink) = with_letters(2).await;
     let stream = DlqStream::new();
-    assert_eq!(ingest_marks(&server.client, &stream).await.unwrap(), []);
     let mut feed = open(&server, STORE).await.unwrap();
-    let marks = ingest_marks(&server.client, &stream).await.unwrap();
-    assert_eq!((marks.len(), marks[0].store.as_str(), marks[0].confirmed), (1, STORE, 0));
-    let other = open(&server, "sqlite:///other.db").await.unwrap_err();
-    assert_eq!(other.kind(), StoreErrorKind::Conflict);
-    assert!(other.to_string().contains(STORE), "{other}");
-
     next(&mut feed, 10).await;
     feed.confirm().await.unwrap();
     // Somebody deletes the consumer: it is created again, with its mark, and nothing new is missed.
@@ -181,29 +144,4 @@ async fn a_letter_of_any_size_is_whole_and_one_with_a_part_missing_is_told() {
         })
         .collect();
     assert!(damaged.len() == 1 && damaged[0].contains("has gone"), "{damaged:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_is_waited_for() {
-    if !available() {
-        return;
-    }
-    let (server, sink) = with_letters(20).await;
-    let mut feed = open(&server, STORE).await.unwrap();
-    let mut seen = ids(&next(&mut feed, 5).await);
-    feed.confirm().await.unwrap();
-    server.kill_and_restart().await;
-    sink.put(vec![letter(77)]).await.unwrap();
-    let all = async {
-        while seen.len() < 21 {
-            match feed.next(5).await {
-                Ok(fed) => {
-                    seen.extend(ids(&fed));
-                    feed.confirm().await.unwrap();
-                }
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
-        }
-    };
-    timeout(PATIENCE, all).await.expect("every letter comes");
 }

@@ -11,7 +11,10 @@ use dlq_core::{
 use super::{Arrived, BrokerFixture, ReplaySpec, ReplayTarget};
 use crate::fixtures::letter_of;
 
-/// What a check works with: a place of its own, and shorthands that panic when the broker does not answer.
+/// Time that one check may take: some begin anew at dozens of places.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// The tools of a check: a place of its own, and shorthands that panic when the broker does not answer.
 #[derive(Debug)]
 pub struct Check<F: BrokerFixture> {
     name: &'static str,
@@ -31,7 +34,7 @@ pub fn run<F: BrokerFixture, R: Future<Output = ()>>(
     if F::is_available() {
         // Boxed: a check that does several things at once is large, and threads of tests are small.
         let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
-        crate::run(name, Box::pin(checked));
+        crate::run::run_within(DEADLINE, name, Box::pin(checked));
     }
 }
 
@@ -94,7 +97,7 @@ impl<F: BrokerFixture> Check<F> {
         report
     }
 
-    /// How often each payload was sent back to this target.
+    /// Counts how often each payload was sent back to this target.
     pub(super) async fn sent_to(&self, target: ReplayTarget) -> BTreeMap<String, u32> {
         let mut sent = BTreeMap::new();
         for arrived in self.fixture.arrived(target).await {
@@ -103,7 +106,7 @@ impl<F: BrokerFixture> Check<F> {
         sent
     }
 
-    /// Each of these numbers was sent back to this target once, and nothing else was.
+    /// Makes sure that each of these numbers was sent back to this target once, and nothing else was.
     pub(super) async fn assert_once(
         &self,
         target: ReplayTarget,
@@ -139,8 +142,12 @@ pub(super) async fn listed(
     }
 }
 
-/// Returns true if what has arrived has every header of the message that died.
-pub(super) fn has_headers_of(arrived: &Arrived, message: &Message) -> bool {
+/// Returns true if what has arrived has every header of the message that died: in their order and before all others, where
+/// the broker keeps that.
+pub(super) fn has_headers_of<F: BrokerFixture>(arrived: &Arrived, message: &Message) -> bool {
     let (found, sent) = (arrived.0.headers(), message.headers());
+    if F::KEEPS_ORDER_OF_HEADERS {
+        return found.iter().take(sent.iter().count()).eq(sent.iter());
+    }
     sent.iter().all(|header| found.iter().any(|found| found == header))
 }

@@ -9,7 +9,7 @@ use dlq_core::{
     DeadLetter, Filter, LetterId, Message, OperationId, Origin, Source, StoreError, Timestamp,
 };
 
-/// Where letters are sent back to.
+/// A place that letters are sent back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReplayTarget {
     /// The stream or topic where each was born.
@@ -28,11 +28,11 @@ pub enum ReplayTarget {
 pub struct ReplaySpec {
     /// The letters that are sent.
     pub filter: Filter,
-    /// Where to.
+    /// The place they go to.
     pub target: ReplayTarget,
-    /// How many of them, how fast, how often.
+    /// Operation, limit, rate and cap.
     pub rules: ReplayRules,
-    /// How long others wait for a replay that has died, where a broker needs that.
+    /// Time that others wait for a replay that has died, where a broker needs that.
     pub lease: Duration,
 }
 
@@ -110,7 +110,7 @@ impl Arrived {
 pub struct Mark {
     /// Name of the store.
     pub store: String,
-    /// What the broker says of how far its letters were confirmed: 0 for none, and never less than before.
+    /// Progress of the confirmed letters as the broker counts it: 0 for none, and never less than before.
     pub confirmed: u64,
 }
 
@@ -129,26 +129,29 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// The consumer whose letters they are.
     const CONSUMER: &'static str = "billing";
 
-    /// How long a check waits for what must come.
+    /// True if the headers of a message stay in their order.
+    const KEEPS_ORDER_OF_HEADERS: bool = true;
+
+    /// Time that a check waits for what must come.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Whether there is a broker to be had. Where there is not, this says so aloud, and the checks are skipped.
+    /// Returns true if there is a broker to be had. Where there is not, this says so aloud, and the checks are skipped.
     #[must_use]
     fn is_available() -> bool {
         true
     }
 
-    /// An empty place of its own for the check of this name. Checks run side by side; one whose name contains `restart`
+    /// Makes an empty place for the check of this name. Checks run side by side; one whose name contains `restart`
     /// restarts the broker, which must be its own.
     fn fresh(check: &str) -> impl Future<Output = Self>;
 
     /// The subject of messages of the origin.
     fn subject(&self) -> String;
 
-    /// Where the `number`-th message of the origin stood.
+    /// The place where the `number`-th message of the origin stood.
     fn origin(&self, number: u32) -> Origin;
 
-    /// Whether a message of this broker can be like this one.
+    /// Returns true if a message of this broker can be like this one.
     fn carries(_message: &Message) -> bool {
         true
     }
@@ -166,10 +169,10 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
         async { None }
     }
 
-    /// A reader of the letters, as another process would open it.
+    /// Opens a reader of the letters, as another process would.
     fn letters(&self) -> Self::Letters;
 
-    /// A replay of the letters of this reader.
+    /// Describes a replay of the letters of this reader.
     fn replay(&self, letters: &Self::Letters, spec: ReplaySpec) -> Self::Replay;
 
     /// Plans a replay.
@@ -183,7 +186,7 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
         tell: impl FnMut(LetterId, &ReplayOutcome) + Send,
     ) -> impl Future<Output = Result<ReplayReport, StoreError>>;
 
-    /// What was sent back to this target, in the order in which it stands there.
+    /// Reads the messages that were sent back to this target, in the order in which they stand there.
     fn arrived(&self, target: ReplayTarget) -> impl Future<Output = Vec<Arrived>>;
 
     /// Returns once the broker itself would take another copy of what was sent back before: from then on only the ledger
@@ -192,7 +195,7 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
         async {}
     }
 
-    /// A source for the consumer of this name, which hears what is sent to its handler; `None` where it has none.
+    /// Opens a source for the consumer of this name, which hears what is sent to its handler; `None` where it has none.
     fn source(&self, consumer: &str) -> impl Future<Output = Option<Self::Source>>;
 
     /// Opens a feed of the letters into the store of this name, for one that `ends` with the last letter that is there, or

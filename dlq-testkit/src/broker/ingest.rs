@@ -177,7 +177,7 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
     }
 }
 
-/// What was confirmed does not come again, to whichever process; what was not does, and says that it may have come before
+/// A confirmed letter does not come again, to whichever process; another one does, and says that it may have come before
 /// (G1).
 pub async fn g1_what_is_not_confirmed_comes_again_and_the_rest_does_not<F: BrokerFixture>(
     check: Check<F>,
@@ -363,7 +363,7 @@ pub async fn a_letter_that_the_store_refuses_is_set_aside<F: BrokerFixture>(chec
     assert!(drain::<F>(&mut open(&check, true).await).await.is_empty(), "it blocks nobody");
 }
 
-/// What nobody wrote as a letter blocks no letter before or after it.
+/// An entry that nobody wrote as a letter blocks no letter before or after it.
 pub async fn unreadable_entries_block_no_letter<F: BrokerFixture>(check: Check<F>) {
     check.bury(0..3).await;
     let also = check.fixture.bury_unreadable().await;
@@ -378,7 +378,7 @@ pub async fn unreadable_entries_block_no_letter<F: BrokerFixture>(check: Check<F
     assert!(drain::<F>(&mut open(&check, true).await).await.is_empty(), "it is not fed again");
 }
 
-/// What was sent back at the broker is `sent` in a store that is filled later, and what was not is pending there (G6).
+/// A letter that was sent back at the broker is `sent` in a store that is filled later, and another one is pending there (G6).
 pub async fn g6_what_was_sent_back_is_sent_in_the_store<F: BrokerFixture>(check: Check<F>) {
     check.bury_in_order(check.dead(0..8)).await;
     assert_eq!(check.run(ReplaySpec::to_origin(1).limit(3)).await.sent, 3);
@@ -392,7 +392,7 @@ pub async fn g6_what_was_sent_back_is_sent_in_the_store<F: BrokerFixture>(check:
     }
 }
 
-/// What a replay that still runs has sent before the ingest began is sent or quarantined in the store, and never sent from there
+/// A letter that a running replay has sent before the ingest began is sent or quarantined in the store, and never sent from there
 /// again (G6).
 pub async fn g6_what_a_running_replay_has_sent_is_not_pending_in_a_store<F: BrokerFixture>(
     check: Check<F>,

@@ -21,7 +21,7 @@ fn spec(operation: u64) -> ReplaySpec {
     ReplaySpec::to_origin(operation).lease(LEASE)
 }
 
-/// Where a replay was when it was killed, as the broker shows it.
+/// The progress of a replay when it was killed, as the broker shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     /// Nothing has arrived.
@@ -81,6 +81,7 @@ async fn stopped<F: BrokerFixture>(check: &Check<F>, steps: u32) {
     let mut first = pin!(F::run(&replay, pending(), |_, _| {}));
     let ended = run_for(steps, first.as_mut()).await;
     let rest = finish(&check, &format!("stopped after {steps} steps")).await;
+    check.fixture.forget().await;
     let first = match ended {
         Some(ended) => ended,
         None => first.await,
@@ -120,7 +121,7 @@ async fn stored<F: BrokerFixture>(check: &Check<F>, steps: u32) {
     }
 }
 
-/// What a killed replay has sent is sent or quarantined in a store that is filled later, and never sent from there again
+/// A letter that a killed replay has sent is sent or quarantined in a store that is filled later, and never sent from there again
 /// (G6).
 pub async fn g6_what_a_killed_replay_has_sent_is_not_pending_in_a_store<F: BrokerFixture>(
     check: Check<F>,

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
 
 const BEGIN: i64 = 1_790_000_000_000;
-/// How long a feed that follows sleeps before it looks again.
+/// Pause of a feed that follows before it looks again.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The promise that a broker in memory breaks.
@@ -70,11 +70,11 @@ pub enum Flaw {
     IgnoresTarget,
     /// A feed confirms what it yields.
     ConfirmsEarly,
-    /// What comes again does not say so.
+    /// A letter that comes again does not say so.
     ForgetsAgain,
     /// The feed of another store takes over.
     ForgetsStore,
-    /// What was sent back is pending in a store.
+    /// A letter that was sent back is pending in a store.
     FeedsSentAsPending,
     /// A call that is given up loses what it would have yielded.
     LosesWhenDropped,
@@ -124,7 +124,7 @@ struct Place {
     arrived: BTreeMap<ReplayTarget, Vec<Arrived>>,
     /// The store that the letters go into, and how many entries it has confirmed.
     mark: Option<Mark>,
-    /// How many entries were ever yielded.
+    /// Number of entries that were ever yielded.
     yielded: usize,
 }
 
@@ -256,11 +256,11 @@ impl Letters for MemoryLetters {
 pub struct MemoryReplay {
     place: Shared,
     spec: ReplaySpec,
-    /// How many entries and which letters there were when it was planned.
+    /// The number of entries and the letters that its plan has come to.
     planned: Mutex<Option<(usize, BTreeSet<LetterId>)>>,
 }
 
-/// What is sent, and what is not.
+/// Letters that are sent, and letters that are not.
 struct Selected {
     send: Vec<DeadLetter>,
     skip: Vec<(DeadLetter, Skipped)>,
@@ -466,7 +466,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
     type Feed = MemoryFeed;
     type Source = MemorySource;
 
-    /// What a flaw has lost never comes.
+    /// Short beside a flaw, which loses letters for good.
     const PATIENCE: Duration = Duration::from_secs(if FLAW == 0 { 60 } else { 2 });
 
     async fn fresh(_check: &str) -> Self {

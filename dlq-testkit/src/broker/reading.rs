@@ -1,4 +1,4 @@
-//! What is read of a broker's letters is what a store says of the same letters.
+//! Letters of a broker read as those of a store.
 
 use std::time::Duration;
 
@@ -253,8 +253,8 @@ pub async fn the_latest_are_peeked_at<F: BrokerFixture>(check: Check<F>) {
     }
 }
 
-/// What nobody wrote as a letter, and what somebody has tampered with, hides no letter before or after it, nor keeps it from
-/// being sent.
+/// An entry that nobody wrote as a letter, or that somebody has tampered with, hides no letter before or after it, nor keeps
+/// one from being sent.
 pub async fn unreadable_entries_hide_no_letter<F: BrokerFixture>(check: Check<F>) {
     let dead = check.dead(0..4);
     check.bury_in_order(dead[..2].to_vec()).await;

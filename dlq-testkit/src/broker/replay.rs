@@ -1,4 +1,4 @@
-//! Which letters are sent back, how often, and what is said of it.
+//! Letters are sent back as often as they should be, and the report says so.
 
 use std::future::{pending, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -206,7 +206,7 @@ pub async fn a_letter_is_sent_again_on_purpose_and_once_by_each_operation<F: Bro
     assert_eq!(second.count(), 3);
 }
 
-/// What does not match is neither planned nor sent.
+/// A letter that does not match is neither planned nor sent.
 pub async fn a_filter_says_which<F: BrokerFixture>(check: Check<F>) {
     let mut dead = check.dead(0..20);
     for letter in &mut dead[5..8] {

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Runs it for so many steps; its result, if it has ended by then. One that is dropped afterwards was killed there.
+/// Polls a future so many times. Returns its result if it has ended by then; one that is dropped afterwards was killed there.
 pub(super) async fn run_for<F: Future>(steps: u32, mut work: Pin<&mut F>) -> Option<F::Output> {
     let mut left = steps;
     poll_fn(|context| {
@@ -18,11 +18,11 @@ pub(super) async fn run_for<F: Future>(steps: u32, mut work: Pin<&mut F>) -> Opt
     .await
 }
 
-/// After how many steps something is killed, round by round: every one of the first dozen, in which most is decided, and then
+/// Yields the steps at which something is killed, round by round: each of the first dozen, in which most is decided, and then
 /// fewer and fewer.
 pub(super) fn rounds() -> impl Iterator<Item = u32> {
     std::iter::successors(Some(1), |steps| Some(steps + 1 + steps / 12))
 }
 
-/// How many are killed beside one another: they wait for the broker most of the time.
+/// Number of runs that are killed beside one another: they wait for the broker most of the time.
 pub(super) const AT_ONCE: usize = 8;

@@ -22,7 +22,7 @@ pub async fn g6_a_letter_is_sent_to_its_origin<F: BrokerFixture>(check: Check<F>
     for arrived in check.fixture.arrived(ReplayTarget::Origin).await {
         let letter = check.dead([arrived.text().parse().expect("a number")]).remove(0);
         assert_eq!(arrived.0.key(), letter.message.key());
-        assert!(has_headers_of(&arrived, &letter.message), "{arrived:?}");
+        assert!(has_headers_of::<F>(&arrived, &letter.message), "{arrived:?}");
         let wanted = [
             ("retry.count", "0"),
             ("replay.count", "1"),
@@ -152,7 +152,7 @@ pub async fn g8_whatever_it_holds_comes_out_byte_for_byte<F: BrokerFixture>(chec
         let letter = dead.iter().find(named).expect("it is one of them");
         assert_eq!(arrived.0.payload(), letter.message.payload(), "payload of {name}");
         assert_eq!(arrived.0.key(), letter.message.key(), "key of {name}");
-        assert!(has_headers_of(&arrived, &letter.message), "headers of {name}: {arrived:?}");
+        assert!(has_headers_of::<F>(&arrived, &letter.message), "headers of {name}: {arrived:?}");
     }
     assert!(report.sent > 10, "{report}");
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::time::Duration;
 
-use dlq_core::{LetterId, Message, Timestamp};
+use dlq_core::{LetterId, Timestamp};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{KafkaConsumer, KafkaTarget, Ladder, ReplayOutcome, Skipped};
-use dlq_testkit::fixtures::hostile_messages;
 
 use crate::fixture::{handle, number};
 use crate::fixture_replay::{PARTITIONS, PATIENCE, Read, Shop, replay, run, to_origin};
@@ -149,58 +148,6 @@ async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
             serde_json::from_str(read.header("dlq.kafka.rest").unwrap_or("{}")).unwrap();
         assert!(rest.get("facts").is_none());
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_it_holds_comes_out_byte_for_byte() {
-    let Some(shop) = Shop::open("hostile").await else { return };
-    let mut dead = Vec::new();
-    let mut wanted = Vec::new();
-    for (number, (name, message)) in (0..).zip(hostile_messages()) {
-        // What a record of Kafka can have: names that are UTF-8, and no header that is ours.
-        let headers: dlq_core::Headers = message
-            .headers()
-            .iter()
-            .filter(|header| header.name != b"\xff\0"[..] && header.name != b"dlq.id"[..])
-            .cloned()
-            .collect();
-        let body = message.payload().cloned();
-        let mut plain =
-            Message::tombstone(shop.topic.as_str()).with_payload(body).with_headers(headers);
-        if let Some(key) = message.key() {
-            plain = plain.with_key(key.clone());
-        }
-        let plain = plain.with_header("name", name);
-        dead.push(shop.letter(number, plain));
-    }
-    // Larger than what is kept in memory.
-    for number in 100..120_u32 {
-        let body = vec![u8::try_from(number).unwrap(); 20_000];
-        let plain = Message::new(shop.topic.as_str(), body).with_header("name", number.to_string());
-        dead.push(shop.letter(number, plain));
-    }
-    for letter in &dead {
-        let message = &letter.message;
-        let name = message.headers().get_str("name").unwrap().to_owned();
-        let headers = message.headers().iter().map(|header| {
-            let name = String::from_utf8(header.name.to_vec()).unwrap();
-            (name, header.value.as_ref().map(|value| value.to_vec()))
-        });
-        let headers: Vec<_> = headers.collect();
-        let key = message.key().map(|key| key.to_vec());
-        wanted.push((name, key, message.payload().map(|body| body.to_vec()), headers));
-    }
-    let letters = shop.bury(&dead).await;
-    let report = run(to_origin(&letters, 1)).await;
-    assert_eq!((report.sent, report.failed), (dead.len() as u64, 0));
-    let mut there = shop.read(&shop.topic).await;
-    for (name, key, payload, headers) in wanted {
-        let found = there.iter().position(|read| read.header("name") == Some(&name));
-        let found = there.swap_remove(found.unwrap_or_else(|| panic!("{name} is there")));
-        assert_eq!((found.key, found.payload), (key, payload), "{name}");
-        assert_eq!(found.headers[..headers.len()], headers, "{name}");
-    }
-    assert!(there.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,162 +1,19 @@
-//! What is read of the stream is what a store says of the same letters.
+//! Letters are read from their stream while they come and go, beside what is no letter, and past a lost connection.
 
 use std::future::ready;
 use std::time::Duration;
 
 use async_nats::Subscriber;
-use dlq_core::store::{Group, Letters, Stats};
-use dlq_core::{
-    Cause, DeadLetter, ErrorClass, Filter, LetterId, LetterSummary, Order, PageRequest, Reason,
-    Sink, Status, Timestamp,
-};
-use dlq_letters::memory::MemoryStore;
+use dlq_core::store::Letters;
+use dlq_core::{Filter, Sink};
 use dlq_nats::{DlqStream, NatsLetters, NatsSink};
-use dlq_testkit::fixtures::{ManualClock, died_again, letter, varied};
+use dlq_testkit::fixtures::{died_again, letter};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::{sleep, timeout};
 
 use super::{bury, dead};
 use crate::fixture::{PATIENCE, Server, available};
 use crate::warnings::Warnings;
-
-const MANY: u64 = 40;
-
-/// The same letters, in the same order, in the stream and in a store in memory.
-async fn both(server: &Server) -> (NatsLetters, MemoryStore) {
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-    let clock = ManualClock::new();
-    let store = MemoryStore::new().with_clock(clock.shared());
-    let mut letters: Vec<DeadLetter> = (0..MANY).map(varied).collect();
-    letters.extend([died_again(&varied(3)), died_again(&varied(7)), varied(5)]);
-    let mut other = varied(9);
-    other.message = other.message.with_payload(Some("other".into()));
-    letters.extend([other, died_again(&varied(3))]);
-    for letter in letters {
-        sink.put(vec![letter.clone()]).await.unwrap();
-        store.put(vec![letter]).await.unwrap();
-        clock.advance(Duration::from_secs(1));
-    }
-    (NatsLetters::new(&server.client, DlqStream::new()), store)
-}
-
-/// Without the times, which are those of two clocks.
-fn timeless(mut summary: LetterSummary) -> LetterSummary {
-    summary.state.created_at = Timestamp::EPOCH;
-    summary.state.updated_at = Timestamp::EPOCH;
-    summary
-}
-
-async fn listed(letters: &impl Letters, filter: &Filter, order: Order) -> Vec<LetterSummary> {
-    let mut page = PageRequest::new().with_order(order).with_limit(7);
-    let mut all = Vec::new();
-    loop {
-        let found = letters.list(filter.clone(), page).await.unwrap();
-        assert!(found.letters.len() <= 7);
-        all.extend(found.letters);
-        if found.next.is_none() {
-            return all;
-        }
-        page = page.with_after(found.next);
-    }
-}
-
-fn groups_timeless(groups: Vec<Group>) -> Vec<Group> {
-    let timeless = |group: Group| Group {
-        first_seen: Timestamp::EPOCH,
-        last_seen: Timestamp::EPOCH,
-        sample: timeless(group.sample),
-        ..group
-    };
-    groups.into_iter().map(timeless).collect()
-}
-
-fn stats_timeless(stats: Stats) -> Stats {
-    assert_eq!(stats.oldest.is_some(), stats.total > 0);
-    Stats { oldest: None, newest: None, oldest_unresolved: None, ..stats }
-}
-
-fn filters() -> Vec<Filter> {
-    let some = varied(4);
-    let (mut at_least, mut at_most) = (Filter::new(), Filter::new());
-    at_least.min_attempts = Some(2);
-    at_most.max_attempts = Some(1);
-    vec![
-        Filter::new(),
-        Filter::new().with_id(some.id).with_id(varied(6).id),
-        Filter::new().with_message_id("evt-3".to_owned()),
-        Filter::new().with_subject("orders.*".parse().unwrap()),
-        Filter::new().with_subject(some.message.subject().parse().unwrap()),
-        Filter::new().with_consumer(some.consumer.clone()),
-        Filter::new().with_status(Status::Pending),
-        Filter::new().with_status(Status::Sent),
-        Filter::new().with_reason(Reason::Permanent),
-        Filter::new().with_cause(Cause::Timeout).with_cause(Cause::Panic),
-        Filter::new().with_class(ErrorClass::Transient),
-        Filter::new().with_fingerprint(some.fingerprint),
-        Filter::new().with_error("TIME"),
-        Filter::new().with_attribute("tenant", "t0"),
-        Filter::new().with_class(ErrorClass::Permanent).with_error("e"),
-        at_least,
-        at_most,
-    ]
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_answers_as_a_store_does() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    let (letters, store) = both(&server).await;
-    let mut matched = 0;
-    for filter in filters() {
-        let count = store.count(filter.clone()).await.unwrap();
-        matched += u32::from(count > 0);
-        assert_eq!(letters.count(filter.clone()).await.unwrap(), count, "{filter:?}");
-        for order in [Order::NewestFirst, Order::OldestFirst] {
-            let wanted = listed(&store, &filter, order).await;
-            let found = listed(&letters, &filter, order).await;
-            assert_eq!(wanted.len() as u64, count);
-            let timeless =
-                |all: Vec<LetterSummary>| all.into_iter().map(timeless).collect::<Vec<_>>();
-            assert_eq!(timeless(found), timeless(wanted), "{filter:?}");
-        }
-        for limit in [2, 100] {
-            let wanted = store.groups(filter.clone(), limit).await.unwrap();
-            let found = letters.groups(filter.clone(), limit).await.unwrap();
-            assert_eq!(groups_timeless(found), groups_timeless(wanted), "{filter:?}");
-        }
-        let wanted = store.stats(filter.clone()).await.unwrap();
-        let found = letters.stats(filter.clone()).await.unwrap();
-        assert_eq!(stats_timeless(found), stats_timeless(wanted), "{filter:?}");
-    }
-    assert!(matched > 10, "the filters mean something");
-    // By time: the one that is listed n-th bounds the same letters.
-    let theirs = listed(&store, &Filter::new(), Order::OldestFirst).await;
-    let ours = listed(&letters, &Filter::new(), Order::OldestFirst).await;
-    for n in [0, 1, 17, theirs.len() - 1] {
-        let since = |all: &[LetterSummary]| Filter::new().with_since(all[n].state.created_at);
-        let until = |all: &[LetterSummary]| Filter::new().with_until(all[n].state.created_at);
-        assert_eq!(letters.count(since(&ours)).await.unwrap(), (ours.len() - n) as u64);
-        assert_eq!(store.count(since(&theirs)).await.unwrap(), (theirs.len() - n) as u64);
-        assert_eq!(letters.count(until(&ours)).await.unwrap(), n as u64);
-    }
-    for summary in &theirs {
-        let wanted = store.get(summary.id).await.unwrap().unwrap();
-        let found = letters.get(summary.id).await.unwrap().unwrap();
-        assert_eq!(DeadLetter { state: wanted.state.clone(), ..found }, wanted, "byte for byte");
-        let digits = summary.id.to_string();
-        for digits in [&digits[..1], &digits[..4], &digits.to_uppercase(), &digits] {
-            let wanted = store.with_prefix(digits.to_owned(), 5).await.unwrap();
-            assert!(!wanted.is_empty());
-            assert_eq!(letters.with_prefix(digits.to_owned(), 5).await.unwrap(), wanted);
-        }
-    }
-    for odd in ["g", "0x", &"0".repeat(33)] {
-        assert!(letters.with_prefix(odd.to_owned(), 5).await.unwrap().is_empty());
-    }
-    assert_eq!(letters.get(LetterId::from_bytes([7; 16])).await.unwrap(), None);
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_and_goes_is_seen() {
@@ -223,9 +80,7 @@ async fn what_is_no_letter_is_passed_over() {
     let warnings = Warnings::default();
     let hears = tracing::subscriber::set_default(warnings.clone());
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let found = listed(&letters, &Filter::new(), Order::OldestFirst).await;
-    let ids: Vec<LetterId> = found.iter().map(|found| found.id).collect();
-    assert_eq!(ids, [letter(1).id, letter(2).id]);
+    assert_eq!(letters.count(Filter::new()).await.unwrap(), 2);
     drop(hears);
     let told = warnings.with("something else than a letter");
     assert!(told.len() == 1, "one line for all: {told:?}");

@@ -1,117 +1,16 @@
 //! Which letters are sent, how often, and what is said of it.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::kv;
-use dlq_core::store::Letters;
-use dlq_core::{Filter, Sink, Status, StoreErrorKind};
+use dlq_core::{Filter, Sink, StoreErrorKind};
 use dlq_nats::{DlqStream, NatsSink, NatsTarget, ReplayOutcome, Skipped};
-use dlq_testkit::fixtures::died_again;
 use tokio_util::sync::CancellationToken;
 
-use super::{assert_once, bury, dead, forget_fast, replays, sent_back, to_origin, window_passed};
+use super::{assert_once, bury, dead, forget_fast, sent_back, to_origin, window_passed};
 use crate::fixture::{STREAM, Server, available};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_what_was_sent_is_not_sent_again() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    forget_fast(&server).await;
-    let letters = bury(&server, DlqStream::new(), dead(0..10)).await;
-    let report = to_origin(&letters, 1).with_limit(4).run(pending(), |_| {}).await.unwrap();
-    assert_eq!((report.sent, report.is_complete()), (4, true));
-    window_passed(&server).await;
-    let sent = Filter::new().with_status(Status::Sent);
-    assert_eq!(letters.count(sent.clone()).await.unwrap(), 4);
-    let stats = letters.stats(Filter::new()).await.unwrap();
-    assert_eq!((stats.with_status(Status::Sent), stats.with_status(Status::Pending)), (4, 6));
-    // Somebody else, who has read before the first was done with it.
-    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
-    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (6, 4));
-    window_passed(&server).await;
-    let report = to_origin(&letters, 3).run(pending(), |_| {}).await.unwrap();
-    assert_eq!((report.sent, report.skipped[&Skipped::Sent]), (0, 10));
-    assert_once(&server, 0..10).await;
-    let page = letters.list(sent, dlq_core::PageRequest::new()).await.unwrap();
-    assert!(page.letters.iter().all(|l| (l.state.replays, l.state.retry_count) == (1, 1)));
-    assert_eq!(page.letters.len(), 10);
-    // Those that died again are news.
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-    let mut again = died_again(&dead([3])[0]);
-    again.state.replays = 1;
-    sink.put(vec![again.clone()]).await.unwrap();
-    let found = letters.get(again.id).await.unwrap().unwrap();
-    assert_eq!(
-        (found.generation, found.state.status, found.state.replays),
-        (1, Status::Pending, 1)
-    );
-    let report = to_origin(&letters, 4).run(pending(), |_| {}).await.unwrap();
-    assert_eq!(report.sent, 1);
-    let last = replays(&server).await.pop().unwrap();
-    assert_eq!(last.headers.get("replay.count").unwrap().as_str(), "2");
-    let found = letters.get(again.id).await.unwrap().unwrap();
-    assert_eq!((found.state.status, found.state.replays), (Status::Sent, 2));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_two_at_once_send_each_letter_once() {
-    if !available() {
-        return;
-    }
-    const MANY: u32 = 1_200;
-    let server = Server::start().await;
-    forget_fast(&server).await;
-    let one = bury(&server, DlqStream::new(), dead(0..MANY)).await;
-    let two = dlq_nats::NatsLetters::new(&server.client, DlqStream::new());
-    // Both have read before either begins.
-    assert_eq!(one.count(Filter::new()).await.unwrap(), two.count(Filter::new()).await.unwrap());
-    // Slowly, so that neither is done before the other has begun.
-    let (first, second) = (to_origin(&one, 1).with_rate(600), to_origin(&two, 2).with_rate(600));
-    let (first, second) = tokio::join!(first.run(pending(), |_| {}), second.run(pending(), |_| {}));
-    let (first, second) = (first.unwrap(), second.unwrap());
-    assert!(first.is_complete() && second.is_complete(), "{first}; {second}");
-    assert_eq!(first.sent + second.sent, u64::from(MANY), "{first}; {second}");
-    assert!(first.sent > 0 && second.sent > 0, "both work: {first}; {second}");
-    assert_once(&server, 0..MANY).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_cancelling_stops_at_once() {
-    if !available() {
-        return;
-    }
-    const MANY: u32 = 600;
-    let server = Server::start().await;
-    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
-    let cancel = CancellationToken::new();
-    let told = AtomicU64::new(0);
-    // So slow that what is on its way is little, also where confirmations are late.
-    let replay = to_origin(&letters, 1).with_rate(100);
-    let report = replay.run(cancel.cancelled(), |replayed| {
-        assert!(matches!(replayed.outcome, ReplayOutcome::Sent));
-        if told.fetch_add(1, Ordering::SeqCst) + 1 == 50 {
-            cancel.cancel();
-        }
-    });
-    let report = report.await.unwrap();
-    assert_eq!(report.sent, told.load(Ordering::SeqCst));
-    assert!((50..300).contains(&report.sent), "what was on its way still arrives: {report}");
-    assert_eq!(report.sent + report.left, u64::from(MANY));
-    assert!(!report.is_complete() && report.stopped.is_none());
-    assert_eq!(sent_back(&server).await.len() as u64, report.sent);
-    let sent = Filter::new().with_status(Status::Sent);
-    assert_eq!(letters.count(sent).await.unwrap(), report.sent, "all of them are marked");
-    // Nobody has to wait for a lease.
-    let replay = to_origin(&letters, 2).with_lease(Duration::from_secs(3_600));
-    let rest = replay.run(pending(), |_| {}).await.unwrap();
-    assert_eq!(rest.sent, report.left);
-    assert_once(&server, 0..MANY).await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replay_that_is_slower_than_its_lease_keeps_it() {
@@ -135,45 +34,6 @@ async fn a_replay_that_is_slower_than_its_lease_keeps_it() {
     assert_eq!(slowly.sent + waiting.sent, 30, "{slowly}; {waiting}");
     assert!(slowly.sent > 15, "it was not taken over after one lease: {slowly}; {waiting}");
     assert_once(&server, 0..30).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g7_a_letter_at_the_cap_is_not_sent() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    let mut dead = dead(0..3);
-    dead[1].state.replays = 9;
-    dead[2].state.replays = 10;
-    let letters = bury(&server, DlqStream::new(), dead).await;
-    let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
-    assert_eq!((report.sent, report.skipped[&Skipped::MaxReplays]), (2, 1));
-    assert_once(&server, 0..2).await;
-    let report = to_origin(&letters, 2).again().with_cap(2).run(pending(), |_| {}).await.unwrap();
-    assert_eq!((report.sent, report.skipped[&Skipped::MaxReplays]), (1, 2));
-    let report = to_origin(&letters, 3).with_cap(0).run(pending(), |_| {}).await.unwrap();
-    assert_eq!(report.sent, 1);
-    assert_eq!(sent_back(&server).await["2"], 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_is_sent_again_on_purpose_and_once_by_each_operation() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
-    assert_eq!(to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap().sent, 3);
-    for _ in 0..2 {
-        let report = to_origin(&letters, 2).again().run(pending(), |_| {}).await.unwrap();
-        assert!(report.is_complete());
-    }
-    assert!(sent_back(&server).await.values().all(|times| *times == 2));
-    let found = letters.get(dead([1])[0].id).await.unwrap().unwrap();
-    assert_eq!((found.state.replays, found.state.status), (2, Status::Sent));
-    let last = replays(&server).await.pop().unwrap();
-    assert_eq!(last.headers.get("replay.count").unwrap().as_str(), "2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,7 +167,7 @@ async fn a_plan_says_what_would_be_done_and_who_will_hear_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_dies_after_the_plan_is_not_sent_with_it() {
+async fn a_plan_is_of_no_use_for_a_stream_that_was_created_again() {
     if !available() {
         return;
     }
@@ -315,21 +175,6 @@ async fn what_dies_after_the_plan_is_not_sent_with_it() {
     let letters = bury(&server, DlqStream::new(), dead(0..5)).await;
     let replay = to_origin(&letters, 1);
     assert_eq!(replay.plan().await.unwrap().letters, 5);
-    // While the operator thinks: more die, one of the five once more, and one is sent by somebody else.
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-    sink.put(dead(5..20)).await.unwrap();
-    sink.put(vec![died_again(&dead([3])[0])]).await.unwrap();
-    assert_eq!(to_origin(&letters, 2).with_limit(1).run(pending(), |_| {}).await.unwrap().sent, 1);
-    let report = replay.run(pending(), |_| {}).await.unwrap();
-    assert_eq!((report.sent, report.skipped[&Skipped::Sent], report.left), (3, 1, 0), "{report}");
-    assert_once(&server, [0, 1, 2, 4]).await;
-    // Nor are those behind the limit, when others have sent some of what was shown.
-    let replay = to_origin(&letters, 3).with_limit(4);
-    assert_eq!(replay.plan().await.unwrap().letters, 4);
-    assert_eq!(to_origin(&letters, 4).with_limit(2).run(pending(), |_| {}).await.unwrap().sent, 2);
-    assert_eq!(replay.run(pending(), |_| {}).await.unwrap().sent, 2);
-    assert_once(&server, [0, 1, 2, 4, 5, 6, 7, 8]).await;
-    assert_eq!(to_origin(&letters, 5).plan().await.unwrap().letters, 12);
     // The numbers of another stream are not those that were shown.
     server.context.delete_stream("DLQ").await.unwrap();
     bury(&server, DlqStream::new(), dead(30..40)).await;

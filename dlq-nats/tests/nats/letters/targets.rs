@@ -77,26 +77,6 @@ async fn g6_a_letter_is_sent_to_its_origin() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_is_sent_elsewhere() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
-    let config = stream::Config {
-        name: "REPAIR".to_owned(),
-        subjects: vec!["repair.>".to_owned()],
-        ..stream::Config::default()
-    };
-    server.context.create_stream(config).await.unwrap();
-    let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
-    let target = NatsTarget::Subject("repair.orders".to_owned());
-    assert_eq!(run(replay(&letters, target)).await, 3);
-    assert_eq!((server.count("REPAIR").await, server.count("ORDERS").await), (3, 0));
-    let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
-    assert_eq!(report.sent, 0, "wherever it was sent");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
     if !available() {
         return;
