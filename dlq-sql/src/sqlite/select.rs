@@ -251,11 +251,16 @@ fn open(
             .bind(now)
             .push("))")
     };
+    // Along the index of what is queued, so that a page costs the same however many letters there are.
+    let consumers = queued_consumers(conn, names, operation)?;
+    let consumers: Vec<_> = consumers.iter().map(|name| Some(name.as_str())).collect();
+    let mut found = items(conn, names, operation, &consumers, limit, nobody_runs)?;
+    let room = limit.saturating_sub(found.len() as u64);
     let progress = operations::load(conn, names, operation)?;
     let released = progress.map_or(0, |it| it.progress.with_outcome(ItemOutcome::Released));
-    let mut found = Vec::new();
-    if released > 0 {
-        // Along the items in frozen order, no further than the last that was released: those behind it are queued.
+    if room > 0 && released > 0 {
+        // Those that somebody runs are looked at, too: once, since nothing is queued any more. A claim that comes across one
+        // that nobody runs takes it back itself. In frozen order, no further than the last that was released.
         let query = Query::new(format!(
             "SELECT i.idx, i.letter_id, t.seq FROM (SELECT * FROM {table} WHERE outcome = 'released' AND operation = "
         ))
@@ -263,14 +268,8 @@ fn open(
         .push(" ORDER BY idx LIMIT ")
         .bind(most(released))
         .push(&format!(") i CROSS JOIN {letters} t ON t.letter_id = i.letter_id WHERE 1"));
-        let query = nobody_runs(query).push(" ORDER BY i.idx LIMIT ").bind(most(limit));
-        found = query.all(conn, |row| read_item(row, operation, ItemOutcome::Released))?;
-    }
-    let room = limit.saturating_sub(found.len() as u64);
-    if room > 0 {
-        let consumers = queued_consumers(conn, names, operation)?;
-        let consumers: Vec<_> = consumers.iter().map(|name| Some(name.as_str())).collect();
-        found.extend(items(conn, names, operation, &consumers, room, nobody_runs)?);
+        let query = nobody_runs(query).push(" ORDER BY i.idx LIMIT ").bind(most(room));
+        found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Released))?);
     }
     Ok(found)
 }
