@@ -16,6 +16,7 @@ mod letters;
 mod measure;
 #[cfg(feature = "nats")]
 mod nats;
+mod operate;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -35,6 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("stack", stack::run),
         ("bury", bury::run),
         ("claim", claim::run),
+        ("operate", operate::run),
         ("read", read::run),
         ("failing", failing::run),
         ("healthy", healthy::run),

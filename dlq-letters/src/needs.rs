@@ -116,7 +116,8 @@ pub enum Select {
         limit: u64,
     },
     /// Letters of an operation that nobody runs: queued, or released and not claimed, or claimed from `pending` with a lease
-    /// that has ended. Released ones come first, then by index.
+    /// that has ended. Each kind in the order of the index; which kind comes first is the backend's choice, as a claim that
+    /// comes across a released letter of a cancelled operation takes it back.
     Open {
         /// The operation.
         operation: OperationId,

@@ -22,7 +22,7 @@ use crate::values::{Take as _, signed};
 pub(super) struct Loader<'c> {
     conn: &'c Connection,
     names: &'c Names,
-    /// The next token to supply. Nobody else takes any before the transaction ends, and what was not taken is not written.
+    /// The next token to supply. Nobody else takes any before the transaction ends.
     fence: Option<u64>,
 }
 
@@ -65,15 +65,21 @@ impl<'c> Loader<'c> {
             let number: i64 = self.conn.query_row(&sql, [], |row| row.get(0))?;
             rows.supply_operation_number(number.cast_unsigned());
         }
-        if needs.fences > 0 {
-            let first = match self.fence {
-                Some(next) => next,
-                None => meta(self.conn, self.names, "fence")?.cast_unsigned() + 1,
-            };
-            let end = first + needs.fences;
-            rows.supply_fences(first..end);
-            self.fence = Some(end);
+        self.fences(needs.fences, rows)
+    }
+
+    /// Supplies fencing tokens. What is not taken is not written.
+    fn fences(&mut self, count: u64, rows: &mut Rows) -> Result<()> {
+        if count == 0 {
+            return Ok(());
         }
+        let first = match self.fence {
+            Some(next) => next,
+            None => meta(self.conn, self.names, "fence")?.cast_unsigned() + 1,
+        };
+        let end = first.saturating_add(count);
+        rows.supply_fences(first..end);
+        self.fence = Some(end);
         Ok(())
     }
 
@@ -120,7 +126,7 @@ impl<'c> Loader<'c> {
         Ok(())
     }
 
-    fn select(&self, select: &Select, depth: Depth, rows: &mut Rows) -> Result<()> {
+    fn select(&mut self, select: &Select, depth: Depth, rows: &mut Rows) -> Result<()> {
         let found = select::find(self.conn, self.names, select, rows.now())?;
         let (there, gone): (Vec<_>, Vec<_>) = found.iter().partition(|it| it.seq.is_some());
         let there = there.into_iter().map(|it| (it.selected.letter, it.seq));
@@ -138,6 +144,15 @@ impl<'c> Loader<'c> {
             if let Some((operation, outcome)) = item {
                 rows.supply_item(*operation, selected.index, Some(*outcome));
             }
+        }
+        // What a claim asks for next: tokens for what it hands out, and operations that may release into the room left.
+        if let Select::Due { .. } | Select::Queued { .. } = select {
+            self.fences(found.len() as u64, rows)?;
+        }
+        if let Select::Due { limit, .. } = select
+            && (found.len() as u64) < *limit
+        {
+            rows.supply_active(operations::active(self.conn, self.names)?);
         }
         let found = found.into_iter().map(|it| it.selected).collect();
         rows.supply_select(select.clone(), depth, found);

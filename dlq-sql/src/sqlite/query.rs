@@ -129,6 +129,12 @@ impl Query {
         rows.next()?.map(read).transpose()
     }
 
+    /// The same, to be told how it would be read.
+    #[cfg(test)]
+    pub(super) fn explained(&self) -> Self {
+        Self { sql: format!("EXPLAIN QUERY PLAN {}", self.sql), binds: self.binds.clone() }
+    }
+
     /// Runs it; how many rows it changed.
     pub(super) fn run(&self, conn: &Connection) -> Result<usize> {
         Ok(self.prepare(conn)?.raw_execute()?)

@@ -39,29 +39,29 @@ pub(super) fn find(
     match select {
         Select::Due { filter, limit } => due(conn, names, filter, *limit, now),
         Select::Queued { operation, filter, from, limit } => {
-            let consumers = each(&filter.consumers);
+            let consumers = queued_consumers(conn, names, *operation, &filter.consumers)?;
             let condition = |query: Query| query.push(" AND ").filter(filter);
             items(conn, names, *operation, &consumers, *limit, |query| {
                 held(condition(query.push(" AND i.idx >= ").bind(signed(*from))))
             })
         }
         Select::Orphans { operation, consumers, limit } => {
-            orphans(conn, names, *operation, &each(consumers), *limit)
+            let consumers = queued_consumers(conn, names, *operation, consumers)?;
+            orphans(conn, names, *operation, &consumers, *limit)
         }
         Select::Lapsed { operation, limit } => lapsed(conn, names, *operation, *limit, now),
         Select::Open { operation, limit } => open(conn, names, *operation, *limit, now),
         Select::Frozen { spec, after, upto, limit } => {
             let query = frozen(Query::new(LETTERS), names, spec);
-            let query = walk(query, spec.order, *after, *upto);
-            letters(conn, query, spec.order, *limit)
+            page(query, spec.order, [*after, *upto], *limit).all(conn, read_letter)
         }
         Select::Eligible { consumer, schedule, limit } => {
-            letters(conn, eligible(names, consumer, schedule), Order::OldestFirst, *limit)
+            let query = eligible(names, consumer, schedule);
+            page(query, Order::OldestFirst, [None, None], *limit).all(conn, read_letter)
         }
         Select::Matching { filter, older, order, after, upto, limit } => {
-            let query = Query::new(format!("{LETTERS} FROM {} t WHERE ", names.letters));
-            let query = walk(old(query.filter(filter), *older), *order, *after, *upto);
-            letters(conn, query, *order, *limit)
+            let query = matching(names, filter, *older);
+            page(query, *order, [*after, *upto], *limit).all(conn, read_letter)
         }
     }
 }
@@ -122,16 +122,8 @@ pub(super) fn order(order: Order) -> &'static str {
     }
 }
 
-/// The letters of `query` in this order.
-fn letters(conn: &Connection, query: Query, order: Order, limit: u64) -> Result<Vec<Found>> {
-    query.push(self::order(order)).push(" LIMIT ").bind(most(limit)).all(conn, |row| {
-        let mut fields = Fields::after(row, 0);
-        Ok(Found::letter(fields.letter()?, fields.int()?))
-    })
-}
-
-/// Adds the bounds of a page.
-fn walk(mut query: Query, order: Order, after: Option<Cursor>, upto: Option<Cursor>) -> Query {
+/// The letters of `query` in this order, after one letter and up to another.
+fn page(mut query: Query, order: Order, [after, upto]: [Option<Cursor>; 2], limit: u64) -> Query {
     let (beyond, within) = match order {
         Order::OldestFirst => (">", "<="),
         Order::NewestFirst => ("<", ">="),
@@ -146,7 +138,12 @@ fn walk(mut query: Query, order: Order, after: Option<Cursor>, upto: Option<Curs
                 .push(")");
         }
     }
-    query
+    query.push(self::order(order)).push(" LIMIT ").bind(most(limit))
+}
+
+fn read_letter(row: &rusqlite::Row<'_>) -> Result<Found> {
+    let mut fields = Fields::after(row, 0);
+    Ok(Found::letter(fields.letter()?, fields.int()?))
 }
 
 /// `FROM` the letters that an operation may freeze.
@@ -159,7 +156,8 @@ pub(super) fn frozen(query: Query, names: &Names, spec: &OperationSpec) -> Query
         .filter(&spec.filter)
 }
 
-fn old(query: Query, older: Option<Older>) -> Query {
+fn matching(names: &Names, filter: &Filter, older: Option<Older>) -> Query {
+    let query = Query::new(format!("{LETTERS} FROM {} t WHERE ", names.letters)).filter(filter);
     match older {
         Some(older) if older.include_unresolved => {
             query.push(" AND t.updated_at <= ").bind(older.latest)
@@ -193,46 +191,53 @@ fn items(
     conn: &Connection,
     names: &Names,
     operation: OperationId,
-    consumers: &[Option<&str>],
+    consumers: &[String],
     limit: u64,
     condition: impl Fn(Query) -> Query,
 ) -> Result<Vec<Found>> {
-    let Names { items, letters, .. } = names;
     let mut found = Vec::new();
     for name in consumers {
-        let mut query = Query::new(format!(
-            "SELECT i.idx, i.letter_id, t.seq FROM {items} i CROSS JOIN {letters} t ON t.letter_id = i.letter_id \
-             WHERE i.outcome = 'queued' AND i.operation = "
-        ))
-        .bind(operation);
-        if let Some(name) = name {
-            query = query.push(" AND i.consumer = ").bind(*name);
-        }
-        let query = condition(query).push(" ORDER BY i.idx LIMIT ").bind(most(limit));
+        let query = condition(queued(names, operation, name));
+        let query = query.push(" ORDER BY i.idx LIMIT ").bind(most(limit));
         found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Queued))?);
     }
     Ok(first(found, limit))
+}
+
+/// Queued items of one consumer. The index has to be named: from an index of an item on, SQLite would rather read every
+/// item, those that were sent long ago among them.
+fn queued(names: &Names, operation: OperationId, consumer: &str) -> Query {
+    let Names { items, letters, .. } = names;
+    Query::new(format!(
+        "SELECT i.idx, i.letter_id, t.seq FROM {items} i INDEXED BY {items}_queued \
+         CROSS JOIN {letters} t ON t.letter_id = i.letter_id \
+         WHERE i.outcome = 'queued' AND i.operation = "
+    ))
+    .bind(operation)
+    .push(" AND i.consumer = ")
+    .bind(consumer)
 }
 
 fn orphans(
     conn: &Connection,
     names: &Names,
     operation: OperationId,
-    consumers: &[Option<&str>],
+    consumers: &[String],
     limit: u64,
 ) -> Result<Vec<Found>> {
     let Names { items, letters, .. } = names;
     let mut found = Vec::new();
     for name in consumers {
-        let mut query = Query::new(format!(
-            "SELECT i.idx, i.letter_id, NULL FROM {items} i WHERE i.outcome = 'queued' AND NOT EXISTS (SELECT 1 FROM {letters} t \
+        let query = Query::new(format!(
+            "SELECT i.idx, i.letter_id, NULL FROM {items} i INDEXED BY {items}_queued \
+             WHERE i.outcome = 'queued' AND NOT EXISTS (SELECT 1 FROM {letters} t \
              WHERE t.letter_id = i.letter_id AND t.operation = i.operation AND t.item = i.idx) AND i.operation = "
         ))
-        .bind(operation);
-        if let Some(name) = name {
-            query = query.push(" AND i.consumer = ").bind(*name);
-        }
-        let query = query.push(" LIMIT ").bind(most(limit));
+        .bind(operation)
+        .push(" AND i.consumer = ")
+        .bind(name.as_str())
+        .push(" ORDER BY i.idx LIMIT ")
+        .bind(most(limit));
         found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Queued))?);
     }
     Ok(first(found, limit))
@@ -271,11 +276,15 @@ fn open(
             .bind(now)
             .push("))")
     };
+    // Along the index of what is queued, so that a page costs the same however many letters there are.
+    let consumers = queued_consumers(conn, names, operation, &[])?;
+    let mut found = items(conn, names, operation, &consumers, limit, nobody_runs)?;
+    let room = limit.saturating_sub(found.len() as u64);
     let progress = operations::load(conn, names, operation)?;
     let released = progress.map_or(0, |it| it.progress.with_outcome(ItemOutcome::Released));
-    let mut found = Vec::new();
-    if released > 0 {
-        // Along the items in frozen order, no further than the last that was released: those behind it are queued.
+    if room > 0 && released > 0 {
+        // Those that somebody runs are looked at, too: once, since nothing is queued any more. A claim that comes across one
+        // that nobody runs takes it back itself. In frozen order, no further than the last that was released.
         let query = Query::new(format!(
             "SELECT i.idx, i.letter_id, t.seq FROM (SELECT * FROM {table} WHERE outcome = 'released' AND operation = "
         ))
@@ -283,28 +292,27 @@ fn open(
         .push(" ORDER BY idx LIMIT ")
         .bind(most(released))
         .push(&format!(") i CROSS JOIN {letters} t ON t.letter_id = i.letter_id WHERE 1"));
-        let query = nobody_runs(query).push(" ORDER BY i.idx LIMIT ").bind(most(limit));
-        found = query.all(conn, |row| read_item(row, operation, ItemOutcome::Released))?;
-    }
-    let room = limit.saturating_sub(found.len() as u64);
-    if room > 0 {
-        let consumers = queued_consumers(conn, names, operation)?;
-        let consumers: Vec<_> = consumers.iter().map(|name| Some(name.as_str())).collect();
-        found.extend(items(conn, names, operation, &consumers, room, nobody_runs)?);
+        let query = nobody_runs(query).push(" ORDER BY i.idx LIMIT ").bind(most(room));
+        found.extend(query.all(conn, |row| read_item(row, operation, ItemOutcome::Released))?);
     }
     Ok(found)
 }
 
-/// The consumers of which letters are queued, by steps along the index.
+/// These consumers; if none is named, all of which letters are queued, found by steps along the index.
 fn queued_consumers(
     conn: &Connection,
     names: &Names,
     operation: OperationId,
+    among: &[String],
 ) -> Result<Vec<String>> {
+    if !among.is_empty() {
+        let among: BTreeSet<_> = among.iter().cloned().collect();
+        return Ok(among.into_iter().collect());
+    }
     let mut all: Vec<String> = Vec::new();
     loop {
         let mut query = Query::new(format!(
-            "SELECT i.consumer FROM {} i WHERE i.outcome = 'queued' AND i.operation = ",
+            "SELECT i.consumer FROM {0} i INDEXED BY {0}_queued WHERE i.outcome = 'queued' AND i.operation = ",
             names.items
         ))
         .bind(operation);
@@ -335,4 +343,55 @@ fn first(mut found: Vec<Found>, limit: u64) -> Vec<Found> {
     found.sort_unstable_by_key(|it| it.selected.index);
     found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::Status;
+
+    use super::*;
+    use crate::sqlite::schema;
+
+    fn plan(query: &Query) -> Vec<String> {
+        let names = Names::new("dlq_events").unwrap();
+        let mut conn = Connection::open_in_memory().unwrap();
+        schema::ensure(&mut conn, &names, |_, _| None).unwrap();
+        query.explained().all(&conn, |row| Ok(row.get(3)?)).unwrap()
+    }
+
+    /// A page costs the same at any depth.
+    #[test]
+    fn pages_are_read_along_an_index() {
+        let names = Names::new("dlq_events").unwrap();
+        let id = LetterId::from_bytes([7; 16]);
+        let at = |nanos| Some(Cursor { created_at: Timestamp::from_nanos(nanos), id });
+        let spec = OperationSpec::replay(Filter::new());
+        let quarantined = Filter::new().with_status(Status::Quarantined);
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            for (query, index) in [
+                (frozen(Query::new(LETTERS), &names, &spec), "by_status (status=?"),
+                (matching(&names, &quarantined, None), "by_status (status=?"),
+                (matching(&names, &Filter::new(), None), "by_age ("),
+            ] {
+                let plan = plan(&page(query, order, [at(1), at(2)], 1_000));
+                let is_range = |step: &String| {
+                    step.contains(&format!("INDEX dlq_events_{index}"))
+                        && step.contains("(created_at,letter_id)")
+                };
+                assert!(plan.len() == 1 && plan.iter().all(is_range), "{plan:?}");
+            }
+        }
+    }
+
+    /// Neither items nor letters are sorted, or looked at that were sent before.
+    #[test]
+    fn queued_items_are_read_along_their_index() {
+        let names = Names::new("dlq_events").unwrap();
+        let operation = OperationId::from_bytes([7; 16]);
+        let query = queued(&names, operation, "a").push(" AND i.idx >= 5 ORDER BY i.idx");
+        let plan = plan(&query);
+        let by = "SEARCH i USING INDEX dlq_operation_items_queued (operation=? AND consumer=? AND idx>?)";
+        assert!(plan.len() == 2 && plan[0] == by, "{plan:?}");
+        assert!(plan[1].starts_with("SEARCH t USING ") && plan[1].ends_with("(letter_id=?)"));
+    }
 }
