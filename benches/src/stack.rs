@@ -12,8 +12,8 @@ use bytes::Bytes;
 use dlq_core::idempotency::{
     BoxIdempotency, Idempotency, IdempotencyClaim, memory::MemoryIdempotency,
 };
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Classification, Classify, Delivery, Message, Origin, Position, RetryPolicy};
+use dlq_letters::memory::MemoryStore;
 use dlq_sql::sqlite::SqliteStore;
 use dlq_tower::catch_panic::CatchPanicLayer;
 use dlq_tower::classify::ClassifyLayer;

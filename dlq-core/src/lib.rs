@@ -3,8 +3,8 @@
 //! This crate knows no broker, no database and no `tower`. It has the words ([`Message`], [`Delivery`], [`Failure`],
 //! [`DeadLetter`], …), the decisions (classification, [retry policies](policy), [fingerprints](fingerprint), the
 //! [header protocol](protocol)), the traits that transports and stores implement ([`Source`], [`Settle`],
-//! [`RetryLane`], [`store`]) and an in-memory implementation of each ([`memory`], [`store::memory`],
-//! [`idempotency::memory`]).
+//! [`RetryLane`], [`store`]) and in-memory implementations ([`memory`], [`idempotency::memory`]; a store in memory is in
+//! `dlq-letters`).
 //!
 //! Most programs use it through `dlq-tower`, which re-exports it.
 

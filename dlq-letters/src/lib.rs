@@ -23,6 +23,7 @@ mod backend;
 mod changes;
 #[doc(hidden)]
 pub mod engine;
+pub mod memory;
 mod needs;
 mod row;
 mod rows;

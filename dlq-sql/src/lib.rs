@@ -5,7 +5,7 @@
 //! | [`sqlite`] | a file, embedded | one machine: any number of processes, no server |
 //! | [`postgres`] | PostgreSQL | any number of processes on any number of machines |
 //!
-//! Every store gives the same answers as [`dlq_core::store::memory`], durably: a call that writes returns once what it
+//! Every store gives the same answers as the store in memory (`dlq-letters`), durably: a call that writes returns once what it
 //! wrote would survive a power cut.
 //!
 //! # Features

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dlq_core::store::memory::MemoryStore;
+use dlq_letters::memory::MemoryStore;
 use dlq_testkit::faulty::{Fault, FaultyStore};
 use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::store::{

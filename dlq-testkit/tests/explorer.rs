@@ -61,10 +61,22 @@ fn explore(name: &str) {
     assert!(report.findings.is_empty(), "{report}");
 }
 
+fn explore_optimistically(name: &str) {
+    if std::env::var_os("DLQ_EXPLORE_CASE").is_none() {
+        let report = briefly(Explorer::new(scenario(name)).conflicts(7));
+        assert!(report.findings.is_empty(), "{report}");
+    }
+}
+
 macro_rules! explored {
     ($($name:ident),+ $(,)?) => {
         mod consumer {
             $(#[test] fn $name() { super::explore(stringify!($name)); })+
+        }
+
+        /// The same over a store that has no locks.
+        mod optimistic {
+            $(#[test] fn $name() { super::explore_optimistically(stringify!($name)); })+
         }
 
         #[test]

@@ -1,9 +1,10 @@
-//! The store in memory passes every check, by a clock that the checks move and by the machine's.
+//! The store in memory passes every check, by a clock that the checks move and by the machine's, under a lock and as a
+//! store that compares versions when it writes.
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{DeadLetters, Message};
+use dlq_letters::memory::MemoryStore;
 use dlq_testkit::fixtures::{ManualClock, letter, letter_of};
-use dlq_testkit::store::{MemoryFixture, StoreFixture};
+use dlq_testkit::store::{MemoryFixture, OptimisticFixture, StoreFixture};
 
 dlq_testkit::store_conformance!(MemoryFixture);
 
@@ -24,6 +25,12 @@ impl StoreFixture for OwnTime {
     fn clock(&self) -> Option<&ManualClock> {
         None
     }
+}
+
+mod optimistic {
+    use super::OptimisticFixture;
+
+    dlq_testkit::store_conformance!(OptimisticFixture);
 }
 
 mod own_time {

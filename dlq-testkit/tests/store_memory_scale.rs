@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     Actor, ClaimRequest, Claims, Finish, Letters, OperationSpec, Operations, Sink,
 };
 use dlq_core::{Filter, PageRequest, Resolution};
+use dlq_letters::memory::MemoryStore;
 use dlq_testkit::fixtures::{CONSUMER, letter};
 
 async fn replay_and_list(count: u64) -> Duration {

@@ -1,11 +1,24 @@
-//! The comparison with the model: the store in memory agrees with itself, and a store that forgets does not.
+//! The comparison with the model: the store in memory agrees with itself, also where it decides without a lock, and a store
+//! that forgets does not.
 
-use dlq_core::store::memory::MemoryStore;
+use dlq_letters::memory::MemoryStore;
 use dlq_testkit::faulty::{Fault, FaultyStore};
 use dlq_testkit::fixtures::ManualClock;
-use dlq_testkit::store::{MemoryFixture, StoreFixture};
+use dlq_testkit::store::{self, MemoryFixture, OptimisticFixture, StoreFixture};
 
 dlq_testkit::store_model!(MemoryFixture, 200);
+
+mod optimistic {
+    use super::OptimisticFixture;
+
+    dlq_testkit::store_model!(OptimisticFixture, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_workers_agree_with_their_models() {
+    store::workers::agree_with_their_models::<MemoryFixture>(600).await;
+    store::workers::agree_with_their_models::<OptimisticFixture>(600).await;
+}
 
 struct Forgetful(MemoryFixture);
 

@@ -6,7 +6,7 @@
 //! ```
 //! use dlq_tower::consumer::Consumer;
 //! use dlq_tower::core::memory::MemoryBroker;
-//! use dlq_tower::core::store::memory::MemoryStore;
+//! use dlq_letters::memory::MemoryStore;
 //! use dlq_tower::core::{DeadLetters, Filter, Message, Reason};
 //! use dlq_tower::extract::{Json, State};
 //! use dlq_tower::{Classify, dlq_handler};

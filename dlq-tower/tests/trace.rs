@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use dlq_core::memory::MemoryBroker;
 use dlq_core::policy::{Backoff, RetryPolicy};
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Delivery, ErrorClass, Message, Origin, Position, Source};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::consumer::{Consumer, ConsumerBuilder};
 use dlq_tower::dead_letter::DeadLetterLayer;

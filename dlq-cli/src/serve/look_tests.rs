@@ -2,8 +2,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use dlq_core::store::HealthThresholds;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{DeadLetters, SystemClock};
+use dlq_letters::memory::MemoryStore;
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
 

@@ -48,8 +48,8 @@ impl Unfinished {
 #[cfg(test)]
 mod tests {
     use dlq_core::Filter;
-    use dlq_core::store::memory::MemoryStore;
     use dlq_core::store::{Actor, OperationSpec};
+    use dlq_letters::memory::MemoryStore;
     use dlq_testkit::fixtures::letter;
 
     use super::*;

@@ -85,8 +85,8 @@ impl Written {
 mod tests {
     use dlq_core::Message;
     use dlq_core::RetryLane as _;
-    use dlq_core::store::memory::MemoryStore;
     use dlq_core::store::{Actor, ClaimRequest, Claims as _, Upkeep as _};
+    use dlq_letters::memory::MemoryStore;
     use dlq_testkit::fixtures::{escalation, letter, letter_of};
 
     use super::*;

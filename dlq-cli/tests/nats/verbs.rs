@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
 use dlq_core::store::Letters as _;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{DeadLetter, Filter, OperationId, Sink as _, Timestamp};
+use dlq_letters::memory::MemoryStore;
 use dlq_nats::async_nats::{self, jetstream};
 use dlq_nats::{DlqStream, NatsSink};
 use dlq_testkit::fixtures::{letter, varied};

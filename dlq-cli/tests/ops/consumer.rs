@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dlq_core::memory::MemoryBroker;
 use dlq_core::store::count_quarantined;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Message, Reason};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::Json;

@@ -8,7 +8,7 @@ use crate::{DeadLetter, LetterId, Sink, StoreError};
 /// A stream of dead letters in memory, as a broker would keep it: letters go in and are read, and nothing else happens
 /// to them. Clones share the letters.
 ///
-/// For everything that can be done with letters see [`MemoryStore`](crate::store::memory::MemoryStore).
+/// For everything that can be done with letters see `MemoryStore` of `dlq-letters`.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySink {
     letters: Arc<Mutex<BTreeMap<LetterId, DeadLetter>>>,

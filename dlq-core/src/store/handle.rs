@@ -14,13 +14,16 @@ use crate::{
 /// The dead letters of a deployment: the one handle through which programs use a store. Cheap to clone.
 ///
 /// ```
-/// use dlq_core::{DeadLetters, Filter, PageRequest, store::memory::MemoryStore};
+/// use dlq_core::{DeadLetters, Filter, PageRequest, Store, StoreError};
 ///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let letters = DeadLetters::new(MemoryStore::new());
-/// assert_eq!(letters.count(Filter::new()).await?, 0);
-/// assert!(letters.list(Filter::new(), PageRequest::new()).await?.letters.is_empty());
-/// # Ok(()) }
+/// async fn look(store: impl Store) -> Result<(), StoreError> {
+///     let letters = DeadLetters::new(store);
+///     println!("{} letters, the latest of which are:", letters.count(Filter::new()).await?);
+///     for letter in letters.list(Filter::new(), PageRequest::new()).await?.letters {
+///         println!("{} {}", letter.id, letter.error);
+///     }
+///     Ok(())
+/// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct DeadLetters {

@@ -5,8 +5,8 @@
 //! operator and a janitor need. A store is all of them ([`Store`]); the dead letters of a broker are the first two.
 //! Programs use a store through one handle, [`DeadLetters`].
 //!
-//! Every store gives the same answers; the conformance suite of `dlq-testkit` holds them to it, and the store in
-//! [`memory`] is the reference.
+//! Every store gives the same answers; the conformance suite of `dlq-testkit` holds them to it. The engine that most of
+//! them share, and a store in memory, are in `dlq-letters`.
 //!
 //! # Cancel safety
 //!
@@ -21,7 +21,6 @@ mod due;
 mod edit;
 mod erased;
 mod handle;
-pub mod memory;
 mod operation;
 mod quarantine;
 pub mod reading;

@@ -13,7 +13,7 @@
 //!
 //! # What it promises
 //!
-//! The same answers as [`dlq_core::store::memory`], by the clock of the database, to the microsecond, and durability: a
+//! The same answers as the store in memory (`dlq-letters`), by the clock of the database, to the microsecond, and durability: a
 //! call that writes returns once its transaction is committed (each switches `synchronous_commit` on where it is off, also on connections that were handed over). Any
 //! number of processes may read, write and claim; a letter is claimed by one of them. PostgreSQL 13 or later.
 //!

@@ -15,7 +15,7 @@
 //!
 //! # What it promises
 //!
-//! The same answers as [`dlq_core::store::memory`], by the clock of the machine, and durability: a call that writes returns once its transaction is
+//! The same answers as the store in memory (`dlq-letters`), by the clock of the machine, and durability: a call that writes returns once its transaction is
 //! flushed to the disk (write-ahead log, `synchronous = FULL`), so that what was confirmed survives the end of the
 //! process and a power cut. Any number of processes on one machine may open the file at the same time, read, write and
 //! claim; a letter is claimed by one of them. The file must be on a local disk: a write-ahead log does not work across

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Actor, Claim, ClaimRequest, Edit, Finish, Letters as _, Mark, Selection};
 use dlq_core::{DeadLetter, Filter, Resolution, Status, Store, Timestamp};
+use dlq_letters::memory::MemoryStore;
 use dlq_testkit::fixtures::{died_again, escalation, letter};
 use futures_util::future::join_all;
 

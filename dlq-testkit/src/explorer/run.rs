@@ -36,7 +36,7 @@ pub(super) struct Case {
 pub(super) fn run(
     program: &dyn Program,
     scenario: &Arc<Scenario>,
-    flaw: Option<Flaw>,
+    (flaw, conflicts): (Option<Flaw>, Option<u64>),
     plan: &Plan,
 ) -> Case {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -45,7 +45,7 @@ pub(super) fn run(
         .build()
         .expect("a runtime without threads can be built");
     runtime.block_on(async {
-        let world = World::new(Arc::clone(scenario), flaw, plan.clone());
+        let world = World::new(Arc::clone(scenario), flaw, plan.clone()).with_conflicts(conflicts);
         let world = Arc::new(world);
         if timeout(HORIZON, live(program, &world)).await.is_err() {
             world.violated(format!("G1: no rest after {HORIZON:?}"));
@@ -143,7 +143,7 @@ fn parts(process: &Process) -> Parts {
     Parts {
         source: SteppedSource::new(process.clone(), world.broker.source(CONSUMER)),
         handler: told(process),
-        store: SteppedStore::new(process.clone(), world.store.clone()),
+        store: SteppedStore::new(process.clone(), world.store_of_program()),
         sink: SteppedSink::new(process.clone(), world.sink.clone()),
         feed: scenario.feed.map(|_| SteppedSink::feed(process.clone(), world.feed.clone())),
         lane: SteppedLane::new(process.clone(), world.broker.retry_lane()),

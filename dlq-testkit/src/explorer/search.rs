@@ -27,6 +27,7 @@ pub struct Explorer {
     scenario: Arc<Scenario>,
     program: Box<dyn Program>,
     flaw: Option<Flaw>,
+    conflicts: Option<u64>,
     depth: Depth,
 }
 
@@ -37,6 +38,7 @@ impl Explorer {
             scenario: Arc::new(scenario),
             program: Box::new(WholeConsumer),
             flaw: None,
+            conflicts: None,
             depth: Depth::Pairs(600),
         }
     }
@@ -50,6 +52,13 @@ impl Explorer {
     /// Breaks a promise on purpose. Defaults to none.
     pub fn flaw(mut self, flaw: Flaw) -> Self {
         self.flaw = Some(flaw);
+        self
+    }
+
+    /// Lets the store decide without a lock, and compare versions when it writes, with some invented conflicts from this
+    /// seed. Defaults to a lock.
+    pub fn conflicts(mut self, seed: u64) -> Self {
+        self.conflicts = Some(seed);
         self
     }
 
@@ -109,7 +118,8 @@ impl Explorer {
     }
 
     fn run(&self, plan: &Plan) -> Case {
-        run(&*self.program, &self.scenario, self.flaw, plan)
+        let Self { program, scenario, flaw, conflicts, .. } = self;
+        run(&**program, scenario, (*flaw, *conflicts), plan)
     }
 }
 

@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use dlq_core::memory::MemorySink;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
@@ -11,6 +10,7 @@ use dlq_core::{
     CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
     RetryLane, Sink, StoreError, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 
 use super::flaw::Flaw;
 use super::gate::Process;

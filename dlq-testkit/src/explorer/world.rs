@@ -8,12 +8,12 @@ use std::time::Duration;
 use dlq_core::idempotency::Idempotency;
 use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::memory::{MemoryBroker, MemorySink};
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Actor, Claims, Control, Letters, OperationSpec, OperationState, Operations};
 use dlq_core::{
     DeadLetter, Delivery, Filter, Lane, LetterId, Origin, PageRequest, Position, SharedClock,
     Status, StoreError, StoreErrorKind, Timestamp, TokioClock,
 };
+use dlq_letters::memory::MemoryStore;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
@@ -43,6 +43,8 @@ pub(super) struct World {
     pub(super) clock: SharedClock,
     pub(super) broker: MemoryBroker,
     pub(super) store: MemoryStore,
+    /// The seed of conflicts that the program meets in the store.
+    conflicts: Option<u64>,
     pub(super) sink: MemorySink,
     pub(super) feed: MemorySink,
     pub(super) idempotency: MemoryIdempotency,
@@ -94,6 +96,7 @@ impl World {
         let tally = Tally { runs: vec![Vec::new(); scenario.stories.len()], ..Tally::default() };
         let world = Self {
             store: MemoryStore::new().with_clock(clock.clone()),
+            conflicts: None,
             sink: MemorySink::new(),
             feed: MemorySink::new(),
             gate: Gate::new(plan),
@@ -106,6 +109,19 @@ impl World {
         };
         world.publish(false);
         world
+    }
+
+    pub(super) fn with_conflicts(mut self, conflicts: Option<u64>) -> Self {
+        self.conflicts = conflicts;
+        self
+    }
+
+    /// The store, as the program under test has it.
+    pub(super) fn store_of_program(&self) -> MemoryStore {
+        match self.conflicts {
+            Some(seed) => self.store.clone().with_conflicts(seed),
+            None => self.store.clone(),
+        }
     }
 
     /// Publishes the messages that are kept back, or those that are not.

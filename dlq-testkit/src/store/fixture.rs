@@ -1,7 +1,8 @@
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{CrashMarks, Store};
+use dlq_letters::memory::MemoryStore;
 
 use crate::fixtures::ManualClock;
 
@@ -52,5 +53,29 @@ impl StoreFixture for MemoryFixture {
 
     fn clock(&self) -> Option<&ManualClock> {
         Some(&self.clock)
+    }
+}
+
+/// The store in memory, deciding without a lock: it compares versions when it writes, and decides anew where something has
+/// changed, or where a seed says so. What it agrees with has no need of locks.
+#[derive(Debug)]
+pub struct OptimisticFixture(MemoryFixture);
+
+impl StoreFixture for OptimisticFixture {
+    type Store = MemoryStore;
+
+    async fn fresh(check: &'static str) -> Self {
+        static SEED: AtomicU64 = AtomicU64::new(0);
+        let MemoryFixture { store, clock } = MemoryFixture::fresh(check).await;
+        let store = store.with_conflicts(SEED.fetch_add(1, Ordering::Relaxed));
+        Self(MemoryFixture { store, clock })
+    }
+
+    async fn open(&self, dedup: bool) -> MemoryStore {
+        self.0.open(dedup).await
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        self.0.clock()
     }
 }

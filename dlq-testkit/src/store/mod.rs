@@ -35,6 +35,7 @@ pub mod restores;
 pub mod schedules;
 pub mod statistics;
 pub mod upkeep;
+pub mod workers;
 
 pub use check::{Check, run};
-pub use fixture::{MemoryFixture, StoreFixture};
+pub use fixture::{MemoryFixture, OptimisticFixture, StoreFixture};

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     AuditEntry, Claim, ClaimRequest, Cleanup, Control, Edit, Finish, Mark, Operation,
     OperationSpec, Pace, Schedule, ScheduleRun, Selection,
@@ -11,6 +10,7 @@ use dlq_core::{
     Attempt, Binding, Clock, DeadLetter, Escalation, Filter, LetterId, Message, OperationId, Order,
     PageRequest, Resolution, Status, Store,
 };
+use dlq_letters::memory::MemoryStore;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -10,7 +10,7 @@
 //! # Example
 //!
 //! ```
-//! use dlq_core::store::memory::MemoryStore;
+//! use dlq_letters::memory::MemoryStore;
 //! use dlq_tower::audit::audit;
 //! use tokio_util::sync::CancellationToken;
 //!

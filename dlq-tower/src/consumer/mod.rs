@@ -6,7 +6,7 @@
 //! automatic schedule. It is built once, run once, and when [`run`](Consumer::run) returns nothing of it is alive.
 //!
 //! ```
-//! use dlq_core::store::memory::MemoryStore;
+//! use dlq_letters::memory::MemoryStore;
 //! use dlq_core::Source;
 //! use dlq_tower::consumer::{Consumer, InvalidConfig, Report};
 //! use dlq_tower::handler::Handles;

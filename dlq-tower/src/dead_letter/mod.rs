@@ -8,7 +8,7 @@
 //! # Example
 //!
 //! ```
-//! use dlq_core::store::memory::MemoryStore;
+//! use dlq_letters::memory::MemoryStore;
 //! use dlq_core::{Delivery, Disposition, ErrorClass, Message, Origin, Position};
 //! use dlq_tower::classify::ClassifyLayer;
 //! use dlq_tower::dead_letter::DeadLetterLayer;

@@ -18,7 +18,7 @@
 //! # Example
 //!
 //! ```
-//! use dlq_core::store::memory::MemoryStore;
+//! use dlq_letters::memory::MemoryStore;
 //! use dlq_core::{Ordering, Source};
 //! use dlq_tower::store_lane::StoreLane;
 //!

@@ -1,8 +1,8 @@
 //! What cannot be built.
 
 use dlq_core::store::Schedule;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Delivery, Ordering};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, ConsumerHealth, OutagePolicy, RunState};
 use dlq_tower::extract::Key;
 use dlq_tower::handler::{HandlerStack, handler};

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control, Due,
     Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked, Operation, OperationSpec,
@@ -15,6 +14,7 @@ use dlq_core::{
     CrashMarks, DeadLetter, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
     Position, RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 
 use crate::support::clock;
 

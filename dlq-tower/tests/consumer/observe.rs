@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dlq_core::memory::MemoryBroker;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Actor, Processed, Selection, Upkeep};
 use dlq_core::{Delivery, ErrorClass, Message};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, DLQ_EVENTS_COUNT, DLQ_MESSAGES_QUARANTINED};
 use dlq_tower::handler::handler;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};

@@ -1,8 +1,8 @@
 //! An annotated handler and a router in a real consumer.
 
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::consumer::Consumer;
 use dlq_tower::core::memory::MemoryBroker;
-use dlq_tower::core::store::memory::MemoryStore;
 use dlq_tower::core::{DeadLetters, Filter, Message, PageRequest, Reason};
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::Json;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Processed, Upkeep as _};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::audit::{AuditLayer, audit};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::dead_letter::DeadLetterLayer;

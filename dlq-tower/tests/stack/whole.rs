@@ -3,8 +3,8 @@
 use dlq_core::idempotency::BoxIdempotency;
 use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::store::Letters;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Cause, Disposition, Reason};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::catch_panic::CatchPanicLayer;
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;

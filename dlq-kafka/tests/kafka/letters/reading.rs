@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
     Cause, DeadLetter, ErrorClass, Filter, LetterId, LetterSummary, Order, PageRequest, Reason,
     Sink, Status, Timestamp,
 };
 use dlq_kafka::KafkaLetters;
+use dlq_letters::memory::MemoryStore;
 use dlq_testkit::fixtures::{ManualClock, died_again, letter, varied};
 
 use crate::fixture_letters::{Dead, available};

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use dlq_core::ingest::{Feed as _, Incident, Ingest};
 use dlq_core::store::Letters as _;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{KafkaFeed, KafkaLetters, ReplayOutcome};
+use dlq_letters::memory::MemoryStore;
 
 use crate::fixture_replay::{PATIENCE, Shop, run, to_origin};
 

@@ -4,12 +4,12 @@ use std::future::ready;
 use std::time::Duration;
 
 use async_nats::Subscriber;
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
     Cause, DeadLetter, ErrorClass, Filter, LetterId, LetterSummary, Order, PageRequest, Reason,
     Sink, Status, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 use dlq_nats::{DlqStream, NatsLetters, NatsSink};
 use dlq_testkit::fixtures::{ManualClock, died_again, letter, varied};
 use futures_util::{StreamExt, TryStreamExt};

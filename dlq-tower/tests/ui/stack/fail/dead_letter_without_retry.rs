@@ -1,4 +1,4 @@
-use dlq_core::store::memory::MemoryStore;
+use dlq_letters::memory::MemoryStore;
 use dlq_core::{Delivery, ErrorClass};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::dead_letter::DeadLetterLayer;

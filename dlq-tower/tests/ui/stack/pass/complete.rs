@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::idempotency::{BoxIdempotency, memory::MemoryIdempotency};
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::{Delivery, ErrorClass, RetryPolicy};
+use dlq_letters::memory::MemoryStore;
 use dlq_tower::catch_panic::CatchPanicLayer;
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;

@@ -1,6 +1,7 @@
-use super::super::{Group, Letters, Stats, reading};
+use dlq_core::store::{Group, Letters, Stats, reading};
+use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError};
+
 use super::MemoryStore;
-use crate::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError};
 
 impl Letters for MemoryStore {
     async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {

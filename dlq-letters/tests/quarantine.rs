@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dlq_core::store::memory::MemoryStore;
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, DLQ_MESSAGES_QUARANTINED_TOTAL, Letters as _, OperationSpec,
     Operations as _,
@@ -14,6 +13,7 @@ use dlq_core::{
     DeadLetter, ErrorClass, Filter, Fingerprint, History, LetterId, LetterState, Message, Origin,
     Position, Reason, Sink as _, Status, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[test]

@@ -1,10 +1,11 @@
-//! [`MemoryStore`]: the store that forgets when the process ends, and the reference for every other.
+//! [`MemoryStore`]: a store that forgets when the process ends, and the reference for every other.
 //!
 //! For tests and examples, and as the model that durable stores are compared with. It keeps the same promises except
 //! durability, under any clock:
 //!
 //! ```
-//! use dlq_core::store::{ClaimRequest, Claims, memory::MemoryStore};
+//! use dlq_core::store::{ClaimRequest, Claims};
+//! use dlq_letters::memory::MemoryStore;
 //! use std::time::Duration;
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dlq_core::StoreError> {
@@ -19,22 +20,21 @@
 //! Everything under one lock that is never held across an `await`. Putting, reading, claiming and finishing a letter
 //! and listing a page cost the logarithm of what is stored; counting, statistics, groups and marks look at every letter.
 
+mod backend;
 mod campaign;
-mod claims;
-mod dedup;
+mod commit;
+mod conflicts;
 mod letters;
-mod operations;
-mod row;
-mod sink;
-mod upkeep;
+mod load;
 mod vitals;
 mod world;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::clock::{SharedClock, SystemClock};
-use crate::{CrashMarks, LetterId, StoreError, Timestamp};
+use dlq_core::{CrashMarks, LetterId, SharedClock, StoreError, SystemClock, Timestamp};
+
+use conflicts::Conflicts;
 use world::World;
 
 /// A store in memory. Clones share what is stored; see the [module docs](self).
@@ -43,13 +43,19 @@ pub struct MemoryStore {
     world: Arc<Mutex<World>>,
     marks: Arc<Mutex<HashMap<LetterId, u32>>>,
     clock: SharedClock,
+    conflicts: Option<Arc<Conflicts>>,
 }
 
 impl MemoryStore {
     /// An empty store by the machine's clock, which does not deduplicate.
     #[must_use]
     pub fn new() -> Self {
-        Self { world: Arc::default(), marks: Arc::default(), clock: SystemClock::shared() }
+        Self {
+            world: Arc::default(),
+            marks: Arc::default(),
+            clock: SystemClock::shared(),
+            conflicts: None,
+        }
     }
 
     /// Sets the clock by which this handle tells the time. Defaults to the machine's.
@@ -60,10 +66,21 @@ impl MemoryStore {
     }
 
     /// Sets whether letters of the same original message are kept as one; for every clone. Letters that are there
-    /// already stay as they are; [`Upkeep::deduplicate`](super::Upkeep::deduplicate) collapses them. Defaults to no.
+    /// already stay as they are; [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate) collapses them. Defaults to
+    /// no.
     #[must_use]
     pub fn with_dedup(self, dedup: bool) -> Self {
         self.world().set_dedup(dedup);
+        self
+    }
+
+    /// Decides over what was read before, without the lock, and compares versions when it writes, as a store does that has
+    /// no locks. Some conflicts are invented, from this seed. Other calls run between reading and writing. For tests of
+    /// the engine.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_conflicts(mut self, seed: u64) -> Self {
+        self.conflicts = Some(Arc::new(Conflicts::new(seed)));
         self
     }
 
@@ -107,7 +124,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+crate::store!(MemoryStore);
+
 const _: () = {
-    const fn store<S: super::Store + CrashMarks + Clone>() {}
+    const fn store<S: dlq_core::Store + CrashMarks + Clone>() {}
     store::<MemoryStore>();
 };

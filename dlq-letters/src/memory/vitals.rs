@@ -1,9 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Due, Vitals, Waiting, reading};
-use super::row::Row;
+use dlq_core::store::{Due, Vitals, Waiting, reading};
+use dlq_core::{Filter, LetterId, Timestamp};
+
 use super::world::{Place, World};
-use crate::{Filter, LetterId, Timestamp};
+use crate::Row;
 
 impl World {
     /// What is known of the store without looking for it; the counts look at every letter here.
