@@ -33,8 +33,17 @@ impl Step<'_> {
                 self.selected(due(Query::default(), names, filter, *limit, now), false).await?
             }
             Select::Queued { operation, filter, from, limit } => {
-                let query = queued(names, *operation, filter, *from, *limit);
-                self.selected(query, true).await?
+                let (consumers, rest) = by_consumer(filter);
+                let query = queued(names, *operation, &consumers, &rest, *from);
+                let query = query.push(" ORDER BY i.idx LIMIT ").bind(most(*limit));
+                let query = query.push(" FOR UPDATE OF t SKIP LOCKED) q ORDER BY q.idx LIMIT ");
+                self.selected(query.bind(most(*limit)), true).await?
+            }
+            // Letters that others have locked are found next time: looking through many of them would hold up every claim.
+            Select::Orphans { operation, consumers, .. }
+                if self.has_queued(*operation, consumers).await? =>
+            {
+                Vec::new()
             }
             Select::Orphans { operation, consumers, limit } => {
                 self.selected(orphans(names, *operation, consumers, *limit), true).await?
@@ -58,6 +67,16 @@ impl Step<'_> {
             }
         };
         Ok(Found { selected, rows: None })
+    }
+
+    /// Returns true if an operation has a queued item with a letter of these consumers, also one that is locked.
+    async fn has_queued(&mut self, id: OperationId, consumers: &[String]) -> Result<bool> {
+        let filter = Filter::new();
+        let mut consumers = consumers.to_vec();
+        consumers.sort_unstable();
+        consumers.dedup();
+        let query = queued(self.names(), id, &consumers, &filter, 0).push(" LIMIT 1) q LIMIT 1");
+        Ok(query.first(self.conn(), |_| Ok(())).await?.is_some())
     }
 
     async fn selected(&mut self, query: Query, with_index: bool) -> Result<Vec<Selected>> {
@@ -235,19 +254,17 @@ fn due(query: Query, names: &Names, filter: &Filter, limit: u64, now: Timestamp)
     query.push(" ORDER BY d.available_at, d.created_at, d.letter_id LIMIT ").bind(most(limit))
 }
 
-/// Locks the first queued items from `from` on whose letters match, in the frozen order.
-fn queued(names: &Names, id: OperationId, filter: &Filter, from: u64, limit: u64) -> Query {
-    let (consumers, rest) = by_consumer(filter);
+/// Begins to select the queued items from `from` on whose letters match, of these consumers.
+fn queued(names: &Names, id: OperationId, consumers: &[String], rest: &Filter, from: u64) -> Query {
     let Names { items, letters, .. } = names;
-    let query = each_consumer(Query::new("SELECT q.letter_id, q.idx FROM "), &consumers);
+    let query = each_consumer(Query::new("SELECT q.letter_id, q.idx FROM "), consumers);
     let query = query.push(&format!(
         "(SELECT i.idx, i.letter_id FROM {items} i JOIN {letters} t ON t.letter_id = i.letter_id \
-         WHERE {}t.item = i.idx AND t.operation = i.operation AND i.outcome = 'queued' AND i.operation = ",
-        of_consumer("i", &consumers)
+         WHERE {}t.item = i.idx AND i.outcome = 'queued' AND i.operation = ",
+        of_consumer("i", consumers)
     ));
     let query = query.bind(id).push(" AND i.idx >= ").bind(values::signed(from));
-    let query = query.push(" AND ").filter(&rest).push(" ORDER BY i.idx LIMIT ").bind(most(limit));
-    query.push(" FOR UPDATE OF t SKIP LOCKED) q ORDER BY q.idx LIMIT ").bind(most(limit))
+    query.push(" AND ").filter(rest)
 }
 
 /// Locks the letters of an operation that are on their way to a broker and whose lease has ended, in the frozen order.
