@@ -101,7 +101,7 @@ pub(crate) fn refused(text: String) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text)
 }
 
-/// What is said of a letter that a topic does not take.
+/// The error for a letter that a topic does not take.
 pub(crate) fn not_taken(topic: &str, code: Code) -> StoreError {
     let setting = match code {
         Code::MessageSizeTooLarge => "; see the topic's `max.message.bytes`",
@@ -111,7 +111,7 @@ pub(crate) fn not_taken(topic: &str, code: Code) -> StoreError {
     refused(format!("topic `{topic}` does not take it: {code}{setting}"))
 }
 
-/// What is said of letters for a topic that takes none.
+/// The error for letters to a topic that takes none.
 pub(crate) fn closed(topic: &str, code: Code) -> StoreError {
     refused(format!("topic `{topic}` cannot be written to: {code}"))
 }

@@ -48,7 +48,7 @@ struct Reports {
     records: Mutex<Vec<(usize, Result<Written, Code>)>>,
     /// Whether the transaction has failed, which it says in its log only.
     has_failed: AtomicBool,
-    /// Whether the cluster was asked to commit, so that it may have.
+    /// True if the cluster was asked to commit, so that it may have.
     is_committing: AtomicBool,
 }
 
@@ -131,7 +131,7 @@ impl Session {
         written
     }
 
-    /// Whether the last transaction may have been committed where it is not known.
+    /// Returns true if the last transaction may have been committed although it failed.
     pub(crate) fn may_be_committed(&self) -> bool {
         self.producer.context().is_committing.load(Ordering::SeqCst)
     }

@@ -23,10 +23,10 @@ use crate::subjects::covers;
 use crate::wire;
 
 pub(crate) const REPLAYING: &str = "send a dead letter back";
-/// Why a letter with a key is not sent.
+/// Reason why a letter with a key is not sent.
 pub(crate) const NO_HEADER: &str = "no header is known that carries it; say which (`--key-header`, `NatsLetters::with_key_header`)";
 
-/// What the id of a message begins with that was sent back.
+/// Prefix of the ids of messages that were sent back.
 const ID: &str = "replay.";
 
 /// The id of the message in which a letter is sent.
@@ -67,7 +67,7 @@ pub(crate) struct Parcel<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     pub(crate) context: Context,
-    /// Where what is sent has to arrive.
+    /// The JetStream domain in which letters have to arrive.
     pub(crate) home: Home,
     pub(crate) inboxes: Arc<Inboxes>,
     /// The secret by which consumers of the streams believe whose letter it is.
@@ -110,12 +110,12 @@ impl Dispatch {
         })
     }
 
-    /// The server has said nothing in time of what was sent to this subject.
+    /// The error for a message to this subject that the server has not answered in time.
     pub(crate) fn unheard(&self, subject: &str) -> StoreError {
         self.silence(PublishErrorKind::TimedOut.into(), subject)
     }
 
-    /// Whether no header carries the key of a letter.
+    /// Returns true if no header carries the key of a letter.
     pub(crate) fn loses_key(&self, letter: &DeadLetter) -> bool {
         let is_lost = |key: &[u8]| self.key_header.is_none() || !wire::is_text(key);
         letter.message.key().is_some_and(|key| is_lost(key))
@@ -149,7 +149,7 @@ impl Dispatch {
         })
     }
 
-    /// Whom it concerns: this letter, or others too.
+    /// Decides whether an error concerns this letter alone, or others too.
     async fn unsent(&self, error: PublishError, parcel: &Parcel<'_>) -> Unsent {
         let (stream, subject) = (parcel.stream, &*parcel.subject);
         match error.kind() {
@@ -173,7 +173,7 @@ impl Dispatch {
         unavailable(format!("{error}; {why}"), error)
     }
 
-    /// Whether the stream keeps this subject. One of which nobody says anything may.
+    /// Returns true if the stream keeps this subject, or if nobody says whether it does.
     async fn may_keep(&self, stream: &str, subject: &str) -> bool {
         match find(&self.context, stream).await {
             Ok(None) => false,
@@ -191,14 +191,15 @@ pub(crate) fn refused(text: String) -> Unsent {
     Unsent::Letter(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
 }
 
-/// Whether the server may take the same soon: it is busy with it, or not well.
+/// Returns true if the server may take the same soon: it is busy with it, or not well.
 fn passes(error: &PublishError) -> bool {
     answer(error).is_some_and(|answer| {
         answer.error_code() == ErrorCode::STREAM_DUPLICATE_MESSAGE_CONFLICT || answer.code() >= 500
     })
 }
 
-/// Whether the stream keeps nothing more, of this subject at least. The server has one code for all that its storage refuses.
+/// Returns true if the stream has no room, for this subject at least. The server has one code for all that its storage
+/// refuses.
 fn is_full(error: &PublishError) -> bool {
     answer(error).is_some_and(|answer| answer.error_code() == ErrorCode::STREAM_STORE_FAILED)
 }
@@ -208,7 +209,7 @@ fn told(error: &PublishError) -> String {
     source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"))
 }
 
-/// What the server will not take of this letter.
+/// The error for a letter that the server will never take.
 fn refusal(error: PublishError) -> StoreError {
     let mut text = told(&error);
     if is_too_large(&error) {

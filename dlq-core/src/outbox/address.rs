@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Where an [`Outbox`](super::Outbox) sends a letter.
+/// The destination of a letter that an [`Outbox`](super::Outbox) sends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Address {

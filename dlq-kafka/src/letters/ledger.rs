@@ -252,7 +252,7 @@ pub(super) async fn read(brokers: &Brokers, topic: &Arc<str>) -> Result<Read, Se
     read.await.unwrap_or_else(|| Err(silent(&format!("read topic `{topic}`"))))
 }
 
-/// For how long a ledger keeps what it says.
+/// Retention of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
     /// The last record of each key for ever.

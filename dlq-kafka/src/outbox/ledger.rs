@@ -64,12 +64,12 @@ fn now() -> Timestamp {
     SystemClock.now()
 }
 
-/// What a part of the ledger says.
+/// The content of a part of the ledger.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// What was sent, and when it was written.
+    /// Letters that were sent, and the time at which each was written.
     pub(super) arrived: HashMap<Once, Timestamp>,
-    /// When the first record was written.
+    /// The time of the first record.
     pub(super) first: Option<Timestamp>,
 }
 

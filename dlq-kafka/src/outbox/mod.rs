@@ -22,11 +22,11 @@ use crate::ladder::{Ladder, is_topic};
 use crate::letters::{Keeps, Lookup, ensure, leave, random};
 use crate::session::Session;
 
-/// What transactional ids of outboxes begin with.
+/// Prefix of the transactional ids of outboxes.
 const PREFIX: &str = "dlq-outbox.";
-/// For how long the ledger keeps what was sent.
+/// Time for which the ledger keeps what was sent.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// How many letters are remembered of those that were sent last; twice as many may be.
+/// Letters that are remembered of those that were sent last; twice as many may be.
 const REMEMBERED: usize = 50_000;
 
 /// Sends letters of a store back to the topics of one cluster, exactly once for consumers that read with
@@ -105,12 +105,12 @@ impl Drop for Held {
     }
 }
 
-/// What is known of before.
+/// Knowledge from earlier calls.
 #[derive(Debug, Default)]
 struct Known {
-    /// What arrived, the latest and those before them.
+    /// Letters that arrived: the latest, and those before them.
     arrived: [HashSet<Once>; 2],
-    /// How many partitions topics have, and when that was asked.
+    /// The time at which each topic was asked for, and the number of its partitions.
     topics: HashMap<Arc<str>, (Instant, usize)>,
 }
 

@@ -18,12 +18,13 @@ use crate::letters::{PATIENCE, aside};
 use crate::session::{Broken, Session, Written};
 use crate::stop::{Stop, StopOnDrop};
 
-/// How many letters and bytes of payload are sent in a transaction at most.
+/// Letters in a transaction, at most.
 const LETTERS: usize = 500;
+/// Bytes of payload in a transaction, unless one letter has more.
 const BYTES: usize = 8 * 1024 * 1024;
-/// How long the cluster may take to end a transaction when the time for sending is over.
+/// Time that the cluster has to end a transaction when the time for sending is over.
 const GRACE: Duration = Duration::from_secs(10);
-/// For how long it is known how many partitions a topic has.
+/// Time for which the number of partitions of a topic is known.
 const FRESH: Duration = Duration::from_secs(60);
 
 /// A letter that is ready to be sent, its place in the batch, and its record in the ledger.
@@ -34,7 +35,7 @@ struct Parcel {
     entry: OutgoingRecord,
 }
 
-/// Why a transaction was not written.
+/// Reason why a transaction was not written.
 pub(super) enum Failed {
     /// Nothing of it is there.
     Broken(Broken),
@@ -103,7 +104,7 @@ impl KafkaOutbox {
         sent.into_iter().map(|sent| sent.unwrap_or_else(missing)).collect()
     }
 
-    /// Sends these, and says of each letter what became of it.
+    /// Sends these letters, and adds the result of each to `answers`.
     async fn send_parts(
         &self,
         mut parts: VecDeque<Vec<Parcel>>,
@@ -201,7 +202,7 @@ impl KafkaOutbox {
         }
     }
 
-    /// Writes these records, all or none of them. What is not to be committed by `until` is aborted.
+    /// Writes these records, all or none of them. Aborts the transaction if its commit has not begun by `until`.
     pub(super) async fn transact(
         &self,
         held: &Held,
@@ -232,7 +233,7 @@ impl KafkaOutbox {
         }
     }
 
-    /// How many partitions the topic of an address has, or why nothing can be sent there.
+    /// The number of partitions of the topic of an address, or the reason why nothing can be sent there.
     async fn partitions(&self, to: &Address) -> Result<usize, Sent> {
         let topic = &to.subject;
         let known = self.known().topics.get(topic).copied();

@@ -10,7 +10,7 @@ use crate::dispatch::{REPLAYING, refused};
 use crate::error::SetupError;
 use crate::letters::{PATIENCE, aside};
 
-/// By how much the clock of the broker may differ from that of the store.
+/// Greatest difference between the clocks of the broker and of the store.
 const SKEW: Duration = Duration::from_secs(60);
 
 impl KafkaOutbox {

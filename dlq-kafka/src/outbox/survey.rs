@@ -11,7 +11,7 @@ use crate::error::SetupError;
 use crate::ladder::is_topic;
 use crate::letters::{bounds, listeners};
 
-/// How many topics are asked for at the same time.
+/// Topics that are asked for at the same time.
 const AT_ONCE: usize = 16;
 
 impl KafkaOutbox {

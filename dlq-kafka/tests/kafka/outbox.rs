@@ -162,7 +162,7 @@ async fn g6_a_sender_that_was_settled_is_fenced_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_a_ledger_that_was_made_anew_says_unclear() {
+async fn g6_where_the_ledger_does_not_go_back_so_far_it_is_unclear() {
     if !available() {
         return;
     }

@@ -74,7 +74,7 @@ pub struct NatsOutbox {
     key: Option<BindingKey>,
     key_header: Option<String>,
     retries: Option<RetryStream>,
-    /// By the stream that letters go to.
+    /// The connections that letters go by, for each stream.
     dispatches: Arc<Mutex<HashMap<String, Dispatch>>>,
 }
 
@@ -179,7 +179,7 @@ impl NatsOutbox {
     }
 }
 
-/// Why no stream is known for an address.
+/// Reason why no stream is known for an address.
 #[derive(Debug)]
 enum NoKeeper {
     /// There is none.

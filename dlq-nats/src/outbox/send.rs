@@ -15,10 +15,12 @@ use crate::letters::replay::{self, Hears};
 use crate::permissions::unanswered;
 use crate::streams::find;
 
-/// At most so many letters and bytes are handed to the server at once, and so many of these are on their way. Each is to be
-/// confirmed in the time that the client gives it, 5 s, also from far away.
+/// Letters that are handed to the server at once, at most.
 const LETTERS: usize = 64;
+/// Bytes of payload that are handed to the server at once, unless one letter has more.
 const BYTES: usize = 512 * 1024;
+/// Batches of that size that are on their way. The client gives each letter 5 s to be confirmed, also from far away, so
+/// there must not be too many.
 const AT_ONCE: usize = 4;
 
 /// A letter and its place in the batch.
@@ -31,7 +33,7 @@ struct OpenStream {
     wanted: Option<Vec<Hears>>,
 }
 
-/// Why a stream takes none.
+/// Reason why a stream takes no letters.
 enum Shut {
     Absent(String),
     /// The server has not said.

@@ -16,9 +16,9 @@ use crate::leader::{self, Which};
 use crate::letters::scan::Scan;
 use crate::streams::find;
 
-/// By how much the clock of the server may differ from that of the store.
+/// Greatest difference between the clocks of the server and of the store.
 const SKEW: Duration = Duration::from_secs(60);
-/// How many messages at the end of a stream are looked at where they are fetched one by one.
+/// Messages at the end of a stream that are looked at where they are fetched one by one.
 const LOOKED_AT: u64 = 1_000;
 
 /// Letters that are looked for, and when they came.
@@ -61,7 +61,7 @@ impl NatsOutbox {
         Ok(batch.iter().map(settled).collect())
     }
 
-    /// Which of these letters a stream has, and why there may have been more, if so.
+    /// Finds those of these letters that a stream has, and the reason why there may have been more, if so.
     async fn look_for(
         &self,
         name: &str,
@@ -81,6 +81,7 @@ impl NatsOutbox {
             if let Some(once) = once {
                 found.entry(once).or_insert(at);
             }
+            found.len() < wanted.len()
         };
         if info.config.retention == RetentionPolicy::Limits {
             self.scan(name, since.before(SKEW), &mut take).await?;
@@ -100,7 +101,7 @@ impl NatsOutbox {
         &self,
         name: &str,
         from: Timestamp,
-        take: &mut (impl FnMut(&HeaderMap, Timestamp) + Send),
+        take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
     ) -> Result<(), StoreError> {
         let all = DeliverPolicy::All;
         let from =
@@ -116,16 +117,18 @@ impl NatsOutbox {
         };
         let mut messages = scan.run(self.context.clone());
         while let Some((message, place)) = messages.try_next().await? {
-            take(&message.headers.clone().unwrap_or_default(), place.published);
+            if !take(&message.headers.clone().unwrap_or_default(), place.published) {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// The same where a further consumer would change what the stream keeps, or is refused.
+    /// Reads the end of a stream in which a further consumer would change what is kept, or is refused.
     async fn look_back(
         &self,
         info: &Info,
-        take: &mut (impl FnMut(&HeaderMap, Timestamp) + Send),
+        take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
     ) -> Result<(), StoreError> {
         let (name, last) = (&info.config.name, info.state.last_sequence);
         let mut next = info.state.first_sequence.max(last.saturating_sub(LOOKED_AT));
@@ -133,14 +136,16 @@ impl NatsOutbox {
             let message =
                 leader::get(&self.context, REPLAYING, name, Which::From(">", next)).await?;
             let Some(message) = message else { break };
-            take(&message.map(), message.time);
+            if !take(&message.map(), message.time) {
+                break;
+            }
             next = message.sequence + 1;
         }
         Ok(())
     }
 }
 
-/// Why messages of `since` or later may have been removed from a stream, if they may.
+/// Reason why messages of `since` or later may have been removed from a stream, if they may.
 fn removed(info: &Info, since: Timestamp) -> Option<String> {
     let state = &info.state;
     if info.config.retention != RetentionPolicy::Limits {

@@ -103,7 +103,7 @@ impl NatsOutbox {
         required.map_err(|error| error.for_store(REPLAYING))
     }
 
-    /// Why nobody would read what goes to this retry queue, if so.
+    /// Reason why nobody would read what goes to this retry queue, if so.
     async fn unread(&self, stream: &str, to: &Address) -> Result<Option<String>, StoreError> {
         let Some(consumer) = &to.consumer else { return Ok(None) };
         let stream = self.context.get_stream_no_info(stream).await;

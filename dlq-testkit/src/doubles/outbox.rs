@@ -98,7 +98,7 @@ impl<O: Outbox> FaultyOutbox<O> {
     ///
     /// # Errors
     ///
-    /// Those of the outbox underneath.
+    /// The errors of the outbox underneath.
     pub async fn deliver_late(&self) -> Result<Vec<Sent>, StoreError> {
         let late = std::mem::take(&mut self.script().late);
         self.inner.send(late, Instant::now() + Duration::from_secs(60)).await

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::OutboxFixture;
 use crate::fixtures::died_again;
 
-/// How long a call may take. Long, so that no check depends on the speed of the machine.
+/// Time that a call may take. Long, so that no check depends on the speed of the machine.
 const TIME: Duration = Duration::from_secs(60);
 
 fn operation(n: u64) -> OperationId {
@@ -44,7 +44,7 @@ fn payload(message: &Message) -> &[u8] {
     message.payload().map(|payload| &payload[..]).unwrap_or_default()
 }
 
-/// How often each payload has arrived.
+/// Counts the arrivals of each payload.
 async fn counts<F: OutboxFixture>(fixture: &F) -> BTreeMap<Vec<u8>, usize> {
     let mut counts = BTreeMap::new();
     for message in fixture.arrived().await {
@@ -192,7 +192,7 @@ pub async fn nothing_is_sent_after_its_time<F: OutboxFixture>(fixture: F) {
     assert_eq!(fixture.arrived().await.len(), 1);
 }
 
-/// Who else receives letters is said beforehand.
+/// The survey names the consumers that receive letters, and sends nothing.
 pub async fn the_survey_names_who_listens<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox("one").await;
     let to = || -> Address { outgoing(&outbox, fixture.letter(1), operation(1)).to };

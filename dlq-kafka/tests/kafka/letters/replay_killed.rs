@@ -41,7 +41,8 @@ struct Signal {
 
 impl Subscriber for Signal {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("dlq_kafka::letters::replay")
+        let is_of = |module| metadata.target().starts_with(module);
+        (is_of("dlq_kafka::letters::replay") || is_of("dlq_kafka::session"))
             && *metadata.level() == tracing::Level::TRACE
     }
 
