@@ -4,12 +4,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use dlq_core::store::{Letters as _, Processed, Sink as _, Upkeep as _};
-use dlq_core::{DeadLetter, DeadLetters, Filter, Origin, PageRequest, Position, Status};
+use dlq_core::{DeadLetter, DeadLetters, Filter, Message, Origin, PageRequest, Position, Status};
 use dlq_nats::async_nats::HeaderMap;
 use dlq_nats::async_nats::jetstream::consumer::pull;
 use dlq_nats::async_nats::jetstream::stream;
 use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::letter;
+use dlq_testkit::fixtures::letter_of;
 use tokio::time::{sleep, timeout};
 
 use crate::common::{Ran, dlq};
@@ -51,7 +51,7 @@ async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, looking).await.expect("it comes true")
+    timeout(PATIENCE * 2, looking).await.expect("it comes true")
 }
 
 fn run(args: &[&str]) -> Ran {
@@ -65,7 +65,7 @@ async fn what_a_foreign_consumer_gave_up_goes_back(
     into: &str,
     open: impl AsyncFn() -> DeadLetters,
 ) {
-    let name = bench.name.to_uppercase();
+    let name = format!("{}_WORK", bench.name.to_uppercase());
     let subjects = vec![format!("{}.>", name.to_lowercase())];
     let config = stream::Config { name: name.clone(), subjects, ..stream::Config::default() };
     let kept = bench.context.create_stream(config).await.unwrap();
@@ -76,7 +76,9 @@ async fn what_a_foreign_consumer_gave_up_goes_back(
         ..pull::Config::default()
     };
     kept.create_consumer(config).await.unwrap();
-    let from = format!("{}/{}_letters", bench.host(), bench.name);
+    // A stream of letters of its own, or tests that run at the same time would share their subjects.
+    bench.put(Vec::new()).await;
+    let from = bench.url();
     let args = ["route", "--from", &from, "--stream", &name, "--into", into];
     let mut command = dlq(&args);
     command.env("DLQ_ROUTE_SWEEP_EVERY", "250ms");
@@ -162,7 +164,8 @@ async fn a_routers_letter_goes_back_from_postgres() {
 /// Letters that were born at this server, under subjects of a stream.
 fn born(bench: &Bench, count: u64) -> Vec<DeadLetter> {
     let at = |n| {
-        let mut letter = letter(n);
+        let message = Message::new(format!("{}.created", bench.name), format!("{n}"));
+        let mut letter = letter_of(message.with_id(format!("evt-{n}")), n);
         letter.origin = Origin::new("nats", bench.name.clone(), Position::Offset(n + 1));
         letter
     };
@@ -173,7 +176,7 @@ fn born(bench: &Bench, count: u64) -> Vec<DeadLetter> {
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_senders_that_are_killed_send_each_letter_once() {
     let Some(bench) = Bench::new("killedsends").await else { return };
-    let subjects = vec!["orders.created".to_owned()];
+    let subjects = vec![format!("{}.created", bench.name)];
     let config = stream::Config { name: bench.name.clone(), subjects, ..stream::Config::default() };
     let mut kept = bench.context.create_stream(config).await.unwrap();
     let store = SqliteStore::open(bench.file("dlq.db")).await.unwrap();
@@ -188,7 +191,10 @@ async fn g6_senders_that_are_killed_send_each_letter_once() {
     ];
     let mut process = Process::start(dlq(&args));
     process.says("which this process sends");
-    until(async || (kept.info().await.unwrap().state.messages > 20).then_some(())).await;
+    let begun = until(async || (kept.info().await.unwrap().state.messages > 20).then_some(()));
+    if timeout(PATIENCE, begun).await.is_err() {
+        panic!("nothing is sent: {}", process.kill());
+    }
     process.kill();
     let store = DeadLetters::new(store);
     let id = store.operations(1).await.unwrap()[0].id.to_string();

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dlq_core::ingest::{Content, Fed, Feed, Incident, Ingest, IngestReport, Outcome};
 use dlq_core::replay::ReplayOutcome;
-use dlq_letters::memory::MemoryStore;
 use dlq_core::store::{Group, Letters, Receipt, Sink, Stats};
 use dlq_core::{
     DeadLetter, Filter, LetterId, Page, PageRequest, Status, StoreError, StoreErrorKind,
 };
+use dlq_letters::memory::MemoryStore;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::Notify;

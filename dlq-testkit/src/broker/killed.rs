@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dlq_core::ingest::Ingest;
 use dlq_core::store::Letters;
-use dlq_letters::memory::MemoryStore;
 use dlq_core::{Filter, PageRequest, Status};
+use dlq_letters::memory::MemoryStore;
 use futures_util::future::join_all;
 
 use super::steps::{AT_ONCE, rounds, run_for};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dlq_letters::memory::MemoryStore;
 use dlq_core::store::{Group, Letters, Sink, Stats};
 use dlq_core::{
     Cause, DeadLetter, ErrorClass, Filter, LetterId, LetterSummary, Order, PageRequest, Reason,
     Status, Timestamp,
 };
+use dlq_letters::memory::MemoryStore;
 
 use super::check::listed;
 use super::{BrokerFixture, Check, ReplaySpec};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::{kv, stream};
 use dlq_core::ingest::{Incident, Ingest};
 use dlq_core::store::Letters;
-use dlq_letters::memory::MemoryStore;
 use dlq_core::{DeadLetter, Filter, Message, OperationId, Origin, Status, Timestamp};
+use dlq_letters::memory::MemoryStore;
 use dlq_nats::{DlqStream, NatsFeed, Skipped};
 
 use super::{assert_once, bury, dead, forget_fast, to_origin};
