@@ -6,11 +6,12 @@ use dlq_core::store::{
     AuditEntry, CheckLimits, Due, ItemPage, Operation, OperationSpec, Plan, ProcessedEvent,
 };
 use dlq_core::{Finding, OperationId, StoreError, StoreErrorKind, Timestamp};
-use dlq_letters::{Backend, Done, Needs, Rows, Verb};
+use dlq_letters::{Backend, Done, Needs, Rows, Select, Verb};
 use rusqlite::Connection;
 
 use super::load::Loader;
 use super::names::Names;
+use super::select::{self, Found};
 use super::unit::Unit;
 use super::{SqliteStore, audit, dedup, due, operations, plan, write};
 use crate::error::{During, Fault, Result};
@@ -27,7 +28,10 @@ impl Backend for SqliteStore {
         verb: V,
     ) -> std::result::Result<Done<V::Answer>, StoreError> {
         let now = self.now();
-        self.write(move |unit| drive(unit, &verb, now)).await.during(during)?
+        let mut known = Known::default();
+        verb.needs(&mut known.needs);
+        known.seen = self.look_ahead(&known.needs, now).await.during(during)?;
+        self.write(move |unit| drive(unit, &verb, &known, now)).await.during(during)?
     }
 
     async fn switch_dedup(&self) -> std::result::Result<(), StoreError> {
@@ -106,24 +110,51 @@ impl Backend for SqliteStore {
     }
 }
 
+impl SqliteStore {
+    /// Reads those pages of a verb that may take long, while others write. What is in them is looked at once more when it is
+    /// written, and a letter that comes to match in between has come too late.
+    async fn look_ahead(&self, needs: &Needs, now: Timestamp) -> Result<Vec<(Select, Vec<Found>)>> {
+        let selects = needs.selects.iter().map(|(select, _)| select);
+        let long: Vec<_> = selects.filter(|it| select::is_long(it)).cloned().collect();
+        if long.is_empty() || self.inner.readers.is_none() {
+            return Ok(Vec::new());
+        }
+        let look = move |conn: &Connection, names: &Names| {
+            let find = |it: &Select| Ok((it.clone(), select::find(conn, names, it, now)?));
+            long.iter().map(find).collect()
+        };
+        self.read(look).await
+    }
+}
+
+/// What is known of a verb before its transaction begins.
+#[derive(Debug, Default)]
+struct Known {
+    needs: Needs,
+    seen: Vec<(Select, Vec<Found>)>,
+}
+
 /// Lets a verb decide, with what it asks for, and writes what it has changed.
-fn drive<V: Verb>(unit: &Unit<'_>, verb: &V, now: Timestamp) -> Result<Decided<V>> {
+fn drive<V: Verb>(unit: &Unit<'_>, verb: &V, known: &Known, now: Timestamp) -> Result<Decided<V>> {
     let (conn, names) = (unit.conn(), unit.names());
-    let (mut rows, mut needs) = (Rows::new(now), Needs::default());
-    let mut loader = Loader::new(conn, names);
-    verb.needs(&mut needs);
+    let mut rows = Rows::new(now);
+    let mut loader = Loader::new(conn, names, &known.seen);
+    loader.load(&known.needs, &mut rows)?;
+    let mut asked = Needs::default();
     loop {
-        loader.load(&needs, &mut rows)?;
         match rows.attempt(verb) {
             Ok(Some(answer)) => {
                 let note = write::write(conn, names, &rows)?;
                 return Ok(Ok(Done { answer, note }));
             }
-            Ok(None) if *rows.missing() == needs => {
+            Ok(None) if *rows.missing() == asked => {
                 let detail = format!("the call asks for the same again: {verb:?}");
                 return Err(Fault::new(StoreErrorKind::Unexpected, detail));
             }
-            Ok(None) => needs.clone_from(rows.missing()),
+            Ok(None) => {
+                asked.clone_from(rows.missing());
+                loader.load(&asked, &mut rows)?;
+            }
             Err(error) => return Ok(Err(error)),
         }
     }

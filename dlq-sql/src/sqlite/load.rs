@@ -22,13 +22,19 @@ use crate::values::{Take as _, signed};
 pub(super) struct Loader<'c> {
     conn: &'c Connection,
     names: &'c Names,
+    /// Pages that were read a moment ago, before the transaction began.
+    seen: &'c [(Select, Vec<Found>)],
     /// The next token to supply. Nobody else takes any before the transaction ends.
     fence: Option<u64>,
 }
 
 impl<'c> Loader<'c> {
-    pub(super) fn new(conn: &'c Connection, names: &'c Names) -> Self {
-        Self { conn, names, fence: None }
+    pub(super) fn new(
+        conn: &'c Connection,
+        names: &'c Names,
+        seen: &'c [(Select, Vec<Found>)],
+    ) -> Self {
+        Self { conn, names, seen, fence: None }
     }
 
     /// Supplies `rows` with all of `needs`.
@@ -127,8 +133,17 @@ impl<'c> Loader<'c> {
     }
 
     fn select(&mut self, select: &Select, depth: Depth, rows: &mut Rows) -> Result<()> {
-        let found = select::find(self.conn, self.names, select, rows.now())?;
-        let (there, gone): (Vec<_>, Vec<_>) = found.iter().partition(|it| it.seq.is_some());
+        let seen = self.seen.iter().find(|(it, _)| it == select);
+        let again = match seen {
+            Some((_, seen)) => select::find_again(self.conn, self.names, select, seen)?,
+            None => None,
+        };
+        let found = match again {
+            Some(found) => found,
+            None => select::find(self.conn, self.names, select, rows.now())?,
+        };
+        let (there, gone): (Vec<&Found>, Vec<&Found>) =
+            found.iter().partition(|it| it.seq.is_some());
         let there = there.into_iter().map(|it| (it.selected.letter, it.seq));
         let mut held = Vec::new();
         let changes_items = matches!(select, Select::Matching { .. });

@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::values::{Take as _, signed};
 
 /// What was selected.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) selected: Selected,
     /// The number of the letter's row; `None` if the item has no letter any more.
@@ -51,19 +52,51 @@ pub(super) fn find(
         }
         Select::Lapsed { operation, limit } => lapsed(conn, names, *operation, *limit, now),
         Select::Open { operation, limit } => open(conn, names, *operation, *limit, now),
-        Select::Frozen { spec, after, upto, limit } => {
-            let query = frozen(Query::new(LETTERS), names, spec);
-            page(query, spec.order, [*after, *upto], *limit).all(conn, read_letter)
-        }
         Select::Eligible { consumer, schedule, limit } => {
             let query = eligible(names, consumer, schedule);
             page(query, Order::OldestFirst, [None, None], *limit).all(conn, read_letter)
+        }
+        Select::Frozen { spec, after, upto, limit } => {
+            let query = frozen(Query::new(LETTERS), names, spec);
+            page(query, spec.order, [*after, *upto], *limit).all(conn, read_letter)
         }
         Select::Matching { filter, older, order, after, upto, limit } => {
             let query = matching(names, filter, *older);
             page(query, *order, [*after, *upto], *limit).all(conn, read_letter)
         }
     }
+}
+
+/// True if a page may have to look at many letters that do not match: no index knows of everything that is asked for.
+pub(super) fn is_long(select: &Select) -> bool {
+    let filter = match select {
+        Select::Frozen { spec, .. } => &spec.filter,
+        Select::Matching { filter, .. } => &**filter,
+        _ => return false,
+    };
+    let mut rest = filter.clone();
+    (rest.since, rest.until) = (None, None);
+    rest.statuses.clear();
+    rest != Filter::default()
+}
+
+/// What was `seen` a moment ago of a [long](is_long) page, if all of it is still so.
+pub(super) fn find_again(
+    conn: &Connection,
+    names: &Names,
+    select: &Select,
+    seen: &[Found],
+) -> Result<Option<Vec<Found>>> {
+    let (query, order) = match select {
+        Select::Frozen { spec, .. } => (frozen(Query::new(LETTERS), names, spec), spec.order),
+        Select::Matching { filter, older, order, .. } => (matching(names, filter, *older), *order),
+        _ => return Ok(None),
+    };
+    let mut query = query.push(" AND t.seq");
+    query.add_any(seen.iter().filter_map(|it| it.seq).collect::<Vec<_>>().into_iter());
+    let found = query.push(self::order(order)).all(conn, read_letter)?;
+    let is_same = found.iter().map(|it| it.selected).eq(seen.iter().map(|it| it.selected));
+    Ok(is_same.then_some(found))
 }
 
 const LETTERS: &str = "SELECT t.letter_id, t.seq";
