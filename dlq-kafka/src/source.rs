@@ -384,8 +384,7 @@ impl KafkaSource {
             Read::Record { delivery, due, again } => {
                 let delivery = counted(delivery);
                 let death = delivery.death(delivery.consumer());
-                let (replays, escalations) = (delivery.replays(), delivery.escalations());
-                if !place.partition.is_first(death, replays, escalations) {
+                if !place.partition.is_first(&delivery) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
                     let _ = place.partition.done(place.sequence);
                     return None;
@@ -455,10 +454,8 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
         return None;
     };
     let record = &again.record;
-    let death = delivery.death(delivery.consumer());
-    let (replays, escalations) = (delivery.replays(), delivery.escalations());
     let partition = &place.partition;
-    partition.comes_again(death, replays, escalations);
+    partition.comes_again(delivery);
     let outgoing = Outgoing {
         operation: "write a retry record again",
         topic: &record.topic,
@@ -475,7 +472,7 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
         }
         Err(error) => {
             // It may have been written, and have come: then that is the one that waits.
-            if partition.is_first(death, replays, escalations) {
+            if partition.is_first(delivery) {
                 Some((sleeping, error))
             } else {
                 partition.release(*bytes);

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use dlq_core::Death;
+use dlq_core::{Binding, Death, Delivery};
 
 use super::Partition;
 
@@ -16,7 +16,16 @@ pub(super) struct Hops {
     order: VecDeque<Hop>,
 }
 
-type Hop = (Death, u32, u32);
+/// A death of these bytes, how many times it was sent back, and how many times the message was given on since.
+///
+/// The bytes belong to it: a message that claims the death of another one is no copy of it.
+type Hop = (Death, Binding, u32, u32);
+
+fn hop(delivery: &Delivery) -> Hop {
+    let death = delivery.death(delivery.consumer());
+    let binding = Binding::of(&death.letter, delivery.message());
+    (death, binding, delivery.replays(), delivery.escalations())
+}
 
 impl Hops {
     pub(super) fn insert(&mut self, hop: Hop) -> bool {
@@ -43,32 +52,33 @@ impl Hops {
 }
 
 impl Partition {
-    /// Whether this hop is seen for the first time, of a retry topic: of how many times the death was sent back, and how
-    /// many times the message was given on since.
-    pub(crate) fn is_first(&self, death: Death, replays: u32, escalations: u32) -> bool {
-        self.state().hops.insert((death, replays, escalations))
+    /// Returns true if the hop of a retry record is seen for the first time.
+    pub(crate) fn is_first(&self, delivery: &Delivery) -> bool {
+        self.state().hops.insert(hop(delivery))
     }
 
     /// This hop is about to be written again: the record that comes is no copy.
-    pub(crate) fn comes_again(&self, death: Death, replays: u32, escalations: u32) {
-        self.state().hops.forget((death, replays, escalations));
+    pub(crate) fn comes_again(&self, delivery: &Delivery) {
+        self.state().hops.forget(hop(delivery));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use dlq_core::LetterId;
+    use dlq_core::{LetterId, Message};
 
     use super::*;
 
     #[test]
     fn what_is_remembered_of_hops_is_bounded() {
         let mut hops = Hops::default();
-        let death = |n: u32| Death { letter: LetterId::from_bytes([7; 16]), generation: n };
+        let letter = LetterId::from_bytes([7; 16]);
+        let binding = Binding::of(&letter, &Message::new("orders", "1"));
+        let hop = |n: u32| (Death { letter, generation: n }, binding, 0, 1);
         for n in 0..(HOPS as u32 + 5) {
-            assert!(hops.insert((death(n), 0, 1)));
+            assert!(hops.insert(hop(n)));
         }
-        assert!(!hops.insert((death(6), 0, 1)));
+        assert!(!hops.insert(hop(6)));
         assert_eq!((hops.known.len(), hops.order.len()), (HOPS, HOPS));
     }
 }

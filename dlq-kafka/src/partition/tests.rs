@@ -1,4 +1,4 @@
-use dlq_core::{Death, LetterId};
+use dlq_core::{Delivery, Message, Origin, Position};
 
 use super::*;
 use crate::handover::ROOM;
@@ -277,8 +277,22 @@ fn metadata_that_is_too_long_for_the_brokers_is_shortened() {
 #[test]
 fn a_hop_that_is_written_again_is_no_copy() {
     let partition = open();
-    let death = Death { letter: LetterId::from_bytes([7; 16]), generation: 1 };
-    assert!(partition.is_first(death, 0, 1) && !partition.is_first(death, 0, 1));
-    partition.comes_again(death, 0, 1);
-    assert!(partition.is_first(death, 0, 1) && !partition.is_first(death, 0, 1));
+    let record = claiming("1");
+    assert!(partition.is_first(&record) && !partition.is_first(&record));
+    partition.comes_again(&record);
+    assert!(partition.is_first(&record) && !partition.is_first(&record));
+}
+
+#[test]
+fn g1_a_record_that_claims_the_death_of_another_is_no_copy_of_it() {
+    let partition = open();
+    assert!(partition.is_first(&claiming("honest")));
+    assert!(partition.is_first(&claiming("forged")), "it would be lost");
+    assert!(!partition.is_first(&claiming("forged")), "this one is a copy");
+}
+
+/// A retry record of one death, whatever its bytes are.
+fn claiming(payload: &'static str) -> Delivery {
+    let origin = Origin::new("kafka", "orders", Position::Offset(7)).with_partition(3);
+    Delivery::new(Message::new("orders", payload), origin).with_consumer("billing")
 }
