@@ -51,7 +51,8 @@ pub async fn put<B: Backend>(
 
 /// Writes a retry record; see [`RetryLane::escalate`](dlq_core::RetryLane::escalate).
 pub async fn escalate<B: Backend>(backend: &B, escalation: Escalation) -> Result<(), StoreError> {
-    Ok(backend.run("escalate a message", Escalate(escalation)).await?.answer)
+    backend.run("escalate a message", Escalate(escalation)).await?;
+    Ok(())
 }
 
 /// Restores letters; see [`Upkeep::restore`](dlq_core::store::Upkeep::restore).

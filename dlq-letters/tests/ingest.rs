@@ -20,7 +20,9 @@ struct Letters(Arc<Mutex<VecDeque<Fed>>>, usize);
 
 impl Feed for Letters {
     async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
-        let fed: Vec<_> = self.0.lock().unwrap().iter().take(limit).cloned().collect();
+        let mut all = self.0.lock().unwrap();
+        let fed: Vec<_> = all.iter().take(limit).cloned().collect();
+        all.iter_mut().take(limit).for_each(|fed| fed.again = true);
         self.1 = fed.len();
         Ok(fed)
     }

@@ -266,6 +266,14 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
             }
             return Ok(operation);
         }
+        if operation.state == OperationState::Preparing && told != Some(operation.state) {
+            bar.aside(|| {
+                say!(
+                    "the letters of the operation are being frozen, and none is sent before all of them are; if whoever started it is \
+                     gone, go on with those it has: dlq op resume {id}, or give it up: dlq op cancel {id}"
+                );
+            });
+        }
         if operation.state == OperationState::Paused && told != Some(operation.state) {
             bar.aside(|| say!("the operation is paused; to go on: dlq op resume {id}"));
         }

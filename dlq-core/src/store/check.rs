@@ -116,7 +116,7 @@ pub struct Vitals {
     pub oldest_unresolved: Option<Timestamp>,
     /// When the latest letter was stored.
     pub newest: Option<Timestamp>,
-    /// Operations that may release letters.
+    /// Operations that may release letters, or whose letters are being frozen.
     pub operations: Vec<Operation>,
     /// How many rows the processing audit has, about.
     pub processed: u64,
@@ -223,6 +223,9 @@ impl Vitals {
     }
 
     fn stuck(&self, operation: &Operation, limits: &CheckLimits) -> Option<Finding> {
+        if operation.state == OperationState::Preparing {
+            return self.abandoned(operation, limits);
+        }
         let queued = operation.progress.with_outcome(ItemOutcome::Queued);
         let releases = matches!(operation.state, OperationState::Running | OperationState::Canary);
         let since = operation.updated_at.max(operation.next_release);
@@ -245,6 +248,22 @@ impl Vitals {
                      this store, or call it off: dlq op cancel {id}"
                 )),
         )
+    }
+
+    /// An operation whose letters nobody freezes any more.
+    fn abandoned(&self, operation: &Operation, limits: &CheckLimits) -> Option<Finding> {
+        let (id, since) = (operation.id, operation.updated_at);
+        (self.now.since(since) >= limits.idle).then(|| {
+            Finding::new(Severity::Warning, &format!("operation {id}"), "letters to freeze")
+                .found(
+                    format!("{}, and none was added since {since}", operation.progress.total),
+                    format!("one within {}", duration::format(limits.idle)),
+                )
+                .advice(format!(
+                    "it is preparing still, and whoever started it is most likely gone; to send the letters that it has: dlq op \
+                     resume {id}, to give it up: dlq op cancel {id}"
+                ))
+        })
     }
 
     fn too_old(&self, limits: &CheckLimits) -> Option<Finding> {

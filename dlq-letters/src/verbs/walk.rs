@@ -138,7 +138,7 @@ impl Walk {
             None => None,
         };
         let goes_on = after.is_some() && after != upto;
-        let next = goes_on.then(|| Self { after, upto, ..walk });
+        let next = goes_on.then_some(Self { after, upto, ..walk });
         Ok(Page { found, next })
     }
 }

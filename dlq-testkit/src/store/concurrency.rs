@@ -6,13 +6,13 @@ use dlq_core::store::{
     ClaimRequest, Claims, Finish, Finished, ItemOutcome, OperationSpec, OperationState, Operations,
     Receipt, Sink,
 };
-use dlq_core::{DeadLetter, Filter, LetterId, Resolution, Status};
+use dlq_core::{DeadLetter, Filter, LetterId, Resolution, Status, Timestamp};
 use tokio::task::JoinSet;
 
 use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{CONSUMER, died_again, letter};
+use crate::fixtures::{CONSUMER, died_again, escalation, letter};
 
 /// Runs `count` tasks side by side, each with a handle of its own, and gathers what they return.
 async fn side_by_side<F: StoreFixture, R, T>(
@@ -69,6 +69,18 @@ pub async fn eight_claimers_get_each_letter_once<F: StoreFixture>(check: Check<F
     let operation = check.operation(&operation).await;
     assert_eq!(operation.state, OperationState::Completed);
     assert_eq!(operation.progress.with_outcome(ItemOutcome::Succeeded), 300);
+}
+
+/// Eight claimers at once are given each letter once that is due by itself, and that no operation guards.
+pub async fn eight_claimers_get_each_due_letter_once<F: StoreFixture>(check: Check<F>) {
+    for n in 0..100 {
+        let due = escalation(&letter(n), 1, Timestamp::EPOCH);
+        check.store.escalate(due).await.expect("escalate answers");
+    }
+    let done = side_by_side(&check, 8, |store, _| work_undisturbed(store)).await;
+    let done: Vec<_> = done.into_iter().flatten().collect();
+    assert_eq!(done.len(), 100, "nobody ran a letter that another ran");
+    assert_eq!(done.iter().collect::<BTreeSet<_>>().len(), 100);
 }
 
 /// Four replays of the same 200 letters at once run 200.

@@ -272,6 +272,7 @@ macro_rules! store_conformance {
                 many_headers_come_back;
             concurrency:
                 eight_claimers_get_each_letter_once,
+                eight_claimers_get_each_due_letter_once,
                 four_replays_run_each_letter_once,
                 one_death_written_by_many_is_one_letter,
                 nothing_written_by_many_is_lost,
