@@ -87,6 +87,12 @@ pub(super) async fn active(conn: &mut PgConnection, names: &Names) -> Result<Vec
     select(names).push(&format!(" WHERE {ACTIVE} ORDER BY seq")).all(conn, read_operation).await
 }
 
+/// Operations that do something, or should: those, and what is being prepared.
+pub(super) async fn under_way(conn: &mut PgConnection, names: &Names) -> Result<Vec<Operation>> {
+    let states = " WHERE state IN ('preparing', 'canary', 'running') ORDER BY seq";
+    select(names).push(states).all(conn, read_operation).await
+}
+
 /// When an operation can release a letter of one of these consumers.
 pub(super) async fn next_release(
     conn: &mut PgConnection,

@@ -40,7 +40,7 @@ impl PostgresStore {
             let mut vitals = Vitals::new(now);
             vitals.waiting = waiting(conn, self.names(), now).await?;
             vitals.latest = latest(conn, self.names()).await?;
-            vitals.operations = operations::active(conn, self.names()).await?;
+            vitals.operations = operations::under_way(conn, self.names()).await?;
             vitals.processed = rows(conn, &self.names().processed).await?;
             let mut more = dead(conn, self.names()).await?;
             more.extend(skew);

@@ -58,6 +58,13 @@ pub(super) fn active(conn: &Connection, names: &Names) -> Result<Vec<Operation>>
         .all(conn, read_operation)
 }
 
+/// Operations that do something, or should: those, and what is being prepared.
+pub(super) fn under_way(conn: &Connection, names: &Names) -> Result<Vec<Operation>> {
+    select(names)
+        .push(" WHERE state IN ('preparing', 'canary', 'running') ORDER BY seq")
+        .all(conn, read_operation)
+}
+
 /// When an operation can release a letter of one of these consumers.
 pub(super) fn next_release(
     conn: &Connection,

@@ -32,7 +32,7 @@ impl SqliteStore {
         let vitals = self.read(move |conn, names| {
             let mut vitals = Vitals::new(now);
             (vitals.waiting, vitals.latest) = waiting(conn, names, now.as_nanos())?;
-            vitals.operations = operations::active(conn, names)?;
+            vitals.operations = operations::under_way(conn, names)?;
             vitals.processed = rows(conn, &names.processed)?;
             Ok(vitals)
         });
