@@ -347,7 +347,7 @@ pub(crate) struct ReplayArgs {
 
 /// The brokers that letters of a store are sent to.
 #[cfg(any(feature = "kafka", feature = "nats"))]
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ViaArgs {
     /// The broker that letters are sent to, e.g. nats://HOST:PORT or kafka://HOST:PORT, with ALIAS= in front for a cluster that
     /// is not called default; once for each cluster
@@ -359,6 +359,9 @@ pub(crate) struct ViaArgs {
         value_delimiter = ' '
     )]
     pub(crate) via: Vec<crate::via::Via>,
+    /// How soon another process takes over letters whose sender died; letters are sent for half of it
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = dlq_core::policy::duration::parse)]
+    pub(crate) send_lease: std::time::Duration,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,7 @@
 //! Letters of a store's operation are sent to brokers by this process.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use dlq_core::outbox::{Dispatcher, Outboxes};
 use dlq_core::store::{ItemOutcome, Operation, OperationState};
@@ -18,11 +19,11 @@ const SAID: usize = 20;
 pub(super) async fn run(
     context: &mut Context,
     store: &DeadLetters,
-    outboxes: Outboxes,
+    (outboxes, lease): (Outboxes, Duration),
     operation: &Operation,
 ) -> Result<ExitCode, CliError> {
     let id = operation.id;
-    let dispatcher = Dispatcher::new(store.store().clone(), outboxes);
+    let dispatcher = Dispatcher::new(store.store().clone(), outboxes).lease(lease);
     if !dispatcher.serves(operation) {
         let wanted: Vec<_> = operation.spec.via.iter().map(ToString::to_string).collect();
         return Err(CliError::refused(format!(

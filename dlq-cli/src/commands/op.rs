@@ -49,7 +49,7 @@ pub(super) async fn run(
         OpCommand::Send { id, via } => {
             let operation = store.operation(named(store, &id).await?).await?;
             let outboxes = crate::via::outboxes(&via.via, &context.at).await?;
-            super::dispatch::run(context, store, outboxes, &operation).await
+            super::dispatch::run(context, store, (outboxes, via.send_lease), &operation).await
         }
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
         OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,

@@ -78,7 +78,8 @@ pub(super) async fn run(
     }
     #[cfg(any(feature = "kafka", feature = "nats"))]
     if let Some(outboxes) = to_broker {
-        return super::dispatch::run(context, store, outboxes, &operation).await;
+        return super::dispatch::run(context, store, (outboxes, args.via.send_lease), &operation)
+            .await;
     }
     if args.wait {
         operation = op::watch(store, operation.id).await?;

@@ -125,7 +125,7 @@ async fn replaying(
     }
     let outboxes = crate::via::outboxes(&args.via.via, at).await?;
     let store = open::store(url, false).await?;
-    Ok(Some(Dispatcher::new(store.store().clone(), outboxes)))
+    Ok(Some(Dispatcher::new(store.store().clone(), outboxes).lease(args.via.send_lease)))
 }
 
 /// Serves, and sends letters until that has ended. What is being sent then is recorded first.

@@ -19,4 +19,5 @@ mod schema;
 #[path = "../common/scrape.rs"]
 mod scrape;
 mod serve;
+mod to_origin;
 mod verbs;
