@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    AuditEntry, CheckLimits, Due, ItemPage, Operation, OperationSpec, Plan, ProcessedEvent,
+    AuditEntry, CheckLimits, Due, ItemPage, Operation, OperationSpec, Plan, ProcessedEvent, rules,
 };
-use dlq_core::{Finding, OperationId, StoreError, StoreErrorKind, Timestamp};
-use dlq_letters::{Backend, Done, Needs, Rows, Select, Verb};
+use dlq_core::{DeadLetter, Finding, OperationId, StoreError, StoreErrorKind, Timestamp};
+use dlq_letters::{Backend, Done, Needs, Row, Rows, Select, Verb};
 use rusqlite::Connection;
 
 use super::load::Loader;
@@ -32,6 +32,14 @@ impl Backend for SqliteStore {
         verb.needs(&mut known.needs);
         known.seen = self.look_ahead(&known.needs, now).await.during(during)?;
         self.write(move |unit| drive(unit, &verb, &known, now)).await.during(during)?
+    }
+
+    async fn put_new(&self, letters: &[DeadLetter]) -> std::result::Result<Vec<bool>, StoreError> {
+        let now = self.now();
+        let put = |letter: &DeadLetter| Row::new(rules::put(letter.clone(), now));
+        let rows: Vec<_> = letters.iter().map(put).collect();
+        let put = move |unit: &mut Unit<'_>| write::put_new(unit.conn(), unit.names(), &rows);
+        self.write(put).await.during("put letters")
     }
 
     async fn switch_dedup(&self) -> std::result::Result<(), StoreError> {

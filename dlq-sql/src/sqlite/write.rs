@@ -59,6 +59,20 @@ pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Opt
     Ok(last)
 }
 
+/// Writes those of these rows whose ids are free, where nothing is merged. Returns for each whether it was.
+pub(super) fn put_new(conn: &Connection, names: &Names, rows: &[Row]) -> Result<Vec<bool>> {
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", names.aliases);
+    let has_aliases: bool = conn.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
+    if has_aliases || super::load::meta(conn, names, "dedup")? != 0 {
+        return Ok(vec![false; rows.len()]);
+    }
+    let mut writer =
+        Writer { conn, names, counts: BTreeMap::new(), statements: [const { None }; 4] };
+    let new = rows.iter().map(|row| writer.try_insert(row)).collect::<Result<_>>()?;
+    writer.counts()?;
+    Ok(new)
+}
+
 /// The dimensions by which letters are counted: status, reason, cause, class, consumer, subject.
 type Kind<'r> = (Status, Reason, Option<Cause>, ErrorClass, &'r str, &'r str);
 
@@ -123,6 +137,15 @@ impl<'r, 'c> Writer<'r, 'c> {
 
     /// Writes a new row. Returns its number.
     fn insert(&mut self, row: &'r Row) -> Result<i64> {
+        if self.try_insert(row)? {
+            return Ok(self.conn.last_insert_rowid());
+        }
+        let detail = format!("letter {} is there although it was not found", row.letter.id);
+        Err(Fault::new(StoreErrorKind::Corrupt, detail))
+    }
+
+    /// Writes a row unless its id is there. Returns whether it did.
+    fn try_insert(&mut self, row: &'r Row) -> Result<bool> {
         let statement = self.statement(0)?;
         let mut binder = Binder::new(statement);
         columns::put_kept(row, &mut binder)?;
@@ -130,12 +153,11 @@ impl<'r, 'c> Writer<'r, 'c> {
         columns::put_run(row, &mut binder)?;
         columns::put_body(&row.letter, &mut binder)?;
         columns::put_since(row, &mut binder)?;
-        if statement.raw_execute()? != 1 {
-            let detail = format!("letter {} is there although it was not found", row.letter.id);
-            return Err(Fault::new(StoreErrorKind::Corrupt, detail));
+        let is_new = statement.raw_execute()? == 1;
+        if is_new {
+            self.count(row, 1);
         }
-        self.count(row, 1);
-        Ok(self.conn.last_insert_rowid())
+        Ok(is_new)
     }
 
     fn update(&mut self, before: &'r Row, row: &'r Row, changed: Changed) -> Result<()> {
