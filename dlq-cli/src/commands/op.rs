@@ -291,7 +291,15 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
             } else if since.elapsed() >= QUIET {
                 let for_so_long = QUIET.as_secs();
                 let untaken = operation.progress.with_outcome(ItemOutcome::Released) == 0;
+                let to_handler = operation.spec.target.is_handler();
                 bar.aside(|| {
+                    if !to_handler {
+                        say!(
+                            "no letter has been sent for {for_so_long} s; see whether anybody sends them, or do it: dlq op send {id} \
+                             --via URL"
+                        );
+                        return;
+                    }
                     say!(
                         "no letter has come to an end for {for_so_long} s{}; the consumers in which they died take them, where \
                          these run on this store: see whether they do",

@@ -237,16 +237,24 @@ impl Vitals {
             return None;
         }
         let id = operation.id;
+        let advice = if operation.spec.target.is_handler() {
+            format!(
+                "no consumer of these letters takes any; dlq op show {id} says which letters wait; start their consumers on \
+                 this store, or call it off: dlq op cancel {id}"
+            )
+        } else {
+            format!(
+                "nobody sends these letters to their broker; dlq op send {id} --via URL does, or dlq serve --replay; or call it \
+                 off: dlq op cancel {id}"
+            )
+        };
         Some(
             Finding::new(Severity::Warning, &format!("operation {id}"), "letters to release")
                 .found(
                     format!("{queued}, and none was released since {since}"),
                     format!("one within {}", duration::format(limits.idle)),
                 )
-                .advice(format!(
-                    "no consumer of these letters takes any; dlq op show {id} says which letters wait; start their consumers on \
-                     this store, or call it off: dlq op cancel {id}"
-                )),
+                .advice(advice),
         )
     }
 
