@@ -84,7 +84,7 @@ pub(crate) fn clusters(outboxes: &Outboxes) -> BTreeSet<Cluster> {
     outboxes.iter().map(cluster).collect()
 }
 
-/// What `--to` means to a store.
+/// The target that `--to` names.
 pub(crate) fn target(to: &str) -> Target {
     match to {
         "handler" => Target::Handler,

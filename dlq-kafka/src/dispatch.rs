@@ -24,7 +24,7 @@ pub(crate) struct OutgoingRecord {
     pub(crate) headers: OwnedHeaders,
 }
 
-/// Who gets a letter.
+/// The recipient of a letter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Recipient<'g> {
     /// Everybody who reads the topic.

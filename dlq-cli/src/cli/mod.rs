@@ -359,7 +359,7 @@ pub(crate) struct ViaArgs {
         value_delimiter = ' '
     )]
     pub(crate) via: Vec<crate::via::Via>,
-    /// How soon another process takes over letters whose sender died; letters are sent for half of it
+    /// Time after which another process takes over letters whose sender died; letters are sent for half of it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = dlq_core::policy::duration::parse)]
     pub(crate) send_lease: std::time::Duration,
 }

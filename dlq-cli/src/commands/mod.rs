@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) out: Output,
     /// The URL, fit to be shown.
     pub(crate) target: String,
-    /// How brokers are reached.
+    /// Settings by which brokers are reached.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) at: crate::cli::BrokerArgs,
 }

@@ -113,7 +113,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What sends the letters of operations; `None` where that is not asked for.
+/// The sender of letters of operations; `None` where that is not asked for.
 #[cfg(any(feature = "kafka", feature = "nats"))]
 async fn replaying(
     url: &str,

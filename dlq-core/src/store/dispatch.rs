@@ -63,7 +63,7 @@ fn cannot(operation: &'static str) -> StoreError {
         .with_detail("the store sends letters to their handlers only")
 }
 
-/// Which letters to take for sending.
+/// Request for letters to be sent.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[must_use]
