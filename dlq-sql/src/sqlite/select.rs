@@ -397,7 +397,7 @@ mod tests {
     fn pages_are_read_along_an_index() {
         let names = Names::new("dlq_events").unwrap();
         let id = LetterId::from_bytes([7; 16]);
-        let at = |nanos| Some(Cursor { created_at: Timestamp::from_nanos(nanos), id });
+        let at = |nanos| Some(Cursor::after(Timestamp::from_nanos(nanos), id));
         let spec = OperationSpec::replay(Filter::new());
         let quarantined = Filter::new().with_status(Status::Quarantined);
         for order in [Order::OldestFirst, Order::NewestFirst] {
