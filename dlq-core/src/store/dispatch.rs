@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::{ClaimToken, Cluster, Finished, Operation};
-use crate::{DeadLetter, Death, OperationId, Origin, StoreError, StoreErrorKind, Timestamp};
+use crate::{DeadLetter, Death, OperationId, Origin, StoreError, Timestamp};
 
 /// Hands letters of an operation to whoever sends them through an [`Outbox`](crate::outbox::Outbox), and records what
 /// became of them.
@@ -31,36 +31,20 @@ pub trait Dispatch: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// `NotFound` if there is no such operation; `Refused` if its letters go to their handlers, which claim them.
-    fn take(&self, request: TakeRequest) -> impl Future<Output = Result<Takes, StoreError>> + Send {
-        let _ = request;
-        async { Err(cannot("take letters to send")) }
-    }
+    fn take(&self, request: TakeRequest) -> impl Future<Output = Result<Takes, StoreError>> + Send;
 
     /// Records what became of letters that were taken, each conditional on its token. What nobody knows is not recorded:
     /// it is settled once the lease has ended.
     fn record(
         &self,
         dispatched: Vec<(ClaimToken, Dispatched)>,
-    ) -> impl Future<Output = Result<Vec<Finished>, StoreError>> + Send {
-        let _ = dispatched;
-        async { Err(cannot("record what was sent")) }
-    }
+    ) -> impl Future<Output = Result<Vec<Finished>, StoreError>> + Send;
 
     /// Records that messages which were sent back as these deaths have been handled: the letter is resolved, its item
     /// `succeeded`. Deaths that are unknown, or of letters that were not sent, are passed over. Returns how many were
     /// resolved.
-    fn succeeded(
-        &self,
-        deaths: Vec<Death>,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
-        let _ = deaths;
-        async { Ok(0) }
-    }
-}
-
-fn cannot(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, operation)
-        .with_detail("the store sends letters to their handlers only")
+    fn succeeded(&self, deaths: Vec<Death>)
+    -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
 /// Request for letters to be sent.

@@ -6,6 +6,7 @@ use super::{
     Selection, Sink as _, Stats, Store, Upkeep as _,
 };
 use crate::clock::{SharedClock, SystemClock};
+use crate::outbox::{Dispatcher, Outboxes};
 use crate::{
     DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Page, PageRequest, StoreError,
     StoreErrorKind,
@@ -144,13 +145,34 @@ impl DeadLetters {
         self.store.plan(spec).await
     }
 
-    /// Freezes the letters that match and sends them back to the handlers that failed.
+    /// Freezes the letters that match and sends them back: to the handlers that failed, which claim them, or to brokers, by a
+    /// [`dispatcher`](Self::dispatcher).
     ///
     /// # Errors
     ///
     /// `Refused` for a target that the store cannot serve; otherwise when the store does not answer.
     pub async fn replay(&self, spec: OperationSpec, by: Actor) -> Result<Operation, StoreError> {
         self.store.start(spec, by).await
+    }
+
+    /// Returns a dispatcher, which sends the letters of operations to brokers through these outboxes.
+    ///
+    /// ```
+    /// use dlq_core::outbox::Outboxes;
+    /// use dlq_core::store::{Actor, Cluster, OperationSpec, Target};
+    /// use dlq_core::{DeadLetters, Filter, StoreError};
+    ///
+    /// # async fn send(letters: DeadLetters, outboxes: Outboxes) -> Result<(), StoreError> {
+    /// let spec = OperationSpec::replay(Filter::new().with_message_id("evt_abc"))
+    ///     .with_target(Target::Origin, [Cluster::new("nats", "default")]);
+    /// let operation = letters.replay(spec, Actor::new("ana")).await?;
+    /// let sent = letters.dispatcher(outboxes).run(operation.id, std::future::pending(), |_| {}).await?;
+    /// println!("{} letters are on their way", sent.confirmed);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn dispatcher(&self, outboxes: Outboxes) -> Dispatcher {
+        Dispatcher::new(self.store.clone(), outboxes)
     }
 
     /// One operation.

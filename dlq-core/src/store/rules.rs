@@ -324,13 +324,6 @@ pub fn schedule(letter: &mut DeadLetter, now: Timestamp) {
     letter.state.updated_at = now;
 }
 
-/// `letter` was sent back too often and is set aside, and counted as such. A store that has to undo it counts once
-/// too often.
-pub fn set_aside(letter: &mut DeadLetter, now: Timestamp) {
-    quarantine(letter, Reason::MaxReplays, now);
-    super::count_quarantined(letter.message.event(), letter.reason);
-}
-
 /// Sets `letter` aside for this reason. Nothing is counted.
 pub fn quarantine(letter: &mut DeadLetter, reason: Reason, now: Timestamp) {
     put_back(letter, Status::Quarantined, now);

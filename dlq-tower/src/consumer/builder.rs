@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::outbox::Outboxes;
 use dlq_core::store::{BoxSink, BoxStore, Claims, Schedule, Store};
 use dlq_core::{
     BoxCrashMarks, BoxRetryLane, Capabilities, CrashMarks, Ordering, RetryLane, SharedClock, Sink,
@@ -49,6 +50,7 @@ pub(super) struct Settings {
     /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
     pub(super) schedule: Option<Schedule>,
+    pub(super) outboxes: Option<Outboxes>,
     pub(super) clock: SharedClock,
     /// Beside that of the handlers.
     pub(super) upkeep: Vec<Upkeep>,
@@ -96,6 +98,7 @@ impl ConsumerBuilder {
                 marks: None,
                 counts_stops: capabilities.counts_stops,
                 schedule: None,
+                outboxes: None,
                 clock: SystemClock::shared(),
                 upkeep: Vec::new(),
             },
@@ -198,6 +201,13 @@ impl ConsumerBuilder {
     /// Sets the automatic schedule. Defaults to none. Needs a store.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.settings.schedule = Some(schedule);
+        self
+    }
+
+    /// Sends letters of the store's operations to brokers through these outboxes, those that other processes began too.
+    /// Needs a store. Defaults to none.
+    pub fn outboxes(mut self, outboxes: Outboxes) -> Self {
+        self.settings.outboxes = Some(outboxes);
         self
     }
 
@@ -352,6 +362,11 @@ impl ConsumerBuilder {
         {
             return Err(InvalidConfig::consumer(
                 "the schedule is enabled, and there is no store whose letters it could send back; add `dead_letters(store)`",
+            ));
+        }
+        if self.settings.outboxes.is_some() && self.store.is_none() {
+            return Err(InvalidConfig::consumer(
+                "`outboxes` send the letters of a store, and there is none; add `dead_letters(store)`",
             ));
         }
         if self.audit && self.store.is_none() {

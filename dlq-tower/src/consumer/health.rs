@@ -34,6 +34,8 @@ pub enum Part {
     Gauges,
     /// Writes the processing audit.
     Audit,
+    /// Sends letters of operations to brokers.
+    Dispatcher,
     /// Tells the store of letters that were sent back and handled.
     Evidence,
     /// Forgets idempotency keys that were kept long enough.
@@ -50,6 +52,7 @@ impl fmt::Display for Part {
             Self::Schedule => "automatic schedule",
             Self::Gauges => "gauges",
             Self::Audit => "processing audit",
+            Self::Dispatcher => "dispatcher",
             Self::Evidence => "evidence of replays",
             Self::Upkeep => "upkeep of idempotency keys",
             Self::Run => "run",

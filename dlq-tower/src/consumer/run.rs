@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::outbox::Dispatcher;
 use dlq_core::store::BoxStore;
 use dlq_core::{Source, StoreError};
 use futures_util::{FutureExt as _, poll};
@@ -222,6 +223,8 @@ impl Run {
         let gate = Arc::new(gate.showing_refused(refused, settings.clock.clone()));
         let room = Arc::new(Room::new(settings.max_in_hand));
         let (sender, received) = mpsc::unbounded_channel();
+        let outboxes = settings.outboxes.zip(store.clone());
+        let dispatcher = outboxes.map(|(outboxes, store)| Dispatcher::new(store, outboxes));
         let (evidence, witness) = store.clone().map(evidence).unzip();
         let shared = Shared {
             evidence,
@@ -311,6 +314,13 @@ impl Run {
             let purging = Purging { keys, stop: run.stop_fetching.clone() };
             run.spawn(Part::Upkeep, async {
                 purging.run().await;
+                Ending::Done
+            });
+        }
+        if let Some(dispatcher) = dispatcher {
+            let stop = run.stop_fetching.clone();
+            run.spawn(Part::Dispatcher, async move {
+                dispatcher.serve(stop.cancelled(), |_| {}).await;
                 Ending::Done
             });
         }

@@ -17,6 +17,7 @@ mod memory;
 mod observe;
 mod order;
 mod outage;
+mod outbox;
 mod probation;
 mod refused;
 mod stop;
