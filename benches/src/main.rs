@@ -64,6 +64,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("postgres-claim", postgres::claim::run),
         #[cfg(feature = "postgres")]
         ("postgres-bulk", postgres::bulk::run),
+        #[cfg(all(feature = "kafka", feature = "nats", feature = "postgres"))]
+        ("postgres-outbox", postgres::outbox::run),
         #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
     ];

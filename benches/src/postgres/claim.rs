@@ -51,7 +51,10 @@ async fn measure(bench: Bench, count: u64, singly: u64, rounds: u64) -> Result<(
 }
 
 /// Writes letters that are due.
-async fn due(store: &PostgresStore, numbers: std::ops::Range<u64>) -> Result<(), Failed> {
+pub(super) async fn due(
+    store: &PostgresStore,
+    numbers: std::ops::Range<u64>,
+) -> Result<(), Failed> {
     let due = Timestamp::from_millis(1_763_683_200_000);
     let state =
         LetterState { due: Some(due), created_at: due, updated_at: due, ..LetterState::default() };
@@ -63,7 +66,7 @@ async fn due(store: &PostgresStore, numbers: std::ops::Range<u64>) -> Result<(),
     Ok(())
 }
 
-async fn drained(store: &PostgresStore, batch: u32) -> Result<(), Failed> {
+pub(super) async fn drained(store: &PostgresStore, batch: u32) -> Result<(), Failed> {
     loop {
         let claims = store.claim(ClaimRequest::due(["payments.charge"], batch, LEASE)).await?;
         if claims.is_empty() {

@@ -3,6 +3,8 @@
 pub(crate) mod bulk;
 pub(crate) mod bury;
 pub(crate) mod claim;
+#[cfg(all(feature = "kafka", feature = "nats"))]
+pub(crate) mod outbox;
 pub(crate) mod read;
 
 use std::future::Future;
