@@ -398,7 +398,7 @@ async fn a_store_does_not_publish() {
     let bench = Bench::with(some()).await;
     let ran = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("replay to the handler instead"), "{}", ran.err);
+    assert!(ran.err.contains("--via nats://HOST"), "{}", ran.err);
 }
 
 #[tokio::test]

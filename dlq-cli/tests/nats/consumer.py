@@ -11,7 +11,8 @@ host, port, stream, durable, fixed, handled = sys.argv[1:]
 connection = socket.create_connection((host, int(port)))
 lines = connection.makefile("rb")
 lines.readline()
-INBOX = "_INBOX.python"
+# Others that run at the same time have inboxes of their own.
+INBOX = f"_INBOX.python.{os.getpid()}"
 FETCH = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
 
 

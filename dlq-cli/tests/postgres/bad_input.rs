@@ -89,7 +89,7 @@ async fn a_missing_right_is_named() {
     for (args, needed) in [
         (&["delete", "--all", "--yes"] as &[&str], "for table dlq_events; this needs "),
         (&["mark", "resolved", "--all", "--yes"], "UPDATE"),
-        (&["replay", "--all", "--yes"], "for table dlq_operations; this needs INSERT on it"),
+        (&["replay", "--all", "--yes"], "for table dlq_events; this needs SELECT and UPDATE on it"),
         (
             &["cleanup", "--older-than", "0s", "--include-unresolved", "--yes"],
             "SELECT and UPDATE on it",

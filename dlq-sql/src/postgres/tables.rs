@@ -28,7 +28,10 @@ pub(super) fn version_2(names: &Names) -> Vec<(String, String)> {
 
 /// The sender of a letter that is on its way to a broker; NULL otherwise.
 pub(super) fn version_3(names: &Names) -> String {
-    format!(r#"ALTER TABLE {} ADD COLUMN claim_sender text COLLATE "C";"#, names.letters)
+    format!(
+        r#"ALTER TABLE {} ADD COLUMN IF NOT EXISTS claim_sender text COLLATE "C";"#,
+        names.letters
+    )
 }
 
 /// The index that came with the fourth version.
