@@ -189,7 +189,8 @@ async fn g6_senders_that_are_killed_send_each_letter_once() {
     let args = [
         "replay", "--from", &from, "--all", "--to", "origin", "--via", via, "--rate", "200/s", "-y",
     ];
-    let mut process = Process::start(dlq(&args));
+    let lease = ["--send-lease", "5s"];
+    let mut process = Process::start(dlq(&[&args[..], &lease[..]].concat()));
     process.says("which this process sends");
     let begun = until(async || (kept.info().await.unwrap().state.messages > 20).then_some(()));
     if timeout(PATIENCE, begun).await.is_err() {
@@ -198,7 +199,8 @@ async fn g6_senders_that_are_killed_send_each_letter_once() {
     process.kill();
     let store = DeadLetters::new(store);
     let id = store.operations(1).await.unwrap()[0].id.to_string();
-    let ran = run(&["op", "send", &id, "--from", &from, "--via", via, "-o", "json"]);
+    let send = ["op", "send", &id, "--from", &from, "--via", via, "-o", "json"];
+    let ran = run(&[&send[..], &lease[..]].concat());
     assert_eq!(ran.code, 3, "one letter is skipped: {}", ran.err);
     assert!(ran.err.contains("eu"), "{}", ran.err);
     assert_eq!(ran.json()["progress"]["by_outcome"]["sent"], 399, "{}", ran.err);
