@@ -51,13 +51,24 @@ impl KafkaLettersFixture {
 
     fn consumer(&self, name: &str) -> KafkaConsumer {
         KafkaConsumer::new(&self.shop.brokers(), &*self.shop.topic, name)
-            .with_dlq(DlqTopic::new().with_name(&self.shop.dlq).with_partitions(2))
+            .with_dlq(self.dlq())
             .with_ladder(ladder())
             .with_missing_topics_created()
     }
 
+    fn dlq(&self) -> DlqTopic {
+        DlqTopic::new().with_name(&self.shop.dlq).with_partitions(2)
+    }
+
+    /// A sink of nobody's: that of a consumer adds its group to what it writes.
     async fn sink(&self) -> &KafkaSink {
-        self.sink.get_or_init(|| async { self.consumer("billing").sink().await.unwrap() }).await
+        let open = || async {
+            // It makes the topics.
+            let _ = self.consumer("billing").sink().await.unwrap();
+            let of = [self.shop.topic.clone()];
+            KafkaSink::open(&self.shop.brokers(), self.dlq(), &of).await.unwrap()
+        };
+        self.sink.get_or_init(open).await
     }
 
     async fn send(&self, record: FutureRecord<'_, [u8], [u8]>) -> (i32, i64) {
