@@ -1,5 +1,5 @@
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ pub struct FaultyOutbox<O> {
 #[derive(Debug, Default)]
 struct Told {
     is_away: AtomicBool,
+    handed_over: AtomicU64,
     script: Mutex<Script>,
     died: Notify,
 }
@@ -65,6 +66,12 @@ impl<O> FaultyOutbox<O> {
     /// Sets whether the broker is away, for all calls that ask it.
     pub fn set_away(&self, is_away: bool) {
         self.told.is_away.store(is_away, Ordering::SeqCst);
+    }
+
+    /// Returns how many letters were handed to the outbox underneath to be sent.
+    #[must_use]
+    pub fn handed_over(&self) -> u64 {
+        self.told.handed_over.load(Ordering::SeqCst)
     }
 
     /// Waits until a call has died.
@@ -148,7 +155,10 @@ impl<O: Outbox> Outbox for FaultyOutbox<O> {
                 self.script().late.extend(taken);
                 unknown().collect()
             }
-            _ => self.inner.send(taken, until).await?,
+            _ => {
+                self.told.handed_over.fetch_add(count as u64, Ordering::SeqCst);
+                self.inner.send(taken, until).await?
+            }
         };
         let sent: Vec<Sent> = match fault {
             Some(OutboxFault::DiesAfter) => return self.die().await,

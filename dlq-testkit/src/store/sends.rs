@@ -133,8 +133,11 @@ pub async fn g6_it_dies_before_it_records<F: StoreFixture>(check: Check<F>) {
     sending.die_in_a_step(&operation).await;
     assert_eq!(sending.arrived().len(), 3);
     check.outlast_leases().await;
-    let step = sending.other().step(operation.id).await.expect("it takes");
+    let outbox = FaultyOutbox::new(MemoryOutbox::new(&sending.broker).sender("second"));
+    let step = sending.of(outbox.clone()).step(operation.id).await.expect("it takes");
     assert_eq!((step.taken, step.confirmed, step.doubtful), (3, 3, 0));
+    // A broker that forgets what it has would have it twice.
+    assert_eq!(outbox.handed_over(), 0, "what has arrived is recorded, and not sent");
     sending.each_is_sent_once(&operation, 3).await;
 }
 
@@ -149,6 +152,7 @@ pub async fn g6_answers_are_lost<F: StoreFixture>(check: Check<F>) {
     check.outlast_leases().await;
     let step = sending.dispatcher().step(operation.id).await.expect("it takes");
     assert_eq!((step.taken, step.confirmed), (3, 3));
+    assert_eq!(sending.outbox.handed_over(), 3, "none is sent again");
     sending.each_is_sent_once(&operation, 3).await;
 }
 
