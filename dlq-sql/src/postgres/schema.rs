@@ -44,16 +44,6 @@ pub(super) const STEPS: &[Step] = &[
         is_online: true,
         how: How::Indexes(tables::version_2),
     },
-    Step {
-        what: "keep who sends a letter to a broker",
-        is_online: true,
-        how: How::Tables(tables::version_3),
-    },
-    Step {
-        what: "index letters on their way to a broker",
-        is_online: true,
-        how: How::Indexes(tables::version_4),
-    },
 ];
 
 /// The lock of whoever migrates, for as long as its process lives.

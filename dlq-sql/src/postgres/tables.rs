@@ -23,21 +23,8 @@ pub(super) fn version_2(names: &Names) -> Vec<(String, String)> {
             "by_type",
             "(left(event_type, 400), created_at, letter_id) WHERE event_type IS NOT NULL",
         ),
+        index("sending", "(operation, item) WHERE claim_sender IS NOT NULL"),
     ]
-}
-
-/// The sender of a letter that is on its way to a broker; NULL otherwise.
-pub(super) fn version_3(names: &Names) -> String {
-    format!(
-        r#"ALTER TABLE {} ADD COLUMN IF NOT EXISTS claim_sender text COLLATE "C";"#,
-        names.letters
-    )
-}
-
-/// The index that came with the fourth version.
-pub(super) fn version_4(names: &Names) -> Vec<(String, String)> {
-    let on = format!("ON {} (operation, item) WHERE claim_sender IS NOT NULL", names.letters);
-    vec![(format!("{}_sending", names.table), on)]
 }
 
 fn letters(names: &Names) -> String {
@@ -85,6 +72,8 @@ CREATE TABLE {letters} (
     claim_until timestamptz,
     claim_former text COLLATE "C",
     claim_owner text COLLATE "C",
+    -- The sender of a letter that is on its way to a broker; NULL otherwise.
+    claim_sender text COLLATE "C",
     finished_fence bigint,
     lapses bigint NOT NULL DEFAULT 0,
     dedup_key bytea,

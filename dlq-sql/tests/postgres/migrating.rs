@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Schema, available};
 
-const TO_VERSION_1: &str = "DROP INDEX dlq_events_by_subject; DROP INDEX dlq_events_by_type; \
+const TO_VERSION_1: &str = "DROP INDEX dlq_events_by_subject; DROP INDEX dlq_events_by_type; DROP INDEX dlq_events_sending; \
                             UPDATE dlq_meta SET value = 1 WHERE name = 'version'";
 
 /// Tables of version 1 with letters, and a store that was opened when they were new.
