@@ -38,6 +38,11 @@ impl Shared {
     /// Tells the next process that `delivery` ended in good order, if it would be a suspect there.
     pub(super) async fn explain(&self, delivery: &Delivery) {
         let Some(marks) = self.marks.as_ref().filter(|_| self.counts_stops) else { return };
+        // Where routing has failed, a part of a letter may be durable. A delivery that nobody explains has the next process
+        // look for it when the message is handled, or that letter would be pending for good.
+        if self.gate.has_failed() {
+            return;
+        }
         let letter = death_of(delivery).letter;
         let tell = async {
             for _ in 0..self.probation.untold(delivery) {
