@@ -9,7 +9,7 @@ use dlq_core::outbox::{Outbox as _, Outboxes, Survey};
 use dlq_core::store::{Cluster, Letters as _, OperationSpec, Target};
 use dlq_core::{Filter, Order, PageRequest, Status};
 
-use crate::cli::BrokerArgs;
+use crate::cli::{BrokerArgs, ViaArgs};
 use crate::error::CliError;
 use crate::output::escape;
 use crate::secret::without_password;
@@ -50,16 +50,20 @@ impl FromStr for Via {
 }
 
 /// Connects to the brokers.
-pub(crate) async fn outboxes(via: &[Via], args: &BrokerArgs) -> Result<Outboxes, CliError> {
+pub(crate) async fn outboxes(via: &ViaArgs, args: &BrokerArgs) -> Result<Outboxes, CliError> {
     let mut outboxes = Outboxes::new();
-    for Via { alias, url } in via {
+    for Via { alias, url } in &via.via {
         let shown = without_password(url);
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let added = match scheme {
             #[cfg(feature = "nats")]
             "nats" | "tls" => {
                 let alias = alias.as_deref().unwrap_or("default");
-                outboxes.add(crate::nats::outbox(scheme, rest, shown.clone(), args, alias).await?)
+                let outbox = crate::nats::outbox(scheme, rest, shown.clone(), args, alias).await?;
+                outboxes.add(match &via.via_key_header {
+                    Some(name) => outbox.key_header(name),
+                    None => outbox,
+                })
             }
             #[cfg(feature = "kafka")]
             "kafka" => {

@@ -45,7 +45,7 @@ async fn measure(mut bench: Bench, count: u64) -> Result<(), Failed> {
             .await?;
         let origin = |n| Origin::new("nats", "BACK", Position::Offset(n + 1));
         let letters = letters(count, "back.orders", origin);
-        let sent = send(&mut bench, letters, NatsOutbox::new(&context)).await?;
+        let sent = send(&mut bench, letters, NatsOutbox::new(&context).key_header("key")).await?;
         let rate = show("sent to NATS", sent, count);
         println!("ratio to claim and complete: {:.2}", rate / claim);
     }

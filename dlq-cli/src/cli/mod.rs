@@ -359,6 +359,10 @@ pub(crate) struct ViaArgs {
         value_delimiter = ' '
     )]
     pub(crate) via: Vec<crate::via::Via>,
+    /// At NATS: the header that carries the key of a message, as the consumer has it
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
+    pub(crate) via_key_header: Option<String>,
     /// Time after which another process takes over letters whose sender died; letters are sent for half of it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = dlq_core::policy::duration::parse)]
     pub(crate) send_lease: std::time::Duration,

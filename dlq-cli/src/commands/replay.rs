@@ -118,7 +118,14 @@ async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outbox
              --via kafka://HOST:9092",
             args.to, context.target
         ))),
-        (false, false) => via::outboxes(&args.via.via, &context.at).await.map(Some),
+        (false, false) => {
+            let mut via = args.via.clone();
+            #[cfg(feature = "nats")]
+            if via.via_key_header.is_none() {
+                via.via_key_header.clone_from(&args.at_broker.key_header);
+            }
+            via::outboxes(&via, &context.at).await.map(Some)
+        }
     }
 }
 

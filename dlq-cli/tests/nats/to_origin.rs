@@ -165,7 +165,7 @@ async fn a_routers_letter_goes_back_from_postgres() {
 fn born(bench: &Bench, count: u64) -> Vec<DeadLetter> {
     let at = |n| {
         let message = Message::new(format!("{}.created", bench.name), format!("{n}"));
-        let mut letter = letter_of(message.with_id(format!("evt-{n}")), n);
+        let mut letter = letter_of(message.with_id(format!("evt-{n}")).with_key("k"), n);
         letter.origin = Origin::new("nats", bench.name.clone(), Position::Offset(n + 1));
         letter
     };
@@ -189,7 +189,7 @@ async fn g6_senders_that_are_killed_send_each_letter_once() {
     let args = [
         "replay", "--from", &from, "--all", "--to", "origin", "--via", via, "--rate", "200/s", "-y",
     ];
-    let lease = ["--send-lease", "5s"];
+    let lease = ["--send-lease", "5s", "--via-key-header", "key"];
     let mut process = Process::start(dlq(&[&args[..], &lease[..]].concat()));
     process.says("which this process sends");
     let begun = until(async || (kept.info().await.unwrap().state.messages > 20).then_some(()));

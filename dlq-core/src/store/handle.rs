@@ -163,7 +163,7 @@ impl DeadLetters {
     /// use dlq_core::{DeadLetters, Filter, StoreError};
     ///
     /// # async fn send(letters: DeadLetters, outboxes: Outboxes) -> Result<(), StoreError> {
-    /// let spec = OperationSpec::replay(Filter::new().with_message_id("evt_abc"))
+    /// let spec = OperationSpec::replay(Filter::new().with_message_id("evt_abc".to_owned()))
     ///     .with_target(Target::Origin, [Cluster::new("nats", "default")]);
     /// let operation = letters.replay(spec, Actor::new("ana")).await?;
     /// let sent = letters.dispatcher(outboxes).run(operation.id, std::future::pending(), |_| {}).await?;
