@@ -119,11 +119,12 @@ async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outbox
             args.to, context.target
         ))),
         (false, false) => {
-            let mut via = args.via.clone();
+            let via = args.via.clone();
             #[cfg(feature = "nats")]
-            if via.via_key_header.is_none() {
-                via.via_key_header.clone_from(&args.at_broker.key_header);
-            }
+            let via = crate::cli::ViaArgs {
+                via_key_header: via.via_key_header.or_else(|| args.at_broker.key_header.clone()),
+                ..via
+            };
             via::outboxes(&via, &context.at).await.map(Some)
         }
     }
