@@ -1,0 +1,1 @@
+//! MongoDB as a store of dead letters and of idempotency keys.

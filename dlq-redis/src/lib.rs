@@ -1,0 +1,1 @@
+//! Redis Streams as a transport, and Redis as a store of dead letters and of idempotency keys.
