@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::{Context, consumer};
 use async_nats::{Client, Subject};
 use bytes::Bytes;
-use dlq_core::ingest::{Content, Fed, Feed};
+use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::{Origin, Position, StoreError, StoreErrorKind, TransportErrorKind};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use tokio::time::{sleep, timeout};
@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// The consumer names the store that its letters go into, which is the mark by which it is known that there is one (see
 /// [`ingest_marks`]); it was created with the mark in one step. Letters are acknowledged when they are
-/// [confirmed](Feed::confirm); those of a process that died come again when their lease has ended.
+/// [confirmed](Entries::confirm); those of a process that died come again when their lease has ended.
 ///
 /// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
 /// somebody asks for just that. Letters of a part of the stream that a replay has claimed and not marked since, because it
@@ -59,7 +59,7 @@ pub struct NatsFeed {
     ends: bool,
     /// Fetched and not yet yielded.
     taken: VecDeque<Fetched>,
-    read: Vec<(Subject, Fed)>,
+    read: Vec<(Subject, Entry)>,
     /// What was sent back, so that it is not sent again from the store.
     sent: SentBack,
     /// Yielded and not yet confirmed.
@@ -227,7 +227,7 @@ impl NatsFeed {
         Ok(last.is_none_or(|last| last.sequence <= info.delivered.stream_sequence))
     }
 
-    async fn read(&self, fetched: &Fetched) -> Result<Fed, StoreError> {
+    async fn read(&self, fetched: &Fetched) -> Result<Entry, StoreError> {
         let Fetched { message, place, .. } = fetched;
         let content = match StoredLetter::read(&self.context, message, place).await {
             Ok(Some(stored)) => Content::Letter(Box::new(stored.letter)),
@@ -238,12 +238,12 @@ impl NatsFeed {
         let position = Position::Offset(place.sequence);
         let at = Origin::new("nats", self.stream.as_str(), position);
         let at = at.with_cluster(self.cluster.as_str());
-        Ok(Fed { place: at, again: place.delivered > 1, content })
+        Ok(Entry { place: at, again: place.delivered > 1, content })
     }
 }
 
-impl Feed for NatsFeed {
-    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+impl Entries for NatsFeed {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         if self.taken.is_empty() && self.read.is_empty() {
             let Some(first) = self.fetch().await? else { return Ok(Vec::new()) };
             self.taken.push_back(first);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_nats::connection::State;
-use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::log::{Content, Entries as _, Entry};
 use dlq_core::{LetterId, Message, Sink as _, StoreErrorKind};
 use dlq_nats::{DlqStream, NatsFeed, NatsSink, ingest_marks};
 use dlq_testkit::fixtures::{letter, letter_of};
@@ -20,12 +20,12 @@ async fn open(server: &Server, store: &str) -> Result<NatsFeed, dlq_core::StoreE
     NatsFeed::open(&server.client, &DlqStream::new(), "dlq-ingest", store, lease).await
 }
 
-async fn next(feed: &mut NatsFeed, limit: usize) -> Vec<Fed> {
+async fn next(feed: &mut NatsFeed, limit: usize) -> Vec<Entry> {
     timeout(PATIENCE, feed.next(limit)).await.expect("letters come").unwrap()
 }
 
-fn ids(fed: &[Fed]) -> BTreeSet<LetterId> {
-    let id = |fed: &Fed| match &fed.content {
+fn ids(fed: &[Entry]) -> BTreeSet<LetterId> {
+    let id = |fed: &Entry| match &fed.content {
         Content::Letter(letter) => Some(letter.id),
         _ => None,
     };

@@ -80,7 +80,7 @@ impl NatsReplay {
     ) -> Result<ReplayReport, StoreError> {
         let shipment = self.shipment().await?;
         let snapshot = self.letters.snapshot().await?;
-        let selected = self.select(&snapshot, self.bound(&snapshot)?);
+        let selected = self.select(&shipment, &snapshot, self.bound(&snapshot)?);
         if lock(&self.agreed).is_none() {
             self.permitted(&shipment, &selected.send).await?;
         }

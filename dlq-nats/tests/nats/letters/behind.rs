@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, Message};
-use dlq_core::ingest::Feed as _;
+use dlq_core::log::Entries as _;
 use dlq_core::{Filter, StoreErrorKind};
 use dlq_nats::{DlqStream, NatsFeed, NatsLetters};
 use futures_util::StreamExt as _;
