@@ -2,6 +2,7 @@
 
 #[allow(dead_code, unused_imports, reason = "the rooms that use all of it follow")]
 mod client;
+pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
 
