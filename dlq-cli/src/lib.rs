@@ -28,6 +28,8 @@ mod lines;
 mod nats;
 mod open;
 mod output;
+#[cfg(feature = "redis")]
+mod redis;
 mod secret;
 mod serve;
 mod signals;

@@ -16,10 +16,13 @@ use crate::error::CliError;
 use crate::kafka;
 #[cfg(feature = "nats")]
 use crate::nats;
+#[cfg(feature = "redis")]
+use crate::redis;
 use crate::secret::without_password;
 
 /// What one may well ask for, and is no store here.
-const NO_STORES: &[&str] = &["postgres", "postgresql", "redis", "mongodb", "nats", "tls", "kafka"];
+const NO_STORES: &[&str] =
+    &["postgres", "postgresql", "redis", "redis-store", "mongodb", "nats", "tls", "kafka"];
 
 /// How long a database may take to give a connection. `dlq serve` waits no longer than eight seconds for all of a look, and
 /// then could not say what is wrong.
@@ -73,6 +76,7 @@ fn places() -> String {
         (cfg!(feature = "postgres"), "postgres://HOST/DATABASE"),
         (cfg!(feature = "nats"), "nats://HOST/STREAM"),
         (cfg!(feature = "kafka"), "kafka://HOST:PORT/TOPIC"),
+        (cfg!(feature = "redis"), "redis-store://HOST:PORT"),
     ];
     let ours: Vec<&str> = all.into_iter().filter_map(|(has, place)| has.then_some(place)).collect();
     ours.join(", ")
@@ -95,6 +99,18 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             let store =
                 opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
+        }
+        #[cfg(feature = "redis")]
+        Some((scheme, _)) if redis::is_store(scheme) => {
+            let builder = redis::builder(url).await?;
+            let failed = |error| CliError::from(error).about(&without_password(url));
+            if !create && !builder.exists().await.map_err(failed)? {
+                return Err(CliError::refused(format!(
+                    "there is no store at {}; a consumer, `dlq ingest` or `dlq import --create` creates it",
+                    without_password(url)
+                )));
+            }
+            Ok(DeadLetters::new(builder.open().await.map_err(failed)?))
         }
         Some((scheme, _)) if NO_STORES.contains(&scheme) => Err(CliError::refused(format!(
             "this build of dlq has no store at `{scheme}://`; it has {}",
@@ -119,6 +135,11 @@ pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
                 migration.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(migration.found.is_some())
         }
+        #[cfg(feature = "redis")]
+        Some((scheme, _)) if redis::is_store(scheme) => {
+            let there = redis::builder(url).await?.exists().await;
+            there.map_err(|error| CliError::from(error).about(&without_password(url)))
+        }
         Some((_, path)) => Ok(Path::new(path).exists()),
         None => Ok(true),
     }
@@ -131,6 +152,10 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     #[cfg(feature = "postgres")]
     if matches!(scheme, "postgres" | "postgresql") {
         return Ok(postgres(url).place().await?);
+    }
+    #[cfg(feature = "redis")]
+    if redis::is_store(scheme) {
+        return Ok(without_password(url));
     }
     let path = Path::new(path).canonicalize().map_err(|error| {
         CliError::failed(format!("{url}: the file cannot be found again: {error}"))

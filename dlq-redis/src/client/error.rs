@@ -256,6 +256,13 @@ impl From<redis::RedisError> for RedisError {
     }
 }
 
+/// The error of a client that could not be opened.
+impl From<RedisError> for StoreError {
+    fn from(error: RedisError) -> Self {
+        error.for_store("connect to Redis")
+    }
+}
+
 impl fmt::Display for RedisError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

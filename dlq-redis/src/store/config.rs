@@ -86,6 +86,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Returns true if there is a store. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` for a prefix without a hash tag; `Unavailable` if the server does not respond.
+    pub async fn exists(&self) -> Result<bool, StoreError> {
+        RedisStore::exists(self).await
+    }
+
     /// Opens the store, and creates it where there is none.
     ///
     /// # Errors

@@ -16,13 +16,20 @@ use crate::client::RedisErrorKind;
 const OPEN: &str = "open the store";
 
 impl RedisStore {
+    /// Returns true if there is a store.
+    pub(super) async fn exists(
+        builder: &RedisStoreBuilder,
+    ) -> std::result::Result<bool, StoreError> {
+        tagged(&builder.prefix)?;
+        let mut look = redis::cmd("HEXISTS");
+        look.arg(Names::new(&builder.prefix).meta).arg("schema");
+        let answer = builder.client.command(&look).await.map_err(|error| error.for_store(OPEN))?;
+        Ok(number(answer) == 1)
+    }
+
     pub(super) async fn open(builder: RedisStoreBuilder) -> std::result::Result<Self, StoreError> {
         let RedisStoreBuilder { client, prefix, durability, patience, dedup, clock } = builder;
-        if !has_tag(&prefix) {
-            let detail =
-                format!("the prefix `{prefix}` has no hash tag; write it as `{{{prefix}}}`");
-            return Err(StoreError::new(StoreErrorKind::InvalidConfig, OPEN).with_detail(detail));
-        }
+        tagged(&prefix)?;
         let link = Link::new(client, Names::new(&prefix));
         let (time, identity) = (Mutex::new(None), String::new());
         let mut inner = Inner { link, durability, patience, clock, time, identity };
@@ -99,6 +106,15 @@ pub(super) fn judge(schema: u64) -> Result<()> {
         "the store has version {schema} of its layout, and this program knows {SCHEMA}; use a newer program"
     );
     Err(Fault::new(StoreErrorKind::Incompatible, detail))
+}
+
+/// Refuses a prefix without a hash tag.
+fn tagged(prefix: &str) -> std::result::Result<(), StoreError> {
+    if has_tag(prefix) {
+        return Ok(());
+    }
+    let detail = format!("the prefix `{prefix}` has no hash tag; write it as `{{{prefix}}}`");
+    Err(StoreError::new(StoreErrorKind::InvalidConfig, OPEN).with_detail(detail))
 }
 
 /// Returns true if the name has a hash tag that is not empty.
