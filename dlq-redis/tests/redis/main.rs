@@ -2,5 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod bad_input;
 mod conformance;
+mod dead;
 mod fixture;
+mod killed;
+mod marks;
+mod pending;
