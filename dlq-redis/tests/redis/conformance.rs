@@ -6,6 +6,13 @@ mod redis_7 {
     dlq_testkit::transport_conformance!(RedisFixture);
 }
 
+#[cfg(feature = "cluster")]
+mod cluster {
+    use crate::fixture::OnCluster;
+
+    dlq_testkit::transport_conformance!(OnCluster);
+}
+
 mod redis_6_2 {
     use crate::fixture::Redis62;
 

@@ -264,3 +264,72 @@ macro_rules! version {
 
 version!(Redis62: "6.2");
 version!(Valkey9: "valkey-9");
+
+/// The same on a cluster of three, which all checks share; each has a stream of its own.
+#[cfg(feature = "cluster")]
+#[derive(Debug)]
+pub(crate) struct OnCluster {
+    client: RedisClient,
+    stream: String,
+    lease: Duration,
+}
+
+#[cfg(feature = "cluster")]
+pub(crate) fn cluster_urls() -> Vec<String> {
+    use std::sync::OnceLock;
+
+    static CLUSTER: OnceLock<dlq_services::Cluster> = OnceLock::new();
+    let start = || dlq_services::RedisCluster::builder().ours().start_cluster().unwrap();
+    let cluster = tokio::task::block_in_place(|| CLUSTER.get_or_init(start));
+    cluster.nodes().iter().map(|node| node.url().to_owned()).collect()
+}
+
+#[cfg(feature = "cluster")]
+impl OnCluster {
+    fn transport(&self, group: &str) -> RedisTransport {
+        RedisTransport::new(&*self.stream).group(group).lease(self.lease).prefetch(4)
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl TransportFixture for OnCluster {
+    type Source = RedisSource;
+    type Lane = RedisRetryQueue;
+
+    const PAUSED: bool = false;
+
+    fn is_available() -> bool {
+        available()
+    }
+
+    async fn fresh(check: &'static str) -> Self {
+        let client = RedisClient::cluster(cluster_urls()).await.unwrap();
+        let lease = if is_quick(check) { PATIENCE } else { LEASE };
+        Self { client, stream: check.to_owned(), lease }
+    }
+
+    async fn publish(&self, message: Message) -> bool {
+        let client = redis::cluster::ClusterClient::new(cluster_urls()).unwrap();
+        let mut connection = client.get_async_connection().await.unwrap();
+        let mut cmd = redis::cmd("XADD");
+        cmd.arg(&self.stream).arg("*").arg(self.transport("billing").entry(&message));
+        cmd.query_async::<Value>(&mut connection).await.unwrap();
+        true
+    }
+
+    async fn source(&self, consumer: &str) -> RedisSource {
+        self.transport(consumer).source(&self.client).await.unwrap()
+    }
+
+    async fn retry_lane(&self) -> Option<RedisRetryQueue> {
+        Some(self.transport("billing").retry_queue(&self.client).await.unwrap())
+    }
+
+    fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    fn clock(&self) -> SharedClock {
+        SystemClock::shared()
+    }
+}
