@@ -9,7 +9,7 @@ use super::wire::Fields;
 /// The beginning of the names of consumers at the server.
 pub(crate) const PREFIX: &str = "dlq:";
 
-/// Where and as whom one source reads.
+/// The stream, group and name with which one source reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) keys: Keys,

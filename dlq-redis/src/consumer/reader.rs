@@ -18,9 +18,9 @@ use super::shared::Shared;
 use super::wire;
 use crate::client::{RedisError, RedisErrorKind, as_array, as_int, as_text};
 
-/// How long the server keeps a read that finds nothing. 6.2 does not wake it when the stream is deleted.
+/// Time for which the server keeps a read that finds nothing. 6.2 does not wake it when the stream is deleted.
 const BLOCK: Duration = Duration::from_secs(1);
-/// How much longer an answer may take.
+/// Time by which an answer may be later.
 const SILENCE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ struct Reader {
     connection: Option<MultiplexedConnection>,
     /// The greatest id that was received.
     last: String,
-    /// Whether the answer of a read may have been lost.
+    /// True if the answer of a read may have been lost.
     lost: bool,
 }
 

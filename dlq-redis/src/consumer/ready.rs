@@ -1,4 +1,4 @@
-//! [`Ready`]: what was fetched and waits to be yielded.
+//! [`Ready`]: deliveries that were fetched and wait to be yielded.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,7 @@ impl What {
     }
 }
 
-/// What was fetched and waits to be yielded, in its order.
+/// Deliveries that were fetched and wait to be yielded, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     state: Mutex<State>,

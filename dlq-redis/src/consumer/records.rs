@@ -1,4 +1,4 @@
-//! The task that claims retry records when they are due, and how a record is written.
+//! The task that claims retry records when they are due, and the format of a record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::client::{RedisError, as_int, as_text};
 
 /// Number of records that one call claims.
 const AT_ONCE: usize = 100;
-/// Between two looks where nothing is known to be due sooner.
+/// Pause between two looks where nothing is known to be due sooner.
 const LOOK: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_millis(2);
 pub(super) struct Body {
     /// The message without its payload.
     message: Message,
-    /// Whether there is no payload, which differs from an empty one.
+    /// True if there is no payload, which differs from an empty one.
     #[serde(default)]
     absent: bool,
     origin: Origin,

@@ -7,10 +7,10 @@ use tokio::time::{Instant, sleep};
 use super::calls::Word;
 use super::shared::Shared;
 
-/// Between two tries of what the server did not confirm.
+/// Pause between two tries of a word that the server did not confirm.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// For how long a word is tried, however long the lease.
+/// Time for which a word is tried, however long the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Ends a delivery of a [`RedisSource`](super::RedisSource).

@@ -29,7 +29,7 @@ pub(super) struct Shared {
     asked: Mutex<Asked>,
 }
 
-/// Whether somebody wants deliveries.
+/// Demand for deliveries.
 #[derive(Debug)]
 struct Asked {
     now: bool,

@@ -17,7 +17,7 @@ use super::settle::{RedisSettle, Which};
 use super::shared::Shared;
 use super::{reader, reclaim, wire};
 
-/// How long giving back may take.
+/// Time limit for giving back.
 const CLOSING: Duration = Duration::from_secs(10);
 
 /// Messages of a stream for one consumer group, and its retry records when they are due. Made by

@@ -1,4 +1,4 @@
-//! How a message is written as an entry of a stream, and read.
+//! Format of a message as an entry of a stream.
 //!
 //! | field | what |
 //! |---|---|

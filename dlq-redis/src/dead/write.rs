@@ -1,4 +1,4 @@
-//! How a letter is written as an entry.
+//! Format of a letter as an entry.
 
 use dlq_core::protocol::{self, Facts, of_death};
 use dlq_core::{DeadLetter, Death, Headers, Message, Origin};
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::consumer::wire::{self, Fields};
 
-/// The field with what no other field says.
+/// The field with the facts that no other field has.
 const REST: &str = "rest";
 /// Number of headers beyond which they travel in one field: a script takes some 7,900 arguments.
 const MANY: usize = 3000;
 
-/// What no header says of a letter.
+/// Facts of a letter that no header has.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Rest {
     /// The message without its payload, and without its headers unless they are here.
     message: Message,
-    /// Whether the headers are here.
+    /// True if the headers are here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     exact: bool,
     origin: Origin,

@@ -1,4 +1,4 @@
-//! What is its own on a cluster.
+//! Refusals that only a cluster has.
 
 use dlq_core::TransportErrorKind;
 use dlq_redis::{RedisClient, RedisErrorKind};

@@ -13,12 +13,12 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{sleep, timeout};
 
-/// How long a test waits for what must come.
+/// Time for which a test waits for something that must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 pub(crate) const STREAM: &str = "orders";
 
-/// Whether there is a server to be had; says so if not.
+/// Returns true if there is a server to be had; says so if not.
 pub(crate) fn available() -> bool {
     or_skip(Service::Redis, ensure_installed(Service::Redis)).is_ok()
 }

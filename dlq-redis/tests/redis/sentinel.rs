@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::fixture::{PATIENCE, available, billing, number};
 
-/// What was confirmed is passed on to the replica before the master dies, so that nothing is lost by the fail-over itself;
+/// Everything confirmed is passed on to the replica before the master dies, so that nothing is lost by the fail-over itself;
 /// source, sink and settle handles find the new master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_goes_on_at_the_new_master() {
