@@ -8,6 +8,7 @@
 //! | [`RedisRetryQueue`] | delayed retries |
 //! | [`RedisSink`] | stream of dead letters |
 //! | [`RedisCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`store`] | letters in Redis, with every verb of the engine |
 //!
 //! # Features
 //!
@@ -17,10 +18,10 @@
 //! | `sentinel` | no | the master that sentinels name |
 //! | `tls` | no | `rediss://` |
 
-#[allow(dead_code, unused_imports, reason = "the rooms that use all of it follow")]
 mod client;
 mod consumer;
 mod dead;
+pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
 pub use consumer::{
