@@ -43,6 +43,8 @@ mod scripts;
 mod settle;
 mod shared;
 mod source;
+#[cfg(test)]
+mod tests;
 mod transport;
 pub(crate) mod wire;
 

@@ -21,6 +21,8 @@ use crate::fixture::{PATIENCE, STREAM, Server, available, eventually, number};
 
 const URL: &str = "DLQ_KILLED_URL";
 const JOURNAL: &str = "DLQ_KILLED_JOURNAL";
+/// The message that kills its process.
+const POISON: &str = "DLQ_KILLED_POISON";
 const DEAD: &str = "{orders}:dlq";
 
 fn transport() -> RedisTransport {
@@ -55,9 +57,14 @@ async fn child() {
     let journal = Arc::new(journal);
     let client = RedisClient::open(&url).await.unwrap();
     let opened = transport().open(&client).await.unwrap();
+    let poison: Option<u32> = std::env::var(POISON).ok().and_then(|text| text.parse().ok());
+    let crashes = if poison.is_some() { 2 } else { 1000 };
     let handler = handler("billing", move |delivery: Delivery| {
         let journal = Arc::clone(&journal);
         async move {
+            if poison == Some(number(&delivery)) {
+                std::process::abort();
+            }
             sleep(Duration::from_millis(3)).await;
             let outcome = outcome(&delivery);
             if outcome.is_ok() {
@@ -70,7 +77,7 @@ async fn child() {
     .classify(|refused: &Refused| refused.0)
     .policy(
         RetryPolicy::new()
-            .with_max_crashes(1000)
+            .with_max_crashes(crashes)
             .with_hold_limit(Duration::ZERO)
             .with_backoff(Backoff::constant(Duration::from_millis(200))),
     )
@@ -96,8 +103,12 @@ impl Drop for Killed {
     }
 }
 
-fn start(url: &str, journal: &std::path::Path) -> Killed {
-    let child = Command::new(std::env::current_exe().unwrap())
+fn start(url: &str, journal: &std::path::Path, poison: Option<u32>) -> Killed {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if let Some(poison) = poison {
+        command.env(POISON, poison.to_string());
+    }
+    let child = command
         .args(["--exact", "killed::child", "--nocapture"])
         .env(URL, url)
         .env(JOURNAL, journal)
@@ -128,7 +139,7 @@ async fn g1_a_process_that_is_killed_loses_nothing() {
     for _ in 0..runs {
         server.publish(published + 1..=published + 100).await;
         published += 100;
-        let process = start(&server.url(), &journal);
+        let process = start(&server.url(), &journal, None);
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
@@ -141,7 +152,7 @@ async fn g1_a_process_that_is_killed_loses_nothing() {
         }
         drop(process);
     }
-    let _last = start(&server.url(), &journal);
+    let _last = start(&server.url(), &journal, None);
     eventually("every message is settled", || async {
         let lag: i64 = {
             let Value::Array(groups) = server.run("XINFO GROUPS orders").await else { panic!() };
@@ -156,12 +167,8 @@ async fn g1_a_process_that_is_killed_loses_nothing() {
     let noted = std::fs::read_to_string(&journal).unwrap();
     let runs_of: Vec<u32> = noted.lines().map(|line| line.parse().unwrap()).collect();
     let handled: BTreeSet<u32> = runs_of.iter().copied().collect();
-    let Value::Array(letters) = server.run(&format!("XRANGE {DEAD} - +")).await else { panic!() };
     let mut dead: BTreeMap<u32, u32> = BTreeMap::new();
-    for entry in letters {
-        let (_, fields): (String, Vec<Vec<u8>>) = redis::from_redis_value(entry).unwrap();
-        let at = fields.iter().step_by(2).position(|name| name == b"d").unwrap();
-        let number: u32 = std::str::from_utf8(&fields[at * 2 + 1]).unwrap().parse().unwrap();
+    for (number, _) in letters(&server).await {
         *dead.entry(number).or_default() += 1;
     }
     let all: BTreeSet<u32> = (1..=published).collect();
@@ -179,4 +186,46 @@ async fn g1_a_process_that_is_killed_loses_nothing() {
         runs_of.len() - handled.len(),
         dead.len()
     );
+}
+
+/// Number and reason of every letter.
+async fn letters(server: &Server) -> Vec<(u32, String)> {
+    let Value::Array(entries) = server.run(&format!("XRANGE {DEAD} - +")).await else { panic!() };
+    let read = entries.into_iter().map(|entry| {
+        let (_, fields): (String, Vec<Vec<u8>>) = redis::from_redis_value(entry).unwrap();
+        let field = |name: &[u8]| {
+            let at = fields.iter().step_by(2).position(|field| field == name).unwrap();
+            String::from_utf8(fields[at * 2 + 1].clone()).unwrap()
+        };
+        (field(b"d").parse().unwrap(), field(b"h:error.reason"))
+    });
+    read.collect()
+}
+
+/// A message that kills its process is found by its marks and dies; nothing that was beside it does (G3).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_message_that_kills_its_process_dies_alone() {
+    if !available() || std::env::var(URL).is_ok() {
+        return;
+    }
+    let server = Server::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal");
+    server.publish([1, 2, 3, 4, 11, 13]).await;
+    let begun = tokio::time::Instant::now();
+    let mut crashes = 0;
+    let mut process = start(&server.url(), &journal, Some(3));
+    while letters(&server).await.is_empty() || server.pending().await > 0 {
+        assert!(begun.elapsed() < PATIENCE * 2, "it goes on killing: {crashes}");
+        if process.0.try_wait().unwrap().is_some() {
+            crashes += 1;
+            process = start(&server.url(), &journal, Some(3));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(letters(&server).await, [(3, "max_crashes".to_owned())], "after {crashes} crashes");
+    assert!(crashes >= 2, "{crashes}");
+    let noted = std::fs::read_to_string(&journal).unwrap();
+    let handled: BTreeSet<&str> = noted.lines().collect();
+    assert_eq!(handled, BTreeSet::from(["1", "2", "4", "11", "13"]));
 }
