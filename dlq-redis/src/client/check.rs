@@ -1,4 +1,4 @@
-//! [`ServerInfo`]: what a server says of itself when a client is opened, and what is refused.
+//! [`ServerInfo`]: facts that a server says of itself when a client is opened, and servers that are refused.
 
 use std::collections::HashMap;
 

@@ -82,6 +82,10 @@ impl Endpoint {
             return Err(RedisError::config("no sentinel was named; give at least one URL"));
         }
         let kind = SentinelServerType::Master;
+        #[allow(
+            clippy::unnecessary_to_owned,
+            reason = "only the client with TLS takes a reference"
+        )]
         let client = SentinelClient::build(sentinels, master.to_owned(), Some(node), kind)?;
         let name = format!("master {master} of sentinels {}", names.join(", "));
         Ok(Self::Sentinel { client: tokio::sync::Mutex::new(client), name })

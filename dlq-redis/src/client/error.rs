@@ -1,4 +1,4 @@
-//! [`RedisError`]: how failures of a server are told.
+//! [`RedisError`]: failures of a server.
 
 use std::error::Error;
 use std::fmt;

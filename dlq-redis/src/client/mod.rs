@@ -44,6 +44,7 @@ pub use config::RedisConfig;
 use endpoint::{Endpoint, Link};
 pub use error::{RedisError, RedisErrorKind};
 pub(crate) use script::{Script, ScriptCall};
+#[allow(unused_imports, reason = "rooms that are built apart use different ones")]
 pub(crate) use value::{as_array, as_bytes, as_int, as_text};
 
 /// A client of Redis or Valkey. Cheap to clone; clones share one connection.

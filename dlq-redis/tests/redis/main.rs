@@ -1,0 +1,15 @@
+//! The transport on real servers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod bad_input;
+#[cfg(feature = "cluster")]
+mod cluster;
+mod conformance;
+mod dead;
+mod fixture;
+mod killed;
+mod marks;
+mod pending;
+#[cfg(feature = "sentinel")]
+mod sentinel;
