@@ -2,8 +2,10 @@
 
 #[allow(dead_code, unused_imports, reason = "the rooms that use all of it follow")]
 mod client;
+pub mod idempotency;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
+pub use idempotency::{IdempotencyConfig, RedisIdempotency};
 
 /// The client that this crate works with.
 pub use redis;
