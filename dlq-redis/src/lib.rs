@@ -3,6 +3,7 @@
 #[allow(dead_code, unused_imports, reason = "the rooms that use all of it follow")]
 mod client;
 pub mod idempotency;
+pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
 pub use idempotency::{IdempotencyConfig, RedisIdempotency};
