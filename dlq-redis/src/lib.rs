@@ -1,11 +1,36 @@
 //! Redis Streams as a transport, and Redis as a store of dead letters and of idempotency keys.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`RedisClient`] | connections to a server, a cluster, or the master of sentinels |
+//! | [`RedisTransport`] | description of a stream and its consumer group; opens the four below |
+//! | [`RedisSource`] | messages of the group, and its retry records when they are due |
+//! | [`RedisRetryQueue`] | delayed retries |
+//! | [`RedisSink`] | stream of dead letters |
+//! | [`RedisCrashMarks`] | marks by which a message is found that kills its process |
+//! | [`RedisIdempotency`] | idempotency keys, by which a message is handled once |
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `cluster` | no | clusters |
+//! | `sentinel` | no | the master that sentinels name |
+//! | `tls` | no | `rediss://` |
 
 #[allow(dead_code, unused_imports, reason = "the rooms that use all of it follow")]
 mod client;
+mod consumer;
+mod dead;
 pub mod idempotency;
 pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
+pub use consumer::{
+    DLQ_REDIS_TRIMMED_TOTAL, OpenedRedis, RedisCrashMarks, RedisRetryQueue, RedisSettle,
+    RedisSource, RedisTransport, Start,
+};
+pub use dead::RedisSink;
 pub use idempotency::{IdempotencyConfig, RedisIdempotency};
 
 /// The client that this crate works with.

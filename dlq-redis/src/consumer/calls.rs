@@ -1,0 +1,190 @@
+//! [`Calls`]: words to the server about many deliveries, on one way.
+//!
+//! One task sends all that were given to it while it waited for the answer before. A lone acknowledgement is sent at once,
+//! and under load one round trip serves up to 256.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinSet, yield_now};
+
+use super::scripts::{END_RECORDS, EXTEND, GIVE_BACK, NOBODY};
+use crate::client::{RedisClient, RedisError, RedisErrorKind, as_array, as_int};
+use crate::consumer::place::Place;
+
+/// Number of acknowledgements in one command.
+const BATCH: usize = 256;
+/// Number of entries in one script: each costs the server some microseconds, in which it serves nobody else.
+const SCRIPTED: usize = 200;
+
+type Answer = Result<bool, RedisError>;
+
+/// A word about one delivery. Its answer is false where the delivery is no longer ours.
+#[derive(Clone, Debug)]
+pub(super) enum Word {
+    Ack { id: Arc<str> },
+    Extend { id: Arc<str>, count: u64 },
+    GiveBack { id: Arc<str>, count: u64, delay: Duration },
+    Record { name: Arc<str>, fence: Arc<str>, verb: &'static str, time: Duration },
+}
+
+#[derive(Debug)]
+struct Asked {
+    word: Word,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// The way to the server. The task behind it lives as long as this.
+#[derive(Debug)]
+pub(super) struct Calls {
+    asked: mpsc::UnboundedSender<Asked>,
+    _task: JoinSet<()>,
+}
+
+impl Calls {
+    pub(super) fn new(client: RedisClient, place: Arc<Place>) -> Self {
+        let (asked, receiver) = mpsc::unbounded_channel();
+        let mut task = JoinSet::new();
+        task.spawn(run(client, place, receiver));
+        Self { asked, _task: task }
+    }
+
+    pub(super) async fn say(&self, word: Word) -> Answer {
+        let gone =
+            || RedisError::new(RedisErrorKind::Unavailable, "the runtime of the source has ended");
+        let (answer, answered) = oneshot::channel();
+        self.asked.send(Asked { word, answer }).map_err(|_| gone())?;
+        answered.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+async fn run(client: RedisClient, place: Arc<Place>, mut asked: mpsc::UnboundedReceiver<Asked>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while asked.recv_many(&mut batch, BATCH).await > 0 {
+        // Those whose turn it is now go with it.
+        yield_now().await;
+        while batch.len() < BATCH
+            && let Ok(more) = asked.try_recv()
+        {
+            batch.push(more);
+        }
+        let (words, answers): (Vec<Word>, Vec<_>) =
+            batch.drain(..).map(|asked| (asked.word, asked.answer)).unzip();
+        for (answer, said) in answers.into_iter().zip(say(&client, &place, &words).await) {
+            let _ = answer.send(said);
+        }
+    }
+}
+
+/// Says all of these words, and returns their answers in order.
+pub(super) async fn say(client: &RedisClient, place: &Place, words: &[Word]) -> Vec<Answer> {
+    let pick = |kind: fn(&Word) -> bool| -> Vec<usize> {
+        (0..words.len()).filter(|at| kind(&words[*at])).collect()
+    };
+    let acks = pick(|word| matches!(word, Word::Ack { .. }));
+    let extends = pick(|word| matches!(word, Word::Extend { .. }));
+    let given_back = pick(|word| matches!(word, Word::GiveBack { .. }));
+    let records = pick(|word| matches!(word, Word::Record { .. }));
+    let (acked, extended, returned, recorded) = tokio::join!(
+        acknowledge(client, place, words, &acks),
+        scripted(client, place, words, &extends),
+        scripted(client, place, words, &given_back),
+        scripted(client, place, words, &records),
+    );
+    let mut answers: Vec<Answer> = words.iter().map(|_| Ok(true)).collect();
+    for at in acks {
+        answers[at] = acked.clone();
+    }
+    for (at, answer) in [extends, given_back, records]
+        .into_iter()
+        .flatten()
+        .zip([extended, returned, recorded].into_iter().flatten())
+    {
+        answers[at] = answer;
+    }
+    answers
+}
+
+/// Acknowledges in one command. Success is acknowledged whoever owns the entry: the work is done.
+async fn acknowledge(
+    client: &RedisClient,
+    place: &Place,
+    words: &[Word],
+    which: &[usize],
+) -> Answer {
+    if which.is_empty() {
+        return Ok(true);
+    }
+    let mut cmd = redis::cmd("XACK");
+    cmd.arg(&*place.keys.stream).arg(&*place.group);
+    for at in which {
+        if let Word::Ack { id } = &words[*at] {
+            cmd.arg(&**id);
+        }
+    }
+    client.command(&cmd).await.map(|_| true)
+}
+
+async fn scripted(
+    client: &RedisClient,
+    place: &Place,
+    words: &[Word],
+    which: &[usize],
+) -> Vec<Answer> {
+    let lease = millis(place.lease);
+    let calls: Vec<_> = which
+        .chunks(SCRIPTED)
+        .map(|chunk| {
+            let stream = &*place.keys.stream;
+            let mut call = match words[chunk[0]] {
+                Word::Record { .. } => END_RECORDS
+                    .keys(&[place.keys.due(&place.group)])
+                    .arg(place.keys.records(&place.group))
+                    .arg(millis(place.window)),
+                Word::GiveBack { .. } => GIVE_BACK
+                    .keys(&[stream, &place.keys.later(&place.group)])
+                    .arg(&*place.group)
+                    .arg(&*place.me)
+                    .arg(NOBODY)
+                    .arg(lease),
+                _ => EXTEND.keys(&[stream]).arg(&*place.group).arg(&*place.me),
+            };
+            for at in chunk {
+                call = match &words[*at] {
+                    Word::Ack { .. } => call,
+                    Word::Extend { id, count } => call.arg(&**id).arg(*count),
+                    Word::GiveBack { id, count, delay } => {
+                        call.arg(&**id).arg(*count).arg(millis(*delay))
+                    }
+                    Word::Record { name, fence, verb, time } => {
+                        call.arg(&**name).arg(&**fence).arg(*verb).arg(millis(*time))
+                    }
+                };
+            }
+            call
+        })
+        .collect();
+    let answers = match client.scripts(&calls).await {
+        Ok(answers) => answers,
+        Err(error) => return which.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let mut outcomes = Vec::with_capacity(which.len());
+    for (chunk, answer) in which.chunks(SCRIPTED).zip(answers) {
+        match answer {
+            Ok(value) => {
+                let said = as_array(&value);
+                outcomes.extend(
+                    (0..chunk.len()).map(|at| Ok(said.get(at).is_some_and(|one| as_int(one) > 0))),
+                );
+            }
+            Err(error) => outcomes.extend(chunk.iter().map(|_| Err(error.clone()))),
+        }
+    }
+    outcomes
+}
+
+/// Whole milliseconds, rounded up: nothing is early.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(1 << 50)
+}

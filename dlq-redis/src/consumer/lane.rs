@@ -1,0 +1,60 @@
+use std::sync::Arc;
+
+use dlq_core::protocol::of_escalation;
+use dlq_core::{Binding, Escalation, RetryLane, SharedClock, StoreError, StoreErrorKind};
+
+use super::calls::millis;
+use super::keys::Keys;
+use super::records::Body;
+use super::scripts::WRITE_RECORD;
+use crate::client::RedisClient;
+
+const OPERATION: &str = "write a retry record";
+
+/// Delayed retries of one consumer group: a sorted set by the time when they are due, and a hash for each.
+///
+/// Any process of the group claims what is due with a lease and a fence, and nobody else hears of it. A record comes no
+/// earlier than the wait that was asked for, by the server's clock. A record whose process dies comes again when its lease
+/// ends.
+///
+/// A record is one hop of one death, replay and payload: writing it again changes nothing, also for some time after it is
+/// done.
+#[derive(Clone, Debug)]
+pub struct RedisRetryQueue {
+    pub(super) client: RedisClient,
+    pub(super) keys: Keys,
+    pub(super) group: Arc<str>,
+    pub(super) clock: SharedClock,
+}
+
+impl RetryLane for RedisRetryQueue {
+    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+        let Escalation { delivery, consumer, due, .. } = &escalation;
+        let message = delivery.message();
+        let death = delivery.death(consumer);
+        let hop = delivery.escalations().saturating_add(1);
+        // A letter that was sent back twice, or edited in between, is another message each time.
+        let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));
+        let name = format!("{}.{}.{hop}.{replays}.{binding}", death.letter, death.generation);
+        let body = Body::new(message, delivery.origin(), death, &of_escalation(&escalation));
+        let body = serde_json::to_vec(&body).map_err(|error| {
+            StoreError::new(StoreErrorKind::Refused, OPERATION).with_source(error)
+        })?;
+        let payload = message.payload().cloned().unwrap_or_default();
+        let record = format!("{}{name}", self.keys.records(&self.group));
+        let call = WRITE_RECORD
+            .keys(&[record, self.keys.due(&self.group)])
+            .arg(name)
+            .arg(millis(due.since(self.clock.now())))
+            .arg("f")
+            .arg(0)
+            .arg("n")
+            .arg(0)
+            .arg("b")
+            .arg(body)
+            .arg("p")
+            .arg(&payload[..]);
+        let written = self.client.script(&call).await;
+        written.map(drop).map_err(|error| error.for_running_store(OPERATION))
+    }
+}

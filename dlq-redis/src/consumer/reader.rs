@@ -1,0 +1,228 @@
+//! The task that reads a stream, on a connection of its own.
+//!
+//! A blocked read whose future is dropped goes on at the server: the message that arrives next is then handed out to nobody.
+//! So the read is in a task that always awaits it, and what was lost with a connection is looked for among what is pending.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::ready::{Fetched, What};
+use super::scripts::RECOVER;
+use super::shared::Shared;
+use super::wire;
+use crate::client::{RedisError, RedisErrorKind, as_array, as_int, as_text};
+
+/// How long the server keeps a read that finds nothing. 6.2 does not wake it when the stream is deleted.
+const BLOCK: Duration = Duration::from_secs(1);
+/// How much longer an answer may take.
+const SILENCE: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+const FIRST: &str = "0-0";
+
+/// Reads until it is stopped.
+pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut reader = Reader { shared, connection: None, last: FIRST.to_owned(), lost: false };
+    let mut pause = FIRST_PAUSE;
+    while !stop.is_cancelled() {
+        let room = tokio::select! {
+            () = stop.cancelled() => return,
+            room = room(&reader.shared) => room,
+        };
+        match reader.turn(room).await {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(error) => {
+                let error = reader.failed(error).await;
+                if let Some(error) = error {
+                    reader.shared.ready.fail(error.for_running_transport("read the stream"));
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = sleep(pause) => {}
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for room, and takes all that there is.
+async fn room(shared: &Shared) -> Vec<OwnedSemaphorePermit> {
+    let mut room = Vec::with_capacity(shared.prefetch);
+    if let Ok(first) = Arc::clone(&shared.room).acquire_owned().await {
+        room.push(first);
+    }
+    while let Ok(more) = Arc::clone(&shared.room).try_acquire_owned() {
+        room.push(more);
+    }
+    room
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    connection: Option<MultiplexedConnection>,
+    /// The greatest id that was received.
+    last: String,
+    /// Whether the answer of a read may have been lost.
+    lost: bool,
+}
+
+impl Reader {
+    async fn turn(&mut self, room: Vec<OwnedSemaphorePermit>) -> Result<(), RedisError> {
+        let place = Arc::clone(&self.shared.place);
+        if self.connection.is_none() {
+            self.connection = Some(self.shared.client.dedicated(&place.keys.stream).await?);
+        }
+        let begun = Instant::now();
+        if self.lost {
+            let call = RECOVER
+                .keys(&[&*place.keys.stream])
+                .arg(&*place.group)
+                .arg(&*place.me)
+                .arg(&self.last);
+            let found = self.shared.client.script(&call).await?;
+            self.lost = false;
+            let found = taken(found);
+            if !found.is_empty() {
+                tracing::info!(
+                    stream = &*place.keys.stream,
+                    entries = found.len(),
+                    "found messages of a lost read"
+                );
+                // More than there was room for may be found: they are few, and in no other process's hands.
+                self.received(found, room, begun).await;
+                return Ok(());
+            }
+        }
+        let mut cmd = redis::cmd("XREADGROUP");
+        cmd.arg("GROUP").arg(&*place.group).arg(&*place.me).arg("COUNT").arg(room.len());
+        let block = u64::try_from(BLOCK.as_millis()).unwrap_or(1000);
+        cmd.arg("BLOCK").arg(block).arg("STREAMS").arg(&*place.keys.stream).arg(">");
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let answer = timeout(BLOCK + SILENCE, cmd.query_async::<Value>(connection)).await;
+        let answer = match answer {
+            Ok(answer) => answer.map_err(RedisError::from)?,
+            Err(_) => return Err(RedisError::timeout(BLOCK + SILENCE)),
+        };
+        // The lease began no earlier than the read, which may have blocked since.
+        let begun =
+            begun.max(Instant::now().checked_sub(self.shared.place.lease / 8).unwrap_or(begun));
+        self.received(entries(answer), room, begun).await;
+        Ok(())
+    }
+
+    async fn received(
+        &mut self,
+        entries: Vec<Taken>,
+        room: Vec<OwnedSemaphorePermit>,
+        since: Instant,
+    ) {
+        let mut room = room.into_iter();
+        let mut ready = Vec::with_capacity(entries.len());
+        for (id, count, pairs) in entries {
+            if wire::position(&id) > wire::position(&self.last) {
+                self.last.clone_from(&id);
+            }
+            let permit = match room.next() {
+                Some(permit) => permit,
+                None => match Arc::clone(&self.shared.more_room).acquire_owned().await {
+                    Ok(permit) => permit,
+                    Err(_) => return,
+                },
+            };
+            let what = What::Entry { id: id.into(), count, pairs };
+            ready.push(Fetched { what, since, _permit: permit });
+        }
+        self.shared.ready.push(ready);
+    }
+
+    /// Decides what becomes of an error; `None` when it was set right.
+    async fn failed(&mut self, error: RedisError) -> Option<RedisError> {
+        let is_answer = error.code().is_some();
+        if !is_answer || error.code() == Some("MOVED") {
+            self.connection = None;
+            self.lost = true;
+        }
+        let is_gone = error.kind() == RedisErrorKind::NoGroup || error.code() == Some("UNBLOCKED");
+        if !is_gone {
+            return Some(error);
+        }
+        self.lost = false;
+        let place = &self.shared.place;
+        let (stream, group) = (&*place.keys.stream, &*place.group);
+        if !self.shared.recreate {
+            return Some(RedisError::new(
+                RedisErrorKind::Unavailable,
+                format!(
+                    "consumer group `{group}` of stream `{stream}` is gone while it was read: messages may be lost; create it \
+                     with `XGROUP CREATE {stream} {group} 0 MKSTREAM`, or allow that it is recreated"
+                ),
+            ));
+        }
+        let mut cmd = redis::cmd("XGROUP");
+        cmd.arg("CREATE").arg(stream).arg(group).arg("0").arg("MKSTREAM");
+        match self.shared.client.command(&cmd).await {
+            Err(error) if error.code() != Some("BUSYGROUP") => return Some(error),
+            _ => {}
+        }
+        tracing::error!(
+            stream,
+            group,
+            "consumer group is gone while it was read, and was recreated at the beginning: messages may be lost or come again"
+        );
+        self.last = FIRST.to_owned();
+        None
+    }
+}
+
+/// Id, counter and fields of an entry.
+pub(super) type Taken = (String, u64, Vec<(Vec<u8>, bytes::Bytes)>);
+
+/// The entries of an answer to `XREADGROUP`.
+fn entries(answer: Value) -> Vec<Taken> {
+    let Value::Array(streams) = answer else { return Vec::new() };
+    let mut all = Vec::new();
+    for stream in streams {
+        let Value::Array(mut parts) = stream else { continue };
+        let Some(Value::Array(entries)) = parts.pop() else { continue };
+        for entry in entries {
+            let Value::Array(parts) = entry else { continue };
+            let mut parts = parts.into_iter();
+            let (Some(id), Some(fields)) = (parts.next(), parts.next()) else { continue };
+            if let Some(id) = as_text(&id) {
+                all.push((id, 1, wire::pairs(fields)));
+            }
+        }
+    }
+    all
+}
+
+/// The entries of an answer of our scripts.
+pub(super) fn taken(answer: Value) -> Vec<Taken> {
+    let Value::Array(entries) = answer else { return Vec::new() };
+    let mut all = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let Value::Array(parts) = entry else { continue };
+        let mut parts = parts.into_iter();
+        let (Some(id), Some(count), Some(fields)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        if let Some(id) = as_text(&id) {
+            all.push((id, u64::try_from(as_int(&count)).unwrap_or(1), wire::pairs(fields)));
+        }
+    }
+    all
+}
+
+/// The texts of an array.
+pub(super) fn texts(value: &Value) -> Vec<String> {
+    as_array(value).iter().filter_map(as_text).collect()
+}

@@ -1,0 +1,114 @@
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use super::calls::Calls;
+use super::place::Place;
+use super::ready::Ready;
+use crate::client::RedisClient;
+
+/// State that a source, its tasks and its settle handles share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) client: RedisClient,
+    pub(super) place: Arc<Place>,
+    pub(super) calls: Calls,
+    pub(super) ready: Ready,
+    /// Room for what is read. The reader keeps it while it blocks, so that others have their own.
+    pub(super) room: Arc<Semaphore>,
+    /// Room for what is taken over and for records.
+    pub(super) more_room: Arc<Semaphore>,
+    pub(super) prefetch: usize,
+    pub(super) recreate: bool,
+    /// Times at which something that was given back here can be taken again.
+    wakes: Mutex<BTreeSet<Instant>>,
+    woken: Notify,
+    asked: Mutex<Asked>,
+}
+
+/// Whether somebody wants deliveries.
+#[derive(Debug)]
+struct Asked {
+    now: bool,
+    last: Instant,
+}
+
+/// Somebody waits for a delivery.
+pub(super) struct Asking<'a>(&'a Shared);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        *self.0.asked() = Asked { now: false, last: Instant::now() };
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        client: RedisClient,
+        place: Arc<Place>,
+        prefetch: usize,
+        recreate: bool,
+    ) -> Self {
+        Self {
+            calls: Calls::new(client.clone(), Arc::clone(&place)),
+            client,
+            place,
+            ready: Ready::default(),
+            room: Arc::new(Semaphore::new(prefetch)),
+            more_room: Arc::new(Semaphore::new(prefetch)),
+            prefetch,
+            recreate,
+            wakes: Mutex::default(),
+            woken: Notify::new(),
+            asked: Mutex::new(Asked { now: false, last: Instant::now() }),
+        }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that somebody wants deliveries, as long as the answer lives and for a while after.
+    pub(super) fn asking(&self) -> Asking<'_> {
+        self.asked().now = true;
+        Asking(self)
+    }
+
+    /// Returns true if somebody wants deliveries, or did lately. Otherwise nothing is taken over and nothing is renewed:
+    /// what waits here goes to another process when its lease ends.
+    pub(super) fn is_wanted(&self) -> bool {
+        let asked = self.asked();
+        asked.now || asked.last.elapsed() < self.place.lease / 2
+    }
+
+    /// Something can be taken again after this time.
+    pub(super) fn wake_after(&self, delay: Duration) {
+        // What the server counts in whole milliseconds has ended by then.
+        let Some(at) = Instant::now().checked_add(delay + Duration::from_millis(5)) else { return };
+        self.wakes.lock().unwrap_or_else(PoisonError::into_inner).insert(at);
+        self.woken.notify_one();
+    }
+
+    /// Waits until then, or until something can be taken again.
+    pub(super) async fn wake(&self, until: Instant) {
+        loop {
+            let first = {
+                let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = Instant::now();
+                let later = wakes.split_off(&now);
+                if !std::mem::replace(&mut *wakes, later).is_empty() {
+                    return;
+                }
+                wakes.first().copied()
+            };
+            let until = first.map_or(until, |first| first.min(until));
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                () = self.woken.notified() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlq_core::protocol::{Incoming, split};
+use dlq_core::{
+    Capabilities, Cause, Delivery, ErrorClass, Failure, Lane, Message, Ordering, Origin, Position,
+    Recipients, Source, TransportError,
+};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::calls;
+use super::ready::{Fetched, Next, What};
+use super::records::{self, Body};
+use super::settle::{RedisSettle, Which};
+use super::shared::Shared;
+use super::{reader, reclaim, wire};
+
+/// How long giving back may take.
+const CLOSING: Duration = Duration::from_secs(10);
+
+/// Messages of a stream for one consumer group, and its retry records when they are due. Made by
+/// [`RedisTransport`](super::RedisTransport).
+///
+/// Reading begins with the first call of [`next`](Source::next). After a lost connection, a restart or a fail-over it goes
+/// on; `next` fails with `Unavailable` meanwhile. It also does so while stream or group are gone (`FLUSHALL`, `DEL`,
+/// `XGROUP DESTROY`), which is never set right in silence: see
+/// [`recreate_group`](super::RedisTransport::recreate_group).
+#[derive(Debug)]
+pub struct RedisSource {
+    shared: Arc<Shared>,
+    incoming: Incoming,
+    cluster: Arc<str>,
+    records: bool,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    closed: bool,
+}
+
+impl RedisSource {
+    pub(super) fn new(
+        shared: Shared,
+        incoming: Incoming,
+        cluster: Arc<str>,
+        records: bool,
+    ) -> Self {
+        Self {
+            shared: Arc::new(shared),
+            incoming,
+            cluster,
+            records,
+            stop: CancellationToken::new(),
+            tasks: JoinSet::new(),
+            closed: false,
+        }
+    }
+
+    fn start(&mut self) {
+        if self.closed || !self.tasks.is_empty() {
+            return;
+        }
+        let (shared, stop) = (&self.shared, &self.stop);
+        self.tasks.spawn(reader::read(Arc::clone(shared), stop.clone()));
+        self.tasks.spawn(reclaim::reclaim(Arc::clone(shared), stop.clone()));
+        self.tasks.spawn(reclaim::renew(Arc::clone(shared), stop.clone()));
+        if self.records {
+            self.tasks.spawn(records::claim(Arc::clone(shared), stop.clone()));
+        }
+    }
+
+    fn origin(&self, id: &str) -> Origin {
+        let (millis, number) = wire::position(id).unwrap_or_default();
+        let stream = Arc::clone(&self.shared.place.keys.stream);
+        Origin::new("redis", stream, Position::Pair(millis, number))
+            .with_cluster(Arc::clone(&self.cluster))
+    }
+
+    fn yielded(&self, fetched: Fetched) -> (Delivery, RedisSettle) {
+        let Fetched { what, since, .. } = fetched;
+        let place = &self.shared.place;
+        let (delivery, which) = match what {
+            What::Entry { id, count, pairs } => {
+                let message = wire::read(&id, pairs, &place.fields, &place.subject);
+                let delivery = self.incoming.message(message, self.origin(&id), split);
+                (delivery.with_deliveries(small(count)), Which::Entry { id, count })
+            }
+            What::Record { name, fence, count, body, payload } => {
+                let delivery = match Body::read(&body, payload.clone(), Arc::clone(&place.subject))
+                {
+                    Some(record) => self.incoming.record(record, || self.origin("0-0")),
+                    None => self.damaged(&name, payload),
+                };
+                (delivery.with_deliveries(small(count)), Which::Record { name, fence })
+            }
+        };
+        (delivery, RedisSettle::new(Arc::clone(&self.shared), which, since))
+    }
+
+    /// A record that cannot be read: its letter keeps what is known.
+    fn damaged(&self, name: &str, payload: bytes::Bytes) -> Delivery {
+        let text = format!("the retry record `{name}` was not written by this version");
+        let failure =
+            Failure::new(ErrorClass::Permanent, Cause::Malformed, "unreadable retry record", &text);
+        let message = Message::new(Arc::clone(&self.shared.place.subject), payload);
+        Delivery::to(Arc::clone(self.incoming.addressee.name()), message, self.origin("0-0"))
+            .with_lane(Lane::Retry)
+            .with_refusal(failure)
+    }
+}
+
+fn small(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl Source for RedisSource {
+    type Settle = RedisSettle;
+
+    /// No order: what comes again comes after what was added meanwhile. A delivery that was given back does not count.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none()
+            .with_ordering(Ordering::None)
+            .with_counts_deliveries(true)
+            .with_counts_stops(false)
+            .with_delayed_release(true)
+    }
+
+    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+        let addressee = &mut self.incoming.addressee;
+        *addressee = addressee.clone().with_recipients(recipients);
+    }
+
+    async fn next(&mut self) -> Result<Option<(Delivery, RedisSettle)>, TransportError> {
+        self.start();
+        let _asking = self.shared.asking();
+        match self.shared.ready.next(self.shared.place.lease).await {
+            Next::Fetched(fetched) => Ok(Some(self.yielded(fetched))),
+            Next::Failed(error) => Err(error),
+            Next::Closed => Ok(None),
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(self.shared.place.lease / 4)
+    }
+
+    async fn keep(&mut self) {
+        drop(self.shared.asking());
+    }
+
+    /// Stops reading, which takes up to a second since a blocked read is not abandoned, and gives back what was fetched.
+    async fn close(&mut self) {
+        self.closed = true;
+        self.stop.cancel();
+        let shared = Arc::clone(&self.shared);
+        let ended = timeout(CLOSING, async {
+            while self.tasks.join_next().await.is_some() {}
+            let words: Vec<_> =
+                shared.ready.drain().iter().map(|fetched| fetched.what.give_back()).collect();
+            calls::say(&shared.client, &shared.place, &words).await
+        });
+        let is_heard = ended.await.is_ok_and(|answers| answers.iter().all(Result::is_ok));
+        if !is_heard {
+            tracing::warn!(
+                stream = &*shared.place.keys.stream,
+                "fetched messages could not be given back in time: they come again when their lease ends"
+            );
+        }
+        self.tasks.abort_all();
+        shared.ready.close();
+    }
+}

@@ -1,0 +1,17 @@
+//! The stream of dead letters.
+//!
+//! # What a death is in, and what happens if the process dies then
+//!
+//! | state at the server | next step | if the process dies before it |
+//! |---|---|---|
+//! | message pending, no letter | script: letter, then mark | comes again and dies again |
+//! | message pending, letter and mark | `XACK` | comes again; the mark says that the letter is there |
+//! | acknowledged | none | over |
+//!
+//! Scripts are no transactions: after an error what was written before stays. So types are checked before the first write,
+//! which is the letter itself: out of memory, or a key of another type, changes nothing.
+
+mod sink;
+mod write;
+
+pub use sink::RedisSink;

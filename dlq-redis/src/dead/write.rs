@@ -1,0 +1,55 @@
+//! How a letter is written as an entry.
+
+use dlq_core::protocol::{self, Facts, of_death};
+use dlq_core::{DeadLetter, Death, Headers, Message, Origin};
+use serde::{Deserialize, Serialize};
+
+use crate::consumer::wire::{self, Fields};
+
+/// The field with what no other field says.
+const REST: &str = "rest";
+/// Number of headers beyond which they travel in one field: a script takes some 7,900 arguments.
+const MANY: usize = 3000;
+
+/// What no header says of a letter.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Rest {
+    /// The message without its payload, and without its headers unless they are here.
+    message: Message,
+    /// Whether the headers are here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    exact: bool,
+    origin: Origin,
+    death: Death,
+    facts: Facts,
+}
+
+/// Writes a letter: pairs of name and value.
+pub(super) fn letter(letter: &DeadLetter) -> Result<Vec<Vec<u8>>, serde_json::Error> {
+    let mut flat = Vec::new();
+    let mut to = |name: &[u8], value: &[u8]| flat.extend([name.to_vec(), value.to_vec()]);
+    let message = &letter.message;
+    wire::body(message, &Fields::default(), "", &mut to);
+    let exact = message.headers().len() > MANY;
+    if !exact {
+        for header in protocol::producers(message.headers()) {
+            wire::header(&header, &mut to);
+        }
+    }
+    for (name, value) in of_death(letter).iter() {
+        to(format!("h:{name}").as_bytes(), value.as_bytes());
+    }
+    let mut bare = message.clone().with_payload(None);
+    if !exact {
+        bare = bare.with_headers(Headers::new());
+    }
+    let rest = Rest {
+        message: bare,
+        exact,
+        origin: letter.origin.clone(),
+        death: letter.death(),
+        facts: Facts::of(letter),
+    };
+    to(REST.as_bytes(), &serde_json::to_vec(&rest)?);
+    Ok(flat)
+}
