@@ -9,6 +9,7 @@
 //! | [`RedisSink`] | stream of dead letters |
 //! | [`RedisCrashMarks`] | marks by which a message is found that kills its process |
 //! | [`store`] | letters in Redis, with every verb of the engine |
+//! | [`RedisIdempotency`] | idempotency keys, by which a message is handled once |
 //!
 //! # Features
 //!
@@ -21,6 +22,7 @@
 mod client;
 mod consumer;
 mod dead;
+pub mod idempotency;
 pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
@@ -29,6 +31,7 @@ pub use consumer::{
     RedisSource, RedisTransport, Start,
 };
 pub use dead::RedisSink;
+pub use idempotency::{IdempotencyConfig, RedisIdempotency};
 
 /// The client that this crate works with.
 pub use redis;

@@ -58,7 +58,7 @@ pub fn start_cluster(service: Service) -> Result<Cluster, Error> {
     Builder::new(service).start_cluster()
 }
 
-/// How the nodes that are started together belong together.
+/// Arrangement of the nodes that are started together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Single,

@@ -14,7 +14,7 @@ pub enum Service {
     Postgres,
     /// Redis.
     Redis,
-    /// What speaks MongoDB's protocol: mongo-java-server, or a MongoDB at a URL in the environment.
+    /// A server of the protocol of MongoDB: mongo-java-server, or a MongoDB at a URL in the environment.
     Mongo,
 }
 

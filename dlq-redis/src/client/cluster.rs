@@ -1,5 +1,7 @@
 //! [`ClusterEndpoint`]: a cluster whose nodes divide the keys.
 
+use std::ops::RangeInclusive;
+
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::{Client, ConnectionAddr, ConnectionInfo, Value};
@@ -54,10 +56,32 @@ impl ClusterEndpoint {
         config: &RedisConfig,
     ) -> Result<Client, RedisError> {
         let slot = i64::from(slot(key.as_bytes()));
+        let ranges = self.ranges(config).await?;
+        let owner = ranges.into_iter().find(|(range, _)| range.contains(&slot));
+        owner.map(|(_, client)| client).ok_or_else(|| {
+            let text = format!("no node of the cluster has slot {slot}");
+            RedisError::new(RedisErrorKind::Unavailable, text)
+        })
+    }
+
+    /// Returns a client of each master that has slots.
+    pub(super) async fn masters(&self, config: &RedisConfig) -> Result<Vec<Client>, RedisError> {
+        let mut masters: Vec<Client> = Vec::new();
+        for (_, client) in self.ranges(config).await? {
+            let addr = client.get_connection_info().addr();
+            if masters.iter().all(|known| known.get_connection_info().addr() != addr) {
+                masters.push(client);
+            }
+        }
+        Ok(masters)
+    }
+
+    /// Asks one node after another for the owners of all slots.
+    async fn ranges(&self, config: &RedisConfig) -> Result<Ranges, RedisError> {
         let mut last = None;
         for node in &self.nodes {
-            match owner_by(node, slot, config).await {
-                Ok(client) => return Ok(client),
+            match ranges_by(node, config).await {
+                Ok(ranges) => return Ok(ranges),
                 Err(error) => last = Some(error),
             }
         }
@@ -67,28 +91,19 @@ impl ClusterEndpoint {
     }
 }
 
-/// Asks one node for the owner of a slot.
-async fn owner_by(
-    node: &ConnectionInfo,
-    slot: i64,
-    config: &RedisConfig,
-) -> Result<Client, RedisError> {
+/// Slots with the master that has them.
+type Ranges = Vec<(RangeInclusive<i64>, Client)>;
+
+/// Asks one node for the owners of all slots.
+async fn ranges_by(node: &ConnectionInfo, config: &RedisConfig) -> Result<Ranges, RedisError> {
     let client = Client::open(node.clone())?;
     let mut connection = connect(&client, config, Some(config.response_timeout)).await?;
     let mut cmd = redis::cmd("CLUSTER");
     cmd.arg("SLOTS");
-    let ranges: Value = within(config.response_timeout, cmd.query_async(&mut connection)).await?;
-    let nobody = || {
-        RedisError::new(
-            RedisErrorKind::Unavailable,
-            format!("no node of the cluster has slot {slot}"),
-        )
-    };
-    for range in as_array(&ranges) {
+    let answer: Value = within(config.response_timeout, cmd.query_async(&mut connection)).await?;
+    let mut ranges = Vec::new();
+    for range in as_array(&answer) {
         let [from, to, master, ..] = as_array(range) else { continue };
-        if !(as_int(from)..=as_int(to)).contains(&slot) {
-            continue;
-        }
         let [host, port, ..] = as_array(master) else { continue };
         let host = as_text(host).filter(|host| !host.is_empty());
         let Ok(port) = u16::try_from(as_int(port)) else { continue };
@@ -106,9 +121,10 @@ async fn owner_by(
             }
             other => other.clone(),
         };
-        return Ok(Client::open(node.clone().set_addr(addr))?);
+        let owner = Client::open(node.clone().set_addr(addr))?;
+        ranges.push((as_int(from)..=as_int(to), owner));
     }
-    Err(nobody())
+    Ok(ranges)
 }
 
 /// The slot of a key: of its hash tag where it has one.

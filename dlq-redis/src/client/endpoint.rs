@@ -131,6 +131,24 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Connects to each server that has keys.
+    pub(super) async fn masters(
+        &self,
+        config: &RedisConfig,
+    ) -> Result<Vec<MultiplexedConnection>, RedisError> {
+        #[cfg(feature = "cluster")]
+        if let Self::Cluster(cluster) = self {
+            let mut masters = Vec::new();
+            for client in cluster.masters(config).await? {
+                masters.push(connect(&client, config, Some(config.response_timeout)).await?);
+            }
+            return Ok(masters);
+        }
+        Ok(vec![self.node("", config, Some(config.response_timeout)).await?])
+    }
+}
+
 /// Connects to one node.
 pub(super) async fn connect(
     client: &Client,

@@ -166,10 +166,14 @@ impl RedisError {
     fn answered(code: &str, detail: &str) -> (RedisErrorKind, String) {
         let is_forbidden = code == "NOPERM" || detail.contains("has no permissions");
         if is_forbidden || detail.contains("can't run this command") {
-            // The server names the command or the key between quotes.
-            let name = detail.split('\'').nth(1).filter(|name| !name.is_empty());
+            // The server names the command or the key between quotes, but not if a script runs it.
+            let is_script = detail.contains("can't run this command");
+            let name = detail.split('\'').nth(1).filter(|name| !is_script && !name.is_empty());
             let what = match name {
                 Some(name) => format!("the user may not run `{name}`"),
+                None if is_script => {
+                    "the user may not run a command that a script needs".to_owned()
+                }
                 None => format!("the user lacks a right ({detail})"),
             };
             return (RedisErrorKind::Forbidden, format!("{what}; grant it with `ACL SETUSER`"));

@@ -294,6 +294,11 @@ impl RedisClient {
         Ok(answers)
     }
 
+    /// Opens a connection to each server that has keys: to each master of a cluster, otherwise to the one server.
+    pub(crate) async fn masters(&self) -> Result<Vec<MultiplexedConnection>, RedisError> {
+        self.shared.endpoint.masters(&self.shared.config).await
+    }
+
     /// Opens a connection for one reader, to the node that has this key. A response on it may take any time.
     pub(crate) async fn dedicated(&self, key: &str) -> Result<MultiplexedConnection, RedisError> {
         self.shared.endpoint.node(key, &self.shared.config, None).await

@@ -1,4 +1,4 @@
-//! What speaks MongoDB's protocol: mongo-java-server, behind a launcher of our own.
+//! A stand-in for MongoDB: mongo-java-server behind a launcher of our own.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,7 +25,7 @@ const LAUNCHER: &str = include_str!("Launcher.java");
 pub struct Mongo;
 
 impl Mongo {
-    /// How to start one. Settings are those of the launcher: `file` (empty for data in memory), `version` and `wireVersion`.
+    /// Returns a builder. Settings are those of the launcher: `file` (empty for data in memory), `version` and `wireVersion`.
     pub fn builder() -> Builder {
         Builder::new(Service::Mongo)
     }

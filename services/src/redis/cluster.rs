@@ -7,7 +7,7 @@ use crate::{Error, Running, Service, View, wire};
 
 const SLOTS: usize = 16_384;
 
-/// How long one question to a node may take.
+/// Time limit of one question to a node.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A node counts as failed after three seconds without an answer. The slots of the others are served meanwhile.

@@ -44,7 +44,7 @@ impl Redis {
     /// Names of the versions that [`installed`](Self::installed) installs, beside the one of the Debian package.
     pub const OTHERS: [&str; 2] = [WHEELS[0].0, WHEELS[1].0];
 
-    /// How to start one. Settings are lines of its configuration file; `appendonly` `no` makes it
+    /// Returns a builder. Settings are lines of its configuration file; `appendonly` `no` makes it
     /// forget everything when it is killed.
     pub fn builder() -> Builder {
         Builder::new(Service::Redis)
@@ -83,7 +83,7 @@ impl Redis {
 pub struct RedisCluster;
 
 impl RedisCluster {
-    /// How to start one; end with [`Builder::start_cluster`].
+    /// Returns a builder; end with [`Builder::start_cluster`].
     pub fn builder() -> Builder {
         Redis::builder()
     }

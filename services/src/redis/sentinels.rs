@@ -10,13 +10,13 @@ use crate::process::POLL;
 use crate::running::READY;
 use crate::{Builder, Error, ErrorKind, Redis, Running, Service, wire};
 
-/// How many servers of data there are: a master and its replica.
+/// Number of servers that have data: a master and its replica.
 pub(crate) const SERVERS: usize = 2;
 
-/// How many sentinels watch them; two must agree.
+/// Number of sentinels that watch them; two must agree.
 pub(crate) const SENTINELS: usize = 3;
 
-/// How long one question to a node may take.
+/// Time limit of one question to a node.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A master of Redis, one replica and three sentinels.
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct RedisSentinel;
 
 impl RedisSentinel {
-    /// How to start them; end with [`Builder::start_sentinels`].
+    /// Returns a builder; end with [`Builder::start_sentinels`].
     pub fn builder() -> Builder {
         Redis::builder()
     }

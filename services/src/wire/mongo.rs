@@ -85,7 +85,7 @@ fn answer(stream: &mut Stream) -> Result<Value, Error> {
     document.ok_or_else(|| stream.unexpected("a document that cannot be read"))
 }
 
-/// What the URL asks for that is not spoken here.
+/// Demand of the URL that cannot be met here.
 fn beyond_us(url: &str) -> Option<&'static str> {
     let options = url.split_once('?').map_or("", |(_, options)| options).to_lowercase();
     let mut options = options.split('&');
