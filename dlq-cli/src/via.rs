@@ -10,9 +10,10 @@ use dlq_core::store::{Cluster, Letters as _, OperationSpec, Target};
 use dlq_core::{Filter, Order, PageRequest, Status};
 
 use crate::cli::{BrokerArgs, ViaArgs};
+use crate::contexts;
 use crate::error::CliError;
 use crate::output::escape;
-use crate::secret::without_password;
+use crate::secret::{self, without_password};
 
 /// Number of letters that are looked at before an operation starts.
 const LOOKED_AT: usize = 1_000;
@@ -49,10 +50,46 @@ impl FromStr for Via {
     }
 }
 
+/// Returns the brokers that the command line names, or else those of the configuration file.
+pub(crate) async fn brokers(via: &ViaArgs) -> Result<Vec<Via>, CliError> {
+    if !via.via.is_empty() {
+        return Ok(via.via.clone());
+    }
+    let mut brokers = Vec::new();
+    for (alias, url) in contexts::clusters().await? {
+        let broker: Via = url.parse().map_err(|_| {
+            CliError::refused(format!(
+                "cannot send to cluster `{alias}` of the configuration file: {} is no broker; write nats://HOST:PORT or \
+                 kafka://HOST:PORT",
+                without_password(&url)
+            ))
+        })?;
+        brokers.push(Via { alias: Some(alias), ..broker });
+    }
+    Ok(brokers)
+}
+
+/// Like [`brokers`], but refuses if there are none.
+pub(crate) async fn required(via: &ViaArgs) -> Result<Vec<Via>, CliError> {
+    let brokers = brokers(via).await?;
+    if brokers.is_empty() {
+        return Err(CliError::refused(
+            "cannot send letters: no broker is named; name it with --via, e.g. --via nats://HOST:4222 or --via \
+             kafka://HOST:9092, or below [clusters] of the configuration file",
+        ));
+    }
+    Ok(brokers)
+}
+
 /// Connects to the brokers.
-pub(crate) async fn outboxes(via: &ViaArgs, args: &BrokerArgs) -> Result<Outboxes, CliError> {
+pub(crate) async fn outboxes(
+    brokers: &[Via],
+    via: &ViaArgs,
+    args: &BrokerArgs,
+) -> Result<Outboxes, CliError> {
     let mut outboxes = Outboxes::new();
-    for Via { alias, url } in &via.via {
+    for Via { alias, url } in brokers {
+        secret::keep(url);
         let shown = without_password(url);
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let added = match scheme {

@@ -6,10 +6,9 @@ use crate::install::ensure_installed;
 use crate::port::Ports;
 use crate::process::Launch;
 use crate::running::Own;
-use crate::{Cluster, Error, ErrorKind, Running, Service, kafka, nats, postgres, redis};
-
-/// How many nodes a cluster has.
-const CLUSTER_SIZE: usize = 3;
+use crate::{
+    Cluster, Error, ErrorKind, Running, Sentinels, Service, kafka, mongo, nats, postgres, redis,
+};
 
 /// How often other ports are tried when somebody else was faster.
 const PORT_ATTEMPTS: u32 = 5;
@@ -50,7 +49,7 @@ pub fn start(service: Service) -> Result<Running, Error> {
     Builder::new(service).start()
 }
 
-/// The same for three nodes of NATS or Kafka that form a cluster.
+/// The same for three nodes of NATS, Kafka or Redis that form a cluster.
 ///
 /// # Errors
 ///
@@ -59,9 +58,29 @@ pub fn start_cluster(service: Service) -> Result<Cluster, Error> {
     Builder::new(service).start_cluster()
 }
 
+/// How the nodes that are started together belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Single,
+    Cluster,
+    /// Two servers of Redis and the sentinels that watch them.
+    Sentinels,
+}
+
+impl Layout {
+    const fn size(self) -> usize {
+        match self {
+            Self::Single => 1,
+            Self::Cluster => 3,
+            Self::Sentinels => redis::SERVERS + redis::SENTINELS,
+        }
+    }
+}
+
 /// What the recipe of a server is told about one node.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
+    pub(crate) layout: Layout,
     pub(crate) index: usize,
     /// Of all nodes.
     pub(crate) ports: &'a [Ports],
@@ -144,7 +163,7 @@ impl Builder {
             running.ping_if_known()?;
             return Ok(running);
         }
-        let mut nodes = self.start_nodes(1)?;
+        let mut nodes = self.start_nodes(Layout::Single)?;
         let mut node =
             nodes.pop().ok_or_else(|| self.error(ErrorKind::System, "nothing started"))?;
         node.await_ready()?;
@@ -155,22 +174,40 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start); `Unsupported` for servers other than NATS and Kafka.
+    /// As [`start`](Self::start); `Unsupported` for servers other than NATS, Kafka and Redis.
     pub fn start_cluster(self) -> Result<Cluster, Error> {
-        if !matches!(self.service, Service::Nats | Service::Kafka) {
-            return Err(
-                self.error(ErrorKind::Unsupported, "only nats and kafka form clusters here")
-            );
+        if !self.service.forms_clusters() {
+            let text = "only nats, kafka and redis form clusters here";
+            return Err(self.error(ErrorKind::Unsupported, text));
         }
         if let Some(urls) = self.given_url() {
             let nodes = urls.split(',').map(|url| Running::at(self.service, url.trim()));
             let nodes: Vec<_> = nodes.collect();
             nodes.iter().try_for_each(Running::ping)?;
+            if self.service == Service::Redis {
+                // One server without a cluster answers as well.
+                nodes.iter().try_for_each(redis::cluster::serves)?;
+            }
             return Ok(Cluster::new(self.service, nodes));
         }
-        let mut cluster = Cluster::new(self.service, self.start_nodes(CLUSTER_SIZE)?);
-        cluster.await_formed()?;
+        let mut cluster = Cluster::new(self.service, self.start_nodes(Layout::Cluster)?);
+        cluster.form()?;
         Ok(cluster)
+    }
+
+    /// Starts a master of Redis, its replica and three sentinels that watch both, and waits until the replica follows and
+    /// the sentinels know one another. Settings are those of the two servers. A given URL is not used.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start); `Unsupported` for servers other than Redis.
+    pub fn start_sentinels(self) -> Result<Sentinels, Error> {
+        if self.service != Service::Redis {
+            return Err(self.error(ErrorKind::Unsupported, "only redis has sentinels"));
+        }
+        let mut sentinels = Sentinels::new(self.start_nodes(Layout::Sentinels)?);
+        sentinels.await_formed()?;
+        Ok(sentinels)
     }
 
     fn given_url(&self) -> Option<String> {
@@ -182,14 +219,14 @@ impl Builder {
     }
 
     /// Starts the nodes and waits until each answers or, in a cluster, until none has ended at once.
-    fn start_nodes(&self, count: usize) -> Result<Vec<Running>, Error> {
+    fn start_nodes(&self, layout: Layout) -> Result<Vec<Running>, Error> {
         let installed = match &self.program {
             Some(program) => program.clone(),
             None => ensure_installed(self.service)?,
         };
         let mut attempt = 1;
         loop {
-            match self.try_start_nodes(&installed, count) {
+            match self.try_start_nodes(&installed, layout) {
                 Err(error) if error.kind() == ErrorKind::PortTaken && attempt < PORT_ATTEMPTS => {
                     attempt += 1;
                 }
@@ -198,8 +235,11 @@ impl Builder {
         }
     }
 
-    fn try_start_nodes(&self, installed: &Path, count: usize) -> Result<Vec<Running>, Error> {
-        let ports: Result<Vec<_>, _> = (0..count).map(|_| Ports::free()).collect();
+    fn try_start_nodes(&self, installed: &Path, layout: Layout) -> Result<Vec<Running>, Error> {
+        let count = layout.size();
+        let has_bus = self.service == Service::Redis && layout == Layout::Cluster;
+        let free = if has_bus { Ports::free_with_bus } else { Ports::free };
+        let ports: Result<Vec<_>, _> = (0..count).map(|_| free()).collect();
         let ports = ports.map_err(Error::system(self.service, "find free ports"))?;
         let data = Arc::new(match &self.keep_in {
             Some(folder) => Data::kept(self.service, folder)?,
@@ -209,10 +249,15 @@ impl Builder {
         for index in 0..count {
             let folder = data.node(self.service, index + 1)?;
             let (settings, login) = (&*self.settings, self.login.as_ref());
-            let plan = Plan { index, ports: &ports, folder: &folder, settings, login };
+            let plan = Plan { layout, index, ports: &ports, folder: &folder, settings, login };
             let launch = Launch { env: self.env.clone(), ..self.prepare(installed, &plan)? };
             let own = Own::start(self.service, launch, ports[index], folder, Arc::clone(&data))?;
-            nodes.push(Running::ours(self.service, own));
+            let mut node = Running::ours(self.service, own);
+            if layout == Layout::Sentinels {
+                // A sentinel that is started before its master takes it for dead.
+                node.await_answer()?;
+            }
+            nodes.push(node);
         }
         for node in &mut nodes {
             node.await_answer()?;
@@ -232,7 +277,7 @@ impl Builder {
             Service::Kafka => kafka::prepare(installed, plan),
             Service::Postgres => postgres::prepare(installed, plan),
             Service::Redis => redis::prepare(installed, plan),
-            Service::Mongo => Err(self.error(ErrorKind::Unsupported, "there is no recipe for it")),
+            Service::Mongo => mongo::prepare(&installed, plan),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::process::POLL;
+use crate::redis::cluster as redis;
 use crate::running::READY;
 use crate::{Error, ErrorKind, Running, Service, kafka, nats, wire};
 
@@ -28,13 +29,21 @@ pub struct View {
     /// The nodes it knows to be there, itself included.
     pub members: BTreeSet<usize>,
     /// The leader of the cluster's own data (JetStream's meta group, Kafka's controllers), if there
-    /// is one now.
+    /// is one now. Redis has none.
     pub leader: Option<usize>,
 }
 
 impl Cluster {
     pub(crate) fn new(service: Service, nodes: Vec<Running>) -> Self {
         Self { service, nodes, absent: BTreeSet::new() }
+    }
+
+    /// Makes nodes that were just started one cluster.
+    pub(crate) fn form(&mut self) -> Result<(), Error> {
+        if self.service == Service::Redis {
+            redis::form(&self.nodes)?;
+        }
+        self.await_formed()
     }
 
     /// Its nodes. A node is killed through the cluster, which keeps track.
@@ -102,7 +111,11 @@ impl Cluster {
     /// `System` if there is no such node.
     pub fn view(&self, index: usize) -> Result<View, Error> {
         let node = self.nodes.get(index).ok_or_else(|| self.no_such(index))?;
-        if self.service == Service::Nats { self.nats_view(node) } else { self.kafka_view(node) }
+        match self.service {
+            Service::Nats => self.nats_view(node),
+            Service::Redis => redis::view(&self.nodes, node),
+            _ => self.kafka_view(node),
+        }
     }
 
     /// The leader on which all present nodes agree, if there is one now.
@@ -119,7 +132,8 @@ impl Cluster {
     }
 
     /// Waits until the present nodes, and no others, know one another and agree on a leader; with
-    /// NATS, until JetStream answers on each and, if all are present, keeps a replica on each.
+    /// NATS, until JetStream answers on each and, if all are present, keeps a replica on each; with
+    /// Redis, until each knows the owners of all slots and serves its own.
     ///
     /// # Errors
     ///
@@ -151,6 +165,9 @@ impl Cluster {
             if members != *present {
                 return wrong(format!("node {index} knows {members:?}, not {present:?}"));
             }
+        }
+        if self.service == Service::Redis {
+            return present.iter().try_for_each(|&index| redis::serves(&self.nodes[index]));
         }
         match self.leader()? {
             Some(leader) if present.contains(&leader) => self.serves(present),

@@ -7,29 +7,22 @@ use std::process::{Command, Stdio};
 use std::sync::Once;
 
 use crate::folder::cache;
-use crate::{Error, ErrorKind, Service, kafka, nats, postgres, redis};
+use crate::{Error, ErrorKind, Service, kafka, mongo, nats, postgres, redis};
 
-/// Installs what is missing and returns where the server is: its program, or for Kafka the folder
-/// of its jars. Says on standard error what it runs.
+/// Installs what is missing and returns where the server is: its program, for Kafka the folder of
+/// its jars, for MongoDB the folder of jars and launcher. Says on standard error what it runs.
 ///
 /// # Errors
 ///
 /// `NotInstalled` when a tool is missing, when we may not install, or when installing fails; the
-/// text says what to run. `Unsupported` for MongoDB.
+/// text says what to run.
 pub fn ensure_installed(service: Service) -> Result<PathBuf, Error> {
     match service {
         Service::Nats => nats::install(),
         Service::Kafka => kafka::install(),
         Service::Postgres => postgres::install(),
         Service::Redis => redis::install(),
-        Service::Mongo => Err(Error::new(
-            ErrorKind::Unsupported,
-            service,
-            format!(
-                "there is no recipe that installs it; start one yourself and set {}",
-                service.variable()
-            ),
-        )),
+        Service::Mongo => mongo::install(),
     }
 }
 

@@ -1,13 +1,12 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::builder::{Login, Plan};
 use crate::folder::cache;
-use crate::install::{once, run, tool};
+use crate::install::{once, tool};
 use crate::process::{Launch, run_to_end};
-use crate::{Builder, Cluster, Error, Running, Service};
+use crate::{Builder, Cluster, Error, Running, Service, maven};
 
 /// The version of Apache Kafka that is installed.
 pub const KAFKA_VERSION: &str = "4.3.0";
@@ -79,26 +78,7 @@ fn fetch(version: &str, artifacts: &[&str]) -> Result<PathBuf, Error> {
     let folder = cache().join(format!("kafka-{version}"));
     let jars = folder.join("jars");
     once(name, &folder, || {
-        let maven = tool(Service::Kafka, "mvn", "Maven")?;
-        let dependency = |artifact: &&str| {
-            format!(
-                "    <dependency>\n      <groupId>org.apache.kafka</groupId>\n      \
-                 <artifactId>{artifact}</artifactId>\n      <version>{version}</version>\n    </dependency>\n"
-            )
-        };
-        let dependencies: String = artifacts.iter().map(dependency).collect();
-        let project = format!(
-            "<project>\n  <modelVersion>4.0.0</modelVersion>\n  <groupId>dlq</groupId>\n  \
-             <artifactId>kafka</artifactId>\n  <version>1</version>\n  <dependencies>\n{dependencies}  \
-             </dependencies>\n</project>\n"
-        );
-        let file = folder.join("pom.xml");
-        fs::write(&file, project).map_err(Error::system(name, "write the Maven project"))?;
-        let mut command = Command::new(maven);
-        command.args(["--quiet", "--batch-mode", "--file"]).arg(&file);
-        command.arg("dependency:copy-dependencies");
-        command.arg(format!("-DoutputDirectory={}", jars.display()));
-        run(name, &mut command)
+        maven::fetch(Service::Kafka, ("org.apache.kafka", artifacts, version), &folder, &jars)
     })?;
     Ok(jars)
 }

@@ -18,10 +18,10 @@ Usage:
   services env                          install all, print what there is and where
   services help                         print this
 
-Servers: nats, kafka, postgres, redis (without a name: all four), mongo (only by DLQ_TEST_MONGO_URL).
+Servers: nats, kafka, postgres, redis, mongo (without a name: all five).
 
 Options of `up`:
-  --cluster              three nodes of each server that forms clusters (nats, kafka)
+  --cluster              three nodes of each server that forms clusters (nats, kafka, redis)
   --until-stdin-closes   stay until standard input closes, not until stopped
 
 Environment:
@@ -76,7 +76,7 @@ fn parse(args: &[String]) -> Result<Ask, String> {
     let mut servers =
         names.iter().map(|name| name.parse::<Service>()).collect::<Result<Vec<_>, _>>()?;
     if servers.is_empty() {
-        servers = Service::ALL.into_iter().filter(|&server| server != Service::Mongo).collect();
+        servers = Service::ALL.to_vec();
     }
     match verb.as_str() {
         "up" => Ok(Ask::Up {
@@ -117,7 +117,7 @@ fn supervise(args: &[String]) -> ExitCode {
 fn up(servers: &[Service], cluster: bool) -> Outcome {
     let mut kept: Vec<Box<dyn fmt::Debug>> = Vec::new();
     for &server in servers {
-        let url = if cluster && matches!(server, Service::Nats | Service::Kafka) {
+        let url = if cluster && server.forms_clusters() {
             let cluster = start_cluster(server)?;
             let url = cluster.url();
             kept.push(Box::new(cluster));
@@ -174,11 +174,13 @@ fn env() -> Outcome {
 }
 
 fn version(server: Service, path: &Path) -> String {
+    let with_java = |version: &str| {
+        let java = first_line(Path::new("java"), "-version");
+        format!("{version}, {java}")
+    };
     match server {
-        Service::Kafka => {
-            let java = first_line(Path::new("java"), "-version");
-            format!("{}, {java}", dlq_services::KAFKA_VERSION)
-        }
+        Service::Kafka => with_java(dlq_services::KAFKA_VERSION),
+        Service::Mongo => with_java(&format!("mongo-java-server {}", dlq_services::MONGO_VERSION)),
         _ => first_line(path, "--version"),
     }
 }

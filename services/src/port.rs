@@ -4,6 +4,9 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::TcpListener;
 use std::sync::{Mutex, PoisonError};
 
+/// Distance of the two ports of a node in a cluster of Redis.
+const BUS: u16 = 10_000;
+
 /// The ports of one node. Not every server uses all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
@@ -19,6 +22,19 @@ impl Ports {
     pub(crate) fn free() -> std::io::Result<Self> {
         Ok(Self { client: free_port()?, peer: free_port()?, monitor: free_port()? })
     }
+
+    /// The same with the port for other nodes above that for clients by [`BUS`]: nodes of Redis look for one another
+    /// there, and not every version can be told another place.
+    pub(crate) fn free_with_bus() -> std::io::Result<Self> {
+        for _ in 0..200 {
+            let client = free_port_below(first_outgoing_port().saturating_sub(BUS))?;
+            let Some(peer) = client.checked_add(BUS) else { continue };
+            if TcpListener::bind(("127.0.0.1", peer)).is_ok() {
+                return Ok(Self { client, peer, monitor: free_port()? });
+            }
+        }
+        Err(std::io::Error::other("no pair of free ports in 200 tries"))
+    }
 }
 
 /// A loopback port that nobody listens on, and that this process did not give out before.
@@ -29,10 +45,14 @@ impl Ports {
 ///
 /// Until the server listens another process may take it; whoever starts a server tries again then.
 fn free_port() -> std::io::Result<u16> {
+    free_port_below(first_outgoing_port())
+}
+
+fn free_port_below(end: u16) -> std::io::Result<u16> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     const LOWEST: u16 = 10_240;
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let width = first_outgoing_port().saturating_sub(LOWEST);
+    let width = end.saturating_sub(LOWEST);
     let random = RandomState::new();
     for attempt in 0..200_u64 {
         // Where the range is unknown or leaves nothing below it, the system chooses.

@@ -129,7 +129,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// `NoAnswer`, or `Unsupported` for MongoDB.
+    /// `NoAnswer`; `Unsupported` for a MongoDB whose URL asks for TLS or names no host.
     pub fn ping(&self) -> Result<(), Error> {
         self.ping_within(PING)
     }
@@ -143,9 +143,12 @@ impl Running {
         wire::ping(self.service, &self.url, patience)
     }
 
-    /// MongoDB cannot be asked; its URL is taken at its word.
+    /// Takes the URL of a server that cannot be asked here at its word.
     pub(crate) fn ping_if_known(&self) -> Result<(), Error> {
-        if self.service == Service::Mongo { Ok(()) } else { self.ping() }
+        match self.ping() {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// Kills it as a crash would (`SIGKILL`), with everything it started. Killing a dead one is
@@ -221,7 +224,13 @@ impl Running {
         let (service, url) = (self.service, self.url.clone());
         self.await_that("it does not answer", || match wire::ping(service, &url, PING) {
             // Whom it does not know it tells so once it serves.
-            Err(error) if error.to_string().contains("Authorization Violation") => Ok(()),
+            Err(error)
+                if ["Authorization Violation", "NOAUTH"]
+                    .iter()
+                    .any(|refusal| error.to_string().contains(refusal)) =>
+            {
+                Ok(())
+            }
             outcome => outcome,
         })
     }

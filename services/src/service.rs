@@ -14,7 +14,7 @@ pub enum Service {
     Postgres,
     /// Redis.
     Redis,
-    /// MongoDB; only by a URL in the environment.
+    /// What speaks MongoDB's protocol: mongo-java-server, or a MongoDB at a URL in the environment.
     Mongo,
 }
 
@@ -55,6 +55,12 @@ impl Service {
     /// How to start one: see [`Builder`].
     pub fn builder(self) -> Builder {
         Builder::new(self)
+    }
+
+    /// Returns true if three nodes of it can form a cluster here.
+    #[must_use]
+    pub const fn forms_clusters(self) -> bool {
+        matches!(self, Self::Nats | Self::Kafka | Self::Redis)
     }
 
     /// The URL of a server that listens on this loopback port.

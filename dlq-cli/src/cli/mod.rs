@@ -350,7 +350,7 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ViaArgs {
     /// The broker that letters are sent to, e.g. nats://HOST:PORT or kafka://HOST:PORT, with ALIAS= in front for a cluster that
-    /// is not called default; once for each cluster
+    /// is not called default; once for each cluster. Defaults to all below [clusters] of the configuration file
     #[arg(
         long,
         value_name = "[ALIAS=]URL",

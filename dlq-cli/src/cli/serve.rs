@@ -26,9 +26,10 @@ pub(crate) struct ServeArgs {
     /// How long a letter may wait for a consumer to claim it; one that waits longer is overdue
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
-    /// Send the letters of operations to the brokers of --via, those that other processes began too
+    /// Send the letters of operations to the brokers of --via or of the configuration file, also of operations that other
+    /// processes began
     #[cfg(any(feature = "kafka", feature = "nats"))]
-    #[arg(long, requires = "via")]
+    #[arg(long)]
     pub(crate) replay: bool,
     #[cfg(any(feature = "kafka", feature = "nats"))]
     #[command(flatten)]

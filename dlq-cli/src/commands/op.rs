@@ -48,7 +48,8 @@ pub(super) async fn run(
         #[cfg(any(feature = "kafka", feature = "nats"))]
         OpCommand::Send { id, via } => {
             let operation = store.operation(named(store, &id).await?).await?;
-            let outboxes = crate::via::outboxes(&via, &context.at).await?;
+            let brokers = crate::via::required(&via).await?;
+            let outboxes = crate::via::outboxes(&brokers, &via, &context.at).await?;
             super::dispatch::run(context, store, (outboxes, via.send_lease), &operation).await
         }
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,

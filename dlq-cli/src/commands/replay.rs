@@ -111,23 +111,24 @@ pub(super) fn exit_code(operation: &Operation, is_waited_for: bool) -> ExitCode 
 /// The brokers that letters are sent to; `None` where they go to their handlers.
 #[cfg(any(feature = "kafka", feature = "nats"))]
 async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outboxes>, CliError> {
-    match (via::target(&args.to).is_handler(), args.via.via.is_empty()) {
-        (true, _) => Ok(None),
-        (false, true) => Err(CliError::refused(format!(
-            "`--to {}` sends letters to a broker, and {} is a store; say which with --via, e.g. --via nats://HOST:4222 or \
-             --via kafka://HOST:9092",
-            args.to, context.target
-        ))),
-        (false, false) => {
-            let via = args.via.clone();
-            #[cfg(feature = "nats")]
-            let via = crate::cli::ViaArgs {
-                via_key_header: via.via_key_header.or_else(|| args.at_broker.key_header.clone()),
-                ..via
-            };
-            via::outboxes(&via, &context.at).await.map(Some)
-        }
+    if via::target(&args.to).is_handler() {
+        return Ok(None);
     }
+    let brokers = via::brokers(&args.via).await?;
+    if brokers.is_empty() {
+        return Err(CliError::refused(format!(
+            "`--to {}` sends letters to a broker, and {} is a store; say which with --via, e.g. --via nats://HOST:4222 or \
+             --via kafka://HOST:9092, or below [clusters] of the configuration file",
+            args.to, context.target
+        )));
+    }
+    let via = args.via.clone();
+    #[cfg(feature = "nats")]
+    let via = crate::cli::ViaArgs {
+        via_key_header: via.via_key_header.or_else(|| args.at_broker.key_header.clone()),
+        ..via
+    };
+    via::outboxes(&brokers, &via, &context.at).await.map(Some)
 }
 
 #[cfg(not(any(feature = "kafka", feature = "nats")))]

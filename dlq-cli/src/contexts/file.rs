@@ -17,6 +17,9 @@ pub(crate) struct File {
     pub(crate) default: Option<String>,
     #[serde(default)]
     pub(crate) contexts: BTreeMap<String, Named>,
+    /// Brokers that letters of a store are sent to.
+    #[serde(default)]
+    pub(crate) clusters: BTreeMap<String, Cluster>,
     #[serde(skip)]
     pub(crate) path: PathBuf,
 }
@@ -31,6 +34,32 @@ pub(crate) struct Named {
     pub(crate) password_command: Option<String>,
     /// A file that holds the password.
     pub(crate) password_file: Option<PathBuf>,
+}
+
+/// A broker that letters of a store are sent to.
+#[derive(Debug, Deserialize)]
+#[serde(from = "ClusterFields")]
+pub(crate) struct Cluster {
+    /// The alias by which letters name the cluster. Defaults to the name of its table.
+    pub(crate) alias: Option<String>,
+    pub(crate) at: Named,
+}
+
+// Fields of a flattened struct would not be checked against a list of known ones.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterFields {
+    url: String,
+    alias: Option<String>,
+    password_command: Option<String>,
+    password_file: Option<PathBuf>,
+}
+
+impl From<ClusterFields> for Cluster {
+    fn from(fields: ClusterFields) -> Self {
+        let ClusterFields { url, alias, password_command, password_file } = fields;
+        Self { alias, at: Named { from: url, password_command, password_file } }
+    }
 }
 
 /// Without what may be secret.
@@ -90,7 +119,8 @@ impl File {
 
     /// Warns of passwords that others can read.
     pub(crate) fn warn(&self) {
-        let holds = self.contexts.values().any(Named::holds_password);
+        let clusters = self.clusters.values().map(|cluster| &cluster.at);
+        let holds = self.contexts.values().chain(clusters).any(Named::holds_password);
         if holds && is_readable_by_others(&self.path) {
             say!(
                 "dlq: warning: {} holds a password and others can read it; chmod 600 it, or use password_command",
@@ -223,6 +253,20 @@ mod tests {
         let text = refused("[contexts.prod]\nfrom = \"x\"\npasswd = \"s3cret\"\n");
         assert!(text.starts_with("c.toml:3:1: ") && text.contains("`password_file`"), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
+    }
+
+    #[test]
+    fn a_cluster_is_its_table_unless_it_has_an_alias() {
+        let text = "[clusters.eu]\nurl = \"nats://h\"\n[clusters.k]\nurl = \"kafka://k\"\nalias = \"default\"\n";
+        let file = File::parse(text, "c.toml".into()).unwrap();
+        let shown: Vec<_> = file
+            .clusters
+            .iter()
+            .map(|(name, one)| (one.alias.as_deref().unwrap_or(name), one.at.from.as_str()))
+            .collect();
+        assert_eq!(shown, [("eu", "nats://h"), ("default", "kafka://k")]);
+        let text = refused("[clusters.eu]\nurl = \"nats://h\"\npasswort = \"s3cret\"\n");
+        assert!(text.contains("`password_file`") && !text.contains("s3cret"), "{text}");
     }
 
     #[test]

@@ -9,6 +9,15 @@
 //!
 //! [contexts.here]
 //! from = "sqlite://${HOME}/dlq.db"
+//!
+//! # Brokers that `dlq replay --to origin` sends letters of a store to, by the alias that letters name their cluster with.
+//! [clusters.eu]
+//! url = "nats://dlq@nats.internal:4222"
+//! password_file = "nats.password"
+//!
+//! [clusters.kafka]
+//! url = "kafka://kafka.internal:9092"
+//! alias = "default"
 //! ```
 //!
 //! The file is `DLQ_CONFIG`, or `dlq/config.toml` below `XDG_CONFIG_HOME`, `~/.config` or (on Windows) `APPDATA`. What is
@@ -78,14 +87,33 @@ async fn named(name: &str) -> Result<String, CliError> {
     File::read()?.open(name).await
 }
 
+/// Returns the alias and the URL of each cluster of the file, with passwords.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) async fn clusters() -> Result<Vec<(String, String)>, CliError> {
+    let file = File::read()?;
+    if !file.clusters.is_empty() {
+        file.warn();
+    }
+    let mut clusters = Vec::new();
+    for (name, cluster) in &file.clusters {
+        let url = file.url(&cluster.at, &format!("cluster `{name}`")).await?;
+        secret::keep(&url);
+        clusters.push((cluster.alias.clone().unwrap_or_else(|| name.clone()), url));
+    }
+    Ok(clusters)
+}
+
 impl File {
     /// The URL of a context, with its password.
     async fn open(&self, name: &str) -> Result<String, CliError> {
         let named = self.get(name)?;
         self.warn();
-        let about = |error: CliError| error.about(&format!("context `{name}`"));
+        self.url(named, &format!("context `{name}`")).await
+    }
+
+    async fn url(&self, named: &Named, about: &str) -> Result<String, CliError> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
-        named.url(folder).await.map_err(about)
+        named.url(folder).await.map_err(|error| error.about(about))
     }
 }
 

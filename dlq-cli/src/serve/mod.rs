@@ -123,7 +123,8 @@ async fn replaying(
     if !args.replay {
         return Ok(None);
     }
-    let outboxes = crate::via::outboxes(&args.via, at).await?;
+    let brokers = crate::via::required(&args.via).await?;
+    let outboxes = crate::via::outboxes(&brokers, &args.via, at).await?;
     let store = open::store(url, false).await?;
     Ok(Some(Dispatcher::new(store.store().clone(), outboxes).lease(args.via.send_lease)))
 }

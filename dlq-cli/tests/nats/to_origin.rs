@@ -126,11 +126,15 @@ async fn what_a_foreign_consumer_gave_up_goes_back(
     let other = store.find("evt_def").await.unwrap();
     assert_eq!(other[0].state.status, Status::Pending);
 
-    // The others by a filter; what was sent stays.
+    // The others by a filter, to the broker of the configuration file; what was sent stays.
+    let config = bench.file("dlq.toml");
+    let cluster = format!("[clusters.here]\nurl = \"{via}\"\nalias = \"default\"\n");
+    std::fs::write(&config, cluster).unwrap();
     let subject = format!("{}.*", name.to_lowercase());
     let args = ["replay", "--from", into, "--subject", &subject, "--since", "1h", "--to", "origin"];
-    let ran =
-        run(&[&args[..], &["--via", via, "--rate", "50/s", "-y", "-o", "json"]].concat()).ok();
+    let args = [&args[..], &["--rate", "50/s", "-y", "-o", "json"]].concat();
+    let output = || dlq(&args).env("DLQ_CONFIG", &config).output().unwrap();
+    let ran = Ran::from(tokio::task::block_in_place(output)).ok();
     assert_eq!(ran.json()["progress"]["total"], 1, "{}", ran.err);
     until(async || {
         let text = std::fs::read_to_string(&handled).unwrap_or_default();

@@ -4,6 +4,7 @@ use async_nats::header::{self, HeaderMap, HeaderValue};
 use dlq_core::outbox::Once;
 use dlq_core::protocol::Replay;
 use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ID};
+use dlq_core::replay::Skipped;
 use dlq_core::{DeadLetter, Death, OperationId, StoreError, SystemClock};
 
 use crate::dispatch::{Dispatch, Parcel, Unsent, once_of, refused};
@@ -47,6 +48,12 @@ impl Shipment {
             NatsTarget::Subject(_) => self.keeper.as_deref(),
             NatsTarget::Handler(stream) => Some(&stream.name),
         }
+    }
+
+    /// Returns why a letter is skipped, if it was not born at NATS and is to go back to where it was.
+    pub(super) fn barred(&self, letter: &DeadLetter) -> Option<Skipped> {
+        let is_origin = matches!(self.target, NatsTarget::Origin);
+        (is_origin && letter.origin.transport() != "nats").then_some(Skipped::NoOrigin)
     }
 
     /// The subject that a letter goes to.

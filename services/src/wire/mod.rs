@@ -4,7 +4,9 @@
 //! Every function takes the URL of a server and its patience: how long connecting, asking and
 //! reading may take together. Every error is a `NoAnswer` that says what was missing.
 
+mod bson;
 pub mod kafka;
+pub mod mongo;
 pub mod nats;
 pub mod postgres;
 pub mod redis;
@@ -17,24 +19,21 @@ use crate::{Error, ErrorKind, Service};
 
 /// Asks a server something that only that kind of server can answer: NATS for a `PONG` and whether
 /// it has JetStream, Kafka for the versions of its API, PostgreSQL for `SELECT 1`, Redis for a
-/// `PONG`.
+/// `PONG`, MongoDB for the version of its protocol.
 ///
 /// A PostgreSQL that asks for a password by a method we do not speak has answered.
 ///
 /// # Errors
 ///
 /// `NoAnswer` when there is none within `patience`, or another than expected; `Unsupported` for
-/// MongoDB.
+/// a MongoDB whose URL asks for TLS or names no host (`mongodb+srv`).
 pub fn ping(service: Service, url: &str, patience: Duration) -> Result<(), Error> {
     match service {
         Service::Nats => nats::ping(url, patience),
         Service::Kafka => kafka::api_versions(url, patience).map(|_| ()),
         Service::Postgres => postgres::ping(url, patience),
         Service::Redis => redis::ping(url, patience),
-        Service::Mongo => {
-            let text = "its protocol is not spoken here, so that it cannot be asked";
-            Err(Error::new(ErrorKind::Unsupported, service, text))
-        }
+        Service::Mongo => mongo::ping(url, patience),
     }
 }
 

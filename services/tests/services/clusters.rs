@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_services::{Cluster, ErrorKind, KafkaCluster, NatsCluster, Redis, Service, or_skip, wire};
+use dlq_services::{
+    Cluster, ErrorKind, KafkaCluster, NatsCluster, Postgres, Service, or_skip, wire,
+};
 
 use crate::{A_TRY, PATIENCE, until};
 
@@ -92,7 +94,9 @@ fn goes_on_with_two(cluster: &mut Cluster, check: impl Fn(&Cluster, usize)) {
 
 #[test]
 fn other_servers_form_no_cluster() {
-    let error = Redis::builder().start_cluster().unwrap_err();
+    let error = Postgres::builder().start_cluster().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert_eq!(error.to_string(), "redis: only nats and kafka form clusters here");
+    assert_eq!(error.to_string(), "postgres: only nats, kafka and redis form clusters here");
+    let error = Postgres::builder().start_sentinels().unwrap_err();
+    assert_eq!(error.to_string(), "postgres: only redis has sentinels");
 }

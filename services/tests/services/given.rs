@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use dlq_services::{ErrorKind, Running, Service, start, wire};
+use dlq_services::{ErrorKind, Redis, Running, Service, wire};
 
 #[test]
 fn a_server_that_is_not_ours_cannot_be_killed() {
@@ -29,15 +29,21 @@ fn a_server_that_is_not_ours_cannot_be_killed() {
 }
 
 #[test]
-fn mongodb_has_no_recipe_and_says_what_to_do() {
-    let error = Service::Mongo.builder().ours().start().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let expected = "mongo: there is no recipe that installs it; \
-                    start one yourself and set DLQ_TEST_MONGO_URL";
-    assert_eq!(error.to_string(), expected);
-    if Service::Mongo.given_url().is_none() {
-        assert_eq!(start(Service::Mongo).unwrap_err().to_string(), expected);
+fn a_mongodb_that_cannot_be_asked_is_taken_at_its_word() {
+    for url in ["mongodb+srv://cluster.example/d", "mongodb://127.0.0.1:1/?tls=true"] {
+        let error = wire::ping(Service::Mongo, url, Duration::from_secs(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let mut running = Running::at(Service::Mongo, url);
+        assert_eq!(running.kill().unwrap_err().kind(), ErrorKind::External);
     }
+}
+
+#[test]
+fn an_unknown_version_of_redis_is_an_error() {
+    let error = Redis::installed("5.0").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let expected = "redis: there is no recipe for version `5.0`; expected one of: 6.2, valkey-9";
+    assert_eq!(error.to_string(), expected);
 }
 
 /// Something listens, takes what it is sent and answers `answer`.
@@ -56,12 +62,11 @@ fn impostor(answer: &'static [u8]) -> String {
 
 #[test]
 fn an_open_port_is_no_answer() {
-    let services = [Service::Nats, Service::Kafka, Service::Postgres, Service::Redis];
     for answer in
         [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\xff\xff\xff\xff\xff\xff\xff"]
     {
         let address = impostor(answer);
-        for service in services {
+        for service in Service::ALL {
             let error = wire::ping(service, &address, Duration::from_millis(200)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NoAnswer, "{error}");
             assert!(error.to_string().contains(&address), "{error}");

@@ -5,6 +5,7 @@
 mod clusters;
 mod command;
 mod given;
+mod redis;
 mod single;
 
 use std::time::{Duration, Instant};

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use dlq_services::{
-    Builder, ErrorKind, Kafka, Nats, Postgres, Redis, Running, Service, or_skip, wire,
+    Builder, ErrorKind, Kafka, Mongo, Nats, Postgres, Redis, Running, Service, or_skip, wire,
 };
+use serde_json::json;
 
 use crate::{A_TRY, PATIENCE, until};
 
 /// One that we may kill, whatever the environment says; without it the test ends.
-fn ours(builder: Builder, service: Service) -> Option<Running> {
+pub(crate) fn ours(builder: Builder, service: Service) -> Option<Running> {
     let running = or_skip(service, builder.ours().start()).ok()?;
     assert!(running.is_ours());
     assert_eq!(running.service(), service);
@@ -18,7 +19,19 @@ fn ours(builder: Builder, service: Service) -> Option<Running> {
 }
 
 /// What `ask` answers is the same after a crash, a pause and an orderly stop.
-fn survives<T: PartialEq + std::fmt::Debug>(mut running: Running, ask: impl Fn(&Running) -> T) {
+pub(crate) fn survives<T: PartialEq + std::fmt::Debug>(
+    running: Running,
+    ask: impl Fn(&Running) -> T,
+) {
+    survives_from(running, 1, ask);
+}
+
+/// The same for one that was started so often.
+fn survives_from<T: PartialEq + std::fmt::Debug>(
+    mut running: Running,
+    starts: u32,
+    ask: impl Fn(&Running) -> T,
+) {
     let (url, folder) = (running.url().to_owned(), running.folder().unwrap().to_owned());
     let before = ask(&running);
 
@@ -42,7 +55,7 @@ fn survives<T: PartialEq + std::fmt::Debug>(mut running: Running, ask: impl Fn(&
     running.restart().unwrap();
     assert_eq!(ask(&running), before, "after a stop");
 
-    assert_eq!(running.starts(), 3);
+    assert_eq!(running.starts(), starts + 2);
     drop(running);
     assert!(!folder.exists(), "its data are removed");
     let again = wire::ping(Service::Redis, &url.replace("127", "redis://127"), PATIENCE);
@@ -157,6 +170,49 @@ fn redis_without_its_file_forgets_when_killed() {
     redis.kill().unwrap();
     redis.restart().unwrap();
     assert_eq!(command(redis.url(), &["GET", "lost"]), None);
+}
+
+#[test]
+fn mongo_survives() {
+    let Some(mongo) = ours(Mongo::builder(), Service::Mongo) else { return };
+    let ask = |mongo: &Running, name: &str, rest: serde_json::Value| {
+        wire::mongo::command(mongo.url(), "kept", name, &json!("c"), &rest, PATIENCE)
+    };
+    let build = ask(&mongo, "buildInfo", json!({})).unwrap();
+    assert_eq!(build["versionArray"], json!([4, 4, 0]));
+    let error = ask(&mongo, "nonsense", json!({})).unwrap_err();
+    assert!(error.to_string().contains("no such command"), "{error}");
+    // Each is killed right after it was answered, and none is lost.
+    let mut mongo = mongo;
+    for number in 0..3 {
+        let answer = ask(&mongo, "insert", json!({"documents": [{"_id": number}]})).unwrap();
+        assert_eq!(answer["n"], 1, "{answer}");
+        mongo.kill().unwrap();
+        mongo.restart().unwrap();
+    }
+    let starts = mongo.starts();
+    assert_eq!(starts, 4);
+    survives_from(mongo, starts, |mongo| {
+        let answer = ask(mongo, "find", json!({"filter": {}, "sort": {"_id": 1}})).unwrap();
+        assert_eq!(answer["cursor"]["firstBatch"], json!([{"_id": 0}, {"_id": 1}, {"_id": 2}]));
+        answer["cursor"]["firstBatch"].clone()
+    });
+}
+
+#[test]
+fn mongo_may_be_older_and_forgetful() {
+    let builder = Mongo::builder().setting("file", "").setting("version", "3.6.1");
+    let Some(mut mongo) = ours(builder, Service::Mongo) else { return };
+    let ask = |mongo: &Running, name: &str, rest: serde_json::Value| {
+        wire::mongo::command(mongo.url(), "kept", name, &json!("c"), &rest, PATIENCE).unwrap()
+    };
+    assert_eq!(ask(&mongo, "buildInfo", json!({}))["versionArray"], json!([3, 6, 1]));
+    assert_eq!(ask(&mongo, "insert", json!({"documents": [{"_id": 1}]}))["n"], 1);
+    assert_eq!(ask(&mongo, "count", json!({}))["n"], 1);
+    mongo.kill().unwrap();
+    mongo.restart().unwrap();
+    assert_eq!(ask(&mongo, "count", json!({}))["n"], 0);
+    assert_eq!(mongo.starts(), 2);
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl NatsReplay {
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let shipment = self.shipment().await?;
         let picture = self.letters.picture(&self.filter, None).await?;
-        let selected = self.select(&picture, u64::MAX);
+        let selected = self.select(&shipment, &picture, u64::MAX);
         let mut plan = selected.plan();
         self.permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
@@ -144,10 +144,15 @@ impl NatsReplay {
     }
 
     /// Which letters up to this sequence are sent and which are not.
-    pub(super) fn select<'a>(&self, picture: &'a Picture, bound: u64) -> Selected<'a, u64> {
+    pub(super) fn select<'a>(
+        &self,
+        shipment: &Shipment,
+        picture: &'a Picture,
+        bound: u64,
+    ) -> Selected<'a, u64> {
         let rows = picture.rows.iter().filter(|row| row.place <= bound);
         let sent_by = |death: &Death| picture.marks.get(death).map(|mark| mark.operation);
-        self.rules.select(rows, sent_by, |_| None)
+        self.rules.select(rows, sent_by, |letter| shipment.barred(letter))
     }
 
     /// Makes sure that there is a place that letters can be sent to.

@@ -81,7 +81,7 @@ impl NatsReplay {
         let shipment = self.shipment().await?;
         let planned = lock(&self.agreed).as_ref().map(|agreed| Arc::clone(&agreed.picture));
         let picture = self.letters.picture(&self.filter, planned).await?;
-        let selected = self.select(&picture, self.bound(&picture)?);
+        let selected = self.select(&shipment, &picture, self.bound(&picture)?);
         if lock(&self.agreed).is_none() {
             self.permitted(&shipment, &selected.send).await?;
         }
