@@ -2,10 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dlq_testkit::broker::{Flaw, MemoryFixture, ingest, killed, reading, replay, run, targets};
+use dlq_testkit::broker::{
+    Flaw, MemoryFixture, ingest, killed, logs, reading, replay, run, targets,
+};
 
 mod conformance {
     dlq_testkit::broker_conformance!(dlq_testkit::broker::MemoryFixture);
+    dlq_testkit::log_conformance!(dlq_testkit::broker::MemoryFixture);
 }
 
 /// Makes sure that a check fails at a broker with this flaw.
@@ -30,6 +33,14 @@ fn letters_that_are_read_wrongly_are_noticed() {
     fails!(ShowsSmallPayloads: reading::large_payloads_are_shown_whole);
     fails!(IgnoresServices: reading::filters_mean_what_they_mean_in_a_store);
     fails!(StopsAtUnreadable: reading::unreadable_entries_hide_no_letter);
+}
+
+#[test]
+fn logs_that_are_read_wrongly_are_noticed() {
+    fails!(StopsAtUnreadable: logs::every_entry_is_read_at_its_place);
+    fails!(LeavesTrace: logs::a_reading_leaves_no_trace);
+    fails!(IgnoresRange: logs::a_range_is_read_and_nothing_else);
+    fails!(ShowsSmallPayloads: logs::g8_letters_are_whole_at_their_places);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl ReadEntries {
             taken: VecDeque::new(),
             read: Vec::new(),
             has_ended: false,
-            sent: (says == Says::Sent).then(|| SentBack::in_bucket(&*letters.ledger)),
+            sent: (says == Says::Sent).then(|| SentBack::of(&letters)),
             passed: Passed::default(),
             letters,
         })
@@ -123,8 +123,7 @@ impl Entries for ReadEntries {
         if let Some(sent) = &mut self.sent
             && !self.read.is_empty()
         {
-            let letters = self.read.iter_mut().filter_map(letter_of);
-            sent.mark(&self.letters.context, letters).await?;
+            sent.mark(&mut self.read).await?;
         }
         Ok(std::mem::take(&mut self.read))
     }

@@ -9,12 +9,14 @@ use bytes::Bytes;
 use dlq_core::log::{Content, Entries, Entry, IngestMark};
 use dlq_core::{StoreError, StoreErrorKind, TransportErrorKind};
 use futures_util::{FutureExt as _, TryStreamExt as _};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::entries::{letter_of, sequence};
+use super::entries::sequence;
 use super::reading::READING;
 use super::sent::SentBack;
+use super::watch::moment;
 use super::{NatsLetters, PREFETCH, Passed, StoredLetter};
+use crate::buckets::stream_of;
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::leader::{self, Which};
@@ -22,6 +24,7 @@ use crate::permissions::{self, unanswered};
 use crate::publish::unwritable;
 use crate::pull::Puller;
 use crate::ready::Fetched;
+use crate::settle::PROGRESS;
 use crate::streams::find;
 
 const OPENING: &str = "follow dead letters";
@@ -47,6 +50,8 @@ pub(super) struct Follow {
     /// Yielded and not yet confirmed.
     unconfirmed: Vec<Subject>,
     missed: u64,
+    /// The time when the leases of what was fetched were kept last.
+    kept: Instant,
 }
 
 impl Follow {
@@ -81,14 +86,14 @@ impl Follow {
         let mut durable = Durable::new(Of::Stream(stream.name.clone()), consumer.clone(), lease);
         durable.filters = vec![format!("{}.>", stream.prefix)];
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
-        let sent = SentBack::in_bucket(&*letters.ledger);
+        let sent = SentBack::of(letters);
         let opened = async {
             durable.ensure(context).await?;
             let mut needed = durable.needs(*api);
             let read = |api: &str| {
                 let mut rights = vec![format!("{api}.STREAM.MSG.GET.{}", stream.name)];
                 if !letters.has_other_ledger {
-                    let sent = sent.stream();
+                    let sent = stream_of(&letters.ledger);
                     rights.extend([
                         format!("{api}.STREAM.INFO.{sent}"),
                         format!("{api}.STREAM.MSG.GET.{sent}"),
@@ -110,6 +115,7 @@ impl Follow {
             sent,
             unconfirmed: Vec::new(),
             missed,
+            kept: Instant::now(),
         })
     }
 
@@ -157,6 +163,23 @@ impl Follow {
         Ok(last.is_none_or(|last| last.sequence <= info.delivered.stream_sequence))
     }
 
+    /// Keeps the leases of what was fetched while something else is waited for. What it cannot keep comes again.
+    async fn keep(&mut self) {
+        if self.kept.elapsed() < self.puller.patience() {
+            return;
+        }
+        self.kept = Instant::now();
+        let client = self.letters.context.client();
+        let replies = self.read.iter().map(|(reply, _)| reply.clone());
+        let sending = async {
+            for reply in replies {
+                let _ = client.publish(reply, PROGRESS).await;
+            }
+        };
+        let _ = timeout(PATIENCE, sending).await;
+        self.puller.keep().await;
+    }
+
     async fn read(&self, fetched: &Fetched) -> Result<Entry, StoreError> {
         let Fetched { message, place, .. } = fetched;
         let content = match StoredLetter::read(&self.letters.context, message, place).await {
@@ -188,8 +211,22 @@ impl Entries for Follow {
             self.read.push((fetched.reply.clone(), fed));
             self.taken.pop_front();
         }
-        let letters = self.read.iter_mut().filter_map(|(_, entry)| letter_of(entry));
-        self.sent.mark(&self.letters.context, letters).await?;
+        // Nothing is said of a letter before all is known: a future that is dropped has changed none.
+        let mut has_waited = false;
+        loop {
+            let entries: Vec<&Entry> = self.read.iter().map(|(_, entry)| entry).collect();
+            let Some(claim) = self.sent.awaited(&entries).await? else { break };
+            if !has_waited {
+                has_waited = true;
+                tracing::warn!(
+                    lease = ?claim.lease(),
+                    "a replay sends letters of these; where it died, it is waited until its lease ends"
+                );
+            }
+            self.keep().await;
+            sleep(moment(&claim)).await;
+        }
+        self.sent.say_all(self.read.iter_mut().map(|(_, entry)| entry));
         // One line for all of them.
         let mut passed = Passed::default();
         for (_, fed) in &self.read {

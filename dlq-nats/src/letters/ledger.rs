@@ -173,8 +173,8 @@ impl Ledger {
 pub(super) struct Said {
     /// Every mark.
     pub(super) marks: Marks,
-    /// Which chunks somebody has claimed, and when it was last said so, by the server's clock.
-    pub(super) claimed: HashMap<u64, Timestamp>,
+    /// The records of chunks that somebody has claimed.
+    pub(super) claimed: HashMap<u64, Entry>,
 }
 
 /// Reads the whole bucket.
@@ -194,9 +194,12 @@ pub(super) async fn read(context: &Context, bucket: &str) -> Result<Said, StoreE
     while let Some((message, place)) = records.try_next().await? {
         let key = message.subject.as_str().trim_start_matches(&prefix);
         let record = Record::from_json(&message.payload).ok_or_else(|| unreadable(key))?;
-        said.marks.extend(record.marks);
-        if record.claim.is_some() {
-            said.claimed.extend(key.parse().map(|chunk: u64| (chunk, place.published)));
+        said.marks.extend(record.marks.iter().map(|(death, mark)| (*death, *mark)));
+        if record.claim.is_some()
+            && let Ok(chunk) = key.parse::<u64>()
+        {
+            let (revision, written) = (place.sequence, place.published);
+            said.claimed.insert(chunk, Entry { record, revision, written });
         }
     }
     Ok(said)

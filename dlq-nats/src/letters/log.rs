@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use dlq_core::log::{Entries, Entry, IngestMark, Log, Range};
-use dlq_core::{DeadLetter, Origin, Position, StoreError};
+use dlq_core::{DeadLetter, Origin, Position, StoreError, StoreErrorKind};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::NatsLetters;
@@ -9,6 +9,7 @@ use super::entries::{ReadEntries, Says, sequence};
 use super::follow::{self, Follow};
 use super::reading::READING;
 use super::stored::StoredLetter;
+use crate::dispatch::REPLAYING;
 use crate::leader::{self, Which};
 
 /// Number of letters that are fetched at once by their places.
@@ -43,6 +44,17 @@ impl NatsLetters {
     pub(super) fn place(&self, sequence: u64) -> Origin {
         let at = Origin::new("nats", self.stream.name.as_str(), Position::Offset(sequence));
         at.with_cluster("default")
+    }
+
+    /// Refuses a replay of letters that are kept in a store, which would not learn of it.
+    pub(super) async fn refuse_kept(&self) -> Result<(), StoreError> {
+        let marks = follow::marks(&self.context, &self.stream.name).await?;
+        let Some(IngestMark { store, .. }) = marks.into_iter().next() else { return Ok(()) };
+        let text = format!(
+            "the letters of stream `{}` are kept in {store}, which would not learn of it; send them from that store",
+            self.stream.name
+        );
+        Err(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
     }
 
     /// What has gone, was changed or lost a part is none.

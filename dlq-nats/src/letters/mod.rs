@@ -14,6 +14,7 @@ mod seen;
 mod send;
 mod sent;
 mod stored;
+mod watch;
 
 use async_nats::jetstream::Context;
 use dlq_core::BindingKey;
@@ -65,9 +66,17 @@ const PREFETCH: usize = 512;
 /// has ended.
 ///
 /// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
-/// somebody asks for just that. Letters of a part of the stream that a replay has claimed and not marked since, because it
-/// sends them now or was killed, are quarantined in the store, and their attribute `replays.unclear` says why; a replay out
-/// of the stream that is run before the ingest finds out which have arrived.
+/// somebody asks for just that. A [replay](NatsReplay) that has claimed a part of the stream is waited for until it has
+/// marked what it has sent, or until its lease has ended: then it is looked what has arrived. Where that cannot be found out,
+/// since a stream does not keep what was consumed or may not be read, the letters of that part are quarantined in the store,
+/// and their attribute `replays.unclear` says why. A replay that claims after the mark is there sends nothing.
+///
+/// | the process dies | the other sees |
+/// |---|---|
+/// | a replay, before it claims | no claim |
+/// | a replay, after it has claimed | its claim, until the lease has ended; then what has arrived |
+/// | a follower, before its mark | no mark: the replay goes on |
+/// | a follower, after its mark | the mark: the replay gives its claim back |
 ///
 /// Letters stay in the stream for as long as that keeps them.
 #[derive(Clone, Debug)]

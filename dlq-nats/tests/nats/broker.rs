@@ -19,7 +19,9 @@ use dlq_nats::{
     NatsTarget, RetryStream,
 };
 use dlq_services::{Running, Service};
-use dlq_testkit::broker::{Arrived, BrokerFixture, LogLetters, Mark, ReplaySpec, ReplayTarget};
+use dlq_testkit::broker::{
+    Arrived, BrokerFixture, LogFixture, LogLetters, Mark, ReplaySpec, ReplayTarget,
+};
 use dlq_testkit::fixtures::letter;
 use futures_util::StreamExt as _;
 use tokio::sync::OnceCell;
@@ -82,10 +84,6 @@ impl NatsLettersFixture {
         }
     }
 
-    fn log(&self) -> NatsLetters {
-        NatsLetters::new(&self.client, self.dlq()).with_key_header(KEY)
-    }
-
     async fn sink(&self) -> &NatsSink {
         let open = || async { NatsSink::open(&self.client, self.dlq()).await.unwrap() };
         self.sink.get_or_init(open).await
@@ -94,6 +92,14 @@ impl NatsLettersFixture {
     async fn publish(&self, subject: String, headers: HeaderMap, payload: &'static str) {
         let sent = self.context.publish_with_headers(subject, headers, payload.into()).await;
         sent.unwrap().await.unwrap();
+    }
+}
+
+impl LogFixture for NatsLettersFixture {
+    type Log = NatsLetters;
+
+    fn log(&self) -> NatsLetters {
+        NatsLetters::new(&self.client, self.dlq()).with_key_header(KEY)
     }
 }
 

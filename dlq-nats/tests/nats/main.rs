@@ -39,6 +39,7 @@ mod conformance {
 
 mod letters_conformance {
     dlq_testkit::broker_conformance!(crate::broker::NatsLettersFixture);
+    dlq_testkit::log_conformance!(crate::broker::NatsLettersFixture);
 }
 
 /// The transport's suite where the server keeps no schedules, as before 2.12.

@@ -77,3 +77,21 @@ macro_rules! broker_conformance {
         )+
     };
 }
+
+/// Makes each check for a broker's [`Log`](dlq_core::log::Log) a test, beside those of
+/// [`broker_conformance!`](crate::broker_conformance).
+///
+/// Takes a type that implements [`LogFixture`](crate::broker::LogFixture).
+#[macro_export]
+macro_rules! log_conformance {
+    ($fixture:ty) => {
+        $crate::broker_conformance! { @each $fixture;
+            logs:
+                every_entry_is_read_at_its_place,
+                a_reading_leaves_no_trace,
+                a_range_is_read_and_nothing_else,
+                a_reading_for_ever_goes_on,
+                g8_letters_are_whole_at_their_places;
+        }
+    };
+}

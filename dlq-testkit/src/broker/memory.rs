@@ -17,7 +17,7 @@ use dlq_core::{
 use dlq_letters::log::Reading;
 use tokio::time::{sleep, timeout};
 
-use super::{Arrived, BrokerFixture, LogLetters, Mark, ReplaySpec, ReplayTarget};
+use super::{Arrived, BrokerFixture, LogFixture, LogLetters, Mark, ReplaySpec, ReplayTarget};
 
 const BEGIN: i64 = 1_790_000_000_000;
 /// Pause of a feed that follows before it looks again.
@@ -78,10 +78,14 @@ pub enum Flaw {
     FeedsSentAsPending,
     /// A call that is given up loses what it would have yielded.
     LosesWhenDropped,
+    /// Who reads is taken for one who follows.
+    LeavesTrace,
+    /// All is read, whatever the range.
+    IgnoresRange,
 }
 
 /// Every flaw, by its number.
-const FLAWS: [Flaw; 25] = [
+const FLAWS: [Flaw; 27] = [
     Flaw::None,
     Flaw::ListsOutOfOrder,
     Flaw::ListsEveryDeath,
@@ -107,6 +111,8 @@ const FLAWS: [Flaw; 25] = [
     Flaw::ForgetsStore,
     Flaw::FeedsSentAsPending,
     Flaw::LosesWhenDropped,
+    Flaw::LeavesTrace,
+    Flaw::IgnoresRange,
 ];
 
 /// A death that was sent back.
@@ -190,6 +196,12 @@ fn at(place: &Origin) -> usize {
     }
 }
 
+/// The number of the first entry that was written at this time or later.
+fn number_at(time: Timestamp) -> usize {
+    let seconds = time.since(Timestamp::from_millis(BEGIN)).as_millis().div_ceil(1_000);
+    usize::try_from(seconds).unwrap_or(usize::MAX)
+}
+
 /// The log of a broker in memory.
 #[derive(Clone, Debug)]
 pub struct MemoryLog {
@@ -224,8 +236,19 @@ impl Log for MemoryLog {
         let end = self.place.place().log.len();
         let last =
             range.last.map_or(usize::MAX, |last| usize::try_from(last).unwrap_or(usize::MAX));
-        let from = range.from.first().map_or(0, at).max(end.saturating_sub(last));
-        Ok(self.entries(from, !range.for_ever, false))
+        let since = range.since.map_or(0, number_at);
+        let mut from = range.from.first().map_or(0, at).max(end.saturating_sub(last)).max(since);
+        if self.place.has(Flaw::IgnoresRange) {
+            from = 0;
+        }
+        let leaves_mark = self.place.has(Flaw::LeavesTrace);
+        if leaves_mark {
+            self.place
+                .place()
+                .mark
+                .get_or_insert(Mark { store: "nobody".to_owned(), confirmed: 0 });
+        }
+        Ok(self.entries(from, !range.for_ever, leaves_mark))
     }
 
     async fn follow(&self, store: String, _lease: Duration) -> Result<MemoryEntries, StoreError> {
@@ -498,6 +521,14 @@ impl MemoryEntries {
     }
 }
 
+impl<const FLAW: usize> LogFixture for MemoryFixture<FLAW> {
+    type Log = MemoryLog;
+
+    fn log(&self) -> MemoryLog {
+        MemoryLog { place: self.0.clone(), ends: false }
+    }
+}
+
 impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
     type Letters = LogLetters<MemoryLog>;
     type Replay = MemoryReplay;
@@ -530,7 +561,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
     }
 
     fn letters(&self) -> LogLetters<MemoryLog> {
-        LogLetters::new(MemoryLog { place: self.0.clone(), ends: false })
+        LogLetters::new(self.log())
     }
 
     fn replay(&self, letters: &LogLetters<MemoryLog>, spec: ReplaySpec) -> MemoryReplay {

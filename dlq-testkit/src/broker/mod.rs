@@ -23,6 +23,7 @@ mod steps;
 
 pub mod ingest;
 pub mod killed;
+pub mod logs;
 pub mod reading;
 pub mod replay;
 pub mod targets;
@@ -30,4 +31,5 @@ pub mod targets;
 pub use check::{Check, run};
 pub use fixture::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
 pub use letters::LogLetters;
+pub use logs::LogFixture;
 pub use memory::{Flaw, MemoryEntries, MemoryFixture, MemoryLog, MemoryReplay};

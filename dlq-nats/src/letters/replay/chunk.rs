@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::ledger::{CHUNK, Claim, Mark};
 use super::super::picture::Row;
+use super::reconcile::reconcile;
 use super::run::Run;
 use super::term::Term;
 use crate::dispatch::{REPLAYING, Unsent};
@@ -76,14 +77,15 @@ impl<'a> Run<'a> {
             let mut record = entry.record.clone();
             let mut doubtful = false;
             if let Some(claim) = &entry.record.claim {
-                if !self.is_over(*index, claim, &entry) {
+                if !self.watch.is_over(*index, claim, &entry) {
                     if !wait {
                         return Ok(false);
                     }
                     self.wait_for(claim).await;
                     continue;
                 }
-                let found = self.reconcile(*index, claim, &entry).await?;
+                let (context, from) = (&self.shipment.dispatch.context, &self.shipment.from);
+                let found = reconcile(context, from, *index, claim, &entry).await?;
                 doubtful = found.doubtful;
                 record.marks.extend(found.marks);
                 record.claim = None;
@@ -103,6 +105,12 @@ impl<'a> Run<'a> {
             let mut term = Term::begin(lease);
             let written = self.ledger.write(*index, &record, entry.revision).await?;
             let Some(mut revision) = written else { continue };
+            // After the claim: an ingest that has not seen it has made its mark before.
+            if let Err(error) = self.replay.letters.refuse_kept().await {
+                record.claim = None;
+                self.ledger.write(*index, &record, revision).await?;
+                return Err(error);
+            }
             let mut stuck = None;
             loop {
                 let (sent, ended) = self.bite(rows, term).await;

@@ -50,6 +50,7 @@ pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skip
 pub(crate) use hearing::{Hears, consumers, copies, is_choosy, streams, unread, unwanted};
 pub(crate) use plan::notes;
 pub(crate) use reconcile::looks;
+pub(super) use reconcile::{Found, reconcile};
 
 use super::NatsLetters;
 use super::picture::Picture;

@@ -221,7 +221,10 @@ impl NatsReplay {
         let sent = rows.iter().filter(|row| shipment.stream_for(&row.letter).is_some());
         let subjects: BTreeSet<_> = sent.map(|row| shipment.subject_for(&row.letter)).collect();
         let mut subjects: Vec<String> = subjects.into_iter().map(Cow::into_owned).collect();
-        let NatsLetters { context, api, ledger, .. } = &self.letters;
+        let NatsLetters { context, api, ledger, stream, .. } = &self.letters;
+        // By these it is known whether they are kept in a store.
+        let marks = |api: &str| format!("{api}.CONSUMER.LIST.{}", stream.name);
+        subjects.extend(api.filter(|_| !rows.is_empty()).map(marks));
         subjects.extend(api.filter(|_| !rows.is_empty()).map(|api| buckets::needs(api, ledger)));
         let client = context.client();
         let may = async {

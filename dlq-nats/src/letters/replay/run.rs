@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dlq_core::StoreError;
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
-use dlq_core::{Clock, StoreError, SystemClock};
 use futures_util::{StreamExt, stream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
+use super::super::ledger::{CHUNK, Claim, Ledger};
 use super::super::picture::Row;
 use super::super::send::Shipment;
+use super::super::watch::{Watch, moment};
 use super::chunk::Chunk;
 use super::hearing::Hearing;
 use super::{NatsReplay, Replayed};
@@ -26,8 +27,6 @@ const CHUNKS: usize = 4;
 /// How many KiB of payload are on their way at once. Each is to be confirmed in the time that the client gives it, 5 s,
 /// also from far away.
 pub(super) const ROOM: u32 = 2 * 1024;
-/// By how much the clocks of two who replay may differ.
-const SKEW: Duration = Duration::from_secs(60);
 /// After how many waits it is said for what.
 const PATIENT: u32 = 8;
 /// For how long it is known where a stream stands.
@@ -51,8 +50,8 @@ pub(super) struct Run<'a> {
     pub(super) hearing: Hearing,
     /// Where streams stood, and when.
     stands: Mutex<HashMap<String, (Instant, u64)>>,
-    /// Since when a claim of others has been seen, by chunk: its revision and the time.
-    watched: Mutex<HashMap<u64, (u64, Instant)>>,
+    /// Claims of others.
+    pub(super) watch: Watch,
     /// How often it was waited for somebody else.
     waits: AtomicU32,
     told: Mutex<(ReplayReport, Tell<'a>)>,
@@ -67,7 +66,7 @@ impl NatsReplay {
     /// # Errors
     ///
     /// When it cannot begin: as [`plan`](Self::plan), and `Refused` when the stream of dead letters was created again since
-    /// it was planned.
+    /// it was planned, or its letters are kept in a store, which would not learn of what is sent.
     ///
     /// # Cancel safety
     ///
@@ -78,6 +77,7 @@ impl NatsReplay {
         stop: impl Future<Output = ()> + Send,
         mut tell: impl FnMut(&Replayed) + Send,
     ) -> Result<ReplayReport, StoreError> {
+        self.letters.refuse_kept().await?;
         let shipment = self.shipment().await?;
         let planned = lock(&self.agreed).as_ref().map(|agreed| Arc::clone(&agreed.picture));
         let picture = self.letters.picture(&self.filter, planned).await?;
@@ -99,7 +99,7 @@ impl NatsReplay {
             room: Semaphore::new(ROOM as usize),
             turn: Mutex::new(Instant::now()),
             stands: Mutex::default(),
-            watched: Mutex::default(),
+            watch: Watch::default(),
             waits: AtomicU32::new(0),
             told: Mutex::new((ReplayReport::default(), &mut tell)),
         };
@@ -207,18 +207,6 @@ impl<'a> Run<'a> {
         Ok(stands)
     }
 
-    /// Whether the lease of somebody else's claim has ended.
-    pub(super) fn is_over(&self, chunk: u64, claim: &Claim, entry: &Entry) -> bool {
-        let now = Instant::now();
-        let mut watched = lock(&self.watched);
-        let (revision, since) = watched.entry(chunk).or_insert((entry.revision, now));
-        if *revision != entry.revision {
-            (*revision, *since) = (entry.revision, now);
-        }
-        let age = SystemClock.now().since(entry.written);
-        since.elapsed() >= claim.lease() || age > claim.lease() + SKEW
-    }
-
     /// Waits a moment for somebody else. After some of them the log says for what.
     pub(super) async fn wait_for(&self, claim: &Claim) {
         if self.waits.fetch_add(1, Ordering::Relaxed) == PATIENT {
@@ -227,8 +215,7 @@ impl<'a> Run<'a> {
                 "another replay has begun to send letters of these; where it died, it is waited until its lease ends"
             );
         }
-        let moment = (claim.lease() / 8).min(Duration::from_millis(250));
-        let _ = self.cancel.run_until_cancelled(sleep(moment)).await;
+        let _ = self.cancel.run_until_cancelled(sleep(moment(claim))).await;
     }
 
     pub(super) fn skip_marked(&self, row: &Row, operation: Option<dlq_core::OperationId>) -> bool {

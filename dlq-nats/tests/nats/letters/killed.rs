@@ -7,12 +7,15 @@ use async_nats::jetstream::{kv, stream};
 use dlq_core::ingest::{Incident, Ingest};
 use dlq_core::log::Log as _;
 use dlq_core::store::Letters;
-use dlq_core::{DeadLetter, Filter, Message, OperationId, Origin, Status, Timestamp};
+use dlq_core::{
+    DeadLetter, Filter, Message, OperationId, Origin, Status, StoreErrorKind, Timestamp,
+};
 use dlq_letters::memory::MemoryStore;
-use dlq_nats::{DlqStream, Skipped};
+use dlq_nats::{DlqStream, NatsLetters, Skipped};
+use tokio::time::timeout;
 
-use super::{assert_once, bury, dead, forget_fast, to_origin};
-use crate::fixture::{STREAM, Server, available, now};
+use super::{assert_once, bury, dead, forget_fast, replays, to_origin};
+use crate::fixture::{PATIENCE, STREAM, Server, available, now};
 
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -33,12 +36,8 @@ pub(super) async fn left_claim(server: &Server, stream: &str, arrived: &DeadLett
     bucket.put("0", record.to_string().into()).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_what_cannot_be_found_out_is_said() {
-    if !available() {
-        return;
-    }
-    let server = Server::start().await;
+/// Letters of three messages of a stream that does not keep what was consumed.
+async fn at_work(server: &Server) -> Vec<DeadLetter> {
     let config = stream::Config {
         name: "WORK".to_owned(),
         subjects: vec!["work".to_owned()],
@@ -52,6 +51,16 @@ async fn g6_what_cannot_be_found_out_is_said() {
         letter.origin = Origin::new("nats", "WORK", letter.origin.position());
         letter.message = Message::new("work", letter.message.payload().unwrap().clone());
     }
+    dead
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_what_cannot_be_found_out_is_said() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let dead = at_work(&server).await;
     left_claim(&server, "WORK", &dead[1]).await;
     let letters = bury(&server, DlqStream::new(), dead).await;
     let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
@@ -61,8 +70,24 @@ async fn g6_what_cannot_be_found_out_is_said() {
     assert_eq!(server.count("WORK").await, 3);
 }
 
+/// How many letters of a store that follows are quarantined, pending and sent, and why the first are.
+async fn followed(letters: &NatsLetters) -> ([u64; 3], Vec<String>) {
+    let log = letters.clone().until_end();
+    let feed = log.follow("store".to_owned(), Duration::from_secs(5)).await.unwrap();
+    let (store, mut told) = (MemoryStore::new(), Vec::new());
+    let mut ingest = Ingest::new(feed, store.clone());
+    let tell = |incidents: &[Incident]| {
+        told.extend(incidents.iter().filter_map(|incident| incident.detail.clone()));
+        Ok(())
+    };
+    timeout(PATIENCE, ingest.run(pending(), tell)).await.expect("it ends").unwrap();
+    let stats = store.stats(Filter::new()).await.unwrap();
+    let count = |status| stats.with_status(status);
+    ([Status::Quarantined, Status::Pending, Status::Sent].map(count), told)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later() {
+async fn g6_what_a_dead_replay_has_sent_is_found_out_for_a_store_that_comes_later() {
     if !available() {
         return;
     }
@@ -70,27 +95,77 @@ async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later()
     let dead = dead(0..3);
     left_claim(&server, STREAM, &dead[1]).await;
     let letters = bury(&server, DlqStream::new(), dead.clone()).await;
-    let ingested = async |consumer: &str| {
-        let log = letters.clone().consumer(consumer).until_end();
-        let feed = log.follow(consumer.to_owned(), Duration::from_secs(5)).await.unwrap();
-        let store = MemoryStore::new();
-        let mut told = Vec::new();
-        let mut ingest = Ingest::new(feed, store.clone());
-        let tell = |incidents: &[Incident]| {
-            told.extend(incidents.iter().filter_map(|incident| incident.detail.clone()));
-            Ok(())
-        };
-        ingest.run(pending(), tell).await.unwrap();
-        let stats = store.stats(Filter::new()).await.unwrap();
-        let count = |status| stats.with_status(status);
-        ([Status::Quarantined, Status::Pending, Status::Sent].map(count), told)
-    };
-    let (counts, told) = ingested("before").await;
-    assert_eq!((counts, told.len()), ([3, 0, 0], 3));
+    assert_eq!(followed(&letters).await, ([0, 2, 1], Vec::new()));
+    let error = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("are kept in store"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_what_cannot_be_found_out_is_quarantined_in_a_store_that_comes_later() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let dead = at_work(&server).await;
+    left_claim(&server, "WORK", &dead[1]).await;
+    let letters = bury(&server, DlqStream::new(), dead).await;
+    let (counts, told) = followed(&letters).await;
+    // One has not been consumed and is found. The others may have been.
+    assert_eq!((counts, told.len()), ([2, 0, 1], 2));
     assert!(told.iter().all(|why| why.contains("`DLQ_REPLAYS`")), "{told:?}");
-    // One of them had arrived. Once that is found out, a store hears it.
-    assert_eq!(to_origin(&letters, 1).with_limit(1).run(pending(), |_| {}).await.unwrap().sent, 1);
-    assert_eq!(ingested("after").await, ([0, 1, 2], Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_an_ingest_and_a_replay_that_was_begun_before_it_see_each_other() {
+    const MANY: u32 = 600;
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    // Three parts of the stream, of which four are sent at once: the rate has the last of them end late.
+    let replay = to_origin(&letters, 1).with_rate(400).with_lease(Duration::from_secs(2));
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let replaying = replay.run(pending(), |_| {
+        let _ = told.send(());
+    });
+    let following = async {
+        heard.recv().await.unwrap();
+        followed(&letters).await
+    };
+    let (report, (counts, why)) = tokio::join!(replaying, following);
+    let report = report.unwrap();
+    let sent = u64::try_from(replays(&server).await.len()).unwrap();
+    assert_eq!((counts, why), ([0, u64::from(MANY) - sent, sent], Vec::new()), "{report}");
+    assert_eq!(report.sent, sent, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_a_replay_that_claims_after_the_mark_is_there_sends_nothing_more() {
+    const MANY: u32 = 2_000;
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
+    // Eight parts, of which four are sent at once.
+    let replay = to_origin(&letters, 1).with_rate(1_000).with_lease(Duration::from_secs(4));
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let replaying = replay.run(pending(), |_| {
+        let _ = told.send(());
+    });
+    let following = async {
+        heard.recv().await.unwrap();
+        followed(&letters).await
+    };
+    let (report, (counts, why)) = tokio::join!(replaying, following);
+    let report = report.unwrap();
+    let stopped = report.stopped.as_ref().expect("the mark is seen").to_string();
+    assert!(stopped.contains("are kept in store"), "{stopped}");
+    let sent = u64::try_from(replays(&server).await.len()).unwrap();
+    assert!(sent < u64::from(MANY) && report.sent == sent, "{report}");
+    assert_eq!((counts, why), ([0, u64::from(MANY) - sent, sent], Vec::new()), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
