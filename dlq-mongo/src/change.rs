@@ -258,7 +258,7 @@ impl Db {
                 self.update(Coll::Letters, vec![update]).await?
             }
         };
-        if wrote.n == 1 {
+        if wrote.n == 1 && wrote.duplicates.is_empty() {
             return Ok(Single::Written);
         }
         if wrote.is_repeated {

@@ -230,7 +230,7 @@ impl Db {
             let wanted = (updates.len() + new.len()) as u64;
             let updated = self.update(coll, updates).await?;
             let inserted = self.insert(coll, new).await?;
-            if updated.n + inserted.n == wanted {
+            if updated.n + inserted.n == wanted && updated.duplicates.is_empty() {
                 continue;
             }
             // A command that was sent twice has found its own locks.

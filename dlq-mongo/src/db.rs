@@ -279,7 +279,9 @@ impl Db {
             };
             let run = || async { judged(self.database.run_command(command.clone()).await?) };
             let ((n, duplicates), is_repeated) = self.attempt(run).await?;
-            wrote.n += n;
+            // All others were inserted, whatever the count says: mongo-java-server counts those that failed.
+            let inserted = (count - duplicates.len()) as u64;
+            wrote.n += if verb == "insert" { inserted } else { n };
             wrote.duplicates.extend(duplicates.into_iter().map(|at| at + done));
             wrote.is_repeated |= is_repeated;
             done += count;

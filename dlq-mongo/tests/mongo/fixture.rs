@@ -18,10 +18,10 @@ pub(crate) fn available() -> bool {
     or_skip(Service::Mongo, ensure_installed(Service::Mongo)).is_ok()
 }
 
-/// The server that all tests share which break nothing.
+/// The server that all tests share which break nothing; it keeps its data in memory.
 pub(crate) fn url() -> &'static str {
     static SERVER: OnceLock<Running> = OnceLock::new();
-    SERVER.get_or_init(|| Service::Mongo.builder().start().unwrap()).url()
+    SERVER.get_or_init(|| Service::Mongo.builder().setting("file", "").start().unwrap()).url()
 }
 
 /// A database that nobody else has.
