@@ -80,8 +80,10 @@ impl Db {
             steps.plain.push((Coll::Items, item(operation, index, change, version)));
         }
         for (id, alias) in rows.aliases() {
-            let set = doc! { "row": keys::letter(alias.row), "generation": count(alias.generation) };
-            let put = doc! { "q": { "_id": keys::letter(id) }, "u": { "$set": set }, "upsert": true };
+            let set =
+                doc! { "row": keys::letter(alias.row), "generation": count(alias.generation) };
+            let put =
+                doc! { "q": { "_id": keys::letter(id) }, "u": { "$set": set }, "upsert": true };
             steps.plain.push((Coll::Aliases, put));
         }
         let changes: BTreeMap<_, _> = rows.operations().collect();
@@ -253,7 +255,8 @@ impl Db {
                 set.insert("v", expected + 1);
                 // An empty operator is refused.
                 unset.insert("lock", "");
-                let q = doc! { "_id": locked.id.clone(), "v": expected, "lock": { "$exists": false } };
+                let q =
+                    doc! { "_id": locked.id.clone(), "v": expected, "lock": { "$exists": false } };
                 let update = doc! { "q": q, "u": { "$set": set, "$unset": unset } };
                 self.update(Coll::Letters, vec![update]).await?
             }
@@ -272,12 +275,7 @@ impl Db {
     }
 }
 
-fn item(
-    operation: OperationId,
-    index: u64,
-    change: &ItemChange,
-    version: Option<i64>,
-) -> Document {
+fn item(operation: OperationId, index: u64, change: &ItemChange, version: Option<i64>) -> Document {
     let id = keys::item(operation, index);
     match change {
         ItemChange::Append { item, consumer } => {
@@ -389,4 +387,3 @@ fn audit(entry: &AuditEntry) -> Document {
     }
     document
 }
-

@@ -142,9 +142,10 @@ pub(crate) fn put_body(letter: &DeadLetter, to: &mut Change) {
     }
     to.put("origin", place);
     // Pairs, since names may hold dots and dollars.
-    let attributes = letter.attributes.iter().map(|(name, value)| {
-        Bson::Document(doc! { "k": name.as_str(), "v": value.as_str() })
-    });
+    let attributes = letter
+        .attributes
+        .iter()
+        .map(|(name, value)| Bson::Document(doc! { "k": name.as_str(), "v": value.as_str() }));
     to.put("attributes", attributes.collect::<Vec<_>>());
     let size = message.payload().map(|payload| unsigned(payload.len() as u64));
     to.optional("payload_size", size);
@@ -349,11 +350,8 @@ fn read_origin(document: &Document) -> Result<Origin> {
     let origin = document.get_document("origin");
     let origin = origin.map_err(|error| Fault::corrupt("letter's `origin`", &error))?;
     let fields = Fields(origin);
-    let place = Origin::new(
-        fields.text("transport")?,
-        fields.text("stream")?,
-        fields.word("position")?,
-    );
+    let place =
+        Origin::new(fields.text("transport")?, fields.text("stream")?, fields.word("position")?);
     let place = place.with_cluster(fields.text("cluster")?);
     Ok(match number(origin, "partition").and_then(|number| u32::try_from(number).ok()) {
         Some(partition) => place.with_partition(partition),

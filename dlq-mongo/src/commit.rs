@@ -367,7 +367,7 @@ impl Db {
             };
             match commit.get_str("state") {
                 Ok("done") => return self.apply(id, &self.steps(&commit).await?).await,
-                Ok("open") if began.elapsed() < PATIENCE => sleep(PAUSE).await,
+                Ok("open") if began.elapsed() < self.patience => sleep(PAUSE).await,
                 Ok("open") => {
                     let steps = self.steps(&commit).await?;
                     self.void(id, &steps).await?;
@@ -380,7 +380,7 @@ impl Db {
     /// Ends commits that were left behind. Void ones are kept for a day, for those who still lock for them.
     pub(crate) async fn sweep_commits(&self) -> Result<u64> {
         let now = self.server_now().await?;
-        let filter = doc! { "at": { "$lt": now.before(PATIENCE * 2).as_nanos() } };
+        let filter = doc! { "at": { "$lt": now.before(self.patience * 2).as_nanos() } };
         let options = FindOptions::builder().sort(doc! { "at": 1_i32 }).limit(100).build();
         let mut swept = 0;
         for commit in self.find(Coll::Commits, filter, options).await? {

@@ -9,6 +9,7 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::{Acknowledgment, ClientOptions, ServerAddress};
 
 use crate::MongoStore;
+use crate::commit::PATIENCE;
 use crate::db::{Coll, Db};
 use crate::error::{During, Fault, Result};
 
@@ -49,6 +50,7 @@ pub struct MongoBuilder {
     migrate: bool,
     max_connections: Option<u32>,
     answer_timeout: Duration,
+    patience: Duration,
     events: Option<EventHandler<CommandEvent>>,
 }
 
@@ -71,6 +73,7 @@ impl MongoBuilder {
             migrate: true,
             max_connections: None,
             answer_timeout: ANSWER,
+            patience: PATIENCE,
             events: None,
         }
     }
@@ -119,6 +122,13 @@ impl MongoBuilder {
         self
     }
 
+    /// Sets how long an open commit of another process is waited for, for tests.
+    #[doc(hidden)]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Sets who is told of each command, for tests.
     #[doc(hidden)]
     pub fn events(mut self, events: EventHandler<CommandEvent>) -> Self {
@@ -133,7 +143,7 @@ impl MongoBuilder {
     /// - `Unavailable`: no server answers.
     /// - `InvalidConfig`: the URL, a name or the login will not do, or the URL has `w=0`.
     /// - `NotFound`: there is no store, and none is to be made.
-    /// - `Incompatible`: the server is FerretDB.
+    /// - `Incompatible`: the server is FerretDB, or a collection is capped.
     ///
     /// # Cancel safety
     ///
@@ -159,8 +169,10 @@ impl MongoBuilder {
         let hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
         let identity = format!("mongodb {} {name}.{}", hosts.join(","), self.prefix);
         let client = Client::with_options(options)?;
-        let db = Db::new(&client, &name, self.prefix, self.clock, self.answer_timeout);
+        let db =
+            Db::new(&client, &name, self.prefix, self.clock, self.answer_timeout, self.patience);
         db.refuse_unfit().await?;
+        db.refuse_capped().await?;
         if self.migrate {
             db.ensure().await?;
             let version = doc! {

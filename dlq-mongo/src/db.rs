@@ -98,6 +98,8 @@ pub(crate) struct Db {
     prefix: String,
     clock: Option<SharedClock>,
     answer_timeout: Duration,
+    /// Time that an open commit of somebody else is given.
+    pub(crate) patience: Duration,
     offset: Mutex<Option<(Instant, i64)>>,
 }
 
@@ -108,13 +110,14 @@ impl Db {
         prefix: String,
         clock: Option<SharedClock>,
         answer_timeout: Duration,
+        patience: Duration,
     ) -> Self {
         let options = mongodb::options::DatabaseOptions::builder()
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .read_concern(ReadConcern::local())
             .build();
         let database = client.database_with_options(name, options);
-        Self { database, prefix, clock, answer_timeout, offset: Mutex::default() }
+        Self { database, prefix, clock, answer_timeout, patience, offset: Mutex::default() }
     }
 
     pub(crate) fn name(&self, coll: Coll) -> String {
@@ -240,8 +243,10 @@ impl Db {
 
     /// Number of documents that match, exactly.
     pub(crate) async fn count(&self, coll: Coll, filter: Document) -> Result<u64> {
-        let pipeline =
-            vec![doc! { "$match": filter }, doc! { "$group": { "_id": 1_i32, "n": { "$sum": 1_i64 } } }];
+        let pipeline = vec![
+            doc! { "$match": filter },
+            doc! { "$group": { "_id": 1_i32, "n": { "$sum": 1_i64 } } },
+        ];
         let found = self.aggregate(coll, pipeline).await?;
         Ok(found.first().and_then(|found| number(found, "n")).unwrap_or(0).cast_unsigned())
     }

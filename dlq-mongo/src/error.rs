@@ -67,7 +67,8 @@ impl From<Error> for Fault {
                 (StoreErrorKind::Unavailable, detail.to_owned(), true)
             }
             ErrorKind::ServerSelection { .. } | ErrorKind::DnsResolve { .. } => {
-                let detail = "no server that takes writes was found; see that it runs and can be reached";
+                let detail =
+                    "no server that takes writes was found; see that it runs and can be reached";
                 (StoreErrorKind::Unavailable, detail.to_owned(), false)
             }
             ErrorKind::Authentication { .. } => {
@@ -87,9 +88,7 @@ impl From<Error> for Fault {
                 let detail = format!("the server answered with error {}", command.code);
                 (kind, detail, is_passing(command.code))
             }
-            _ => {
-                (StoreErrorKind::Unexpected, "the driver reports an error".to_owned(), false)
-            }
+            _ => (StoreErrorKind::Unexpected, "the driver reports an error".to_owned(), false),
         };
         Self { kind, detail, source: Some(Arc::new(error)), is_again }
     }

@@ -24,6 +24,7 @@ use crate::codec::{self, number, time};
 use crate::db::{Coll, Db};
 use crate::error::Result;
 use crate::keys;
+use crate::parts::Reference;
 use crate::select::{due, due_order};
 
 /// Times that a claim looks again because others took what it had found.
@@ -45,16 +46,19 @@ impl Db {
             document.insert("v", at.as_nanos() / 1_000);
             documents.push(document);
         }
+        let parts: Vec<_> = documents.iter().map(Reference::all).collect();
         let wrote = self.insert(Coll::Letters, documents).await?;
         let taken: HashSet<_> = wrote.duplicates.into_iter().collect();
+        // After an answer was lost, what is there may be what was just written, and its pieces are needed.
+        if !wrote.is_repeated {
+            let unused = taken.iter().filter_map(|at| parts.get(*at)).flatten();
+            self.delete_parts(&unused.copied().collect::<Vec<_>>()).await?;
+        }
         Ok((0..letters.len()).map(|at| !taken.contains(&at)).collect())
     }
 
     /// Claims due letters of no operation. `None`, and nothing is claimed, if an operation may have a say.
-    pub(crate) async fn claim_plainly(
-        &self,
-        request: &ClaimRequest,
-    ) -> Result<Option<Vec<Claim>>> {
+    pub(crate) async fn claim_plainly(&self, request: &ClaimRequest) -> Result<Option<Vec<Claim>>> {
         let mut claims = Vec::new();
         for look in 0..LOOKS {
             let now = self.now().await?;
@@ -212,8 +216,7 @@ impl Db {
                 "claim_until": "", "claim_former": "", "claim_owner": "", "claim_sender": "",
                 "claim_token": "",
             };
-            let mut set =
-                doc! { "updated": time(now), "finished": token.fence.cast_signed() };
+            let mut set = doc! { "updated": time(now), "finished": token.fence.cast_signed() };
             match finish {
                 Finish::Resolved(resolution) => {
                     set.insert("status", Status::Resolved.as_str());
@@ -247,9 +250,8 @@ impl Db {
         } else {
             self.ended(&plain).await?
         };
-        let answer = |(token, _): &(ClaimToken, Finish)| {
-            ended.contains(token).then_some(Finished::Applied)
-        };
+        let answer =
+            |(token, _): &(ClaimToken, Finish)| ended.contains(token).then_some(Finished::Applied);
         Ok(finishes.iter().map(answer).collect())
     }
 
@@ -262,9 +264,8 @@ impl Db {
             .iter()
             .filter_map(|found| Some((codec::letter_id(found).ok()?, number(found, "finished")?)))
             .collect();
-        let is_ended = |token: &&ClaimToken| {
-            finished.get(&token.letter) == Some(&token.fence.cast_signed())
-        };
+        let is_ended =
+            |token: &&ClaimToken| finished.get(&token.letter) == Some(&token.fence.cast_signed());
         Ok(tokens.iter().filter(is_ended).copied().collect())
     }
 }

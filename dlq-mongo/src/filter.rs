@@ -37,9 +37,8 @@ impl All {
         let mut simple = Document::new();
         let mut rest = Vec::new();
         for condition in self.0 {
-            let is_free = condition
-                .keys()
-                .all(|name| !name.starts_with('$') && !simple.contains_key(name));
+            let is_free =
+                condition.keys().all(|name| !name.starts_with('$') && !simple.contains_key(name));
             if is_free { simple.extend(condition) } else { rest.push(Bson::Document(condition)) }
         }
         if !rest.is_empty() {
@@ -110,12 +109,7 @@ impl All {
     }
 
     /// Letters behind `after`, up to `upto`, in an order.
-    pub(crate) fn between(
-        &mut self,
-        order: Order,
-        after: Option<Cursor>,
-        upto: Option<Cursor>,
-    ) {
+    pub(crate) fn between(&mut self, order: Order, after: Option<Cursor>, upto: Option<Cursor>) {
         let (beyond, before) = match order {
             Order::OldestFirst => ("$gt", "$lt"),
             Order::NewestFirst => ("$lt", "$gt"),

@@ -136,7 +136,9 @@ impl Db {
             if let Some(entry) = found.filter(|entry| entry.until > now) {
                 match entry.phase {
                     Phase::Held => {
-                        return Ok(IdempotencyClaim::InFlight { remaining: entry.until.since(now) });
+                        return Ok(IdempotencyClaim::InFlight {
+                            remaining: entry.until.since(now),
+                        });
                     }
                     Phase::Done => return Ok(IdempotencyClaim::Done { at: entry.at }),
                     Phase::Free => {}
@@ -210,9 +212,8 @@ impl Db {
             return Ok(true);
         }
         let found = self.key(&id).await?;
-        Ok(found.is_some_and(|entry| {
-            entry.fence == token.fence.cast_signed() && entry.phase == is_so
-        }))
+        Ok(found
+            .is_some_and(|entry| entry.fence == token.fence.cast_signed() && entry.phase == is_so))
     }
 
     async fn release_key(&self, token: &IdempotencyToken, release: Release) -> Result<bool> {

@@ -151,8 +151,7 @@ impl Db {
         let samples: Vec<_> =
             found.iter().filter_map(|group| group.get("sample").cloned()).collect();
         let options = FindOptions::builder().projection(codec::head()).build();
-        let samples =
-            self.find(Coll::Letters, doc! { "_id": { "$in": samples } }, options).await?;
+        let samples = self.find(Coll::Letters, doc! { "_id": { "$in": samples } }, options).await?;
         let mut summaries = std::collections::HashMap::new();
         for sample in samples.iter().filter(|sample| sample.contains_key("created")) {
             let summary = codec::read_summary(sample)?;

@@ -332,10 +332,10 @@ impl Db {
         loop {
             let mut page = filter.clone();
             page.insert("index", doc! { "$gt": after });
-            let options =
-                FindOptions::builder().sort(doc! { "index": 1_i32 }).limit(PAGE).build();
+            let options = FindOptions::builder().sort(doc! { "index": 1_i32 }).limit(PAGE).build();
             let items = self.find(Coll::Items, page, options).await?;
-            let ids: Vec<Bson> = items.iter().filter_map(|item| item.get("letter").cloned()).collect();
+            let ids: Vec<Bson> =
+                items.iter().filter_map(|item| item.get("letter").cloned()).collect();
             let fields = doc! { "operation": 1_i32, "item": 1_i32, "lock": 1_i32 };
             let options = FindOptions::builder().projection(fields).build();
             let letters = self.find(Coll::Letters, doc! { "_id": { "$in": ids } }, options).await?;

@@ -157,8 +157,7 @@ impl Db {
         let from = i64::try_from(after).unwrap_or(i64::MAX);
         let filter = doc! { "operation": keys::operation(id), "index": { "$gte": from } };
         let limit = i64::from(limit.max(1));
-        let options =
-            FindOptions::builder().sort(doc! { "index": 1_i32 }).limit(limit + 1).build();
+        let options = FindOptions::builder().sort(doc! { "index": 1_i32 }).limit(limit + 1).build();
         let found = self.find(Coll::Items, filter, options).await?;
         let mut items = found.iter().map(read_item).collect::<Result<Vec<_>>>()?;
         let next = items.get(usize::try_from(limit).unwrap_or(usize::MAX)).map(|item| item.index);

@@ -97,8 +97,7 @@ impl Db {
         for reference in references {
             let ids: Vec<_> = reference.pieces().collect();
             let options = FindOptions::builder().sort(doc! { "_id": 1_i32 }).build();
-            let pieces =
-                self.find(Coll::Parts, doc! { "_id": { "$in": ids } }, options).await?;
+            let pieces = self.find(Coll::Parts, doc! { "_id": { "$in": ids } }, options).await?;
             if pieces.len() != reference.count {
                 continue;
             }
@@ -208,12 +207,13 @@ impl Db {
 
     /// Deletes pieces that are older than `before` and that no letter or commit names. Returns how many.
     pub(crate) async fn sweep_parts(&self, before: Timestamp) -> Result<u64> {
-        let options =
-            FindOptions::builder().projection(doc! { "of": 1_i32 }).limit(1_000).build();
+        let options = FindOptions::builder().projection(doc! { "of": 1_i32 }).limit(1_000).build();
         let filter = doc! { "at": { "$lt": before.as_nanos() } };
         let old = self.find(Coll::Parts, filter, options).await?;
-        let of: HashSet<Vec<u8>> =
-            old.iter().filter_map(|piece| keys::bytes(piece.get("of")).map(<[u8]>::to_vec)).collect();
+        let of: HashSet<Vec<u8>> = old
+            .iter()
+            .filter_map(|piece| keys::bytes(piece.get("of")).map(<[u8]>::to_vec))
+            .collect();
         let of: Vec<_> = of.into_iter().map(keys::binary).collect();
         let fields = doc! { "message_parts": 1_i32, "history_parts": 1_i32 };
         let options = FindOptions::builder().projection(fields).build();

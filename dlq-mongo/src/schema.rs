@@ -96,6 +96,20 @@ impl Db {
         Ok(())
     }
 
+    /// Refuses collections from which the server deletes by itself.
+    pub(crate) async fn refuse_capped(&self) -> Result<()> {
+        let (_, capped) = self.collections().await?;
+        let ours = Coll::ALL.into_iter().map(|coll| self.name(coll));
+        let Some(name) = ours.into_iter().find(|name| capped.contains(name)) else { return Ok(()) };
+        Err(Fault::new(
+            dlq_core::StoreErrorKind::Incompatible,
+            format!(
+                "the collection `{name}` is capped, so that the server deletes the oldest letters to make room; use another \
+                 prefix, or drop it"
+            ),
+        ))
+    }
+
     /// Names of the collections that are there, and those of them that are capped.
     async fn collections(&self) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
         let list = doc! { "listCollections": 1_i32, "cursor": { "batchSize": 10_000_i32 } };

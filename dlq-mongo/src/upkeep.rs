@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dlq_core::policy::duration;
-use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Due, ProcessedEvent, Vitals, Waiting,
-};
+use dlq_core::store::{Actor, AuditEntry, CheckLimits, Due, ProcessedEvent, Vitals, Waiting};
 use dlq_core::{Filter, Finding, Severity, Timestamp};
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Document, doc};
@@ -32,14 +30,10 @@ impl Db {
             return Ok(Vec::new());
         }
         let found = self.find(Coll::Audit, Document::new(), newest_first(limit)).await?;
-        let owned =
-            |found: &Document, name| text(found, name).unwrap_or_default().to_owned();
+        let owned = |found: &Document, name| text(found, name).unwrap_or_default().to_owned();
         let entry = |found: &Document| AuditEntry {
             at: at(found, "at"),
-            by: Actor {
-                who: owned(found, "who"),
-                note: text(found, "note").map(str::to_owned),
-            },
+            by: Actor { who: owned(found, "who"), note: text(found, "note").map(str::to_owned) },
             action: owned(found, "action"),
             subject: owned(found, "subject"),
             affected: number(found, "affected").unwrap_or(0).cast_unsigned(),
@@ -160,7 +154,8 @@ impl Db {
                 let (consumer, since) = (consumer.clone(), at(found, "available"));
                 Some(Waiting { status, consumer, since })
             };
-            let of_it = |bound: Document| doc! { "consumer": consumer.as_str(), "available": bound };
+            let of_it =
+                |bound: Document| doc! { "consumer": consumer.as_str(), "available": bound };
             let due = of_it(doc! { "$lte": time(now) });
             let found = self.find(Coll::Letters, due, some(1, Vitals::MOST)).await?;
             waiting.extend(found.iter().filter_map(read));

@@ -9,6 +9,7 @@ use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::idempotency::IdempotencyFixture;
 use dlq_testkit::store::StoreFixture;
+use mongodb::bson::{Document, doc};
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,7 +47,20 @@ impl Place {
     }
 
     pub(crate) fn builder(&self) -> MongoBuilder {
-        MongoStore::builder(&self.url).database(&self.name).max_connections(4).answer_timeout(PATIENCE)
+        MongoStore::builder(&self.url)
+            .database(&self.name)
+            .max_connections(4)
+            .answer_timeout(PATIENCE)
+    }
+
+    pub(crate) async fn database(&self) -> mongodb::Database {
+        mongodb::Client::with_uri_str(&self.url).await.unwrap().database(&self.name)
+    }
+
+    /// Number of documents of a collection.
+    pub(crate) async fn count(&self, name: &str) -> u64 {
+        let found = self.database().await.collection::<Document>(&format!("dlq_{name}"));
+        found.count_documents(doc! {}).await.unwrap()
     }
 
     pub(crate) async fn store(&self) -> MongoStore {

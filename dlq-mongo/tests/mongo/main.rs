@@ -2,7 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod bytes;
+mod crashes;
+mod faults;
 mod fixture;
+mod model;
+mod opening;
+mod proxy;
+mod trips;
 
 dlq_testkit::store_conformance!(crate::fixture::MongoFixture);
 dlq_testkit::store_model!(crate::fixture::MongoFixture, 16);
