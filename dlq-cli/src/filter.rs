@@ -163,6 +163,12 @@ impl FilterArgs {
         self.since.map(|when| when.0)
     }
 
+    /// Returns true if letters are named by their ids, which are looked up.
+    #[cfg(feature = "nats")]
+    pub(crate) fn names_letters(&self) -> bool {
+        !self.id.is_empty()
+    }
+
     /// The filter that is meant; looks up ids that were given by their first digits.
     pub(crate) async fn resolve(self, letters: &BoxLetters) -> Result<Filter, CliError> {
         #[cfg(feature = "kafka")]

@@ -21,6 +21,7 @@ pub mod idempotency;
 mod identity;
 pub mod ingest;
 mod lane;
+pub mod log;
 pub mod memory;
 mod message;
 mod origin;

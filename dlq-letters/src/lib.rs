@@ -25,6 +25,7 @@ mod changes;
 pub mod dispatching;
 #[doc(hidden)]
 pub mod engine;
+pub mod log;
 pub mod memory;
 mod needs;
 mod row;

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::pending;
 use std::sync::{Arc, Mutex};
 
-use dlq_core::ingest::{Content, Fed, Feed, Ingest};
+use dlq_core::ingest::Ingest;
+use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::store::{BoxStore, Processed, Upkeep as _};
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, History, LetterId, LetterState,
@@ -16,10 +17,10 @@ use dlq_letters::memory::MemoryStore;
 
 /// Letters of a broker that keeps what is not confirmed, and how many were yielded.
 #[derive(Clone, Debug)]
-struct Letters(Arc<Mutex<VecDeque<Fed>>>, usize);
+struct Letters(Arc<Mutex<VecDeque<Entry>>>, usize);
 
-impl Feed for Letters {
-    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+impl Entries for Letters {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         let mut all = self.0.lock().unwrap();
         let fed: Vec<_> = all.iter().take(limit).cloned().collect();
         all.iter_mut().take(limit).for_each(|fed| fed.again = true);
@@ -63,7 +64,7 @@ fn letter(n: u64) -> DeadLetter {
 
 #[tokio::test]
 async fn every_death_is_in_the_audit_also_after_a_crash() {
-    let fed = |n| Fed {
+    let fed = |n| Entry {
         place: Origin::new("memory", "DLQ", Position::Offset(n)),
         again: false,
         content: Content::Letter(Box::new(letter(n))),

@@ -6,10 +6,9 @@
 //! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
-//! | [`NatsLetters`] | reads the letters of that stream, as a store does |
+//! | [`NatsLetters`] | the letters of that stream as a log: read into an engine, or followed into a store |
 //! | [`NatsReplay`] | sends them back, each once |
 //! | [`NatsOutbox`] | sends letters of a store back to streams, each once |
-//! | [`NatsFeed`] | the letters of that stream as they come, for a store beside it |
 //! | [`EventRouter`] | writes the letters of consumers that are not ours |
 //! | [`NatsCrashMarks`] | marks by which a message is found that kills its process |
 //! | [`NatsIdempotency`] | which keys were handled, on a key-value bucket |
@@ -88,7 +87,6 @@ mod difference;
 mod dispatch;
 mod durable;
 mod error;
-mod feed;
 mod home;
 pub mod idempotency;
 mod inboxes;
@@ -121,12 +119,11 @@ mod version;
 mod wire;
 
 pub use consumer::{NatsConsumer, Start};
-pub use feed::{IngestMark, NatsFeed, ingest_marks};
 pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
 pub use letters::{
-    Extent, Hearer, LetterScan, NatsLetters, NatsReplay, NatsTarget, Progress, ReplayOutcome,
+    Extent, Hearer, NatsEntries, NatsLetters, NatsReplay, NatsTarget, Progress, ReplayOutcome,
     ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter,
 };
 pub use marks::NatsCrashMarks;
@@ -137,6 +134,9 @@ pub use settle::NatsSettle;
 pub use sink::NatsSink;
 pub use source::NatsSource;
 pub use streams::{AdvisoryStream, DlqStream, RetryStream};
+
+/// The letters of a log as an engine has them; with [`NatsLetters`], those of a stream.
+pub use dlq_letters::log::Reading;
 
 /// The client that this crate works with.
 pub use async_nats;

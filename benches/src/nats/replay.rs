@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
+use dlq_core::log::Range;
 use dlq_core::store::Letters as _;
 use dlq_core::{Filter, OperationId, Timestamp};
-use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget};
+use dlq_nats::{DlqStream, NatsLetters, NatsReplay, NatsTarget, Reading};
 
 use super::ours::{self, Fate, WRITERS};
 use super::{Bench, Failed, STREAM, Shape, create, raw, run_on, show};
@@ -48,13 +49,17 @@ async fn once(bench: &mut Bench, count: usize) -> Result<(Duration, Duration), F
     let client = bench.client(false).clone();
     let letters = NatsLetters::new(&client, DlqStream::new()).with_ledger(bench.next_name());
     let start = Instant::now();
-    let found = letters.count(Filter::new()).await?;
+    let reading = Reading::of(letters.clone(), Range::all()).await?;
+    let found = reading.count(Filter::new()).await?;
     let read = start.elapsed();
     if usize::try_from(found)? != count {
         return Err(format!("{found} letters were found, {count} were written").into());
     }
     let operation = OperationId::of("bench", Timestamp::EPOCH, bench.rounds.into());
     let replay = NatsReplay::new(&letters, Filter::new(), NatsTarget::Origin, operation);
+    // It is read once more here, and not again below.
+    drop(reading);
+    let _ = replay.plan().await?;
     let start = Instant::now();
     let report = replay.run(std::future::pending(), |_| {}).await?;
     let sent = start.elapsed();

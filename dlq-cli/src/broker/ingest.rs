@@ -3,7 +3,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use dlq_core::DeadLetters;
-use dlq_core::ingest::{Feed, Incident, Ingest, Outcome};
+use dlq_core::ingest::{Incident, Ingest, Outcome};
+use dlq_core::log::Entries;
 
 use super::Mark;
 use super::alert::Alerts;
@@ -57,7 +58,7 @@ pub(crate) async fn store(
 
 /// Drains a feed into a store, and says what was done; also when `refused` ends it, which is then the error.
 pub(crate) async fn drain(
-    feed: impl Feed,
+    feed: impl Entries,
     into: Kept,
     telling: Telling,
     shown: &str,

@@ -15,11 +15,10 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// Letters that are kept in a store are sent back from there, so that it knows.
-    pub(crate) fn refuse_beside_store(marks: &[Self], shown: &str) -> Result<(), CliError> {
+    pub(crate) fn refuse_kept(marks: &[Self], shown: &str) -> Result<(), CliError> {
         match marks.first() {
             Some(mark) => Err(CliError::refused(format!(
-                "the letters of {shown} are kept in a store; use the store: dlq replay --from {}; or say --beside-store, and \
-                 it does not learn of what is sent",
+                "the letters of {shown} are kept in a store; use the store, which learns of what is sent: dlq replay --from {}",
                 mark.store
             ))),
             None => Ok(()),

@@ -6,12 +6,14 @@ mod incidents;
 mod ingest;
 mod login;
 mod mark;
+mod read;
 mod replay;
 
 pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
+pub(crate) use read::{range, read};
 pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 
 use std::process::ExitCode;

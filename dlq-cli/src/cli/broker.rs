@@ -240,9 +240,6 @@ pub(crate) struct ReplayAtBrokerArgs {
     /// Go on with a replay that was interrupted, by the id that it said; needed with --again only
     #[arg(long, value_name = "ID", requires = "again")]
     pub(crate) resume: Option<OperationId>,
-    /// Send letters although they are kept in a store, which does not learn of it
-    #[arg(long)]
-    pub(crate) beside_store: bool,
     /// At NATS: the header that carries the key of a message, as the consumer has it
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]

@@ -28,9 +28,7 @@ pub(super) async fn run(
     let target = target(&args)?;
     let id = broker::operation(&args);
     at.find().await?;
-    if !args.at_broker.beside_store {
-        Mark::refuse_beside_store(&at.marks().await?, &at.shown)?;
-    }
+    Mark::refuse_kept(&at.marks().await?, &at.shown)?;
     let letters = at.letters(at_kafka);
     let all = BoxLetters::new(letters.clone());
     let filter = args.filter.clone().resolve(&all).await?;

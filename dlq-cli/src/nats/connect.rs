@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dlq_core::BindingKey;
+use dlq_core::log::Log as _;
 use dlq_nats::async_nats::jetstream::context::GetStreamErrorKind;
 use dlq_nats::async_nats::jetstream::{self, Context, ErrorCode, stream};
 use dlq_nats::async_nats::{
     Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError,
 };
-use dlq_nats::{DlqStream, RetryStream, ingest_marks};
+use dlq_nats::{DlqStream, NatsLetters, RetryStream};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
 
@@ -254,14 +255,15 @@ impl Broker {
 
     /// Which stores the letters of the stream go into.
     pub(crate) async fn marks(&self, letters: &DlqStream) -> Result<Vec<Mark>, CliError> {
-        let marks = ingest_marks(&self.context, letters).await?.into_iter();
+        let letters = NatsLetters::new(&self.context, letters.clone());
+        let marks = letters.marks().await?.into_iter();
         Ok(marks
             .map(|mark| Mark {
                 store: mark.store,
                 confirmed: (mark.confirmed > 0)
                     .then(|| format!("letters up to {}", mark.confirmed)),
-                delete: format!("nats consumer rm {} {}", self.stream, mark.consumer),
-                by: mark.consumer,
+                delete: format!("nats consumer rm {} {}", self.stream, mark.by),
+                by: mark.by,
             })
             .collect())
     }

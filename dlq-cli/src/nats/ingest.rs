@@ -1,7 +1,8 @@
 use std::future::pending;
 use std::process::ExitCode;
 
-use dlq_nats::NatsFeed;
+use dlq_core::log::Log as _;
+use dlq_nats::NatsLetters;
 
 use super::Broker;
 use crate::broker::{self, Telling};
@@ -23,9 +24,11 @@ pub(super) async fn run(
     let stream = at.permitted(at.letters()).await?;
     let marks = at.permitted(at.marks(&stream)).await?;
     let into = broker::store(&args, &marks, &at.shown, durable).await?;
-    let opening =
-        async { Ok(NatsFeed::open(&at.context, &stream, durable, &into.name, args.lease).await?) };
-    let feed = at.permitted(opening).await?.with_prefetch(args.batch.saturating_mul(2));
+    let letters = NatsLetters::new(&at.context, stream).consumer(durable);
+    let letters = letters.prefetch(args.batch.saturating_mul(2));
+    let letters = if args.once { letters.until_end() } else { letters };
+    let opening = async { Ok(letters.follow(into.name.clone(), args.lease).await?) };
+    let feed = at.permitted(opening).await?;
     if feed.missed() > 0 {
         say!(
             "warning: up to {} letters were removed from stream `{}` before `{durable}` had read them; they are not in the store. \
@@ -34,7 +37,6 @@ pub(super) async fn run(
             at.stream
         );
     }
-    let feed = if args.once { feed.until_end() } else { feed };
     // Who stays waits until the right is there again; each refusal is told.
     let refused = async { if args.once { at.refused().await } else { pending().await } };
     broker::drain(feed, into, telling, &at.shown, out, &args, refused).await

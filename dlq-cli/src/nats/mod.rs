@@ -13,7 +13,7 @@ pub(crate) use serve::Measured;
 
 use std::process::ExitCode;
 
-use dlq_core::store::BoxLetters;
+use dlq_core::log::Range;
 use dlq_nats::NatsLetters;
 
 use crate::broker::{self, Mark};
@@ -28,28 +28,25 @@ pub(crate) async fn run(
     mut command: Command,
 ) -> Result<ExitCode, CliError> {
     broker::refuse_held(&mut command)?;
-    let since = command.filter().and_then(|filter| filter.since());
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
         Command::Replay(args) => replay::run(at, &mut out, *args).await?,
         Command::Route(args) => route::run(at, &mut out, args).await?,
-        command => {
+        mut command => {
             let looking = async {
                 let stream = at.letters().await?;
                 if broker::changes(&command) {
                     let marks = at.marks(&stream).await?;
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
-                let mut letters = NatsLetters::new(&at.context, stream);
-                match since {
-                    Some(since) => letters = letters.with_since(since),
-                    None => {
-                        let (messages, bytes) = at.extent().await?;
-                        broker::say_cost(&at.shown, messages, Some(bytes));
-                    }
+                let (messages, bytes) = at.extent().await?;
+                let range = broker::range(&mut command, messages);
+                if range == Range::all() {
+                    broker::say_cost(&at.shown, messages, Some(bytes));
                 }
-                broker::look(BoxLetters::new(letters), out, &at.shown, command).await
+                let read = broker::read(NatsLetters::new(&at.context, stream), range).await?;
+                broker::look(read.letters.clone(), out, &at.shown, command).await
             };
             return at.permitted(looking).await;
         }

@@ -1,6 +1,9 @@
 use std::process::ExitCode;
 
+use dlq_core::log::Range;
 use dlq_core::store::{BoxLetters, Selection};
+use dlq_letters::log::Reading;
+use dlq_letters::memory::MemoryStore;
 use dlq_nats::{NatsLetters, NatsReplay, NatsTarget, Replayed};
 use serde_json::json;
 
@@ -23,9 +26,7 @@ pub(super) async fn run(
     let id = broker::operation(&args);
     let planning = async {
         let stream = at.letters().await?;
-        if !args.at_broker.beside_store {
-            Mark::refuse_beside_store(&at.marks(&stream).await?, &at.shown)?;
-        }
+        Mark::refuse_kept(&at.marks(&stream).await?, &at.shown)?;
         let mut letters = NatsLetters::new(&at.context, stream);
         if let Some(key) = &at.key {
             letters = letters.with_binding_key(key.clone());
@@ -33,7 +34,12 @@ pub(super) async fn run(
         if let Some(name) = &args.at_broker.key_header {
             letters = letters.with_key_header(name);
         }
-        let all = BoxLetters::new(letters.clone());
+        // Where no id is given none is looked up.
+        let all = if !args.filter.names_letters() {
+            BoxLetters::new(MemoryStore::new())
+        } else {
+            BoxLetters::new(Reading::of(letters.clone(), Range::all()).await?)
+        };
         let filter = args.filter.clone().resolve(&all).await?;
         must_exist(&all, &at.shown, &filter).await?;
         if !args.change.all {

@@ -174,7 +174,7 @@ async fn a_topic_has_one_store() {
     }
     let refused = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
-    assert!(refused.err.contains("--beside-store"), "{}", refused.err);
+    assert!(refused.err.contains("use the store"), "{}", refused.err);
     let other = format!("sqlite://{}", bench.file("other.db"));
     let refused = bench.run(&["ingest", "--into", &other, "--once"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
@@ -210,7 +210,7 @@ async fn g1_a_store_is_known_by_every_group() {
     assert_eq!(by("dlq-ingest.sink.dlq.orders-sink").ok().out, "3 letters stored\n");
     let refused = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
-    assert!(refused.err.contains("--beside-store"), "{}", refused.err);
+    assert!(refused.err.contains("use the store"), "{}", refused.err);
     std::fs::remove_file(bench.file("dlq.db")).unwrap();
     let refused = by("dlq-ingest.sink.dlq.orders-sink");
     assert_eq!(refused.code, 2, "{}", refused.err);

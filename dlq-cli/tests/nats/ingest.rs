@@ -211,11 +211,7 @@ async fn a_stream_has_one_store() {
     }
     let refused = bench.run(&["replay", "--all", "--yes", "--to", "origin"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
-    assert!(refused.err.contains("--beside-store"), "{}", refused.err);
-    let sent =
-        bench.run(&["replay", "--all", "--to", "origin", "--beside-store", "--dry-run"]).ok();
-    // They were born at no NATS.
-    assert!(sent.err.contains("3 more match and would be skipped: origin unknown"), "{}", sent.err);
+    assert!(refused.err.contains("use the store"), "{}", refused.err);
     let other = format!("sqlite://{}", bench.file("other.db"));
     drop(SqliteStore::open(bench.file("other.db")).await.unwrap());
     let refused = bench.run(&["ingest", "--into", &other, "--once"]);

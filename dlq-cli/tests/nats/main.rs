@@ -10,6 +10,8 @@ mod common;
 mod creds;
 mod fixture;
 mod ingest;
+#[cfg(feature = "postgres")]
+mod outages;
 #[path = "../common/process.rs"]
 mod process;
 mod replay;

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::{Filter, Reason};
-use dlq_nats::NatsLetters;
+use dlq_core::log::Range;
+use dlq_core::store::reading::Row;
+use dlq_core::{Filter, Origin, Reason};
 use dlq_nats::async_nats::jetstream::consumer::{PullConsumer, pull};
 use dlq_nats::async_nats::jetstream::{AckKind, stream};
+use dlq_nats::{NatsLetters, Reading};
 use dlq_services::{Service, or_skip};
 use futures_util::StreamExt as _;
 use tokio::task::JoinSet;
@@ -76,7 +78,7 @@ async fn what_a_foreign_consumer_gives_up_becomes_a_letter() {
     let letters = NatsLetters::new(&bench.client, dlq_nats::DlqStream::new().with_name(name));
     let found = timeout(PATIENCE, async {
         loop {
-            let found = letters.read(&Filter::new()).await.unwrap();
+            let found = stored(&letters).await;
             if !found.is_empty() {
                 return found;
             }
@@ -204,7 +206,7 @@ async fn g1_killed_again_and_again_it_writes_one_letter_of_each_exhausted_messag
     router.signal("-TERM");
     let ran = router.end().ok();
     let letters = NatsLetters::new(&bench.client, bench.stream.clone());
-    let found = letters.read(&Filter::new()).await.unwrap();
+    let found = stored(&letters).await;
     let payload = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let found: BTreeSet<_> =
         found.iter().map(|found| payload(found.letter.message.payload().unwrap())).collect();
@@ -270,4 +272,10 @@ async fn it_listens_to_each_server_that_is_named() {
     let process = route(&hosts[..1]);
     process.signal("-TERM");
     process.end().ok();
+}
+
+/// The letters of a stream as they stand.
+async fn stored(letters: &NatsLetters) -> Vec<Row<Origin>> {
+    let reading = Reading::of(letters.clone(), Range::all()).await.unwrap();
+    reading.rows(&Filter::new()).await.unwrap()
 }

@@ -8,7 +8,7 @@ use crate::{
     Timestamp,
 };
 
-/// What became of a letter of a feed.
+/// Outcome of the ingest of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

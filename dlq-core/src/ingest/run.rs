@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Content, Fed, Feed, Incident, IngestReport, Outcome};
+use super::{Incident, IngestReport, Outcome};
+use crate::log::{Content, Entries, Entry};
 use crate::store::reading::unclear;
 use crate::store::{BoxStore, Letters, ProcessedEvent, Receipt, Sink, Upkeep as _};
 use crate::{BoxError, DeadLetter, LetterId, StoreError, StoreErrorKind};
@@ -15,11 +16,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Number of letters in a row at whose refusal the run ends.
 const MOST_REFUSED: usize = 10;
 
-/// Puts the letters of a [`Feed`] into a sink. See the [module docs](super).
+/// Puts the letters of a [`Log`](crate::log::Log) that is followed into a sink. See the [module docs](super).
 #[derive(Debug)]
 #[must_use = "nothing is put before it runs"]
-pub struct Ingest<F, S> {
-    pub(super) feed: F,
+pub struct Ingest<E, S> {
+    pub(super) entries: E,
     pub(super) sink: S,
     audit: Option<BoxStore>,
     batch: usize,
@@ -38,12 +39,12 @@ enum Ended {
     Failed(StoreError),
 }
 
-impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
-    /// From this feed into this sink.
-    pub fn new(feed: F, sink: S) -> Self {
+impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
+    /// Makes an ingest of these entries into this sink.
+    pub fn new(entries: E, sink: S) -> Self {
         let report = IngestReport::default();
         Self {
-            feed,
+            entries,
             sink,
             audit: None,
             batch: 256,
@@ -74,7 +75,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
         self
     }
 
-    /// Sets for how long a store or a feed that is not there is waited for. Defaults to for ever.
+    /// Sets for how long a store or a broker that is not there is waited for. Defaults to for ever.
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
@@ -85,14 +86,14 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
         &self.report
     }
 
-    /// Puts letters until the feed ends or `stop` is ready. `tell` is given the incidents of each batch once the store
-    /// has it and before the feed is told so.
+    /// Puts letters until the entries end or `stop` is ready. `tell` is given the incidents of each batch once the store
+    /// has it and before they are confirmed.
     ///
     /// A put that has begun when `stop` becomes ready is waited for; what was not confirmed comes again.
     ///
     /// # Errors
     ///
-    /// When the store or the feed failed for good or for longer than the [patience](Self::with_patience), when the store
+    /// When the store or the broker failed for good or for longer than the [patience](Self::with_patience), when the store
     /// refused several letters in a row and took none, or when `tell` failed. What was not confirmed comes again.
     ///
     /// # Cancel safety
@@ -135,7 +136,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
                 let is_unclear = outcome.is_news() && letter(fed).and_then(unclear).is_some();
                 self.report.unclear += u64::from(is_unclear);
             }
-            match self.feed.confirm().await {
+            match self.entries.confirm().await {
                 Ok(()) => {}
                 Err(error) if error.is_transient() => {
                     self.report.outages += 1;
@@ -146,17 +147,17 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
         }
     }
 
-    /// The next letters, once the feed is there.
+    /// Returns the next entries, once the broker is there.
     async fn next(
         &mut self,
         stop: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Result<Vec<Fed>, Ended> {
+    ) -> Result<Vec<Entry>, Ended> {
         let mut outage = Outage::new(self.patience);
         loop {
             let next = tokio::select! {
                 biased;
                 () = &mut *stop => return Err(Ended::Stopped),
-                next = self.feed.next(self.batch) => next,
+                next = self.entries.next(self.batch) => next,
             };
             match next {
                 Ok(fed) => return Ok(fed),
@@ -171,7 +172,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     /// What became of each, in their order, and why it was set aside.
     async fn put(
         &mut self,
-        fed: &[Fed],
+        fed: &[Entry],
         stop: &mut (impl Future<Output = ()> + Unpin),
     ) -> Result<Vec<(Outcome, Option<String>)>, Ended> {
         let letters: Vec<&DeadLetter> = fed.iter().filter_map(letter).collect();
@@ -202,7 +203,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
             }
         }
         let mut put = put.into_iter();
-        let outcome = |fed: &Fed| match &fed.content {
+        let outcome = |fed: &Entry| match &fed.content {
             Content::Letter(_) => put.next().unwrap_or((Outcome::Known, None)),
             Content::Damaged(why) => (Outcome::SetAside, Some(why.clone())),
             Content::Foreign => (Outcome::Foreign, None),
@@ -278,11 +279,11 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     }
 }
 
-impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
+impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
     /// Writes what is news to the processing audit, once that is there.
     async fn note(
         &mut self,
-        fed: &[Fed],
+        fed: &[Entry],
         outcomes: &[(Outcome, Option<String>)],
         stop: &mut (impl Future<Output = ()> + Unpin),
     ) -> Result<(), Ended> {
@@ -302,7 +303,7 @@ impl<F: Feed, S: Sink + Letters> Ingest<F, S> {
     }
 }
 
-fn letter(fed: &Fed) -> Option<&DeadLetter> {
+fn letter(fed: &Entry) -> Option<&DeadLetter> {
     match &fed.content {
         Content::Letter(letter) => Some(letter),
         Content::Damaged(_) | Content::Foreign => None,
@@ -310,12 +311,12 @@ fn letter(fed: &Fed) -> Option<&DeadLetter> {
 }
 
 /// What has to be told: what is news, and what may be news that nobody was told of.
-fn is_told(fed: &Fed, outcome: Outcome) -> bool {
+fn is_told(fed: &Entry, outcome: Outcome) -> bool {
     outcome.is_news() || (fed.again && outcome == Outcome::Known)
 }
 
-fn incidents(fed: &[Fed], outcomes: &[(Outcome, Option<String>)]) -> Vec<Incident> {
-    let told = |(fed, (outcome, detail)): (&Fed, &(Outcome, Option<String>))| {
+fn incidents(fed: &[Entry], outcomes: &[(Outcome, Option<String>)]) -> Vec<Incident> {
+    let told = |(fed, (outcome, detail)): (&Entry, &(Outcome, Option<String>))| {
         is_told(fed, *outcome)
             .then(|| Incident::of(&fed.place, fed.again, letter(fed), *outcome, detail.clone()))
     };

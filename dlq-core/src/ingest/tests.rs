@@ -3,11 +3,12 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::log::{Content, Entries, Entry};
 use crate::memory::MemorySink;
 use crate::store::{Group, Letters, Receipt, Sink, Stats};
 use crate::{
-    Cause, ErrorClass, Failure, Filter, Fingerprint, History, LetterId, LetterState, Message, Page,
-    PageRequest, Position, Reason, StoreErrorKind, Timestamp,
+    Cause, DeadLetter, ErrorClass, Failure, Filter, Fingerprint, History, LetterId, LetterState,
+    Message, Origin, Page, PageRequest, Position, Reason, StoreError, StoreErrorKind, Timestamp,
 };
 use std::time::Duration;
 
@@ -41,11 +42,11 @@ fn letter(n: u64) -> DeadLetter {
 
 /// A broker that keeps what is not confirmed.
 #[derive(Clone, Debug, Default)]
-struct Broker(Arc<Mutex<VecDeque<Fed>>>);
+struct Broker(Arc<Mutex<VecDeque<Entry>>>);
 
 impl Broker {
     fn with(contents: Vec<Content>) -> Self {
-        let fed = |(n, content)| Fed {
+        let fed = |(n, content)| Entry {
             place: Origin::new("memory", "DLQ", Position::Offset(n)),
             again: false,
             content,
@@ -53,8 +54,8 @@ impl Broker {
         Self(Arc::new(Mutex::new((1..).zip(contents).map(fed).collect())))
     }
 
-    fn feed(&self) -> FakeFeed {
-        FakeFeed { broker: self.clone(), yielded: 0, outages: 0 }
+    fn entries(&self) -> FakeEntries {
+        FakeEntries { broker: self.clone(), yielded: 0, outages: 0 }
     }
 
     fn left(&self) -> usize {
@@ -63,21 +64,21 @@ impl Broker {
 }
 
 #[derive(Debug)]
-struct FakeFeed {
+struct FakeEntries {
     broker: Broker,
     yielded: usize,
     outages: u32,
 }
 
-impl Feed for FakeFeed {
-    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+impl Entries for FakeEntries {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         if self.outages > 0 {
             self.outages -= 1;
             return Err(StoreError::new(StoreErrorKind::Unavailable, "read"));
         }
         assert_eq!(self.yielded, 0, "it was confirmed");
         let mut all = self.broker.0.lock().unwrap();
-        let fed: Vec<Fed> = all.iter().take(limit).cloned().collect();
+        let fed: Vec<Entry> = all.iter().take(limit).cloned().collect();
         all.iter_mut().take(limit).for_each(|fed| fed.again = true);
         self.yielded = fed.len();
         Ok(fed)
@@ -155,7 +156,7 @@ fn letters(count: u64) -> Vec<Content> {
 
 async fn drain(broker: &Broker, sink: Picky) -> (IngestReport, Vec<Incident>, Picky) {
     let mut told = Vec::new();
-    let mut ingest = Ingest::new(broker.feed(), sink).with_batch(4);
+    let mut ingest = Ingest::new(broker.entries(), sink).with_batch(4);
     let tell = |incidents: &[Incident]| {
         told.extend_from_slice(incidents);
         Ok(())
@@ -199,14 +200,14 @@ async fn what_is_refused_is_set_aside_and_blocks_nobody() {
 async fn an_outage_is_waited_for_and_confirms_nothing() {
     let broker = Broker::with(letters(5));
     let picky = Picky { outages: Mutex::new(4), ..Picky::default() };
-    let mut ingest = Ingest::new(broker.feed(), picky);
-    ingest.feed.outages = 3;
+    let mut ingest = Ingest::new(broker.entries(), picky);
+    ingest.entries.outages = 3;
     ingest.run(pending(), |_| Ok(())).await.unwrap();
     assert_eq!((ingest.report().outages, broker.left()), (7, 0));
 
     let broker = Broker::with(letters(5));
     let picky = Picky { outages: Mutex::new(u32::MAX), ..Picky::default() };
-    let mut ingest = Ingest::new(broker.feed(), picky).with_patience(Duration::from_secs(30));
+    let mut ingest = Ingest::new(broker.entries(), picky).with_patience(Duration::from_secs(30));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 5);
 }
@@ -216,7 +217,7 @@ async fn a_damaged_store_ends_it_and_confirms_nothing() {
     let broker = Broker::with(letters(5));
     let kind = Some(StoreErrorKind::Corrupt);
     let picky = Picky { refuses: [letter(1).id].into(), kind, ..Picky::default() };
-    let mut ingest = Ingest::new(broker.feed(), picky);
+    let mut ingest = Ingest::new(broker.entries(), picky);
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 5);
 }
@@ -235,7 +236,7 @@ async fn g1_nothing_is_confirmed_when_the_store_itself_fails() {
         let broker = Broker::with(letters(5));
         let refuses = (1..=5).map(|n| letter(n).id).collect();
         let picky = Picky { refuses, kind: Some(kind), ..Picky::default() };
-        let mut ingest = Ingest::new(broker.feed(), picky);
+        let mut ingest = Ingest::new(broker.entries(), picky);
         let ran = ingest.run(pending(), |_| Ok(())).await;
         assert!(ran.is_err() && broker.left() == 5, "{kind}: {ran:?}, {} left", broker.left());
     }
@@ -251,12 +252,12 @@ async fn g1_a_lone_letter_is_set_aside_only_where_the_store_answers() {
     assert_eq!(told.len(), 1);
 
     let broker = Broker::with(letters(1));
-    let mut ingest = Ingest::new(broker.feed(), refusing(Some(StoreErrorKind::NotFound)));
+    let mut ingest = Ingest::new(broker.entries(), refusing(Some(StoreErrorKind::NotFound)));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 1);
 
     let broker = Broker::with(letters(1));
-    let mut ingest = Ingest::new(broker.feed(), refusing(Some(StoreErrorKind::Unavailable)))
+    let mut ingest = Ingest::new(broker.entries(), refusing(Some(StoreErrorKind::Unavailable)))
         .with_patience(Duration::from_secs(30));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 1);
@@ -270,7 +271,7 @@ async fn g1_refusals_in_a_row_end_the_run() {
         let broker = Broker::with(letters(100));
         let refuses = (1..=100).map(|n| letter(n).id).collect();
         let picky = Picky { refuses, ..Picky::default() };
-        let mut ingest = Ingest::new(broker.feed(), picky).with_batch(batch);
+        let mut ingest = Ingest::new(broker.entries(), picky).with_batch(batch);
         let error = ingest.run(pending(), |_| Ok(())).await.unwrap_err();
         assert!(broker.left() > 90, "in batches of {batch}: {} left", broker.left());
         assert!(error.to_string().contains("in a row"), "{error}");
@@ -286,7 +287,7 @@ async fn g1_refusals_in_a_row_end_the_run() {
 #[tokio::test]
 async fn stopped_it_ends_though_letters_wait() {
     let broker = Broker::with(letters(5));
-    let mut ingest = Ingest::new(broker.feed(), Picky::default());
+    let mut ingest = Ingest::new(broker.entries(), Picky::default());
     ingest.run(std::future::ready(()), |_| Ok(())).await.unwrap();
     assert_eq!(broker.left(), 5);
 }
@@ -294,7 +295,7 @@ async fn stopped_it_ends_though_letters_wait() {
 #[tokio::test]
 async fn incidents_that_were_not_told_are_told_the_next_time() {
     let broker = Broker::with(letters(3));
-    let mut ingest = Ingest::new(broker.feed(), Picky::default());
+    let mut ingest = Ingest::new(broker.entries(), Picky::default());
     ingest.run(pending(), |_| Err("the disk is full".into())).await.unwrap_err();
     assert_eq!(broker.left(), 3, "nothing was confirmed");
     let (report, told, sink) = drain(&broker, ingest.sink).await;

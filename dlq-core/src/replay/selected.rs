@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::{ReplayPlan, ReplayRules, Skipped};
-use crate::store::reading::{Collapsed, Row};
+use crate::store::reading::Row;
 use crate::{DeadLetter, Death, OperationId};
 
 /// Number of letters that a plan shows.
@@ -24,10 +24,10 @@ impl<P: Copy + Ord> Selected<'_, P> {
     }
 
     /// Begins a plan with the letters of it that would be sent, and those that would not.
-    pub fn plan(&self, letters: &Collapsed<P>) -> ReplayPlan {
+    #[must_use]
+    pub fn plan(&self) -> ReplayPlan {
         let mut plan = ReplayPlan { letters: self.send.len() as u64, ..ReplayPlan::default() };
-        plan.sample = self.send.iter().take(SAMPLE).map(|row| row.letter.summary()).collect();
-        plan.sample.iter_mut().for_each(|letter| letters.measure(letter));
+        plan.sample = self.send.iter().take(SAMPLE).map(|row| row.summary()).collect();
         for (_, why) in &self.skip {
             *plan.skipped.entry(*why).or_default() += 1;
         }

@@ -32,7 +32,7 @@ fn letters_are_sent_oldest_first_up_to_the_limit() {
     let skipped: Vec<_> = all.skip.iter().map(|(row, why)| (row.place, *why)).collect();
     assert_eq!(skipped, [(1, Skipped::MaxReplays), (2, Skipped::Sent), (3, Skipped::NoOrigin)]);
     assert_eq!(all.last(), Some(5));
-    let plan = all.plan(&letters);
+    let plan = all.plan();
     assert_eq!((plan.letters, plan.skipped.len(), plan.sample.len()), (2, 3, 2));
     assert_eq!(plan.sample[0].payload_size, Some(7));
     let one = select(1);

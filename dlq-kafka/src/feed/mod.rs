@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use dlq_core::ingest::{Content, Fed, Feed};
+use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::{BoxError, Clock as _, StoreError, StoreErrorKind, SystemClock};
 use tokio::sync::oneshot;
 
@@ -245,8 +245,8 @@ impl KafkaFeed {
     }
 }
 
-impl Feed for KafkaFeed {
-    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+impl Entries for KafkaFeed {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         if !self.confirmed.is_empty() {
             self.commit().await?;
         }
@@ -323,7 +323,7 @@ impl KafkaFeed {
 
     /// Takes the first of these records, so many at most, and yields what they are. A share group may say only where a
     /// message stands, which is fetched then. It is an error that they are all open, since there is nothing else to yield.
-    async fn fed(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+    async fn fed(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         let cluster = self.letters.brokers().cluster_shared();
         let count = self.taken.len().min(limit);
         let records = || self.taken.iter().take(count).map(|taken| &taken.record);
@@ -351,7 +351,7 @@ impl KafkaFeed {
                 why_open = Some(why);
                 continue;
             }
-            fed.push(Fed {
+            fed.push(Entry {
                 place: taken.record.origin(&cluster),
                 again: taken.again,
                 // Without its message it would be another letter than the one that it is when it comes again with it.

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::log::{Content, Entries as _, Entry};
 use dlq_core::store::Letters as _;
 use dlq_core::{
     Filter, OperationId, PageRequest, Sink as _, Status, StoreErrorKind, Timestamp,
@@ -271,7 +271,7 @@ async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
             }
         }
     };
-    let status = |fed: &[Fed]| match &fed[0].content {
+    let status = |fed: &[Entry]| match &fed[0].content {
         Content::Letter(letter) => letter.state.status,
         other => panic!("{other:?}"),
     };

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlq_core::ingest::Feed as _;
+use dlq_core::log::Entries as _;
 use dlq_core::protocol::on_death;
 use dlq_core::store::Letters as _;
 use dlq_core::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::log::{Content, Entries as _, Entry};
 use dlq_core::{Position, StoreError, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
 use tokio::time::timeout;
@@ -22,13 +22,13 @@ async fn open(topic: &Topic, store: &str) -> Result<KafkaFeed, StoreError> {
     KafkaFeed::open(&topic.brokers(), &topic.name, &group(topic), store, LEASE).await
 }
 
-async fn next(feed: &mut KafkaFeed, limit: usize) -> Vec<Fed> {
+async fn next(feed: &mut KafkaFeed, limit: usize) -> Vec<Entry> {
     timeout(PATIENCE, feed.next(limit)).await.expect("letters come").unwrap()
 }
 
 /// The numbers that were written.
-fn numbers(fed: &[Fed]) -> BTreeSet<u32> {
-    let number = |fed: &Fed| match &fed.content {
+fn numbers(fed: &[Entry]) -> BTreeSet<u32> {
+    let number = |fed: &Entry| match &fed.content {
         Content::Letter(letter) => {
             let text = std::str::from_utf8(letter.message.payload().unwrap()).unwrap();
             text.strip_prefix("number ").unwrap().parse().unwrap()
@@ -43,7 +43,7 @@ fn all(count: u32) -> BTreeSet<u32> {
 }
 
 /// Everything up to the end.
-async fn drain(feed: &mut KafkaFeed) -> Vec<Fed> {
+async fn drain(feed: &mut KafkaFeed) -> Vec<Entry> {
     let mut fed = Vec::new();
     loop {
         let some = next(feed, 100).await;

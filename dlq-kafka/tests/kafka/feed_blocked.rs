@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::ingest::{Content, Feed as _};
+use dlq_core::log::{Content, Entries as _};
 use dlq_core::{StoreError, StoreErrorKind};
 use dlq_kafka::KafkaFeed;
 use tokio::time::timeout;

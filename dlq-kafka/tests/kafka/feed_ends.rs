@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::ingest::Feed as _;
+use dlq_core::log::Entries as _;
 use dlq_kafka::KafkaFeed;
 use futures_util::future::join;
 use tokio::time::timeout;

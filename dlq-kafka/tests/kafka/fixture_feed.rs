@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::ingest::Feed as _;
+use dlq_core::log::Entries as _;
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};

@@ -28,7 +28,7 @@ pub struct Extent {
     pub oldest: Option<Timestamp>,
     /// For how long the stream keeps its messages; `None` for ever.
     pub max_age: Option<Duration>,
-    /// The durable consumers of the stream, by name, such as those of an [ingest](crate::NatsFeed); at most 256.
+    /// The durable consumers of the stream, by name, such as one by which the letters are [followed](NatsLetters#following); at most 256.
     pub consumers: BTreeMap<String, Progress>,
 }
 

@@ -1,49 +1,75 @@
 //! Reads the stream of dead letters, and sends letters back.
 
+mod entries;
 mod extent;
+mod follow;
 mod handout;
 mod ledger;
+mod log;
+mod picture;
 mod reading;
 pub(crate) mod replay;
 pub(crate) mod scan;
+mod seen;
 mod send;
 mod sent;
-mod snapshot;
 mod stored;
 
-use std::sync::Arc;
-
 use async_nats::jetstream::Context;
-use dlq_core::{BindingKey, Timestamp};
-use tokio::sync::Mutex;
+use dlq_core::BindingKey;
 
 pub use extent::{Extent, Progress};
-pub use reading::LetterScan;
+pub use log::NatsEntries;
 pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
 pub use send::NatsTarget;
 pub(crate) use stored::Passed;
 pub use stored::StoredLetter;
 
-pub(crate) use sent::SentBack;
-
 use crate::jetstream::JetStream;
 use crate::streams::DlqStream;
-use snapshot::Snapshot;
 
-/// The letters of a stream, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store
-/// does it.
+/// Name of the durable consumer, unless another is set.
+const CONSUMER: &str = "dlq-ingest";
+/// Number of letters that are fetched ahead.
+const PREFETCH: usize = 512;
+
+/// The letters of a stream, as a [`Log`](dlq_core::log::Log): read into an engine, or followed into a store.
 ///
-/// Several copies of a death are one letter, of several deaths of a message the latest counts, and the same death with
-/// other bytes is a second letter, as in a store. All that the leader of the stream has is read: where a server that keeps
-/// a copy is behind it is asked again, and one that stays behind is an error. What is in the stream and was not written by a
-/// [`NatsSink`](crate::NatsSink), or has lost a part that stood aside, is passed over, with a warning.
+/// ```no_run
+/// use dlq_core::BoxError;
+/// use dlq_core::Filter;
+/// use dlq_core::log::Range;
+/// use dlq_core::store::Letters;
+/// use dlq_letters::log::Reading;
+/// use dlq_nats::{DlqStream, NatsLetters};
 ///
-/// # Cost
+/// async fn count(client: &async_nats::Client) -> Result<u64, BoxError> {
+///     let letters = NatsLetters::new(client, DlqStream::new());
+///     Ok(Reading::of(letters, Range::all()).await?.count(Filter::new()).await?)
+/// }
+/// ```
 ///
-/// The stream is read from its beginning when it is first asked for, and from there on what was written since; all of it
-/// again only when a message was removed of which there is another copy or an earlier death, or more than 10,000 of others
-/// were removed from between. Clones share what was read. Letters are kept without payloads of more than 1 KiB, and need one to three KiB
-/// each. For millions of letters there are stores.
+/// # Reading
+///
+/// All that the leader of the stream has is read: where a server that keeps a copy is behind it is asked again, and one that
+/// stays behind is an error. What is in the stream and was not written by a [`NatsSink`](crate::NatsSink) is
+/// [foreign](dlq_core::log::Content::Foreign), and a letter that has lost a part that stood aside is
+/// [damaged](dlq_core::log::Content::Damaged); a warning counts them. A reading leaves no trace: it uses a consumer that
+/// acknowledges nothing and that the server removes when nobody reads. A letter that was [sent back](NatsReplay) is `sent`.
+///
+/// # Following
+///
+/// A durable consumer of the stream, of which the name can be [set](Self::consumer), has what was confirmed: it does not
+/// come again, to whichever process. The consumer names the store that the letters go into; it was created with that mark
+/// in one step. Letters are acknowledged when they are confirmed; those of a process that died come again when their lease
+/// has ended.
+///
+/// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
+/// somebody asks for just that. Letters of a part of the stream that a replay has claimed and not marked since, because it
+/// sends them now or was killed, are quarantined in the store, and their attribute `replays.unclear` says why; a replay out
+/// of the stream that is run before the ingest finds out which have arrived.
+///
+/// Letters stay in the stream for as long as that keeps them.
 #[derive(Clone, Debug)]
 pub struct NatsLetters {
     context: Context,
@@ -51,10 +77,13 @@ pub struct NatsLetters {
     api: Option<&'static str>,
     stream: DlqStream,
     ledger: String,
+    /// True if the ledger is not the stream's own.
+    has_other_ledger: bool,
     key: Option<BindingKey>,
     key_header: Option<String>,
-    since: Option<Timestamp>,
-    kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
+    consumer: String,
+    prefetch: usize,
+    ends: bool,
 }
 
 impl NatsLetters {
@@ -63,15 +92,26 @@ impl NatsLetters {
     pub fn new(jetstream: &impl JetStream, stream: DlqStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
         let ledger = ledger_of(&stream);
-        let (key, key_header, since, kept) = (None, None, None, Arc::default());
-        Self { context, api, stream, ledger, key, key_header, since, kept }
+        Self {
+            context,
+            api,
+            stream,
+            ledger,
+            has_other_ledger: false,
+            key: None,
+            key_header: None,
+            consumer: CONSUMER.to_owned(),
+            prefetch: PREFETCH,
+            ends: false,
+        }
     }
 
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
-    /// stream's with `_REPLAYS`.
+    /// stream's with `_REPLAYS`. Rights to another bucket are not asked for before a log is followed.
     #[must_use]
     pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
         self.ledger = bucket.into();
+        self.has_other_ledger = true;
         self
     }
 
@@ -93,22 +133,36 @@ impl NatsLetters {
 }
 
 impl NatsLetters {
-    /// Reads only what was written at this time or later, for which the server seeks: what is before it costs nothing. A
-    /// letter that died before it and again since is then known by its later death alone. Defaults to everything.
+    /// Sets the durable consumer by which the log is followed. Defaults to `dlq-ingest`.
     #[must_use]
-    pub fn with_since(mut self, since: Timestamp) -> Self {
-        self.since = Some(since);
-        self.kept = Arc::default();
+    pub fn consumer(mut self, name: impl Into<String>) -> Self {
+        self.consumer = name.into();
+        self
+    }
+
+    /// Sets how many letters are fetched ahead when the log is followed. Defaults to 512. What is fetched by a process that
+    /// dies is not seen again before its lease has ended.
+    #[must_use]
+    pub fn prefetch(mut self, letters: usize) -> Self {
+        self.prefetch = letters;
+        self
+    }
+
+    /// Ends a log that is followed when there are no more letters, also none that another process has in flight. Defaults to
+    /// waiting for more.
+    #[must_use]
+    pub fn until_end(mut self) -> Self {
+        self.ends = true;
         self
     }
 }
 
 /// The ledger of a stream, where no other is named.
-pub(crate) fn ledger_of(stream: &DlqStream) -> String {
+fn ledger_of(stream: &DlqStream) -> String {
     format!("{}_REPLAYS", stream.name)
 }
 
 const _: () = {
-    const fn letters<L: dlq_core::store::Letters + Clone>() {}
-    letters::<NatsLetters>();
+    const fn log<L: dlq_core::log::Log + Clone>() {}
+    log::<NatsLetters>();
 };

@@ -2,11 +2,11 @@
 
 use async_nats::jetstream::Context;
 use dlq_core::store::reading::{Sent, quarantine_unclear};
-use dlq_core::{DeadLetter, Position, StoreError, Timestamp};
+use dlq_core::{DeadLetter, StoreError, Timestamp};
 
 use super::ledger::{self, CHUNK, SKEW, Said};
 use super::reading::READING;
-use super::snapshot::Seen;
+use super::seen::Seen;
 use crate::buckets::stream_of;
 use crate::streams::find;
 
@@ -33,7 +33,7 @@ impl SentBack {
     pub(crate) async fn mark(
         &mut self,
         context: &Context,
-        letters: impl Iterator<Item = (Position, &mut DeadLetter)>,
+        letters: impl Iterator<Item = (u64, &mut DeadLetter)>,
     ) -> Result<(), StoreError> {
         let ledger = find(context, &self.stream()).await;
         let ledger = ledger.map_err(|error| error.for_store(READING))?;
@@ -51,8 +51,7 @@ impl SentBack {
         Ok(())
     }
 
-    fn say(&self, place: Position, letter: &mut DeadLetter) {
-        let (Position::Offset(sequence) | Position::Pair(sequence, _)) = place;
+    fn say(&self, sequence: u64, letter: &mut DeadLetter) {
         let chunk = sequence / CHUNK;
         // What came after the claim is none that whoever made it had read.
         let may_be_sent = |claimed: &Timestamp| letter.state.created_at <= claimed.after(SKEW);
@@ -86,7 +85,7 @@ mod tests {
         let status = |sequence, at| {
             let mut letter = letter(1);
             letter.state.created_at = at;
-            sent.say(Position::Offset(sequence), &mut letter);
+            sent.say(sequence, &mut letter);
             letter.state.status
         };
         assert_eq!(status(CHUNK, claimed), Status::Quarantined);

@@ -5,9 +5,10 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
-use dlq_core::{DeadLetter, StoreError};
+use dlq_core::{DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
+use crate::leader::Kept;
 use crate::place::Place;
 use crate::publish::{Whole, receive};
 use crate::wire::{self, REST};
@@ -38,8 +39,20 @@ impl StoredLetter {
     ) -> Result<Option<Self>, StoreError> {
         let headers = message.headers.as_ref().unwrap_or(&NONE);
         let read = receive(context, &place.stream, headers, message.payload.clone()).await?;
-        let read = read.and_then(|whole| letter_of(whole, place));
+        let read = read.and_then(|whole| letter_of(whole, place.published));
         Ok(read.map(|letter| Self { letter, sequence: place.sequence }))
+    }
+
+    /// Returns the letter in a message as its leader keeps it.
+    pub(super) async fn of_kept(
+        context: &Context,
+        stream: &str,
+        kept: Kept,
+    ) -> Result<Option<Self>, StoreError> {
+        let (headers, sequence, published) = (kept.map(), kept.sequence, kept.time);
+        let read = receive(context, stream, &headers, kept.payload).await?;
+        let read = read.and_then(|whole| letter_of(whole, published));
+        Ok(read.map(|letter| Self { letter, sequence }))
     }
 }
 
@@ -72,12 +85,17 @@ impl Passed {
     ) -> Result<Option<T>, StoreError> {
         match read {
             Err(error) if !error.is_transient() => {
-                self.damaged += 1;
-                self.first_damaged.get_or_insert((sequence, error));
+                self.damaged(sequence, error);
                 Ok(None)
             }
             read => read,
         }
+    }
+
+    /// Notes a letter that will never be readable.
+    pub(super) fn damaged(&mut self, sequence: u64, error: StoreError) {
+        self.damaged += 1;
+        self.first_damaged.get_or_insert((sequence, error));
     }
 
     /// Tells of what was passed over since the last time, if that is long ago.
@@ -132,10 +150,10 @@ pub(super) async fn payload(
 }
 
 /// What was written, as a letter that has just been stored.
-fn letter_of(whole: Whole, place: &Place) -> Option<DeadLetter> {
+fn letter_of(whole: Whole, published: Timestamp) -> Option<DeadLetter> {
     let wire::Unpacked { message, decoded, rest } = whole.read;
     if decoded.letter != Some(rest.death.letter) {
         return None;
     }
-    rest.facts?.into_letter(decoded, message, rest.origin, place.published)
+    rest.facts?.into_letter(decoded, message, rest.origin, published)
 }

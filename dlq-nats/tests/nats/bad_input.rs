@@ -9,12 +9,13 @@ use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{Context, stream};
 use async_nats::{Client, ConnectOptions, HeaderMap};
+use dlq_core::log::Log as _;
 use dlq_core::{
     Delivery, Disposition, ErrorClass, Escalation, Filter, History, Lane, Message, RetryLane,
     Settle, Sink, Source, StoreErrorKind, Timestamp, TransportErrorKind,
 };
 use dlq_nats::admin::{Deployment, Finding};
-use dlq_nats::{DlqStream, JetStream, NatsConsumer, NatsFeed, NatsLetters, NatsSink};
+use dlq_nats::{DlqStream, JetStream, NatsConsumer, NatsLetters, NatsSink};
 use dlq_services::{NatsCluster, Service, or_skip};
 use dlq_testkit::fixtures::letter_of;
 use dlq_tower::consumer::{Consumer, ConsumerHealth, HealthHandle};
@@ -22,7 +23,7 @@ use dlq_tower::handler::handler;
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{
-    LEASE, PATIENCE, STREAM, Server, available, billing, consumer, handle, next, number,
+    LEASE, PATIENCE, STREAM, Server, available, billing, consumer, handle, next, number, read,
 };
 
 /// An error whose text no header takes as it is.
@@ -163,7 +164,9 @@ async fn who_may_not_acknowledge_is_told_at_the_start() {
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
     assert!(error.to_string().contains("may not publish to `$JS.ACK.ORDERS.billing.>`"), "{error}");
     let _ = NatsSink::open(&app, DlqStream::new()).await.unwrap();
-    let feed = async |name| NatsFeed::open(&app, &DlqStream::new(), name, "shop", LEASE).await;
+    let letters = NatsLetters::new(&app, DlqStream::new());
+    let feed =
+        async |name: &str| letters.clone().consumer(name).follow("shop".to_owned(), LEASE).await;
     let error = feed("ingest").await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
     assert!(error.to_string().contains("may not publish to `$JS.ACK.DLQ.ingest.>`"), "{error}");
@@ -472,7 +475,7 @@ async fn a_stream_of_letters_without_a_leader_is_waited_for() {
     // The stream's leader may change again while the servers come together.
     let read = async {
         loop {
-            match letters.read(&Filter::new()).await {
+            match read(&letters, &Filter::new()).await {
                 Ok(letters) => break letters,
                 Err(error) => assert!(error.is_transient(), "{error}"),
             }
@@ -523,7 +526,7 @@ async fn whatever_a_server_takes_can_die() {
     })
     .await;
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let letters = letters.read(&Filter::new()).await.unwrap();
+    let letters = read(&letters, &Filter::new()).await.unwrap();
     let [read] = &letters[..] else { panic!("{} letters", letters.len()) };
     let message = &read.letter.message;
     assert_eq!(message.payload().map(|payload| payload.len()), Some(room));

@@ -9,16 +9,17 @@ use std::time::Duration;
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::{self, Context, stream};
 use async_nats::{Client, ConnectOptions, HeaderMap};
+use dlq_core::log::Log as _;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport};
 use dlq_core::{
     DeadLetter, Header, Headers, LetterId, Message, Origin, Position, Sink as _, StoreError,
 };
 use dlq_nats::{
-    DlqStream, NatsConsumer, NatsFeed, NatsLetters, NatsReplay, NatsSink, NatsSource, NatsTarget,
-    RetryStream, ingest_marks,
+    DlqStream, NatsConsumer, NatsEntries, NatsLetters, NatsReplay, NatsSink, NatsSource,
+    NatsTarget, RetryStream,
 };
 use dlq_services::{Running, Service};
-use dlq_testkit::broker::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
+use dlq_testkit::broker::{Arrived, BrokerFixture, LogLetters, Mark, ReplaySpec, ReplayTarget};
 use dlq_testkit::fixtures::letter;
 use futures_util::StreamExt as _;
 use tokio::sync::OnceCell;
@@ -81,6 +82,10 @@ impl NatsLettersFixture {
         }
     }
 
+    fn log(&self) -> NatsLetters {
+        NatsLetters::new(&self.client, self.dlq()).with_key_header(KEY)
+    }
+
     async fn sink(&self) -> &NatsSink {
         let open = || async { NatsSink::open(&self.client, self.dlq()).await.unwrap() };
         self.sink.get_or_init(open).await
@@ -93,9 +98,9 @@ impl NatsLettersFixture {
 }
 
 impl BrokerFixture for NatsLettersFixture {
-    type Letters = NatsLetters;
+    type Letters = LogLetters<NatsLetters>;
     type Replay = NatsReplay;
-    type Feed = NatsFeed;
+    type Feed = NatsEntries;
     type Source = NatsSource;
 
     const KEEPS_ORDER_OF_HEADERS: bool = false;
@@ -163,18 +168,18 @@ impl BrokerFixture for NatsLettersFixture {
         0
     }
 
-    fn letters(&self) -> NatsLetters {
-        NatsLetters::new(&self.client, self.dlq()).with_key_header(KEY)
+    fn letters(&self) -> LogLetters<NatsLetters> {
+        LogLetters::new(self.log())
     }
 
-    fn replay(&self, letters: &NatsLetters, spec: ReplaySpec) -> NatsReplay {
+    fn replay(&self, letters: &LogLetters<NatsLetters>, spec: ReplaySpec) -> NatsReplay {
         let target = match spec.target {
             ReplayTarget::Origin => NatsTarget::Origin,
             ReplayTarget::Handler => NatsTarget::Handler(self.retries()),
             target => NatsTarget::Subject(self.subject_of(target)),
         };
         let rules = spec.rules;
-        let replay = NatsReplay::new(letters, spec.filter, target, rules.operation)
+        let replay = NatsReplay::new(letters.log(), spec.filter, target, rules.operation)
             .with_limit(rules.limit)
             .with_cap(rules.cap)
             .with_lease(spec.lease);
@@ -236,16 +241,15 @@ impl BrokerFixture for NatsLettersFixture {
         Some(consumer.source(&self.client).await.unwrap())
     }
 
-    async fn feed(&self, store: &str, ends: bool) -> Result<NatsFeed, StoreError> {
-        let lease = Duration::from_secs(5);
-        let feed = NatsFeed::open(&self.client, &self.dlq(), "dlq-ingest", store, lease).await?;
+    async fn feed(&self, store: &str, ends: bool) -> Result<NatsEntries, StoreError> {
         // One that is killed leaves little to wait for.
-        let feed = feed.with_prefetch(8);
-        Ok(if ends { feed.until_end() } else { feed })
+        let log = self.log().prefetch(8);
+        let log = if ends { log.until_end() } else { log };
+        log.follow(store.to_owned(), Duration::from_secs(5)).await
     }
 
     async fn marks(&self) -> Vec<Mark> {
-        let marks = ingest_marks(&self.client, &self.dlq()).await.unwrap().into_iter();
+        let marks = self.log().marks().await.unwrap().into_iter();
         marks.map(|mark| Mark { store: mark.store, confirmed: mark.confirmed }).collect()
     }
 

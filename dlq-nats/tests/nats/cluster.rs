@@ -17,7 +17,7 @@ use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{LEASE, STREAM, number, published};
+use crate::fixture::{LEASE, STREAM, number, published, read};
 
 const MESSAGES: u32 = 300;
 const KILLS: u32 = 3;
@@ -250,7 +250,7 @@ async fn g1_leaders_change_and_nothing_is_lost() {
     let letters = NatsLetters::new(&client, dead);
     let read = async {
         loop {
-            match letters.read(&Filter::new()).await {
+            match read(&letters, &Filter::new()).await {
                 Ok(read) => return read,
                 // The last leader may have been killed a moment ago.
                 Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_nats::connection::State;
-use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::log::{Content, Entries as _, Entry, Log as _};
 use dlq_core::{LetterId, Message, Sink as _, StoreErrorKind};
-use dlq_nats::{DlqStream, NatsFeed, NatsSink, ingest_marks};
+use dlq_nats::{DlqStream, NatsEntries, NatsLetters, NatsSink};
 use dlq_testkit::fixtures::{letter, letter_of};
 use tokio::time::{sleep, timeout};
 
@@ -15,17 +15,22 @@ use crate::letters::users;
 
 const STORE: &str = "sqlite:///dlq.db";
 
-async fn open(server: &Server, store: &str) -> Result<NatsFeed, dlq_core::StoreError> {
-    let lease = Duration::from_secs(5);
-    NatsFeed::open(&server.client, &DlqStream::new(), "dlq-ingest", store, lease).await
+const LEASE: Duration = Duration::from_secs(5);
+
+fn letters(server: &Server) -> NatsLetters {
+    NatsLetters::new(&server.client, DlqStream::new())
 }
 
-async fn next(feed: &mut NatsFeed, limit: usize) -> Vec<Fed> {
+async fn open(server: &Server) -> Result<NatsEntries, dlq_core::StoreError> {
+    letters(server).follow(STORE.to_owned(), LEASE).await
+}
+
+async fn next(feed: &mut NatsEntries, limit: usize) -> Vec<Entry> {
     timeout(PATIENCE, feed.next(limit)).await.expect("letters come").unwrap()
 }
 
-fn ids(fed: &[Fed]) -> BTreeSet<LetterId> {
-    let id = |fed: &Fed| match &fed.content {
+fn ids(fed: &[Entry]) -> BTreeSet<LetterId> {
+    let id = |fed: &Entry| match &fed.content {
         Content::Letter(letter) => Some(letter.id),
         _ => None,
     };
@@ -49,8 +54,8 @@ async fn a_user_who_may_not_read_from_the_leader_is_told() {
     let server = Server::bare(&[("authorization", &users(&may))], "root", "root").await;
     NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
     let app = server.connect("app", "app").await;
-    let lease = Duration::from_secs(5);
-    let opened = NatsFeed::open(&app, &DlqStream::new(), "dlq-ingest", STORE, lease).await;
+    let letters = NatsLetters::new(&app, DlqStream::new());
+    let opened = letters.follow(STORE.to_owned(), LEASE).await;
     let refused = opened.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig, "{refused}");
     assert!(refused.to_string().contains(READS), "{refused}");
@@ -62,7 +67,7 @@ async fn a_confirmation_that_no_server_hears_is_an_error() {
         return;
     }
     let (server, _) = with_letters(3).await;
-    let mut feed = open(&server, STORE).await.unwrap();
+    let mut feed = open(&server).await.unwrap();
     assert_ne!(next(&mut feed, 3).await.len(), 0);
     tokio::task::block_in_place(|| server.running().kill().unwrap());
     let noticed = async {
@@ -83,8 +88,7 @@ async fn the_mark_comes_back_with_a_consumer_that_was_deleted() {
         return;
     }
     let (server, sink) = with_letters(2).await;
-    let stream = DlqStream::new();
-    let mut feed = open(&server, STORE).await.unwrap();
+    let mut feed = open(&server).await.unwrap();
     next(&mut feed, 10).await;
     feed.confirm().await.unwrap();
     // Somebody deletes the consumer: it is created again, with its mark, and nothing new is missed.
@@ -95,10 +99,10 @@ async fn the_mark_comes_back_with_a_consumer_that_was_deleted() {
         feed.confirm().await.unwrap();
     }
     feed.confirm().await.unwrap();
-    let marks = ingest_marks(&server.client, &stream).await.unwrap();
+    let marks = letters(&server).marks().await.unwrap();
     assert_eq!(marks[0].store, STORE);
-    let none = ingest_marks(&server.client, &DlqStream::new().with_name("NONE")).await;
-    assert_eq!(none.unwrap_err().kind(), StoreErrorKind::NotFound);
+    let none = NatsLetters::new(&server.client, DlqStream::new().with_name("NONE"));
+    assert_eq!(none.marks().await.unwrap_err().kind(), StoreErrorKind::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +125,7 @@ async fn a_letter_of_any_size_is_whole_and_one_with_a_part_missing_is_told() {
         }
     }
     assert!(dlq.delete_message(parts[0]).await.unwrap());
-    let mut feed = open(&server, STORE).await.unwrap().until_end();
+    let mut feed = letters(&server).until_end().follow(STORE.to_owned(), LEASE).await.unwrap();
     let mut all = Vec::new();
     loop {
         let fed = next(&mut feed, 10).await;

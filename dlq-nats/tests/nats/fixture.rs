@@ -8,11 +8,18 @@ use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::{self, Context, stream};
 use async_nats::{Client, ConnectOptions};
+use dlq_core::log::Range;
+use dlq_core::store::Letters as _;
 use dlq_core::{
-    Delivery, Disposition, Message, Settle, SharedClock, Source, SystemClock, TransportError,
+    Delivery, Disposition, Filter, Message, Position, Settle, SharedClock, Source, StoreError,
+    SystemClock, TransportError,
 };
-use dlq_nats::{NatsConsumer, NatsRetryLane, NatsSettle, NatsSource, RetryStream};
+use dlq_letters::log::Reading;
+use dlq_nats::{
+    NatsConsumer, NatsLetters, NatsRetryLane, NatsSettle, NatsSource, RetryStream, StoredLetter,
+};
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
+use dlq_testkit::broker::LogLetters;
 use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::{sleep, timeout};
 
@@ -334,4 +341,25 @@ impl TransportFixture for WithoutSchedules {
     fn clock(&self) -> SharedClock {
         self.0.clock()
     }
+}
+
+/// The letters as they stand whenever they are asked for.
+pub(crate) fn now(letters: &NatsLetters) -> LogLetters<NatsLetters> {
+    LogLetters::new(letters.clone())
+}
+
+/// The letters that match, as they stand, in the order of their stream.
+pub(crate) async fn read(
+    letters: &NatsLetters,
+    filter: &Filter,
+) -> Result<Vec<StoredLetter>, StoreError> {
+    let reading = Reading::of(letters.clone(), Range::all()).await?;
+    let mut found = Vec::new();
+    for row in reading.rows(filter).await? {
+        let Position::Offset(sequence) = row.place.position() else { unreachable!("{row:?}") };
+        let letter = reading.get(row.letter.id).await?;
+        found.extend(letter.map(|letter| StoredLetter { letter, sequence }));
+    }
+    found.sort_unstable_by_key(|stored| stored.sequence);
+    Ok(found)
 }

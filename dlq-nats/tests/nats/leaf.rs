@@ -12,7 +12,7 @@ use dlq_testkit::fixtures::{letter, letter_of};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, STREAM, Server, available};
+use crate::fixture::{PATIENCE, STREAM, Server, available, read};
 use crate::letters::{bury_at, dead, to_origin};
 
 /// A server of this JetStream domain.
@@ -90,7 +90,7 @@ async fn g1_a_letter_is_confirmed_by_its_own_domain_only() {
         let message = Message::new("orders.created", "x".repeat(payload));
         let large = letter_of(message.with_header("long", "y".repeat(header)), 3 + header as u64);
         sink.put(vec![large.clone()]).await.unwrap();
-        let read = letters.read(&Filter::new().with_id(large.id)).await.unwrap();
+        let read = read(&letters, &Filter::new().with_id(large.id)).await.unwrap();
         assert_eq!(read[0].letter.message, large.message);
     }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, PriorityPolicy, pull, push};
 use async_nats::jetstream::stream;
+use dlq_core::log::Log as _;
 use dlq_core::{Message, Sink as _, StoreErrorKind, TransportErrorKind};
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding};
-use dlq_nats::{DlqStream, NatsConsumer, NatsFeed, NatsSink, ingest_marks};
+use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink};
 use dlq_testkit::fixtures::letter_of;
 
 use crate::fixture::{STREAM, Server, available, billing, consumer, handle, number};
@@ -288,7 +289,8 @@ async fn of_two_feeds_with_different_stores_one_is_opened() {
     let letters = DlqStream::new();
     let _ = NatsSink::open(&server.client, letters.clone()).await.unwrap();
     let stream = server.context.get_stream("DLQ").await.unwrap();
-    let open = |store| NatsFeed::open(&server.client, &letters, "dlq-ingest", store, LEASE);
+    let letters = NatsLetters::new(&server.client, letters);
+    let open = |store: &str| letters.follow(store.to_owned(), LEASE);
     for _ in 0..20 {
         let (store, refused) = match tokio::join!(open("one"), open("other")) {
             (Ok(_), Err(refused)) => ("one", refused),
@@ -296,7 +298,7 @@ async fn of_two_feeds_with_different_stores_one_is_opened() {
             both => panic!("one of them has it: {both:?}"),
         };
         assert!(!refused.is_transient(), "{refused}");
-        let marks = ingest_marks(&server.client, &letters).await.unwrap();
+        let marks = letters.marks().await.unwrap();
         assert_eq!(marks[0].store, store, "{refused}");
         stream.delete_consumer("dlq-ingest").await.unwrap();
     }

@@ -16,7 +16,7 @@ use dlq_tower::handler::handler;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fixture::{PATIENCE, STREAM, Server, available, billing};
+use crate::fixture::{PATIENCE, STREAM, Server, available, billing, read};
 use crate::warnings::Warnings;
 
 async fn sink(server: &Server) -> NatsSink {
@@ -77,7 +77,7 @@ async fn g8_no_letter_is_refused_for_its_content() {
         "one is too long"
     );
     let read =
-        NatsLetters::new(&server.client, DlqStream::new()).read(&Filter::new()).await.unwrap();
+        read(&NatsLetters::new(&server.client, DlqStream::new()), &Filter::new()).await.unwrap();
     assert_eq!(read.len(), letters.len());
     for letter in letters {
         let read = read.iter().find(|read| read.letter.id == letter.id).unwrap().letter.clone();
@@ -130,7 +130,7 @@ async fn a_payload_that_does_not_fit_beside_the_headers_stands_on_its_own() {
     let huge = letter_of(Message::new("orders.created", vec![7; 150_000]), 2);
     assert_eq!(sink.put(vec![huge.clone()]).await.unwrap(), [Receipt::Stored]);
     let read =
-        NatsLetters::new(&server.client, DlqStream::new()).read(&Filter::new()).await.unwrap();
+        read(&NatsLetters::new(&server.client, DlqStream::new()), &Filter::new()).await.unwrap();
     let messages: Vec<_> = read.iter().map(|read| &read.letter.message).collect();
     assert_eq!(messages, [&large.message, &huge.message]);
 }

@@ -15,7 +15,9 @@ use dlq_tower::consumer::{Consumer, Ended};
 use dlq_tower::handler::handler;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, handle, next, number};
+use crate::fixture::{
+    LEASE, PATIENCE, STREAM, Server, available, billing, handle, next, number, read,
+};
 use crate::raw::Raw;
 
 /// A header at which the client's task breaks down.
@@ -92,7 +94,7 @@ async fn is_done(server: &Server, messages: u64) -> bool {
 /// The letter of such a message has all that the message had.
 async fn is_malformed(server: &Server, header: (&str, &[u8])) {
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let letters = letters.read(&Filter::new()).await.unwrap();
+    let letters = read(&letters, &Filter::new()).await.unwrap();
     let [read] = &letters[..] else { panic!("{} letters", letters.len()) };
     let letter = &read.letter;
     assert_eq!((letter.reason, letter.cause), (Reason::Permanent, Some(Cause::Malformed)));

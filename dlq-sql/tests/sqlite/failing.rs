@@ -3,7 +3,8 @@
 use std::future::pending;
 use std::time::Duration;
 
-use dlq_core::ingest::{Content, Fed, Feed, Ingest, Outcome};
+use dlq_core::ingest::{Ingest, Outcome};
+use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters, Mark, OperationSpec,
     Operations as _, Receipt, Selection, Sink, Upkeep as _,
@@ -187,11 +188,11 @@ struct Broker {
     confirmed: usize,
 }
 
-impl Feed for &mut Broker {
-    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+impl Entries for &mut Broker {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         let next = self.letters.iter().enumerate().skip(self.confirmed).take(limit);
         let fed: Vec<_> = next
-            .map(|(n, letter)| Fed {
+            .map(|(n, letter)| Entry {
                 place: Origin::new("memory", "DLQ", Position::Offset(n as u64)),
                 again: false,
                 content: Content::Letter(Box::new(letter.clone())),

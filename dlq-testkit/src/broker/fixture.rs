@@ -2,7 +2,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use dlq_core::ingest::Feed;
+use dlq_core::log::Entries;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, ReplayRules};
 use dlq_core::store::Letters;
 use dlq_core::{
@@ -122,7 +122,7 @@ pub trait BrokerFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// Sends letters back.
     type Replay: Send + Sync;
     /// Feeds the letters into a store.
-    type Feed: Feed;
+    type Feed: Entries;
     /// Yields what was sent to the handler.
     type Source: Source;
 

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dlq_core::ingest::{Content, Fed, Feed, Incident, Ingest, IngestReport, Outcome};
+use dlq_core::ingest::{Incident, Ingest, IngestReport, Outcome};
+use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::replay::ReplayOutcome;
 use dlq_core::store::{Group, Letters, Receipt, Sink, Stats};
 use dlq_core::{
@@ -37,7 +38,7 @@ async fn open<F: BrokerFixture>(check: &Check<F>, ends: bool) -> F::Feed {
 }
 
 /// The next letters; a broker that is away is asked again, as an ingest does.
-async fn next<F: BrokerFixture>(feed: &mut F::Feed, limit: usize) -> Vec<Fed> {
+async fn next<F: BrokerFixture>(feed: &mut F::Feed, limit: usize) -> Vec<Entry> {
     let next = async {
         loop {
             match feed.next(limit).await {
@@ -60,8 +61,8 @@ async fn confirm<F: BrokerFixture>(feed: &mut F::Feed) -> bool {
     }
 }
 
-fn ids(fed: &[Fed]) -> BTreeSet<LetterId> {
-    let id = |fed: &Fed| match &fed.content {
+fn ids(fed: &[Entry]) -> BTreeSet<LetterId> {
+    let id = |fed: &Entry| match &fed.content {
         Content::Letter(letter) => Some(letter.id),
         _ => None,
     };
@@ -78,7 +79,7 @@ fn ids_of(letters: &[DeadLetter]) -> BTreeSet<LetterId> {
 }
 
 /// Everything up to the end.
-async fn drain<F: BrokerFixture>(feed: &mut F::Feed) -> Vec<Fed> {
+async fn drain<F: BrokerFixture>(feed: &mut F::Feed) -> Vec<Entry> {
     let mut all = Vec::new();
     loop {
         let fed = next::<F>(feed, 100).await;
@@ -196,7 +197,7 @@ pub async fn g1_what_is_not_confirmed_comes_again_and_the_rest_does_not<F: Broke
     assert!(ids(&rest).is_disjoint(&ids(&first)), "it was confirmed");
     assert_eq!(rest.len(), ids(&rest).len(), "each came once");
     assert_eq!(&ids(&rest) | &ids(&first), ids_of(&dead));
-    let again: Vec<Fed> = rest.into_iter().filter(|fed| fed.again).collect();
+    let again: Vec<Entry> = rest.into_iter().filter(|fed| fed.again).collect();
     assert!(ids(&again).is_superset(&ids(&lost)), "what may have been stored says so");
     assert!(next::<F>(&mut feed, 5).await.is_empty(), "it stays ended");
     drop(feed);

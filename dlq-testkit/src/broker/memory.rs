@@ -6,18 +6,18 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlq_core::ingest::{Content, Fed, Feed};
+use dlq_core::log::{Content, Entries, Entry, IngestMark, Log, Range};
 use dlq_core::memory::MemorySource;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
-use dlq_core::store::reading::{Collapsed, Row, Sent};
-use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::store::reading::{Row, Sent};
 use dlq_core::{
-    DeadLetter, Death, Filter, LetterId, LetterState, Message, OperationId, Origin, Page,
-    PageRequest, Position, StoreError, StoreErrorKind, Timestamp,
+    DeadLetter, Death, LetterId, LetterState, Message, OperationId, Origin, Position, StoreError,
+    StoreErrorKind, Timestamp,
 };
+use dlq_letters::log::Reading;
 use tokio::time::{sleep, timeout};
 
-use super::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
+use super::{Arrived, BrokerFixture, LogLetters, Mark, ReplaySpec, ReplayTarget};
 
 const BEGIN: i64 = 1_790_000_000_000;
 /// Pause of a feed that follows before it looks again.
@@ -38,7 +38,7 @@ pub enum Flaw {
     MergesConflicts,
     /// Payloads are shown as far as they are kept in memory.
     ShowsSmallPayloads,
-    /// A filter by service is ignored.
+    /// Services of letters are forgotten.
     IgnoresServices,
     /// An entry that cannot be read hides those after it.
     StopsAtUnreadable,
@@ -147,33 +147,6 @@ impl Shared {
         self.flaw == flaw
     }
 
-    /// The letters as they stand, by when they died first.
-    fn snapshot(&self) -> Collapsed<usize> {
-        let (place, mut all) = (self.place(), Collapsed::default());
-        for (at, entry) in place.log.iter().enumerate() {
-            let Some(letter) = entry else {
-                if self.has(Flaw::StopsAtUnreadable) {
-                    break;
-                }
-                continue;
-            };
-            let mut letter = self.standing(letter, at);
-            let is_there = |letter: &DeadLetter| {
-                let there: Option<&Row<usize>> = all.get(&letter.id);
-                there.is_some()
-            };
-            if self.has(Flaw::MergesConflicts) && letter.generation == 0 && is_there(&letter) {
-                continue;
-            }
-            if self.has(Flaw::ListsEveryDeath) && letter.generation > 0 {
-                letter.id = letter.id.conflicting(&Message::new("died again", "x"));
-            }
-            all.add(Row::new(letter, at));
-        }
-        all.mark(|death| place.ledger.get(death).map(|marked| marked.sent));
-        all
-    }
-
     /// The letter of this entry: when it was written says the entry, how often it was sent back the letter.
     fn standing(&self, letter: &DeadLetter, at: usize) -> DeadLetter {
         let mut at = i64::try_from(at).unwrap_or(0);
@@ -192,14 +165,11 @@ impl Shared {
         DeadLetter { state, ..letter.clone() }
     }
 
-    /// The letter of a row with its payload.
-    fn whole(&self, row: &Row<usize>) -> DeadLetter {
+    /// Returns the letter of a row with its payload.
+    fn whole(&self, row: &Row<Origin>) -> DeadLetter {
         let place = self.place();
-        let payload = place
-            .log
-            .get(row.place)
-            .and_then(Option::as_ref)
-            .and_then(|letter| letter.message.payload());
+        let letter = place.log.get(at(&row.place)).and_then(Option::as_ref);
+        let payload = letter.and_then(|letter| letter.message.payload());
         match payload {
             Some(payload) if !self.has(Flaw::ShowsSmallPayloads) => {
                 row.with_payload(payload.clone()).unwrap_or_else(|| row.letter.clone())
@@ -208,46 +178,74 @@ impl Shared {
         }
     }
 
-    fn filter(&self, mut filter: Filter) -> Filter {
-        if self.has(Flaw::IgnoresServices) {
-            filter.services.clear();
-        }
-        filter
+    fn place_of(at: usize) -> Origin {
+        Origin::new("memory", "orders.memory.dlq", Position::Offset(at as u64))
     }
 }
 
-/// The letters of a broker in memory.
+/// The number of an entry.
+fn at(place: &Origin) -> usize {
+    match place.position() {
+        Position::Offset(at) | Position::Pair(at, _) => usize::try_from(at).unwrap_or(usize::MAX),
+    }
+}
+
+/// The log of a broker in memory.
 #[derive(Clone, Debug)]
-pub struct MemoryLetters(Shared);
+pub struct MemoryLog {
+    place: Shared,
+    ends: bool,
+}
 
-impl Letters for MemoryLetters {
-    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
-        Ok(self.0.snapshot().get(&id).map(|row| self.0.whole(row)))
+impl MemoryLog {
+    /// Ends a log that is followed with the last letter that is there.
+    #[must_use]
+    pub fn until_end(mut self) -> Self {
+        self.ends = true;
+        self
     }
 
-    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
-        let all = self.0.snapshot();
-        Ok(ids.iter().filter_map(|id| all.get(id)).map(|row| self.0.whole(row)).collect())
+    fn entries(&self, next: usize, ends: bool, leaves_mark: bool) -> MemoryEntries {
+        let seen = BTreeSet::new();
+        MemoryEntries { place: self.place.clone(), ends, next, leaves_mark, seen }
+    }
+}
+
+impl Log for MemoryLog {
+    type Entries = MemoryEntries;
+
+    async fn marks(&self) -> Result<Vec<IngestMark>, StoreError> {
+        let place = self.place.place();
+        let marks = place.mark.iter();
+        Ok(marks.map(|mark| IngestMark::new("ingest", &mark.store, mark.confirmed)).collect())
     }
 
-    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
-        Ok(self.0.snapshot().with_prefix(&digits, limit))
+    async fn read(&self, range: Range) -> Result<MemoryEntries, StoreError> {
+        let end = self.place.place().log.len();
+        let last =
+            range.last.map_or(usize::MAX, |last| usize::try_from(last).unwrap_or(usize::MAX));
+        let from = range.from.first().map_or(0, at).max(end.saturating_sub(last));
+        Ok(self.entries(from, !range.for_ever, false))
     }
 
-    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
-        Ok(self.0.snapshot().page(&self.0.filter(filter), page))
+    async fn follow(&self, store: String, _lease: Duration) -> Result<MemoryEntries, StoreError> {
+        let mut place = self.place.place();
+        let other = place.mark.as_ref().filter(|mark| mark.store != store);
+        if let Some(other) = other.filter(|_| !self.place.has(Flaw::ForgetsStore)) {
+            let text = format!("the letters go into {}", other.store);
+            return Err(StoreError::new(StoreErrorKind::Conflict, "open a feed").with_detail(text));
+        }
+        let confirmed = place.mark.as_ref().map_or(0, |mark| mark.confirmed);
+        place.mark = Some(Mark { store, confirmed });
+        let next = usize::try_from(confirmed).unwrap_or(usize::MAX);
+        Ok(self.entries(next, self.ends, true))
     }
 
-    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
-        Ok(self.0.snapshot().count(&self.0.filter(filter)))
-    }
-
-    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
-        Ok(self.0.snapshot().groups(&self.0.filter(filter), limit))
-    }
-
-    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
-        Ok(self.0.snapshot().stats(&self.0.filter(filter)))
+    async fn at(&self, places: Vec<Origin>) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        let place = self.place.place();
+        let letter = |origin: &Origin| place.log.get(at(origin)).cloned().flatten();
+        let letter = |origin| letter(origin).filter(|_| !self.place.has(Flaw::ShowsSmallPayloads));
+        Ok(places.iter().map(letter).collect())
     }
 }
 
@@ -267,11 +265,11 @@ struct Selected {
 }
 
 impl MemoryReplay {
-    fn select(&self) -> Selected {
+    async fn select(&self) -> Result<Selected, StoreError> {
         let (place, rules) = (&self.place, &self.spec.rules);
-        let all = place.snapshot();
-        let mut rows: Vec<&Row<usize>> = all.matching(&self.spec.filter).collect();
-        rows.sort_by_key(|row| row.place);
+        let log = MemoryLog { place: place.clone(), ends: true };
+        let mut rows = Reading::of(log, Range::all()).await?.rows(&self.spec.filter).await?;
+        rows.sort_by_key(|row| at(&row.place));
         if place.has(Flaw::SendsOutOfOrder) {
             rows.reverse();
         }
@@ -279,10 +277,10 @@ impl MemoryReplay {
         let planned = planned.as_ref().filter(|_| !place.has(Flaw::ForgetsPlan));
         let mut selected = Selected { send: Vec::new(), skip: Vec::new() };
         for row in rows {
-            if planned.is_some_and(|(end, _)| row.place >= *end) {
+            if planned.is_some_and(|(end, _)| at(&row.place) >= *end) {
                 continue;
             }
-            let letter = place.whole(row);
+            let letter = place.whole(&row);
             let by = place.place().ledger.get(&letter.death()).map(|marked| marked.operation);
             let by = by.filter(|_| !place.has(Flaw::Repeats));
             let is_shown = planned.is_none_or(|(_, shown)| shown.contains(&letter.id));
@@ -303,7 +301,7 @@ impl MemoryReplay {
                 None => {}
             }
         }
-        selected
+        Ok(selected)
     }
 
     /// Says why nobody would hear letters for this target.
@@ -391,19 +389,23 @@ impl MemoryReplay {
     }
 }
 
-/// The letters of a broker in memory as they come.
+/// Entries of a broker in memory.
 #[derive(Debug)]
-pub struct MemoryFeed {
+pub struct MemoryEntries {
     place: Shared,
     ends: bool,
     next: usize,
+    /// True if it commits what it has confirmed.
+    leaves_mark: bool,
+    /// The letters that a reading has yielded.
+    seen: BTreeSet<LetterId>,
 }
 
-impl Feed for MemoryFeed {
-    async fn next(&mut self, limit: usize) -> Result<Vec<Fed>, StoreError> {
+impl Entries for MemoryEntries {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         loop {
             let fed = self.fed(limit);
-            if self.place.has(Flaw::LosesWhenDropped) {
+            if self.leaves_mark && self.place.has(Flaw::LosesWhenDropped) {
                 tokio::task::yield_now().await;
             }
             if !fed.is_empty() || self.ends {
@@ -420,50 +422,86 @@ impl Feed for MemoryFeed {
     }
 }
 
-impl MemoryFeed {
+impl MemoryEntries {
     fn told(&self) {
-        if let Some(mark) = &mut self.place.place().mark {
+        let place = &mut *self.place.place();
+        if let Some(mark) = place.mark.as_mut().filter(|_| self.leaves_mark) {
             mark.confirmed = mark.confirmed.max(self.next as u64);
         }
     }
 
-    fn fed(&mut self, limit: usize) -> Vec<Fed> {
-        let fed = {
-            let mut place = self.place.place();
-            let yielded = place.yielded;
-            let entries = place.log.iter().enumerate().skip(self.next).take(limit);
-            let fed: Vec<Fed> = entries
-                .map(|(at, entry)| self.entry(&place, entry.as_ref(), at, yielded))
-                .collect();
-            self.next += fed.len();
+    fn fed(&mut self, limit: usize) -> Vec<Entry> {
+        let place = self.place.clone();
+        let place = &mut *place.place();
+        let yielded = if self.leaves_mark { place.yielded } else { 0 };
+        let mut fed = Vec::new();
+        while fed.len() < limit
+            && let Some(entry) = place.log.get(self.next)
+        {
+            if !self.leaves_mark && entry.is_none() && self.place.has(Flaw::StopsAtUnreadable) {
+                self.ends = true;
+                break;
+            }
+            fed.extend(self.entry(place, entry.as_ref(), yielded));
+            self.next += 1;
+        }
+        if self.leaves_mark {
             place.yielded = yielded.max(self.next);
-            fed
-        };
-        if self.place.has(Flaw::ConfirmsEarly) {
-            self.told();
+        }
+        if self.place.has(Flaw::ConfirmsEarly)
+            && let Some(mark) = place.mark.as_mut().filter(|_| self.leaves_mark)
+        {
+            mark.confirmed = mark.confirmed.max(self.next as u64);
         }
         fed
     }
 
-    fn entry(&self, place: &Place, entry: Option<&DeadLetter>, at: usize, yielded: usize) -> Fed {
-        let content = entry.map_or(Content::Foreign, |letter| {
-            let mut letter = self.place.standing(letter, at);
-            let marked = place.ledger.get(&letter.death());
-            if let Some(marked) = marked.filter(|_| !self.place.has(Flaw::FeedsSentAsPending)) {
-                marked.sent.mark(&mut letter.state);
+    fn entry(
+        &mut self,
+        place: &Place,
+        entry: Option<&DeadLetter>,
+        yielded: usize,
+    ) -> Option<Entry> {
+        let at = self.next;
+        let content = match entry {
+            None => Content::Foreign,
+            Some(letter) => {
+                let mut letter = self.place.standing(letter, at);
+                let marked = place.ledger.get(&letter.death());
+                let says = !self.leaves_mark || !self.place.has(Flaw::FeedsSentAsPending);
+                if let Some(marked) = marked.filter(|_| says) {
+                    marked.sent.mark(&mut letter.state);
+                }
+                if !self.leaves_mark && !self.is_read(&mut letter) {
+                    return None;
+                }
+                Content::Letter(Box::new(letter))
             }
-            Content::Letter(Box::new(letter))
-        });
+        };
         let again = at < yielded && !self.place.has(Flaw::ForgetsAgain);
-        let position = Position::Offset(at as u64);
-        Fed { place: Origin::new("memory", "orders.memory.dlq", position), again, content }
+        Some(Entry { place: Shared::place_of(at), again, content })
+    }
+
+    /// Spoils a letter that is read, and returns false if it is left out.
+    fn is_read(&mut self, letter: &mut DeadLetter) -> bool {
+        let is_new = self.seen.insert(letter.id);
+        if self.place.has(Flaw::MergesConflicts) && letter.generation == 0 && !is_new {
+            return false;
+        }
+        if self.place.has(Flaw::ListsEveryDeath) && letter.generation > 0 {
+            letter.id = letter.id.conflicting(&Message::new("died again", "x"));
+        }
+        if self.place.has(Flaw::IgnoresServices) {
+            letter.service = None;
+        }
+        true
     }
 }
 
 impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
-    type Letters = MemoryLetters;
+    type Letters = LogLetters<MemoryLog>;
     type Replay = MemoryReplay;
-    type Feed = MemoryFeed;
+    type Feed = MemoryEntries;
     type Source = MemorySource;
 
     /// Short beside a flaw, which loses letters for good.
@@ -491,30 +529,28 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         0
     }
 
-    fn letters(&self) -> MemoryLetters {
-        MemoryLetters(self.0.clone())
+    fn letters(&self) -> LogLetters<MemoryLog> {
+        LogLetters::new(MemoryLog { place: self.0.clone(), ends: false })
     }
 
-    fn replay(&self, letters: &MemoryLetters, spec: ReplaySpec) -> MemoryReplay {
-        MemoryReplay { place: letters.0.clone(), spec, planned: Mutex::default() }
+    fn replay(&self, letters: &LogLetters<MemoryLog>, spec: ReplaySpec) -> MemoryReplay {
+        MemoryReplay { place: letters.log().place.clone(), spec, planned: Mutex::default() }
     }
 
     async fn plan(replay: &MemoryReplay) -> Result<ReplayPlan, StoreError> {
         replay.refused()?;
-        let selected = replay.select();
+        let selected = replay.select().await?;
         if replay.place.has(Flaw::PlansInEarnest) {
             for letter in &selected.send {
                 let _ = replay.send(letter, 1).await;
             }
         }
-        let all = replay.place.snapshot();
         let shown = selected.send.iter().map(|letter| letter.id).collect();
         let end = replay.place.place().log.len();
         *replay.planned.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, shown));
         let mut plan = ReplayPlan::default();
         plan.letters = selected.send.len() as u64;
         plan.sample = selected.send.iter().take(10).map(DeadLetter::summary).collect();
-        plan.sample.iter_mut().for_each(|letter| all.measure(letter));
         for (_, why) in selected.skip {
             *plan.skipped.entry(why).or_default() += 1;
         }
@@ -527,7 +563,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         mut tell: impl FnMut(LetterId, &ReplayOutcome) + Send,
     ) -> Result<ReplayReport, StoreError> {
         replay.refused()?;
-        let selected = replay.select();
+        let selected = replay.select().await?;
         let (mut report, mut stop) = (ReplayReport::default(), pin!(stop));
         let mut count = |letter: &DeadLetter, outcome: ReplayOutcome| {
             report.count(&outcome);
@@ -561,17 +597,9 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         None
     }
 
-    async fn feed(&self, store: &str, ends: bool) -> Result<MemoryFeed, StoreError> {
-        let mut place = self.0.place();
-        let other = place.mark.as_ref().filter(|mark| mark.store != store);
-        if let Some(other) = other.filter(|_| !self.0.has(Flaw::ForgetsStore)) {
-            let text = format!("the letters go into {}", other.store);
-            return Err(StoreError::new(StoreErrorKind::Conflict, "open a feed").with_detail(text));
-        }
-        let confirmed = place.mark.as_ref().map_or(0, |mark| mark.confirmed);
-        place.mark = Some(Mark { store: store.to_owned(), confirmed });
-        let next = usize::try_from(confirmed).unwrap_or(usize::MAX);
-        Ok(MemoryFeed { place: self.0.clone(), ends, next })
+    async fn feed(&self, store: &str, ends: bool) -> Result<MemoryEntries, StoreError> {
+        let log = MemoryLog { place: self.0.clone(), ends };
+        log.follow(store.to_owned(), Duration::ZERO).await
     }
 
     async fn marks(&self) -> Vec<Mark> {

@@ -16,6 +16,7 @@
 
 mod check;
 mod fixture;
+mod letters;
 mod list_of_checks;
 mod memory;
 mod steps;
@@ -28,4 +29,5 @@ pub mod targets;
 
 pub use check::{Check, run};
 pub use fixture::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
-pub use memory::{Flaw, MemoryFeed, MemoryFixture, MemoryLetters, MemoryReplay};
+pub use letters::LogLetters;
+pub use memory::{Flaw, MemoryEntries, MemoryFixture, MemoryLog, MemoryReplay};

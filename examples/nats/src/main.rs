@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use dlq_nats::{
     DlqStream, NatsConsumer, NatsCrashMarks, NatsLetters, NatsReplay, NatsSink, NatsTarget,
-    RetryStream, async_nats,
+    Reading, RetryStream, async_nats,
 };
 use dlq_tower::consumer::Consumer;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
+use dlq_tower::core::log::Range;
 use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::{Attempt, Json, State};
@@ -102,9 +103,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("{messages} messages: {charged} charged");
     }
     let mut causes: BTreeMap<String, u32> = BTreeMap::new();
-    let dead = letters.read(&Filter::new()).await?;
-    for stored in &dead {
-        let cause = stored.letter.cause.map_or_else(|| "none".to_owned(), |c| c.to_string());
+    let dead = Reading::of(letters, Range::all()).await?.rows(&Filter::new()).await?;
+    for row in &dead {
+        let cause = row.letter.cause.map_or_else(|| "none".to_owned(), |c| c.to_string());
         *causes.entry(cause).or_default() += 1;
     }
     println!("{} letters in the stream DLQ", dead.len());

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use dlq_nats::async_nats::jetstream::context::PublishErrorKind;
 use dlq_nats::async_nats::{self, ConnectOptions, jetstream};
-use dlq_nats::{DlqStream, NatsLetters};
+use dlq_nats::{DlqStream, NatsLetters, Reading};
 use dlq_services::Service;
 use dlq_tests::STREAM;
+use dlq_tower::core::log::Range;
 use dlq_tower::core::{DeadLetter, Filter, Position};
 use tokio::time::{sleep, timeout};
 
@@ -81,7 +82,11 @@ impl World for Nats {
         let letters = NatsLetters::new(&self.client, DlqStream::new());
         let read = async {
             loop {
-                match letters.read(&Filter::new()).await {
+                let read = async {
+                    let reading = Reading::of(letters.clone(), Range::all()).await?;
+                    reading.rows(&Filter::new()).await
+                };
+                match read.await {
                     Ok(read) => return read,
                     // A server may have been started again a moment ago.
                     Err(error) => assert!(error.is_transient(), "{error}"),
@@ -90,11 +95,11 @@ impl World for Nats {
             }
         };
         let letters = timeout(PATIENCE, read).await.expect("they can be read in the end");
-        let numbered = letters.into_iter().map(|stored| {
-            let Position::Offset(sequence) = stored.letter.origin.position() else {
-                panic!("{stored:?}")
+        let numbered = letters.into_iter().map(|row| {
+            let Position::Offset(sequence) = row.letter.origin.position() else {
+                panic!("{row:?}")
             };
-            (sequence - 1, stored.letter)
+            (sequence - 1, row.letter)
         });
         numbered.collect()
     }

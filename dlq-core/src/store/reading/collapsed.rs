@@ -20,10 +20,12 @@ pub struct Row<P> {
     pub letter: DeadLetter,
     /// Where it stands.
     pub place: P,
-    size: Option<u64>,
-    bytes: Binding,
-    /// Its id, should another message have claimed that before.
-    conflicting: LetterId,
+    /// Size of the payload; `None` if the message has none.
+    pub size: Option<u64>,
+    /// Digest of payload and key.
+    pub bytes: Binding,
+    /// Id of the letter if another message has claimed its own before.
+    pub conflicting: LetterId,
     /// Its state but for what was sent back.
     base: LetterState,
 }
@@ -40,6 +42,21 @@ impl<P> Row<P> {
         letter.message = letter.message.with_payload(small);
         let base = letter.state.clone();
         Self { letter, place, size, bytes, conflicting, base }
+    }
+
+    /// Makes a row of what was kept of one.
+    #[must_use]
+    pub fn kept(letter: DeadLetter, place: P, size: Option<u64>, bytes: Binding) -> Self {
+        let (conflicting, base) = (letter.id, letter.state.clone());
+        Self { letter, place, size, bytes, conflicting, base }
+    }
+
+    /// Summarizes the letter, with the size of its payload.
+    #[must_use]
+    pub fn summary(&self) -> crate::LetterSummary {
+        let mut summary = self.letter.summary();
+        summary.payload_size = self.size;
+        summary
     }
 
     /// The letter, if its payload is kept here.

@@ -30,7 +30,7 @@ impl KafkaReplay {
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let snapshot = self.letters.snapshot().await?;
         let (shipment, selected) = self.prepare(&snapshot, None).await?;
-        let mut plan = selected.plan(&snapshot.letters);
+        let mut plan = selected.plan();
         self.note_strangers(&selected, &mut plan.notes);
         self.note_undated(&snapshot, &mut plan.notes);
         let headless = |row: &&&Row| row.letter.attributes.contains_key(UNREADABLE_HEADERS);

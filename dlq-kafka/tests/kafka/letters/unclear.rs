@@ -3,7 +3,8 @@
 use std::future::pending;
 use std::time::Duration;
 
-use dlq_core::ingest::{Feed as _, Incident, Ingest};
+use dlq_core::ingest::{Incident, Ingest};
+use dlq_core::log::Entries as _;
 use dlq_core::store::Letters as _;
 use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use dlq_core::ingest::{Content, Fed, Feed as _};
+use dlq_core::log::{Content, Entries as _, Entry};
 use dlq_core::store::Letters as _;
 use dlq_core::{DeadLetter, Filter, Origin, Position, StoreErrorKind};
 use dlq_kafka::rdkafka::ClientConfig;
@@ -288,7 +288,7 @@ async fn one_message_that_cannot_be_decompressed_is_told_from_those_beside_it() 
 }
 
 /// The next two, whatever has to be waited for before them.
-async fn next_two(feed: &mut KafkaFeed) -> Vec<Fed> {
+async fn next_two(feed: &mut KafkaFeed) -> Vec<Entry> {
     let two = async {
         let mut two = Vec::new();
         while two.len() < 2 {

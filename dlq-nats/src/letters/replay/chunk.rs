@@ -11,7 +11,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::ledger::{CHUNK, Claim, Mark};
-use super::super::snapshot::Row;
+use super::super::picture::Row;
 use super::run::Run;
 use super::term::Term;
 use crate::dispatch::{REPLAYING, Unsent};

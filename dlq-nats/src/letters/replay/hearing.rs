@@ -11,9 +11,9 @@ use async_nats::jetstream::{Context, consumer};
 use dlq_core::{DeadLetter, StoreError};
 use futures_util::TryStreamExt;
 
+use super::super::picture::Row;
 use super::super::scan::SCANS;
 use super::super::send::{NatsTarget, Shipment};
-use super::super::snapshot::Row;
 use super::run::lock;
 use crate::dispatch::REPLAYING;
 use crate::names::token;

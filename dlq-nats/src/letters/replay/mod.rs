@@ -52,6 +52,7 @@ pub(crate) use plan::notes;
 pub(crate) use reconcile::looks;
 
 use super::NatsLetters;
+use super::picture::Picture;
 use super::send::NatsTarget;
 
 /// Sends letters back: those that match a filter, each death once, whoever sends it and however often (G6).
@@ -106,6 +107,8 @@ struct Agreed {
     created: String,
     /// The last sequence.
     last: u64,
+    /// The letters as they stood.
+    picture: Arc<Picture>,
 }
 
 /// A letter and what became of it.

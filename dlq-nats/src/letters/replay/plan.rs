@@ -8,8 +8,8 @@ use dlq_core::replay::{Hearer, ReplayPlan, Selected};
 use dlq_core::{Death, StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
+use super::super::picture::{Picture, Row};
 use super::super::send::{NatsTarget, Shipment};
-use super::super::snapshot::{Row, Snapshot};
 use super::hearing::{self, Hears, addressed};
 use super::reconcile::looks;
 use super::run::lock;
@@ -34,23 +34,22 @@ impl NatsReplay {
     /// where letters go, or not read what was sent before; `Unavailable` when the server does not answer.
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
         let shipment = self.shipment().await?;
-        let snapshot = self.letters.snapshot().await?;
-        let selected = self.select(&shipment, &snapshot, u64::MAX);
-        let mut plan = selected.plan(&snapshot.letters);
+        let picture = self.letters.picture(&self.filter, None).await?;
+        let selected = self.select(&shipment, &picture, u64::MAX);
+        let mut plan = selected.plan();
         self.permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
-        plan.notes.extend(self.forbidden_parts(&snapshot, &selected.send).await);
-        let agreed =
-            Agreed { created: snapshot.seen.created.clone(), last: selected.last().unwrap_or(0) };
-        *lock(&self.agreed) = Some(agreed);
+        plan.notes.extend(self.forbidden_parts(&selected.send).await);
+        let (created, last) = (picture.seen.created.clone(), selected.last().unwrap_or(0));
+        *lock(&self.agreed) = Some(Agreed { created, last, picture });
         Ok(plan)
     }
 
     /// Up to which sequence letters may be sent.
-    pub(super) fn bound(&self, snapshot: &Snapshot) -> Result<u64, StoreError> {
+    pub(super) fn bound(&self, picture: &Picture) -> Result<u64, StoreError> {
         match &*lock(&self.agreed) {
             None => Ok(u64::MAX),
-            Some(agreed) if agreed.created == snapshot.seen.created => Ok(agreed.last),
+            Some(agreed) if agreed.created == picture.seen.created => Ok(agreed.last),
             Some(_) => {
                 let text = format!(
                     "stream `{}` was created again since this was planned; plan it again",
@@ -127,17 +126,12 @@ impl NatsReplay {
     }
 
     /// That the user may not write what does not fit in one message with a letter, where there may be such letters.
-    async fn forbidden_parts(&self, snapshot: &Snapshot, rows: &[&Row]) -> Option<String> {
+    async fn forbidden_parts(&self, rows: &[&Row]) -> Option<String> {
         let NatsTarget::Handler(retries) = &self.target else { return None };
         let client = self.letters.context.client();
         let room = publish::most(&client).saturating_sub(publish::HEADERS) as u64;
-        let is_large = |row: &&&Row| {
-            row.whole().is_none() && {
-                let mut summary = row.letter.summary();
-                snapshot.letters.measure(&mut summary);
-                summary.payload_size.is_some_and(|size| size > room)
-            }
-        };
+        let is_large =
+            |row: &&&Row| row.whole().is_none() && row.size.is_some_and(|size| size > room);
         let consumers: BTreeSet<&str> =
             rows.iter().filter(is_large).map(|row| row.letter.consumer.as_str()).collect();
         let aside = |consumer: &str| {
@@ -153,11 +147,11 @@ impl NatsReplay {
     pub(super) fn select<'a>(
         &self,
         shipment: &Shipment,
-        snapshot: &'a Snapshot,
+        picture: &'a Picture,
         bound: u64,
     ) -> Selected<'a, u64> {
-        let rows = snapshot.letters.matching(&self.filter).filter(|row| row.place <= bound);
-        let sent_by = |death: &Death| snapshot.marks.get(death).map(|mark| mark.operation);
+        let rows = picture.rows.iter().filter(|row| row.place <= bound);
+        let sent_by = |death: &Death| picture.marks.get(death).map(|mark| mark.operation);
         self.rules.select(rows, sent_by, |letter| shipment.barred(letter))
     }
 

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::replay::{ReplayOutcome, ReplayReport, Skipped};
@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::ledger::{CHUNK, Claim, Entry, Ledger};
+use super::super::picture::Row;
 use super::super::send::Shipment;
-use super::super::snapshot::Row;
 use super::chunk::Chunk;
 use super::hearing::Hearing;
 use super::{NatsReplay, Replayed};
@@ -79,8 +79,9 @@ impl NatsReplay {
         mut tell: impl FnMut(&Replayed) + Send,
     ) -> Result<ReplayReport, StoreError> {
         let shipment = self.shipment().await?;
-        let snapshot = self.letters.snapshot().await?;
-        let selected = self.select(&shipment, &snapshot, self.bound(&snapshot)?);
+        let planned = lock(&self.agreed).as_ref().map(|agreed| Arc::clone(&agreed.picture));
+        let picture = self.letters.picture(&self.filter, planned).await?;
+        let selected = self.select(&shipment, &picture, self.bound(&picture)?);
         if lock(&self.agreed).is_none() {
             self.permitted(&shipment, &selected.send).await?;
         }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, Message};
-use dlq_core::ingest::Feed as _;
+use dlq_core::log::{Entries as _, Log as _};
 use dlq_core::{Filter, StoreErrorKind};
-use dlq_nats::{DlqStream, NatsFeed, NatsLetters};
+use dlq_nats::{DlqStream, NatsLetters};
 use futures_util::StreamExt as _;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{bury, dead};
-use crate::fixture::{PATIENCE, Server, available};
+use crate::fixture::{PATIENCE, Server, available, read};
 
 /// Stands before a server. So many answers are those of one that is behind: its consumers have nothing more.
 struct Behind {
@@ -72,7 +72,7 @@ async fn what_a_server_that_is_behind_does_not_have_is_read_when_it_has_it() {
     let behind = Behind::of(&server).await;
     let letters = NatsLetters::new(&behind.context, DlqStream::new());
     behind.answers.store(3, Ordering::Relaxed);
-    let read = timeout(PATIENCE, letters.read(&Filter::new())).await.expect("it ends").unwrap();
+    let read = timeout(PATIENCE, read(&letters, &Filter::new())).await.expect("it ends").unwrap();
     assert_eq!((read.len(), behind.answers.load(Ordering::Relaxed)), (7, 0));
 }
 
@@ -86,7 +86,7 @@ async fn a_server_that_stays_behind_is_an_error_and_not_an_empty_list() {
     let behind = Behind::of(&server).await;
     let letters = NatsLetters::new(&behind.context, DlqStream::new());
     behind.answers.store(usize::MAX, Ordering::Relaxed);
-    let read = timeout(PATIENCE, letters.read(&Filter::new())).await.expect("it gives up");
+    let read = timeout(PATIENCE, read(&letters, &Filter::new())).await.expect("it gives up");
     let error = read.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let text = error.to_string();
@@ -101,8 +101,8 @@ async fn a_feed_does_not_end_where_a_server_that_is_behind_does() {
     let server = Server::start().await;
     bury(&server, DlqStream::new(), dead(0..7)).await;
     let behind = Behind::of(&server).await;
-    let feed = NatsFeed::open(&behind.context, &DlqStream::new(), "ingest", "shop", PATIENCE).await;
-    let mut feed = feed.unwrap().until_end();
+    let letters = NatsLetters::new(&behind.context, DlqStream::new()).until_end();
+    let mut feed = letters.follow("shop".to_owned(), PATIENCE).await.unwrap();
     behind.answers.store(2, Ordering::Relaxed);
     let mut read = 0;
     loop {

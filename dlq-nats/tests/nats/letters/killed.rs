@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{kv, stream};
 use dlq_core::ingest::{Incident, Ingest};
+use dlq_core::log::Log as _;
 use dlq_core::store::Letters;
 use dlq_core::{DeadLetter, Filter, Message, OperationId, Origin, Status, Timestamp};
 use dlq_letters::memory::MemoryStore;
-use dlq_nats::{DlqStream, NatsFeed, Skipped};
+use dlq_nats::{DlqStream, Skipped};
 
 use super::{assert_once, bury, dead, forget_fast, to_origin};
-use crate::fixture::{STREAM, Server, available};
+use crate::fixture::{STREAM, Server, available, now};
 
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -70,9 +71,9 @@ async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later()
     left_claim(&server, STREAM, &dead[1]).await;
     let letters = bury(&server, DlqStream::new(), dead.clone()).await;
     let ingested = async |consumer: &str| {
-        let (client, stream) = (&server.client, DlqStream::new());
-        let feed = NatsFeed::open(client, &stream, consumer, consumer, Duration::from_secs(5));
-        let (store, feed) = (MemoryStore::new(), feed.await.unwrap().until_end());
+        let log = letters.clone().consumer(consumer).until_end();
+        let feed = log.follow(consumer.to_owned(), Duration::from_secs(5)).await.unwrap();
+        let store = MemoryStore::new();
         let mut told = Vec::new();
         let mut ingest = Ingest::new(feed, store.clone());
         let tell = |incidents: &[Incident]| {
@@ -107,7 +108,7 @@ async fn g6_a_lease_is_waited_for_and_what_has_arrived_is_found() {
     assert!(begun.elapsed() >= Duration::from_millis(300), "it was not waited for");
     assert_eq!((report.sent, report.doubtful, report.skipped[&Skipped::Sent]), (2, 0, 1));
     assert_once(&server, 0..3).await;
-    let found = letters.get(dead[1].id).await.unwrap().unwrap();
+    let found = now(&letters).get(dead[1].id).await.unwrap().unwrap();
     assert_eq!((found.state.status, found.state.replays), (Status::Sent, 1));
 }
 

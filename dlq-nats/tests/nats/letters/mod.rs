@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 pub(crate) use refused::users;
 
-use crate::fixture::{PATIENCE, STREAM, Server, available};
+use crate::fixture::{PATIENCE, STREAM, Server, available, read};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
@@ -36,12 +36,12 @@ async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
     }
     let server = Server::start().await;
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let error = letters.read(&Filter::new()).await.unwrap_err();
+    let error = read(&letters, &Filter::new()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotFound);
     // A window so short that the second copy is stored.
     let stream = DlqStream::new().with_duplicate_window(Duration::from_millis(200));
     let sink = NatsSink::open(&server.client, stream).await.unwrap();
-    assert!(letters.read(&Filter::new()).await.unwrap().is_empty());
+    assert!(read(&letters, &Filter::new()).await.unwrap().is_empty());
     let first = letter(1);
     let mut other = first.clone();
     other.message = other.message.with_payload(Some("other".into()));
@@ -51,15 +51,15 @@ async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
     timeout(PATIENCE, stored_again).await.expect("the window ends");
     sink.put(vec![other.clone(), died_again(&first), letter(2)]).await.unwrap();
     assert_eq!(server.count("DLQ").await, 5);
-    let read = letters.read(&Filter::new()).await.unwrap();
-    let ids: Vec<_> = read.iter().map(|read| read.letter.death().to_string()).collect();
+    let found = read(&letters, &Filter::new()).await.unwrap();
+    let ids: Vec<_> = found.iter().map(|read| read.letter.death().to_string()).collect();
     let conflict = first.id.conflicting(&other.message);
     assert_eq!(
         ids,
         [format!("{conflict}.0"), format!("{}.1", first.id), format!("{}.0", letter(2).id)]
     );
     let one = Filter::new().with_message_id("evt-2".to_owned());
-    let one = letters.read(&one).await.unwrap();
+    let one = read(&letters, &one).await.unwrap();
     assert_eq!((one.len(), one[0].sequence), (1, 5));
     assert_eq!(DeadLetter { state: letter(2).state, ..one[0].letter.clone() }, letter(2));
 }

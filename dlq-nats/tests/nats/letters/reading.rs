@@ -4,15 +4,16 @@ use std::future::ready;
 use std::time::Duration;
 
 use async_nats::Subscriber;
+use dlq_core::log::{Content, Entries as _, Log as _, Range};
 use dlq_core::store::Letters;
-use dlq_core::{Filter, Sink};
-use dlq_nats::{DlqStream, NatsLetters, NatsSink};
+use dlq_core::{DeadLetter, Filter, Origin, Position, Sink, StoreError};
+use dlq_nats::{DlqStream, NatsEntries, NatsLetters, NatsSink};
 use dlq_testkit::fixtures::{died_again, letter};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::{sleep, timeout};
 
 use super::{bury, dead};
-use crate::fixture::{PATIENCE, Server, available};
+use crate::fixture::{PATIENCE, Server, available, now};
 use crate::warnings::Warnings;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,23 +24,23 @@ async fn what_comes_and_goes_is_seen() {
     let server = Server::start().await;
     let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    assert_eq!(letters.count(Filter::new()).await.unwrap(), 0);
+    assert_eq!(now(&letters).count(Filter::new()).await.unwrap(), 0);
     for n in 1..=3 {
         sink.put(vec![letter(n)]).await.unwrap();
-        assert_eq!(letters.count(Filter::new()).await.unwrap(), n);
+        assert_eq!(now(&letters).count(Filter::new()).await.unwrap(), n);
     }
     let stream = server.context.get_stream("DLQ").await.unwrap();
     stream.delete_message(2).await.unwrap();
-    assert_eq!(letters.count(Filter::new()).await.unwrap(), 2);
-    assert_eq!(letters.get(letter(2).id).await.unwrap(), None);
+    assert_eq!(now(&letters).count(Filter::new()).await.unwrap(), 2);
+    assert_eq!(now(&letters).get(letter(2).id).await.unwrap(), None);
     // Another stream with as many letters under the same name.
     server.context.delete_stream("DLQ").await.unwrap();
     sink.put(vec![letter(8)]).await.unwrap();
     sink.put(vec![letter(9)]).await.unwrap();
     sink.put(vec![letter(10)]).await.unwrap();
     server.context.get_stream("DLQ").await.unwrap().delete_message(2).await.unwrap();
-    assert!(letters.get(letter(8).id).await.unwrap().is_some());
-    assert_eq!(letters.get(letter(1).id).await.unwrap(), None);
+    assert!(now(&letters).get(letter(8).id).await.unwrap().is_some());
+    assert_eq!(now(&letters).get(letter(1).id).await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +81,7 @@ async fn what_is_no_letter_is_passed_over() {
     let warnings = Warnings::default();
     let hears = tracing::subscriber::set_default(warnings.clone());
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    assert_eq!(letters.count(Filter::new()).await.unwrap(), 2);
+    assert_eq!(now(&letters).count(Filter::new()).await.unwrap(), 2);
     drop(hears);
     let told = warnings.with("something else than a letter");
     assert!(told.len() == 1, "one line for all: {told:?}");
@@ -98,21 +99,21 @@ async fn letters_are_seen_as_they_arrive() {
     sink.put(vec![letter(2)]).await.unwrap();
     sink.put(vec![died_again(&letter(1))]).await.unwrap();
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let mut scan = letters.scan_from(2).await.unwrap();
+    let mut scan = Scan::from(&letters, 2).await;
     let mut seen = Vec::new();
-    while let Some(stored) = scan.next().await.unwrap() {
-        seen.push((stored.sequence, stored.letter.death()));
+    while let Some((sequence, letter)) = scan.next().await.unwrap() {
+        seen.push((sequence, letter.death()));
     }
     assert_eq!(seen, [(2, letter(2).death()), (3, died_again(&letter(1)).death())], "no collapse");
-    let mut after = letters.scan_from(4).await.unwrap();
+    let mut after = Scan::from(&letters, 4).await;
     assert!(after.next().await.unwrap().is_none(), "nothing was written from there on");
-    let mut follow = letters.follow(3).await.unwrap();
-    assert_eq!(follow.next().await.unwrap().unwrap().sequence, 3);
+    let mut follow = Scan::on_from(&letters, 3).await;
+    assert_eq!(follow.next().await.unwrap().unwrap().0, 3);
     // Waiting that is given up loses nothing.
     assert!(timeout(Duration::from_millis(20), follow.next()).await.is_err());
     sink.put(vec![letter(4)]).await.unwrap();
     let next = timeout(PATIENCE, follow.next()).await.unwrap().unwrap().unwrap();
-    assert_eq!((next.sequence, next.letter.message), (4, letter(4).message));
+    assert_eq!((next.0, next.1.message), (4, letter(4).message));
     // Its consumer is forgotten by a server that is killed.
     server.kill_and_restart().await;
     sink.put(vec![letter(5)]).await.unwrap();
@@ -123,7 +124,32 @@ async fn letters_are_seen_as_they_arrive() {
             }
         }
     };
-    assert_eq!(timeout(PATIENCE, next).await.unwrap().sequence, 5);
+    assert_eq!(timeout(PATIENCE, next).await.unwrap().0, 5);
+}
+
+/// The entries of a reading, one by one.
+struct Scan(NatsEntries);
+
+impl Scan {
+    async fn from(letters: &NatsLetters, sequence: u64) -> Self {
+        let place = Origin::new("nats", "DLQ", Position::Offset(sequence));
+        Self(letters.read(Range::all().from(place)).await.unwrap())
+    }
+
+    async fn on_from(letters: &NatsLetters, sequence: u64) -> Self {
+        let place = Origin::new("nats", "DLQ", Position::Offset(sequence));
+        Self(letters.read(Range::all().from(place).for_ever()).await.unwrap())
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, DeadLetter)>, StoreError> {
+        let Some(entry) = self.0.next(1).await?.pop() else { return Ok(None) };
+        let (Position::Offset(at), Content::Letter(letter)) =
+            (entry.place.position(), entry.content)
+        else {
+            panic!("only letters were written")
+        };
+        Ok(Some((at, *letter)))
+    }
 }
 
 /// The consumer of the stream of dead letters by which somebody reads it.
@@ -156,8 +182,8 @@ async fn what_is_handed_to_a_lost_connection_is_read_again() {
     let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
     // What comes before others, and all that is left.
     for lost in [300, MANY as usize - ASKED] {
-        let mut scan = letters.scan_from(1).await.unwrap();
-        let mut read = vec![scan.next().await.unwrap().unwrap().sequence];
+        let mut scan = Scan::from(&letters, 1).await;
+        let mut read = vec![scan.next().await.unwrap().unwrap().0];
         let reader = reader(&server).await;
         let asked = serde_json::json!({ "batch": lost, "no_wait": true });
         let mut diverted = divert(&server, &reader, asked).await;
@@ -165,8 +191,8 @@ async fn what_is_handed_to_a_lost_connection_is_read_again() {
             let message = timeout(PATIENCE, diverted.next()).await.expect("it is handed out");
             assert!(message.unwrap().status.is_none());
         }
-        while let Some(stored) = scan.next().await.unwrap() {
-            read.push(stored.sequence);
+        while let Some((sequence, _)) = scan.next().await.unwrap() {
+            read.push(sequence);
         }
         assert_eq!(read, (1..=u64::from(MANY)).collect::<Vec<_>>());
         let stream = server.context.get_stream("DLQ").await.unwrap();
@@ -184,11 +210,11 @@ async fn who_follows_misses_nothing_of_one_request() {
     }
     let server = Server::start().await;
     let letters = bury(&server, DlqStream::new(), dead(0..3)).await;
-    let mut scan = letters.follow(1).await.unwrap();
+    let mut scan = Scan::on_from(&letters, 1).await;
     let reading = async {
         let mut read = Vec::new();
         while read.len() < 23 {
-            read.push(scan.next().await.unwrap().expect("it never ends").sequence);
+            read.push(scan.next().await.unwrap().expect("it never ends").0);
         }
         read
     };

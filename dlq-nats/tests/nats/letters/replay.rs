@@ -10,7 +10,7 @@ use dlq_nats::{DlqStream, NatsSink, NatsTarget, ReplayOutcome, Skipped};
 use tokio_util::sync::CancellationToken;
 
 use super::{assert_once, bury, dead, forget_fast, sent_back, to_origin, window_passed};
-use crate::fixture::{STREAM, Server, available};
+use crate::fixture::{STREAM, Server, available, read};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replay_that_is_slower_than_its_lease_keeps_it() {
@@ -71,7 +71,7 @@ async fn payloads_of_any_size_are_sent_byte_for_byte() {
         letter.message = letter.message.clone().with_payload(Some(wanted[number].clone().into()));
     }
     let letters = bury(&server, DlqStream::new(), dead).await;
-    let read: Vec<_> = letters.read(&Filter::new()).await.unwrap();
+    let read: Vec<_> = read(&letters, &Filter::new()).await.unwrap();
     assert!(read.is_sorted_by_key(|read| read.sequence), "in the order of the stream");
     let mut payloads: Vec<_> = read.iter().map(|r| r.letter.message.payload().unwrap()).collect();
     payloads.sort_by_key(|payload| std::str::from_utf8(payload).unwrap().parse::<u32>().unwrap());

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::once::{settled, terminate};
 use super::{Letter, Routing, SECOND, answer, jobs, theirs};
-use crate::fixture::{PATIENCE, STREAM, Server, available};
+use crate::fixture::{PATIENCE, STREAM, Server, available, read};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -28,7 +28,7 @@ async fn exhausted(server: &Server, told: Timestamp) {
 
 async fn letters(server: &Server) -> usize {
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    letters.read(&Filter::new()).await.unwrap().len()
+    read(&letters, &Filter::new()).await.unwrap().len()
 }
 
 /// They were said of the stream that was there before, and before that.

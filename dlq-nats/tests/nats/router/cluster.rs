@@ -15,7 +15,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::time::{sleep, timeout};
 
 use super::{Routing, SECOND};
-use crate::fixture::{STREAM, published};
+use crate::fixture::{STREAM, published, read};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 const ADVISORIES: &str = "DLQ_ADVISORY";
@@ -59,7 +59,7 @@ async fn letters(client: &Client, messages: usize) -> BTreeMap<u64, Vec<DeadLett
         loop {
             let mut found = BTreeMap::<u64, Vec<DeadLetter>>::new();
             // A leader may have been killed a moment ago.
-            for stored in letters.read(&Filter::new()).await.unwrap_or_default() {
+            for stored in read(&letters, &Filter::new()).await.unwrap_or_default() {
                 let Position::Offset(sequence) = stored.letter.origin.position() else { panic!() };
                 found.entry(sequence).or_default().push(stored.letter);
             }

@@ -7,12 +7,12 @@ use dlq_core::{DeadLetter, Filter};
 use dlq_nats::{DlqStream, NatsLetters};
 
 use super::{Letter, Routing, SECOND, answer, answer_nothing, consumer, theirs};
-use crate::fixture::{STREAM, Server, available};
+use crate::fixture::{STREAM, Server, available, read};
 use crate::raw::Raw;
 
 async fn letters(server: &Server) -> Vec<DeadLetter> {
     let letters = NatsLetters::new(&server.client, DlqStream::new());
-    let read = letters.read(&Filter::new()).await.unwrap();
+    let read = read(&letters, &Filter::new()).await.unwrap();
     read.into_iter().map(|stored| stored.letter).collect()
 }
 

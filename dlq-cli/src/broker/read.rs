@@ -1,0 +1,120 @@
+//! A log that is read for the verbs that only look.
+
+use dlq_core::log::{Log, Range};
+use dlq_core::store::BoxLetters;
+use dlq_letters::log::{Reading, carry, fill};
+use dlq_letters::memory::MemoryStore;
+use dlq_sql::sqlite::SqliteStore;
+use tempfile::TempDir;
+
+use crate::cli::Command;
+use crate::error::CliError;
+
+/// Number of letters that are kept in memory, at one to three KiB each. More go to a file.
+const IN_MEMORY: u64 = 200_000;
+/// Number of messages, from the end, that `peek` looks at.
+const PEEKED: u64 = 10_000;
+
+/// Letters of a log as they were when it was read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) letters: BoxLetters,
+    /// Removed with everything in it once the letters were looked at.
+    _folder: Option<TempDir>,
+}
+
+/// Reads a log into memory, or into a temporary file where there are too many letters.
+pub(crate) async fn read<L: Log>(log: L, range: Range) -> Result<Read, CliError> {
+    read_beyond(log, range, IN_MEMORY).await
+}
+
+async fn read_beyond<L: Log>(log: L, range: Range, most: u64) -> Result<Read, CliError> {
+    let mut entries = log.read(range).await?;
+    let memory = MemoryStore::new();
+    if fill(&mut entries, &memory, most).await?.is_whole {
+        return Ok(Read { letters: BoxLetters::new(Reading::new(log, memory)), _folder: None });
+    }
+    let folder = tempfile::Builder::new().prefix("dlq-read").tempdir().map_err(|error| {
+        CliError::failed(format!(
+            "cannot keep more than {most} letters: no temporary folder can be made: {error}; set TMPDIR to a folder with \
+             room, or ask for less with --since"
+        ))
+    })?;
+    let path = folder.path().join("letters.db");
+    let store = SqliteStore::builder().path(path).create(true).open().await?;
+    carry(&memory, &store).await?;
+    drop(memory);
+    fill(&mut entries, &store, u64::MAX).await?;
+    Ok(Read { letters: BoxLetters::new(Reading::new(log, store)), _folder: Some(folder) })
+}
+
+/// The part of a log that a verb looks at, which is told where it is not all of it. `messages` is how many there are.
+pub(crate) fn range(command: &mut Command, messages: u64) -> Range {
+    let since = command.filter().and_then(|filter| filter.since());
+    if let Some(since) = since {
+        say!(
+            "only what was written since {since} is read: a letter that died before that, and again since, is listed by its \
+             later death"
+        );
+        return Range::all().since(since);
+    }
+    let Command::Peek(_) = command else { return Range::all() };
+    if messages > PEEKED {
+        say!(
+            "only the latest {PEEKED} of {messages} messages are looked at, {} are left out; `dlq stats` and `dlq list` look at \
+             all",
+            messages - PEEKED
+        );
+    }
+    Range::all().last(PEEKED)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use dlq_core::store::Letters as _;
+    use dlq_core::{Filter, PageRequest};
+    use dlq_testkit::broker::{BrokerFixture as _, MemoryFixture};
+    use dlq_testkit::fixtures::{died_again, varied};
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn peek_reads_from_the_end_and_others_read_all() {
+        let of = |args: &[&str], messages| {
+            let args = ["dlq"].iter().chain(args);
+            range(&mut Cli::try_parse_from(args).unwrap().command, messages)
+        };
+        assert_eq!(of(&["list"], 1_000_000), Range::all());
+        assert_eq!(of(&["peek"], 1_000_000), Range::all().last(PEEKED));
+        let since = of(&["peek", "--since", "2026-01-02T03:04:05Z"], 1_000_000);
+        assert_eq!(since, Range::all().since("2026-01-02T03:04:05Z".parse().unwrap()));
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_into_memory_is_read_into_a_file() {
+        let place = MemoryFixture::<0>::fresh("read").await;
+        let mut letters: Vec<_> = (0..600).map(varied).collect();
+        letters.extend([died_again(&varied(3)), varied(5)]);
+        place.bury(letters).await;
+        let log = place.letters().log().clone();
+        let small = read_beyond(log.clone(), Range::all(), 100).await.unwrap();
+        let large = read(log, Range::all()).await.unwrap();
+        let folder = small._folder.as_ref().map(|folder| folder.path().to_owned()).unwrap();
+        assert!(folder.join("letters.db").exists() && large._folder.is_none());
+        let list = async |read: &Read| {
+            let page = PageRequest::new().with_limit(1_000);
+            read.letters.list(Filter::new(), page).await.unwrap().letters
+        };
+        assert_eq!(list(&small).await, list(&large).await);
+        let ids: Vec<_> = list(&small).await.iter().map(|letter| letter.id).collect();
+        assert_eq!(ids.len(), 600);
+        assert_eq!(
+            small.letters.get_all(ids.clone()).await.unwrap(),
+            large.letters.get_all(ids).await.unwrap()
+        );
+        drop(small);
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,261 @@
+//! [`Reading`]: the letters of a [`Log`] as an engine has them, listed, filtered, grouped and counted as those of a store.
+//!
+//! ```
+//! use dlq_core::log::{Log, Range};
+//! use dlq_core::store::Letters;
+//! use dlq_core::{Filter, StoreError};
+//! use dlq_letters::log::Reading;
+//!
+//! async fn count(log: impl Log) -> Result<u64, StoreError> {
+//!     Reading::of(log, Range::all()).await?.count(Filter::new()).await
+//! }
+//! ```
+//!
+//! Several copies of a death are one letter, of several deaths the latest counts, and the same death with other bytes is a
+//! second letter, as in a store that had got the entries in their order. A reading shows the log as it was when it was
+//! read.
+//!
+//! # Cost
+//!
+//! Every entry of the range is read once. A row keeps the letter with its history, the place where it stands and a digest of
+//! its bytes, and the payload if that has at most 1 KiB: one to three KiB a letter. Larger payloads are fetched from the log
+//! when a letter is asked for whole. For more letters than fit into memory, [`fill`] reads into any store.
+//!
+//! # If the process dies
+//!
+//! Nothing was written to the broker, so there is nothing to be put right.
+
+use dlq_core::log::{Content, Entries, Log, Range};
+use dlq_core::store::reading::Row;
+use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::{
+    Binding, DeadLetter, Filter, LetterId, LetterSummary, Message, Order, Origin, Page,
+    PageRequest, StoreError,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::Backend;
+use crate::memory::MemoryStore;
+use crate::verbs::{Add, Carry};
+
+/// Name of the attribute that has the [`Note`] of a row. It is taken out of whatever a reading answers.
+const NOTE: &str = "~log";
+/// Number of entries that are added in one step.
+const BATCH: usize = 256;
+/// Number of letters that are listed at once.
+const PAGE: u32 = 1_000;
+
+/// What a row of a reading keeps beside the letter.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Note {
+    place: Origin,
+    size: Option<u64>,
+    bytes: Binding,
+    /// The id of the letter if its own is taken.
+    #[serde(skip)]
+    conflicting: Option<LetterId>,
+}
+
+impl Note {
+    /// Takes what is kept of a letter apart into the letter and its note.
+    fn split(letter: DeadLetter, place: Origin) -> (DeadLetter, Self) {
+        let Row { letter, place, size, bytes, conflicting, .. } = Row::new(letter, place);
+        (letter, Self { place, size, bytes, conflicting: Some(conflicting) })
+    }
+
+    /// Reads the note of a row.
+    pub(crate) fn of(letter: &DeadLetter) -> Option<Self> {
+        letter.attributes.get(NOTE).and_then(|note| serde_json::from_str(note).ok())
+    }
+
+    fn take(attributes: &mut std::collections::BTreeMap<String, String>) -> Option<Self> {
+        attributes.remove(NOTE).and_then(|note| serde_json::from_str(&note).ok())
+    }
+
+    pub(crate) fn write(&self, letter: &mut DeadLetter) {
+        letter.attributes.insert(NOTE.to_owned(), crate::verbs::json(self));
+    }
+
+    pub(crate) fn has_bytes_of(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+
+    /// Returns the id under which another message with the same identity is kept, and one after the other if that is taken.
+    pub(crate) fn next_id(&mut self, taken: LetterId) -> LetterId {
+        let id = self.conflicting.unwrap_or(taken);
+        self.conflicting = Some(id.conflicting(&Message::new("", self.bytes.as_bytes().to_vec())));
+        id
+    }
+
+    fn row(self, letter: DeadLetter) -> Row<Origin> {
+        Row::kept(letter, self.place, self.size, self.bytes)
+    }
+}
+
+/// Result of a [`fill`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// Number of letters that the store has got.
+    pub letters: u64,
+    /// True if the entries have come to their end.
+    pub is_whole: bool,
+}
+
+/// Reads entries into a store that is to hold nothing else, until they end or the store has got `most` letters or a few
+/// more. Entries that are no letters, or cannot be read, are passed over.
+///
+/// # Errors
+///
+/// As the entries or the store. What was read stays.
+pub async fn fill<E: Entries, B: Backend>(
+    entries: &mut E,
+    store: &B,
+    most: u64,
+) -> Result<Filled, StoreError> {
+    let mut letters = 0;
+    while letters < most {
+        let batch = entries.next(BATCH).await?;
+        if batch.is_empty() {
+            return Ok(Filled { letters, is_whole: true });
+        }
+        let added = batch.into_iter().filter_map(|entry| match entry.content {
+            Content::Letter(letter) => Some(Note::split(*letter, entry.place)),
+            Content::Damaged(_) | Content::Foreign => None,
+        });
+        letters += store.run("read a log", Add(added.collect())).await?.answer;
+        entries.confirm().await?;
+    }
+    Ok(Filled { letters, is_whole: false })
+}
+
+/// Copies the letters of a [filled](fill) store into another, which may be filled further.
+///
+/// # Errors
+///
+/// As the stores.
+pub async fn carry<B: Backend>(from: &MemoryStore, into: &B) -> Result<(), StoreError> {
+    let mut after = None;
+    loop {
+        let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
+        let page = from.list(Filter::new(), page.with_after(after)).await?;
+        let ids: Vec<LetterId> = page.letters.iter().map(|letter| letter.id).collect();
+        for ids in ids.chunks(BATCH) {
+            into.run("read a log", Carry(from.get_all(ids.to_vec()).await?)).await?;
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// The letters of a [`Log`] as they were when it was read; see the [module docs](self).
+#[derive(Debug)]
+pub struct Reading<L, S = MemoryStore> {
+    log: L,
+    store: S,
+}
+
+impl<L: Log> Reading<L> {
+    /// Reads a range of a log into memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::read`].
+    pub async fn of(log: L, range: Range) -> Result<Self, StoreError> {
+        let store = MemoryStore::new();
+        fill(&mut log.read(range).await?, &store, u64::MAX).await?;
+        Ok(Self { log, store })
+    }
+}
+
+impl<L: Log, S: Letters> Reading<L, S> {
+    /// Makes a reading of a store that was [filled](fill) from this log.
+    pub const fn new(log: L, store: S) -> Self {
+        Self { log, store }
+    }
+
+    /// Returns the log.
+    pub const fn log(&self) -> &L {
+        &self.log
+    }
+
+    /// Returns the letters that match, oldest first, without payloads of more than 1 KiB.
+    ///
+    /// # Errors
+    ///
+    /// As the store.
+    pub async fn rows(&self, filter: &Filter) -> Result<Vec<Row<Origin>>, StoreError> {
+        let (mut rows, mut after) = (Vec::new(), None);
+        loop {
+            let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
+            let page = self.store.list(filter.clone(), page.with_after(after)).await?;
+            let ids = page.letters.iter().map(|letter| letter.id).collect();
+            rows.extend(self.store.get_all(ids).await?.into_iter().filter_map(row));
+            after = page.next;
+            if after.is_none() {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+/// Takes a row apart that has a note, as all rows of a reading.
+fn row(mut letter: DeadLetter) -> Option<Row<Origin>> {
+    Note::take(&mut letter.attributes).map(|note| note.row(letter))
+}
+
+/// Shows a summary as that of the letter in the log.
+fn shown(summary: &mut LetterSummary) {
+    if let Some(note) = Note::take(&mut summary.attributes) {
+        summary.payload_size = note.size;
+    }
+}
+
+impl<L: Log, S: Letters> Letters for Reading<L, S> {
+    async fn get(&self, id: LetterId) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.get_all(vec![id]).await?.pop())
+    }
+
+    /// Letters whose payloads have gone from the log since it was read are left out.
+    async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
+        let rows = self.store.get_all(ids).await?.into_iter().filter_map(row);
+        let rows: Vec<Row<Origin>> = rows.collect();
+        let places = rows.iter().filter(|row| row.whole().is_none());
+        let places: Vec<Origin> = places.map(|row| row.place.clone()).collect();
+        let found = if places.is_empty() { Vec::new() } else { self.log.at(places).await? };
+        let mut found = found.into_iter();
+        let whole = rows.into_iter().filter_map(|row| {
+            if row.whole().is_some() {
+                return Some(row.letter);
+            }
+            let payload = found.next().flatten()?.message.payload().cloned();
+            row.with_payload(payload.unwrap_or_default())
+        });
+        Ok(whole.collect())
+    }
+
+    async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {
+        self.store.with_prefix(digits, limit).await
+    }
+
+    async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
+        let mut page = self.store.list(filter, page).await?;
+        page.letters.iter_mut().for_each(shown);
+        Ok(page)
+    }
+
+    async fn count(&self, filter: Filter) -> Result<u64, StoreError> {
+        self.store.count(filter).await
+    }
+
+    async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
+        let mut groups = self.store.groups(filter, limit).await?;
+        groups.iter_mut().for_each(|group| shown(&mut group.sample));
+        Ok(groups)
+    }
+
+    async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
+        self.store.stats(filter).await
+    }
+}

@@ -1,0 +1,154 @@
+//! Entries of a stream of dead letters that is read without a trace.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use async_nats::jetstream::Message;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use dlq_core::log::{Content, Entries, Entry, Range};
+use dlq_core::{DeadLetter, Position, StoreError};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+
+use super::NatsLetters;
+use super::scan::Scanned;
+use super::sent::SentBack;
+use super::stored::{Passed, StoredLetter};
+use crate::buckets;
+use crate::place::Place;
+
+/// What the letters of a reading say of what was sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// What the ledger says.
+    Sent,
+    /// Nothing: whoever reads them asks the ledger.
+    Nothing,
+}
+
+pub(super) struct ReadEntries {
+    letters: NatsLetters,
+    messages: Scanned,
+    /// The first sequence that is wanted.
+    from: u64,
+    for_ever: bool,
+    /// Taken, and of which the parts are not read yet.
+    taken: VecDeque<(Message, Place)>,
+    read: Vec<Entry>,
+    has_ended: bool,
+    sent: Option<SentBack>,
+    passed: Passed,
+}
+
+impl ReadEntries {
+    pub(super) async fn open(
+        letters: NatsLetters,
+        range: Range,
+        says: Says,
+    ) -> Result<Self, StoreError> {
+        let info = letters.info().await?;
+        let from = range.from.first().map_or(1, |place| sequence(place.position()));
+        let last = range.last.map_or(1, |last| (info.state.last_sequence + 1).saturating_sub(last));
+        let from = from.max(last).max(1);
+        let policy = match range.since.and_then(buckets::date_time) {
+            Some(start_time) => DeliverPolicy::ByStartTime { start_time },
+            None => DeliverPolicy::ByStartSequence { start_sequence: from },
+        };
+        Ok(Self {
+            messages: letters.messages_from(policy, None, range.for_ever),
+            from,
+            for_ever: range.for_ever,
+            taken: VecDeque::new(),
+            read: Vec::new(),
+            has_ended: false,
+            sent: (says == Says::Sent).then(|| SentBack::in_bucket(&*letters.ledger)),
+            passed: Passed::default(),
+            letters,
+        })
+    }
+
+    /// Takes messages until there are `limit`, or none that has come already. The first is waited for.
+    async fn take(&mut self, limit: usize) -> Result<(), StoreError> {
+        while !self.has_ended && self.taken.len() + self.read.len() < limit {
+            let waits = !self.for_ever || (self.taken.is_empty() && self.read.is_empty());
+            let next = if waits {
+                self.messages.try_next().await?
+            } else {
+                match self.messages.next().now_or_never() {
+                    Some(next) => next.transpose()?,
+                    None => break,
+                }
+            };
+            match next {
+                Some(next) if next.1.sequence >= self.from => self.taken.push_back(next),
+                Some(_) => {}
+                None => self.has_ended = true,
+            }
+        }
+        Ok(())
+    }
+
+    async fn entry(&mut self) -> Result<Option<Entry>, StoreError> {
+        let Some((message, place)) = self.taken.front() else { return Ok(None) };
+        let content = match StoredLetter::read(&self.letters.context, message, place).await {
+            Ok(Some(stored)) => Content::Letter(Box::new(stored.letter)),
+            Ok(None) => {
+                self.passed.foreign(place.sequence);
+                Content::Foreign
+            }
+            Err(error) if error.is_transient() => return Err(error),
+            Err(error) => {
+                let why = error.to_string();
+                self.passed.damaged(place.sequence, error);
+                Content::Damaged(why)
+            }
+        };
+        let place = self.letters.place(place.sequence);
+        self.taken.pop_front();
+        Ok(Some(Entry { place, again: false, content }))
+    }
+}
+
+impl Entries for ReadEntries {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.take(limit.max(1)).await?;
+        // What is being read stays where it is until it was.
+        while let Some(entry) = self.entry().await? {
+            self.read.push(entry);
+        }
+        if self.for_ever {
+            self.passed.tell_now_and_then();
+        } else if self.has_ended {
+            self.passed.tell();
+        }
+        if let Some(sent) = &mut self.sent
+            && !self.read.is_empty()
+        {
+            let letters = self.read.iter_mut().filter_map(letter_of);
+            sent.mark(&self.letters.context, letters).await?;
+        }
+        Ok(std::mem::take(&mut self.read))
+    }
+
+    async fn confirm(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// Returns the letter of an entry, with its sequence.
+pub(super) fn letter_of(entry: &mut Entry) -> Option<(u64, &mut DeadLetter)> {
+    match &mut entry.content {
+        Content::Letter(letter) => Some((sequence(entry.place.position()), &mut **letter)),
+        Content::Damaged(_) | Content::Foreign => None,
+    }
+}
+
+pub(super) fn sequence(position: Position) -> u64 {
+    let (Position::Offset(sequence) | Position::Pair(sequence, _)) = position;
+    sequence
+}
+
+impl fmt::Debug for ReadEntries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadEntries").field("letters", &self.letters).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+use std::time::Duration;
+
+use dlq_core::store::{
+    AuditEntry, CheckLimits, Due, ItemPage, Operation, OperationSpec, Plan, ProcessedEvent,
+};
+use dlq_core::{DeadLetter, Finding, OperationId, StoreError, Timestamp};
+use dlq_letters::{Backend, Done, Limits, Verb};
+
+use super::RedisStore;
+use super::fault::During as _;
+
+/// Number of letters, and about how many bytes of them, that one script writes: nobody else is served meanwhile.
+const STEP: u32 = 100;
+const BYTES: u64 = 8 * 1024 * 1024;
+/// A string of Redis has at most 512 MiB, and so have headers and history as texts.
+const LARGEST: u64 = 256 * 1024 * 1024;
+
+type Answer<T> = std::result::Result<T, StoreError>;
+
+impl Backend for RedisStore {
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::new(STEP);
+        limits.bytes = BYTES;
+        limits.largest = LARGEST;
+        limits
+    }
+
+    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> Answer<Done<V::Answer>> {
+        Box::pin(self.inner.decide(&verb)).await.during(during)?
+    }
+
+    async fn put_new(&self, letters: &[DeadLetter]) -> Answer<Vec<bool>> {
+        self.inner.put_new(letters).await.during("put letters")
+    }
+
+    async fn switch_dedup(&self) -> Answer<()> {
+        self.inner.switch_dedup_on().await.during("deduplicate")
+    }
+
+    async fn next_due(&self, consumers: Vec<String>) -> Answer<Option<Timestamp>> {
+        self.inner.find_next_due(&consumers).await.during("find the next due letter")
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(format!("redis letters {}", self.inner.identity))
+    }
+
+    async fn plan(&self, spec: OperationSpec) -> Answer<Plan> {
+        self.inner.plan_replay(&spec).await.during("plan the replay")
+    }
+
+    async fn operation(&self, id: OperationId) -> Answer<Option<Operation>> {
+        self.inner.read_operation(id).await.during("read the operation")
+    }
+
+    async fn operations(&self, limit: u32) -> Answer<Vec<Operation>> {
+        self.inner.list_operations(limit).await.during("list operations")
+    }
+
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Answer<ItemPage> {
+        self.inner.list_items(id, after, limit).await.during("list the items")
+    }
+
+    async fn audit(&self, limit: u32) -> Answer<Vec<AuditEntry>> {
+        self.inner.read_audit(limit).await.during("read the audit")
+    }
+
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Answer<()> {
+        self.inner.write_processed(&events).await.during("write the processing audit")
+    }
+
+    async fn processed(&self, limit: u32) -> Answer<Vec<ProcessedEvent>> {
+        self.inner.read_processed(limit).await.during("read the processing audit")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> Answer<Vec<Finding>> {
+        self.inner.examine(&limits).await.during("check the store")
+    }
+
+    async fn due(&self, overdue: Duration) -> Answer<Vec<Due>> {
+        self.inner.due_by_consumer(overdue).await.during("count what is due")
+    }
+}

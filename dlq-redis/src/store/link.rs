@@ -1,0 +1,169 @@
+//! [`Link`]: calls of scripts and commands on the keys of one store.
+
+use std::collections::BTreeSet;
+
+use dlq_core::{Filter, LetterId, OperationId, Timestamp};
+use dlq_letters::Depth;
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+
+use super::fault::Result;
+use super::names::{self, Bytes, Names};
+use super::ops::{self, Stored};
+use super::scripts::{self, array, letter, number, parts};
+use super::search::{LETTERS, Letter};
+use crate::client::{RedisClient, Script, ScriptCall};
+
+/// The client of a store, and the names of its keys.
+#[derive(Debug)]
+pub(super) struct Link {
+    client: RedisClient,
+    pub(super) names: Names,
+}
+
+/// What every call needs to know.
+#[derive(Debug)]
+pub(super) struct Meta {
+    pub(super) time: Timestamp,
+    pub(super) schema: u64,
+    pub(super) dedup: Option<Bytes>,
+    /// The last fencing token.
+    pub(super) fence: u64,
+}
+
+impl Link {
+    pub(super) const fn new(client: RedisClient, names: Names) -> Self {
+        Self { client, names }
+    }
+
+    /// Begins a call of a script.
+    pub(super) fn call(&self, script: &'static Script) -> ScriptCall {
+        script.keys(&[&self.names.meta]).arg(&self.names.prefix)
+    }
+
+    pub(super) async fn run(&self, call: &ScriptCall) -> Result<Value> {
+        // Boxed: it holds all that connecting needs, and many calls are joined.
+        Ok(Box::pin(self.client.script(call)).await?)
+    }
+
+    pub(super) async fn command(&self, cmd: &Cmd) -> Result<Value> {
+        Ok(Box::pin(self.client.command(cmd)).await?)
+    }
+
+    /// What every call needs to know: by a script, which in a cluster the server of the store's slot answers.
+    pub(super) async fn meta(&self) -> Result<Meta> {
+        let [seconds, micros, schema, dedup, fence] =
+            parts(self.run(&self.call(&scripts::META)).await?)?;
+        let (seconds, micros) = (number(seconds), number(micros));
+        let nanos = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1_000);
+        Ok(Meta {
+            time: Timestamp::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX)),
+            schema: number(schema),
+            dedup: scripts::bytes(dedup),
+            fence: number(fence),
+        })
+    }
+
+    /// The time of the server.
+    pub(super) async fn time(&self) -> Result<Timestamp> {
+        Ok(self.meta().await?.time)
+    }
+
+    /// Number of letters in these parts of the index, within the times of a filter.
+    pub(super) async fn size(&self, parts: &[Bytes], filter: &Filter) -> Result<u64> {
+        let of_part = |part: &Bytes| {
+            let (lower, upper) = names::between(part, filter);
+            let mut cmd = redis::cmd("ZLEXCOUNT");
+            cmd.arg(&self.names.index).arg(lower).arg(upper);
+            async move { Ok::<_, super::fault::Fault>(number(self.command(&cmd).await?)) }
+        };
+        Ok(try_join_all(parts.iter().map(of_part)).await?.into_iter().sum())
+    }
+
+    /// Members of the index between two bounds.
+    pub(super) async fn members(
+        &self,
+        (lower, upper): (Bytes, Bytes),
+        is_reverse: bool,
+        limit: usize,
+    ) -> Result<Vec<Bytes>> {
+        let mut cmd = match is_reverse {
+            false => redis::cmd("ZRANGEBYLEX"),
+            true => redis::cmd("ZREVRANGEBYLEX"),
+        };
+        let (first, last) = if is_reverse { (upper, lower) } else { (lower, upper) };
+        cmd.arg(&self.names.index).arg(first).arg(last).arg("LIMIT").arg(0).arg(limit);
+        let found = array(self.command(&cmd).await?);
+        Ok(found.into_iter().filter_map(scripts::bytes).collect())
+    }
+
+    /// Letters by id.
+    pub(super) async fn letters(
+        &self,
+        ids: impl IntoIterator<Item = LetterId>,
+        depth: Depth,
+    ) -> Result<Vec<Letter>> {
+        let ids: Vec<_> = ids.into_iter().collect();
+        let is_whole = depth == Depth::Whole;
+        let some = |ids: Vec<LetterId>| async move {
+            let mut call = self.call(&scripts::LETTERS).arg(u8::from(is_whole));
+            for id in &ids {
+                call = call.arg(&id.as_bytes()[..]);
+            }
+            let found = array(self.run(&call).await?);
+            let found = ids.into_iter().zip(found);
+            found.map(|(id, value)| Ok((id, letter(value, is_whole)?))).collect::<Result<Vec<_>>>()
+        };
+        let all = try_join_all(ids.chunks(LETTERS).map(|ids| some(ids.to_vec()))).await?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// Operations by id; those that are not over, if none is named.
+    pub(super) async fn operations(
+        &self,
+        ids: &[OperationId],
+    ) -> Result<Vec<(OperationId, Option<Stored>)>> {
+        let mut call = self.call(&scripts::OPERATIONS);
+        for id in ids {
+            call = call.arg(id.to_string());
+        }
+        array(self.run(&call).await?).into_iter().map(ops::read).collect()
+    }
+
+    /// The fields of a hash and their values.
+    pub(super) async fn hash(&self, key: &str) -> Result<Vec<(Bytes, Bytes)>> {
+        let mut cmd = redis::cmd("HGETALL");
+        cmd.arg(key);
+        let mut values = array(self.command(&cmd).await?).into_iter().filter_map(scripts::bytes);
+        let mut all = Vec::new();
+        while let (Some(field), Some(value)) = (values.next(), values.next()) {
+            all.push((field, value));
+        }
+        Ok(all)
+    }
+
+    /// The values of some fields of a hash.
+    pub(super) async fn fields<F: AsRef<[u8]>>(
+        &self,
+        key: &str,
+        fields: &[F],
+    ) -> Result<Vec<Option<Bytes>>> {
+        if fields.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(key);
+        for field in fields {
+            cmd.arg(field.as_ref());
+        }
+        Ok(array(self.command(&cmd).await?).into_iter().map(scripts::bytes).collect())
+    }
+
+    /// Names that are fields of a hash, in order.
+    pub(super) async fn field_names(&self, key: &str) -> Result<BTreeSet<String>> {
+        let mut cmd = redis::cmd("HKEYS");
+        cmd.arg(key);
+        let names = array(self.command(&cmd).await?).into_iter().filter_map(scripts::bytes);
+        Ok(names.filter_map(|name| String::from_utf8(name).ok()).collect())
+    }
+}

@@ -1,0 +1,27 @@
+//! Marks of runs that began.
+
+use dlq_core::{CrashMarks, LetterId, StoreError};
+
+use super::RedisStore;
+use super::fault::During;
+use super::scripts::{self, number};
+
+impl CrashMarks for RedisStore {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        let begin = async {
+            let link = &self.inner.link;
+            // The same token when the client repeats the call: a run is marked once.
+            let call = link.call(&scripts::BEGIN).arg(&letter.as_bytes()[..]).arg(super::token());
+            let before = number(link.run(&call).await?);
+            self.inner.confirm().await?;
+            Ok(u32::try_from(before).unwrap_or(u32::MAX))
+        };
+        begin.await.during("mark the beginning of a run")
+    }
+
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
+        let link = &self.inner.link;
+        let call = link.call(&scripts::END).arg(&letter.as_bytes()[..]).arg(left);
+        link.run(&call).await.map(drop).during("mark the end of a run")
+    }
+}

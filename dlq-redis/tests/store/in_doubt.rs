@@ -1,0 +1,137 @@
+//! Calls whose answer is lost: they are carried out once, and say so.
+
+use std::time::Duration;
+
+use dlq_core::store::{
+    Actor, ClaimRequest, Claims as _, Finish, Finished, ItemOutcome, Letters as _, Mark,
+    OperationSpec, Operations as _, ProcessedEvent, Receipt, Selection, Sink as _, Upkeep as _,
+};
+use dlq_core::{CrashMarks as _, Filter, Resolution, RetryLane as _, Status, Timestamp};
+use dlq_redis::RedisConfig;
+use dlq_redis::store::RedisStore;
+use dlq_testkit::fixtures::{escalation, letter};
+
+use crate::fixture::{PATIENCE, available, prefix, url};
+use crate::proxy::{Proxy, Trouble};
+
+/// What may become of a call; and how often the client makes it again by itself.
+const ALL: [(Trouble, u32); 4] =
+    [(Trouble::Lost, 0), (Trouble::Unanswered, 0), (Trouble::Lost, 1), (Trouble::Unanswered, 1)];
+
+async fn through(proxy: &Proxy, retries: u32) -> RedisStore {
+    let config = RedisConfig::new().response_timeout(PATIENCE).retries(retries);
+    let client = config.open(&proxy.url).await.unwrap();
+    RedisStore::builder(&client).prefix(prefix()).open().await.unwrap()
+}
+
+fn by() -> Actor {
+    Actor::new("ana")
+}
+
+fn all() -> Selection {
+    Selection::matching(Filter::new().with_consumer(letter(0).consumer)).unwrap()
+}
+
+/// G6: a replay is not started twice, over the next letters, because nobody heard that it had been started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_an_operation_is_started_once() {
+    if !available() {
+        return;
+    }
+    for (trouble, retries) in ALL {
+        let proxy = Proxy::before(url()).await;
+        let store = through(&proxy, retries).await;
+        store.put((0..30).map(letter).collect()).await.unwrap();
+        proxy.trouble(trouble);
+        let spec = OperationSpec::replay(Filter::new()).with_limit(10);
+        let started = store.start(spec, by()).await.unwrap();
+        assert!(!proxy.is_troubling(), "{trouble:?}");
+        let operations = store.operations(10).await.unwrap();
+        assert_eq!(operations, std::slice::from_ref(&started), "{trouble:?}");
+        assert_eq!(started.progress.with_outcome(ItemOutcome::Queued), 10, "{trouble:?}");
+        assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
+        assert_eq!(store.audit(10).await.unwrap().len(), 1, "{trouble:?}");
+    }
+}
+
+/// G3: a claim whose answer is lost is told all the same; nobody waits for the end of its lease, and it is no crash.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_claim_is_not_lost_with_its_answer() {
+    if !available() {
+        return;
+    }
+    for (trouble, retries) in ALL {
+        let proxy = Proxy::before(url()).await;
+        let store = through(&proxy, retries).await;
+        for n in 0..5 {
+            store.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+        }
+        proxy.trouble(trouble);
+        let request = ClaimRequest::due([letter(0).consumer], 10, Duration::from_secs(600));
+        let claims = store.claim(request.clone()).await.unwrap();
+        assert!(!proxy.is_troubling(), "{trouble:?}");
+        assert_eq!(claims.len(), 5, "{trouble:?}");
+        assert!(store.claim(request).await.unwrap().is_empty(), "{trouble:?}");
+        for claim in claims {
+            assert_eq!(claim.letter.crashes, 0, "{trouble:?}");
+            let finish = Finish::Resolved(Resolution::Succeeded);
+            let finished = store.finish(vec![(claim.token, finish)]).await.unwrap();
+            assert_eq!(finished, [Finished::Applied], "{trouble:?}");
+        }
+    }
+}
+
+/// What an operator did is told to him and to the audit as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_is_told() {
+    if !available() {
+        return;
+    }
+    for (trouble, retries) in ALL {
+        let proxy = Proxy::before(url()).await;
+        let store = through(&proxy, retries).await;
+        store.put((0..5).map(letter).collect()).await.unwrap();
+        proxy.trouble(trouble);
+        assert_eq!(store.mark(all(), Mark::Resolved, by()).await.unwrap().changed, 5);
+        proxy.trouble(trouble);
+        assert_eq!(store.delete(all(), by()).await.unwrap().changed, 5, "{trouble:?}");
+        assert!(!proxy.is_troubling(), "{trouble:?}");
+        let audit = store.audit(10).await.unwrap();
+        let done: Vec<_> =
+            audit.iter().map(|entry| (entry.action.as_str(), entry.affected)).collect();
+        assert_eq!(done, [("delete", 5), ("resolve", 5)], "{trouble:?}");
+        let left = store.count(Filter::new().with_status(Status::Resolved)).await.unwrap();
+        assert_eq!(left, 0);
+    }
+}
+
+/// What messages are acknowledged for may be done again, which changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_consumers_do_may_be_done_again() {
+    if !available() {
+        return;
+    }
+    for (trouble, retries) in ALL {
+        let proxy = Proxy::before(url()).await;
+        let store = through(&proxy, retries).await;
+        // One that is there already takes the way of a verb.
+        store.put(vec![letter(0)]).await.unwrap();
+        proxy.trouble(trouble);
+        let put = vec![letter(0), dlq_testkit::fixtures::died_again(&letter(0))];
+        if store.put(put.clone()).await.is_err() {
+            assert_eq!(retries, 0, "{trouble:?}");
+            store.put(put).await.unwrap();
+        }
+        assert!(!proxy.is_troubling(), "{trouble:?}");
+        assert_eq!(store.count(Filter::new()).await.unwrap(), 1, "{trouble:?}");
+        let event = ProcessedEvent::dead_lettered(&letter(0));
+        proxy.trouble(trouble);
+        let recorded = store.record_processed(vec![event.clone()]).await;
+        assert_eq!(recorded.is_ok(), retries > 0, "{trouble:?}");
+        assert!(!proxy.is_troubling(), "{trouble:?}");
+        let rows = store.processed(10).await.unwrap().len();
+        assert!(rows <= 1, "{trouble:?}: a row twice");
+        assert_eq!(store.begin(letter(0).id).await.unwrap(), 0, "{trouble:?}");
+        assert_eq!(store.put(vec![letter(1)]).await.unwrap(), [Receipt::Stored]);
+    }
+}
