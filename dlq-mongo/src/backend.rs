@@ -1,0 +1,106 @@
+use std::time::Duration;
+
+use dlq_core::store::{
+    AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Due, Finish, Finished, ItemPage,
+    Operation, OperationSpec, Plan, ProcessedEvent,
+};
+use dlq_core::{DeadLetter, Finding, OperationId, StoreError, Timestamp};
+use dlq_letters::{Backend, Done, Limits, Verb};
+
+use crate::MongoStore;
+use crate::error::During;
+
+/// Letters, and about how many bytes of them, that one step writes.
+const LETTERS: u32 = 100;
+const BYTES: u64 = 8 * 1024 * 1024;
+
+type Answer<T> = std::result::Result<T, StoreError>;
+
+impl Backend for MongoStore {
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::new(LETTERS);
+        limits.bytes = BYTES;
+        limits
+    }
+
+    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> Answer<Done<V::Answer>> {
+        self.db().run(&verb).await.during(during)?
+    }
+
+    async fn put_new(&self, letters: &[DeadLetter]) -> Answer<Vec<bool>> {
+        self.db().insert_new(letters).await.during("put letters")
+    }
+
+    async fn claim_due(&self, request: &ClaimRequest) -> Answer<Option<Vec<Claim>>> {
+        const DURING: &str = "claim letters";
+        self.sweep_now_and_then().await.during(DURING)?;
+        self.db().claim_plainly(request).await.during(DURING)
+    }
+
+    async fn extend_held(
+        &self,
+        tokens: &[ClaimToken],
+        lease: Duration,
+    ) -> Answer<Option<Vec<bool>>> {
+        self.db().extend_plainly(tokens, lease).await.during("extend claims")
+    }
+
+    async fn finish_plain(
+        &self,
+        finishes: &[(ClaimToken, Finish)],
+    ) -> Answer<Vec<Option<Finished>>> {
+        self.db().end_plainly(finishes).await.during("finish claims")
+    }
+
+    async fn switch_dedup(&self) -> Answer<()> {
+        self.db().switch_dedup_on().await.during("deduplicate")
+    }
+
+    async fn next_due(&self, consumers: Vec<String>) -> Answer<Option<Timestamp>> {
+        self.db().find_next_due(&consumers).await.during("find the next due letter")
+    }
+
+    fn store_identity(&self) -> Option<String> {
+        Some(format!("{} letters", self.identity()))
+    }
+
+    async fn plan(&self, spec: OperationSpec) -> Answer<Plan> {
+        self.db().plan_replay(&spec).await.during("plan the replay")
+    }
+
+    async fn operation(&self, id: OperationId) -> Answer<Option<Operation>> {
+        self.db().read_operation(id).await.during("read the operation")
+    }
+
+    async fn operations(&self, limit: u32) -> Answer<Vec<Operation>> {
+        self.db().list_operations(limit).await.during("list operations")
+    }
+
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Answer<ItemPage> {
+        self.db().list_items(id, after, limit).await.during("list the items")
+    }
+
+    async fn audit(&self, limit: u32) -> Answer<Vec<AuditEntry>> {
+        self.db().read_audit(limit).await.during("read the audit")
+    }
+
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Answer<()> {
+        self.db().write_processed(&events).await.during("write the processing audit")
+    }
+
+    async fn processed(&self, limit: u32) -> Answer<Vec<ProcessedEvent>> {
+        self.db().read_processed(limit).await.during("read the processing audit")
+    }
+
+    async fn check(&self, limits: CheckLimits) -> Answer<Vec<Finding>> {
+        const DURING: &str = "check the store";
+        self.db().sweep_commits().await.during(DURING)?;
+        self.db().examine(limits).await.during(DURING)
+    }
+
+    async fn due(&self, overdue: Duration) -> Answer<Vec<Due>> {
+        self.db().due_by_consumer(overdue).await.during("count due letters")
+    }
+}
+
+dlq_letters::store!(MongoStore);

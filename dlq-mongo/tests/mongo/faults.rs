@@ -1,0 +1,72 @@
+//! A server that is gone, says nothing, or is started again.
+
+use std::time::Duration;
+
+use dlq_core::store::{Letters as _, Receipt, Sink as _};
+use dlq_core::{Filter, StoreErrorKind};
+use dlq_mongo::MongoStore;
+use dlq_services::Service;
+use dlq_testkit::fixtures::letter;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+
+use crate::fixture::{PATIENCE, Place, available, url};
+use crate::proxy::{Proxy, Trouble};
+
+/// Puts letters until that succeeds. Returns the receipts and the errors before.
+async fn until_put(store: &MongoStore, n: u64) -> (Vec<Receipt>, Vec<StoreErrorKind>) {
+    let (began, mut errors) = (Instant::now(), Vec::new());
+    loop {
+        match store.put(vec![letter(n), letter(n + 1)]).await {
+            Ok(receipts) => return (receipts, errors),
+            Err(error) => errors.push(error.kind()),
+        }
+        assert!(began.elapsed() < PATIENCE, "it is never put: {errors:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_and_started_again_has_lost_nothing() {
+    if !available() {
+        return;
+    }
+    let mut server = Service::Mongo.builder().ours().start().unwrap();
+    let url = format!("{}/?serverSelectionTimeoutMS=300", server.url().trim_end_matches('/'));
+    let place = Place::at(&url);
+    let store = place.store().await;
+    for round in 0..3 {
+        let n = round * 10;
+        store.put(vec![letter(n)]).await.unwrap();
+        block_in_place(|| server.kill()).unwrap();
+        let error = store.put(vec![letter(n + 1)]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        block_in_place(|| server.restart()).unwrap();
+        let (receipts, errors) = until_put(&store, n).await;
+        assert_eq!(receipts, [Receipt::Unchanged, Receipt::Stored], "{errors:?}");
+        assert!(errors.iter().all(|kind| *kind == StoreErrorKind::Unavailable), "{errors:?}");
+        assert_eq!(store.count(Filter::new()).await.unwrap(), (round + 1) * 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_on_a_silent_network_ends_and_the_next_one_goes_on() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let proxy = Proxy::before(url()).await;
+    let store = MongoStore::builder(&proxy.url).database(&place.name).max_connections(2);
+    let store = store.answer_timeout(Duration::from_millis(500)).open();
+    let began = Instant::now();
+    let store = store.await.unwrap();
+    store.put(vec![letter(1)]).await.unwrap();
+    proxy.trouble_after(1, Trouble::Silence);
+    let error = store.put(vec![letter(2)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(began.elapsed() < PATIENCE, "it ends");
+    proxy.heal();
+    let (receipts, _) = until_put(&store, 1).await;
+    assert_eq!(receipts[0], Receipt::Unchanged);
+    assert_eq!(store.count(Filter::new()).await.unwrap(), 2);
+}

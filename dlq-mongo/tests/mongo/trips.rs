@@ -1,0 +1,80 @@
+//! Round trips: how many commands each call sends.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dlq_core::store::{
+    ClaimRequest, Claims as _, Finish, Finished, Letters as _, Receipt, Schedule, ScheduleRun,
+    Sink as _,
+};
+use dlq_core::{DeadLetter, Filter, PageRequest, Resolution};
+use dlq_testkit::fixtures::{CONSUMER, letter};
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
+
+use crate::fixture::{Place, available};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Commands that were sent, but for the look at the server's clock.
+#[derive(Clone, Debug, Default)]
+struct Commands(Arc<Mutex<Vec<String>>>);
+
+impl Commands {
+    fn handler(&self) -> EventHandler<CommandEvent> {
+        let commands = self.clone();
+        EventHandler::callback(move |event| {
+            if let CommandEvent::Started(started) = event
+                && !started.command_name.eq_ignore_ascii_case("isMaster")
+            {
+                commands.0.lock().unwrap().push(started.command_name);
+            }
+        })
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+#[tokio::test]
+async fn plain_batches_take_few_round_trips() {
+    if !available() {
+        return;
+    }
+    let commands = Commands::default();
+    let store = Place::fresh().builder().events(commands.handler()).open().await.unwrap();
+    commands.take();
+
+    let letters: Vec<DeadLetter> = (0..100).map(letter).collect();
+    let receipts = store.put(letters).await.unwrap();
+    assert_eq!(receipts, vec![Receipt::Stored; 100]);
+    assert_eq!(commands.take(), ["find", "insert"], "a batch of new letters");
+
+    let page = store.list(Filter::new(), PageRequest::new().with_limit(50)).await.unwrap();
+    assert_eq!(page.letters.len(), 50);
+    assert_eq!(commands.take(), ["find"], "a page");
+    let page = store.list(Filter::new(), PageRequest::new().with_after(page.next)).await.unwrap();
+    assert_eq!(page.letters.len(), 50);
+    assert!(commands.take().len() <= 2, "a page that comes to the end looks for what is newer");
+
+    let schedule = Schedule::enabled().with_batch(100).with_all_classes();
+    let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
+    assert_eq!(store.run_schedule(run).await.unwrap().0, 100);
+    commands.take();
+
+    let claims = store.claim(ClaimRequest::due([CONSUMER], 50, LEASE)).await.unwrap();
+    assert_eq!(claims.len(), 50);
+    assert_eq!(commands.take(), ["find", "update", "find"], "a claim");
+
+    let tokens = claims.iter().map(|claim| claim.token).collect();
+    assert_eq!(store.extend(tokens, LEASE).await.unwrap(), vec![true; 50]);
+    assert_eq!(commands.take(), ["update"], "leases");
+
+    let resolved = || Finish::Resolved(Resolution::Succeeded);
+    let finishes: Vec<_> = claims.iter().map(|claim| (claim.token, resolved())).collect();
+    assert_eq!(store.finish(finishes.clone()).await.unwrap(), vec![Finished::Applied; 50]);
+    assert_eq!(commands.take(), ["update"], "finishes");
+    assert_eq!(store.finish(finishes).await.unwrap(), vec![Finished::Applied; 50]);
+    assert_eq!(commands.take(), ["update", "find"], "finishes that were applied before");
+}
