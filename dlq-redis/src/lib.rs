@@ -7,6 +7,7 @@
 //! | [`RedisSource`] | messages of the group, and its retry records when they are due |
 //! | [`RedisRetryQueue`] | delayed retries |
 //! | [`RedisSink`] | stream of dead letters |
+//! | [`RedisOutbox`] | sends letters of a store back to streams, each once |
 //! | [`RedisCrashMarks`] | marks by which a message is found that kills its process |
 //! | [`store`] | letters in Redis, with every verb of the engine |
 //! | [`RedisIdempotency`] | idempotency keys, by which a message is handled once |
@@ -23,6 +24,7 @@ mod client;
 mod consumer;
 mod dead;
 pub mod idempotency;
+mod outbox;
 pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
@@ -32,6 +34,7 @@ pub use consumer::{
 };
 pub use dead::RedisSink;
 pub use idempotency::{IdempotencyConfig, RedisIdempotency};
+pub use outbox::RedisOutbox;
 
 /// The client that this crate works with.
 pub use redis;

@@ -81,9 +81,8 @@ async fn a_replay_becomes_an_operation_that_is_followed_to_its_end() {
     let id = id.out.trim().to_owned();
     let request = ClaimRequest::due([CONSUMER], 10, Duration::from_secs(60));
     let claims = bench.store.claim(request).await.unwrap();
-    let ends = |claim: &dlq_core::store::Claim| {
-        (claim.token, Finish::Resolved(Resolution::Succeeded))
-    };
+    let ends =
+        |claim: &dlq_core::store::Claim| (claim.token, Finish::Resolved(Resolution::Succeeded));
     let finished = bench.store.finish(claims.iter().map(ends).collect()).await.unwrap();
     assert_eq!(finished, [Finished::Applied; 3]);
     let watched = bench.run(&["op", "watch", &id[..8], "-o", "json"]).ok().json();

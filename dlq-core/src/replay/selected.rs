@@ -24,7 +24,6 @@ impl<P: Copy + Ord> Selected<'_, P> {
     }
 
     /// Begins a plan with the letters of it that would be sent, and those that would not.
-    #[must_use]
     pub fn plan(&self) -> ReplayPlan {
         let mut plan = ReplayPlan { letters: self.send.len() as u64, ..ReplayPlan::default() };
         plan.sample = self.send.iter().take(SAMPLE).map(|row| row.summary()).collect();

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use dlq_core::Timestamp;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
@@ -297,6 +298,14 @@ impl RedisClient {
     /// Opens a connection to each server that has keys: to each master of a cluster, otherwise to the one server.
     pub(crate) async fn masters(&self) -> Result<Vec<MultiplexedConnection>, RedisError> {
         self.shared.endpoint.masters(&self.shared.config).await
+    }
+
+    /// Returns the time of the server.
+    pub(crate) async fn time(&self) -> Result<Timestamp, RedisError> {
+        let answer = self.command(&redis::cmd("TIME")).await?;
+        let parts = as_array(&answer);
+        let part = |at: usize| parts.get(at).map_or(0, as_int);
+        Ok(Timestamp::from_nanos(part(0).saturating_mul(1_000_000).saturating_add(part(1)) * 1_000))
     }
 
     /// Opens a connection for one reader, to the node that has this key. A response on it may take any time.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use dlq_core::outbox::Once;
+
 use crate::client::RedisError;
 
 /// Names of keys that belong to one stream. They share its hash tag, so that one script reaches all of them.
@@ -55,6 +57,16 @@ impl Keys {
     /// The mark of a letter that was written.
     pub(crate) fn written(&self, death: &str) -> String {
         self.named(&format!("written:{death}"))
+    }
+
+    /// The mark of a letter that was sent back.
+    pub(crate) fn sent(&self, once: &Once) -> String {
+        self.named(&format!("sent:{once}"))
+    }
+
+    /// Stands for every mark of a letter that was sent back.
+    pub(crate) fn any_sent(&self) -> String {
+        self.named("sent:")
     }
 
     /// Entries of this group that are deferred for longer than a lease.
