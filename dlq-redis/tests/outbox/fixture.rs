@@ -159,14 +159,16 @@ impl<W: Which> OutboxFixture for Fixture<W> {
         let mut raw = self.raw().await;
         let entries: Value =
             redis::cmd("XRANGE").arg(STREAM).arg("-").arg("+").query_async(&mut raw).await.unwrap();
-        let entries: Vec<(String, Vec<(String, Vec<u8>)>)> =
-            redis::from_redis_value(entries).unwrap();
+        let entries: Vec<(String, Fields)> = redis::from_redis_value(entries).unwrap();
         entries.into_iter().map(|(_, fields)| message(fields)).collect()
     }
 }
 
+/// Names and values of an entry.
+type Fields = Vec<(String, Vec<u8>)>;
+
 /// An entry as consumers read it.
-fn message(fields: Vec<(String, Vec<u8>)>) -> Message {
+fn message(fields: Fields) -> Message {
     let mut message = Message::tombstone(STREAM);
     for (name, value) in fields {
         message = match (&*name, name.strip_prefix("h:")) {
