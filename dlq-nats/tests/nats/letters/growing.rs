@@ -26,7 +26,8 @@ async fn a_stream_that_letters_come_to_and_go_from_is_read_once_for_all_pages() 
     // One that was removed by hand stands between the others all the time.
     stream.delete_message(u64::from(MANY) / 2).await.unwrap();
     // A connection of its own, which counts what comes to it.
-    let client = async_nats::connect(server.running().url().to_owned()).await.unwrap();
+    let url = server.running().url().to_owned();
+    let client = async_nats::connect(url).await.unwrap();
     let letters = NatsLetters::new(&client, DlqStream::new());
     let reading = Reading::of(letters, Range::all()).await.unwrap();
     let (mut after, mut read, mut turn) = (None, 0, 0);
