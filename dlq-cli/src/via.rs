@@ -84,7 +84,7 @@ pub(crate) async fn required(via: &ViaArgs) -> Result<Vec<Via>, CliError> {
 /// Connects to the brokers.
 pub(crate) async fn outboxes(
     brokers: &[Via],
-    via: &ViaArgs,
+    #[cfg_attr(not(feature = "nats"), expect(unused_variables))] via: &ViaArgs,
     args: &BrokerArgs,
 ) -> Result<Outboxes, CliError> {
     let mut outboxes = Outboxes::new();

@@ -6,6 +6,7 @@ mod incidents;
 mod ingest;
 mod login;
 mod mark;
+#[cfg(feature = "nats")]
 mod read;
 mod replay;
 
@@ -13,6 +14,7 @@ pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
+#[cfg(feature = "nats")]
 pub(crate) use read::{range, read};
 pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 

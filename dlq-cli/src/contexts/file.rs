@@ -41,6 +41,10 @@ pub(crate) struct Named {
 #[serde(from = "ClusterFields")]
 pub(crate) struct Cluster {
     /// The alias by which letters name the cluster. Defaults to the name of its table.
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "nats")),
+        allow(dead_code, reason = "it has no brokers")
+    )]
     pub(crate) alias: Option<String>,
     pub(crate) at: Named,
 }
