@@ -2,7 +2,7 @@
 //! and whatever had been confirmed is there.
 //!
 //! The program starts itself as the process that is killed. That process notes each confirmation in a journal, flushed to
-//! the disk, after the store gave it. `DLQ_KILL_RUNS` sets how often it is killed (50), `DLQ_KILL_SEED` the random numbers.
+//! the disk, after the store gave it. `DLQ_KILL_RUNS` sets how often it is killed (12), `DLQ_KILL_SEED` the random numbers.
 //! Every fourth time the server is killed in its place, and restarted on its append-only file.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -159,7 +159,7 @@ async fn parent() {
         return;
     }
     let mut server = Redis::builder().ours().start().unwrap();
-    let kills = number("DLQ_KILL_RUNS", 50);
+    let kills = number("DLQ_KILL_RUNS", 12);
     let seed = number("DLQ_KILL_SEED", u64::from(std::process::id())) | 1 << 40;
     let mut random = Random(seed);
     let directory = tempfile::tempdir().unwrap();
