@@ -1,7 +1,7 @@
 //! What it costs, side by side with the bare or raw thing in the same run. Ratios are printed, nothing is asserted.
 //!
 //! Run with `cargo run --release -p dlq-benches`; `--short` runs each bench once, small, so that it cannot rot; a name
-//! runs one of them. Without the features `kafka`, `nats` and `postgres` (`--no-default-features`) it builds quickly and
+//! runs one of them. Without the features `kafka`, `nats`, `postgres` and `redis` (`--no-default-features`) it builds quickly and
 //! runs what needs no server.
 
 mod bury;
@@ -22,6 +22,8 @@ mod postgres;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod proxy;
 mod read;
+#[cfg(feature = "redis")]
+mod redis_store;
 mod stack;
 
 use measure::Size;
@@ -68,6 +70,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("postgres-outbox", postgres::outbox::run),
         #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
+        #[cfg(feature = "redis")]
+        ("redis-store", redis_store::run),
     ];
     if cfg!(debug_assertions) {
         println!("built without --release: the figures say nothing");

@@ -1,7 +1,7 @@
 //! What is wrong with the store itself: settings of the server that contradict it, keys of another type, and, by a look at
 //! everything that is stored, damage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::CheckLimits;
 use dlq_core::{Filter, Finding, Severity};
@@ -23,7 +23,7 @@ const NEARLY_FULL: u64 = 90;
 /// The most findings about damage.
 const MOST: usize = 20;
 /// The parts of the index that letters are in.
-const FACETS: [u8; 8] = *b"aicdfjms";
+const FACETS: [u8; 7] = *b"acdfjos";
 
 type Info = BTreeMap<String, String>;
 
@@ -105,8 +105,9 @@ impl Inner {
         let mut damages = Vec::new();
         let mut counts: BTreeMap<(&str, Bytes), u64> = BTreeMap::new();
         let mut facets: BTreeMap<u8, u64> = BTreeMap::new();
+        let mut all_sets: BTreeSet<(String, Bytes)> = BTreeSet::new();
         for letters in found.chunks(50) {
-            let members: Vec<_> = letters.iter().flat_map(|(_, members, _)| members).collect();
+            let members: Vec<_> = letters.iter().flat_map(|(_, members, ..)| members).collect();
             let mut cmd = redis::cmd("ZMSCORE");
             cmd.arg(&names.index);
             for member in &members {
@@ -115,7 +116,7 @@ impl Inner {
             let scores = array(self.link.command(&cmd).await?);
             let is_missing = |value: &redis::Value| *value == redis::Value::Nil;
             let mut scores = scores.iter();
-            for (id, members, counted) in letters {
+            for (id, members, counted, sets) in letters {
                 let missing = scores.by_ref().take(members.len()).filter(|it| is_missing(it));
                 // It may have changed since it was read.
                 if missing.count() > 0 && self.is_out_of_index(*id).await? {
@@ -123,9 +124,10 @@ impl Inner {
                 }
                 members.iter().for_each(|it| *facets.entry(it[0]).or_default() += 1);
                 counted.iter().for_each(|it| *counts.entry(it.clone()).or_default() += 1);
+                all_sets.extend(sets.iter().cloned());
             }
         }
-        let mut off = Vec::new();
+        let mut off = self.sets_off(&all_sets).await?;
         for facet in FACETS {
             let size = self.link.size(&[vec![facet]], &Filter::new()).await?;
             let is = facets.get(&facet).copied().unwrap_or(0);
@@ -156,6 +158,31 @@ impl Inner {
         }
         damages.truncate(MOST);
         Ok(damages.iter().map(|damage| damaged(damage)).collect())
+    }
+
+    /// Sets of ids that have too few or too many.
+    async fn sets_off(&self, expected: &BTreeSet<(String, Bytes)>) -> Result<Vec<String>> {
+        let names = &self.link.names;
+        let (mut missing, mut found) = (expected.len(), 0);
+        let digits: Vec<_> = (0..4096).map(|n| format!("{n:03x}")).collect();
+        for digits in digits.chunks(64) {
+            let keys = digits.iter().flat_map(|it| [names.ids(it), names.messages(it)]);
+            let keys: Vec<_> = keys.collect();
+            let sets = try_join_all(keys.iter().map(|key| self.link.set(key.clone()))).await?;
+            for (key, members) in keys.into_iter().zip(sets) {
+                found += members.len();
+                let is_there = |member: &Bytes| expected.contains(&(key.clone(), member.clone()));
+                missing -= members.iter().filter(|member| is_there(member)).count();
+            }
+        }
+        let surplus = found - (expected.len() - missing);
+        let is_off = missing > 0 || surplus > 0;
+        Ok(is_off
+            .then(|| {
+                format!("sets of ids lack {missing} letters, and have {surplus} that are gone")
+            })
+            .into_iter()
+            .collect())
     }
 
     async fn is_out_of_index(&self, id: dlq_core::LetterId) -> Result<bool> {
@@ -201,11 +228,12 @@ impl Inner {
     }
 }
 
-type Summary<'n> = (dlq_core::LetterId, Vec<Bytes>, Vec<(&'n str, Bytes)>);
+type Summary<'n> =
+    (dlq_core::LetterId, Vec<Bytes>, Vec<(&'n str, Bytes)>, BTreeSet<(String, Bytes)>);
 
 fn summary<'n>(names: &'n names::Names, found: &Found) -> Summary<'n> {
     let members = names::members(&found.row).into_iter().collect();
-    (found.row.letter.id, members, counted(names, &found.row))
+    (found.row.letter.id, members, counted(names, &found.row), names.sets(&found.row))
 }
 
 fn field<'i>(info: &'i Info, name: &str) -> &'i str {

@@ -51,13 +51,8 @@ impl Letters for RedisStore {
         digits: String,
         limit: u32,
     ) -> std::result::Result<Vec<LetterId>, StoreError> {
-        let Some((first, last)) = with_prefix(&digits) else { return Ok(Vec::new()) };
-        let bound = |id: LetterId| [b"[", names::IDS, id.as_bytes()].concat();
-        let bounds = (bound(first), bound(last));
-        let found = self.inner.link.members(bounds, false, limit as usize).await;
-        let found = found.during("find letters by id")?;
-        let id = |member: Vec<u8>| super::seen::letter_id(&member[names::IDS.len()..]);
-        Ok(found.into_iter().filter_map(id).collect())
+        let digits = digits.to_ascii_lowercase();
+        self.inner.with_prefix(&digits, limit as usize).await.during("find letters by id")
     }
 
     async fn list(
@@ -86,6 +81,34 @@ impl Letters for RedisStore {
 }
 
 impl Inner {
+    /// Ids by their first digits, in order: they are in sets by the first three.
+    async fn with_prefix(&self, digits: &str, limit: usize) -> Result<Vec<LetterId>> {
+        let is_prefix = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let mut found = Vec::new();
+        if !is_prefix {
+            return Ok(found);
+        }
+        let sets: Vec<String> = match digits.len() {
+            0 => (0..4096).map(|n| format!("{n:03x}")).collect(),
+            1 => (0..256).map(|n| format!("{digits}{n:02x}")).collect(),
+            2 => (0..16).map(|n| format!("{digits}{n:x}")).collect(),
+            _ => vec![digits[..3].to_owned()],
+        };
+        for sets in sets.chunks(64) {
+            let names = &self.link.names;
+            let ids = try_join_all(sets.iter().map(|set| self.link.set(names.ids(set)))).await?;
+            let ids = ids.iter().flatten().filter_map(|id| super::seen::letter_id(id));
+            let mut ids: Vec<_> = ids.filter(|id| id.to_string().starts_with(digits)).collect();
+            ids.sort_unstable();
+            found.extend(ids);
+            if found.len() >= limit {
+                found.truncate(limit);
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     async fn page(&self, filter: &Filter, page: PageRequest) -> Result<Page> {
         let most = page.limit.max(1) as usize + 1;
         let search = Search::plan(&self.link, filter).await?;
@@ -275,12 +298,4 @@ impl Inner {
         }
         Ok(groups)
     }
-}
-
-/// The first and the last id that begin with these hexadecimal digits; `None` when none does.
-fn with_prefix(digits: &str) -> Option<(LetterId, LetterId)> {
-    let is_prefix = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let rest = 32_usize.checked_sub(digits.len()).filter(|_| is_prefix)?;
-    let bound = |fill: &str| format!("{digits}{}", fill.repeat(rest)).parse().ok();
-    Some((bound("0")?, bound("f")?))
 }

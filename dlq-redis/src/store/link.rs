@@ -130,6 +130,29 @@ impl Link {
         array(self.run(&call).await?).into_iter().map(ops::read).collect()
     }
 
+    /// The members of a set.
+    pub(super) async fn set(&self, key: String) -> Result<Vec<Bytes>> {
+        let mut cmd = redis::cmd("SMEMBERS");
+        cmd.arg(key);
+        Ok(array(self.command(&cmd).await?).into_iter().filter_map(scripts::bytes).collect())
+    }
+
+    /// Letters with these producers' ids.
+    pub(super) async fn of_messages(&self, ids: &[String]) -> Result<BTreeSet<LetterId>> {
+        let of_one = |id: &String| {
+            let digest = names::message_digest(id);
+            let key = self.names.messages(&names::first_digits(&digest));
+            async move {
+                let found = self.set(key).await?.into_iter();
+                let found = found.filter(move |member| member.starts_with(&digest));
+                Ok::<_, super::fault::Fault>(
+                    found.filter_map(|member| super::seen::letter_id(&member[16..])),
+                )
+            }
+        };
+        Ok(try_join_all(ids.iter().map(of_one)).await?.into_iter().flatten().collect())
+    }
+
     /// The fields of a hash and their values.
     pub(super) async fn hash(&self, key: &str) -> Result<Vec<(Bytes, Bytes)>> {
         let mut cmd = redis::cmd("HGETALL");

@@ -58,6 +58,7 @@
 //! | `:meta` | hash | version of the layout, identity, deduplication, number of the last commit, last fencing token |
 //! | `:l:` and the 16 bytes of the id | hash | a letter; the fields are told in `codec.rs` |
 //! | `:i` | sorted set | the index, ordered by its bytes: a part, then the time of storing and the id |
+//! | `:b:i`, `:b:m` and three digits | set | ids that begin with them; digests of producers' ids, with the letter |
 //! | `:n`, `:groups`, `:lines` | hash | counts: by status, reason, cause, class, consumer and subject; by fingerprint and consumer; of letters in line |
 //! | `:own`, `:alias` | hash | owners of original messages; letters that were merged |
 //! | `:ops`, `:live` | list, sorted set | all operations; those that are not over |
@@ -67,9 +68,9 @@
 //! | `:sched`, `:marks` | hash | last runs of the schedule; marks of runs that began |
 //! | `:done:` and a token | string | what became of a commit, for an hour |
 //!
-//! The parts of the index: every letter (`a`), its id (`i`), status (`s`), consumer (`c`), subject (`j`), fingerprint (`f`),
-//! producer's id (`m`), operation (`o`), lines of what is due by consumer and of all (`d`), items that are queued (`q`), released
-//! (`r`) and being sent (`z`), and aliases (`A`). So a page costs the same at any depth, and a claim is one range.
+//! The parts of the index: every letter (`a`), status (`s`), consumer (`c`), subject (`j`), fingerprint (`f`), operation (`o`),
+//! lines of what is due by consumer and of all (`d`), items that are queued (`q`), released (`r`) and being sent (`z`), and
+//! aliases (`A`). So a page costs the same at any depth, and a claim is one range.
 
 mod audit;
 mod backend;

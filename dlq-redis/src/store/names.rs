@@ -74,6 +74,30 @@ impl Names {
         [self.prefix.as_bytes(), b":l:", id.as_bytes()].concat()
     }
 
+    /// The set of the ids that begin with these three digits.
+    pub(super) fn ids(&self, digits: &str) -> String {
+        format!("{}:b:i{digits}", self.prefix)
+    }
+
+    /// The set of letters with producers' ids of which the digest begins with these three digits.
+    pub(super) fn messages(&self, digits: &str) -> String {
+        format!("{}:b:m{digits}", self.prefix)
+    }
+
+    /// The sets that a letter is in, and what it is there: what is looked for by its whole value needs no order, which would
+    /// cost as much as all else.
+    pub(super) fn sets(&self, row: &Row) -> BTreeSet<(String, Bytes)> {
+        let id = row.letter.id;
+        let mut sets = BTreeSet::new();
+        sets.insert((self.ids(&id.to_string()[..3]), id.as_bytes().to_vec()));
+        if let Some(message) = row.letter.message.id() {
+            let digest = message_digest(message);
+            let key = self.messages(&first_digits(&digest));
+            sets.insert((key, [&digest[..], id.as_bytes()].concat()));
+        }
+        sets
+    }
+
     /// The hash of an operation.
     pub(super) fn operation(&self, id: OperationId) -> String {
         format!("{}:op:{id}", self.prefix)
@@ -108,9 +132,6 @@ pub(super) fn time(bytes: &[u8]) -> Option<Timestamp> {
 
 /// The part of the index with every letter.
 pub(super) const ALL: &[u8] = b"a";
-/// The part of the index with every id.
-pub(super) const IDS: &[u8] = b"i";
-
 /// A part of the index: letters that have this value.
 pub(super) fn part(facet: u8, value: &[u8]) -> Bytes {
     let mut hasher = blake3::Hasher::new();
@@ -124,7 +145,6 @@ pub(super) const STATUS: u8 = b's';
 pub(super) const CONSUMER: u8 = b'c';
 pub(super) const SUBJECT: u8 = b'j';
 pub(super) const FINGERPRINT: u8 = b'f';
-pub(super) const MESSAGE: u8 = b'm';
 pub(super) const OPERATION: u8 = b'o';
 const LINE: u8 = b'd';
 
@@ -148,6 +168,17 @@ pub(super) fn lines(consumers: &[String]) -> Vec<Bytes> {
     consumers.iter().map(|name| line(name)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// The digest of a producer's id.
+pub(super) fn message_digest(id: &str) -> [u8; 16] {
+    let hash = blake3::hash(id.as_bytes());
+    std::array::from_fn(|at| hash.as_bytes()[at])
+}
+
+/// The first three hexadecimal digits.
+pub(super) fn first_digits(digest: &[u8; 16]) -> String {
+    LetterId::from_bytes(*digest).to_string()[..3].to_owned()
+}
+
 /// The members of the index that a letter has.
 pub(super) fn members(row: &Row) -> BTreeSet<Bytes> {
     let letter = &row.letter;
@@ -160,11 +191,9 @@ pub(super) fn members(row: &Row) -> BTreeSet<Bytes> {
         part(SUBJECT, letter.message.subject().as_bytes()),
         part(FINGERPRINT, letter.fingerprint.to_string().as_bytes()),
     ];
-    parts.extend(letter.message.id().map(|id| part(MESSAGE, id.as_bytes())));
     parts.extend(state.operation.map(|id| part(OPERATION, id.as_bytes())));
     let mut members: BTreeSet<_> =
         parts.into_iter().map(|part| [&part[..], &place].concat()).collect();
-    members.insert([IDS, letter.id.as_bytes()].concat());
     if let Some(at) = row.available_at() {
         let status = [status_byte(row)];
         for line in [line(&letter.consumer), any_line()] {

@@ -181,6 +181,11 @@ impl Inner {
             for member in &members {
                 call = call.arg("0").arg(member);
             }
+            let sets = names.sets(&row);
+            call = call.arg(sets.len() * 2);
+            for (key, member) in &sets {
+                call = call.arg(key).arg(member);
+            }
             let counts = counted(names, &row);
             call = call.arg(counts.len() * 2);
             for (key, field) in counts {

@@ -27,6 +27,8 @@ pub(super) const LETTERS: usize = 200;
 pub(super) struct Search {
     /// Without the text of the error.
     plain: Filter,
+    /// The letters that can match, if that is known.
+    ids: Option<BTreeSet<LetterId>>,
     error: Option<String>,
     /// Parts of the index, of which no letter is in two.
     parts: Vec<Bytes>,
@@ -54,7 +56,10 @@ impl Search {
     /// Walks the smallest of the parts of the index that the filter names.
     pub(super) async fn plan(link: &Link, filter: &Filter) -> Result<Self> {
         let mut search = Self::fixed(filter);
-        if search.tests.is_empty() || !filter.ids.is_empty() {
+        if search.ids.is_none() && !filter.message_ids.is_empty() {
+            search.ids = Some(link.of_messages(&filter.message_ids).await?);
+        }
+        if search.tests.is_empty() || search.ids.is_some() {
             return Ok(search);
         }
         let mut facets = std::mem::take(&mut search.tests);
@@ -75,19 +80,20 @@ impl Search {
         }
         let mut plain = filter.clone();
         let error = plain.error.take().map(|text| searchable(&text));
-        Self { plain, error, parts, tests: facets, is_exact: is_exact(filter) }
+        let ids = (!filter.ids.is_empty()).then(|| filter.ids.iter().copied().collect());
+        Self { plain, ids, error, parts, tests: facets, is_exact: is_exact(filter) }
     }
 
     /// Returns true if letters are counted without a walk.
     pub(super) fn is_cheap(&self) -> bool {
-        self.is_exact && self.plain.ids.is_empty() && self.tests.is_empty()
+        self.is_exact && self.ids.is_none() && self.tests.is_empty()
     }
 
     /// Tests letters only.
     pub(super) fn plan_none(filter: &Filter) -> Self {
         let mut plain = filter.clone();
         let error = plain.error.take().map(|text| searchable(&text));
-        Self { plain, error, parts: Vec::new(), tests: Vec::new(), is_exact: false }
+        Self { plain, ids: None, error, parts: Vec::new(), tests: Vec::new(), is_exact: false }
     }
 
     /// Returns true if the filter means this letter.
@@ -119,7 +125,7 @@ impl Search {
             .await?;
             Ok::<_, super::fault::Fault>(found)
         };
-        let mut found: Vec<Found> = if self.plain.ids.is_empty() {
+        let mut found: Vec<Found> = if self.ids.is_none() {
             try_join_all(self.parts.iter().cloned().map(of_part))
                 .await?
                 .into_iter()
@@ -141,7 +147,7 @@ impl Search {
     /// Shows `see` the heads of all letters that match, in no particular order.
     pub(super) async fn visit(&self, link: &Link, mut see: impl FnMut(Found) + Send) -> Result<()> {
         let all = Stroll::all(Order::OldestFirst);
-        if !self.plain.ids.is_empty() {
+        if self.ids.is_some() {
             self.by_ids(link, all, Depth::Head).await?.into_iter().for_each(see);
             return Ok(());
         }
@@ -158,7 +164,7 @@ impl Search {
     /// Counts the letters that match.
     pub(super) async fn count(&self, link: &Link) -> Result<u64> {
         let mut count = 0;
-        if !self.is_exact || !self.plain.ids.is_empty() {
+        if !self.is_exact || self.ids.is_some() {
             self.visit(link, |_| count += 1).await?;
             return Ok(count);
         }
@@ -179,8 +185,7 @@ impl Search {
     }
 
     async fn by_ids(&self, link: &Link, stroll: Stroll, depth: Depth) -> Result<Vec<Found>> {
-        let ids: BTreeSet<_> = self.plain.ids.iter().copied().collect();
-        let found = link.letters(ids, depth).await?;
+        let found = link.letters(self.ids.iter().flatten().copied(), depth).await?;
         let place = |cursor: Cursor| (cursor.created_at, cursor.id);
         let is_within = |it: &Found| {
             let at = (it.row.letter.state.created_at, it.row.letter.id);
@@ -309,7 +314,6 @@ fn facets(filter: &Filter) -> Vec<Vec<Bytes>> {
     let operation = filter.operation.map(|id| names::part(names::OPERATION, id.as_bytes()));
     let all = [
         operation.into_iter().collect(),
-        of(names::MESSAGE, &filter.message_ids),
         of(names::FINGERPRINT, filter.fingerprints.iter().map(ToString::to_string)),
         of(names::STATUS, filter.statuses.iter().map(|status| status.as_str())),
         of(names::SUBJECT, subjects.map(dlq_core::SubjectPattern::as_str)),

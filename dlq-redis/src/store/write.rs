@@ -230,6 +230,16 @@ impl Commit<'_> {
             args.extend(new.iter().flat_map(|member| [&b"0"[..], &member[..]]));
             self.write(&args);
         }
+        let was = before.map(|row| names.sets(row)).unwrap_or_default();
+        let is = after.map(|row| names.sets(row)).unwrap_or_default();
+        for (key, member) in was.difference(&is) {
+            self.typed(key.as_bytes(), "set");
+            self.write(&[b"SREM", key.as_bytes(), member]);
+        }
+        for (key, member) in is.difference(&was) {
+            self.typed(key.as_bytes(), "set");
+            self.write(&[b"SADD", key.as_bytes(), member]);
+        }
         for (row, by) in [(before, -1), (after, 1)] {
             for (key, field) in row.into_iter().flat_map(|row| counted(names, row)) {
                 *self.counts.entry((key, field)).or_default() += by;

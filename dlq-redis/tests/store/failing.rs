@@ -15,7 +15,7 @@ use dlq_redis::store::RedisStore;
 use dlq_services::Redis;
 use dlq_testkit::fixtures::{died_again, escalation, letter};
 
-use crate::fixture::{available, builder, client, prefix, url};
+use crate::fixture::{PATIENCE, available, builder, client, prefix, url};
 
 fn by() -> Actor {
     Actor::new("ana")
@@ -25,8 +25,13 @@ fn all() -> Selection {
     Selection::matching(Filter::new().with_consumer(letter(0).consumer)).unwrap()
 }
 
+/// With the patience of a test.
 async fn connect(url: &str) -> MultiplexedConnection {
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    let config = redis::AsyncConnectionConfig::new()
+        .set_response_timeout(Some(PATIENCE))
+        .set_connection_timeout(Some(PATIENCE));
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 async fn damage(store: &RedisStore) -> Vec<Finding> {
@@ -46,12 +51,16 @@ async fn dump(conn: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<Vec<u8
             "hash" => ("HGETALL", &[][..]),
             "zset" => ("ZRANGE", &["0", "-1"][..]),
             "list" => ("LRANGE", &["0", "-1"][..]),
+            "set" => ("SMEMBERS", &[][..]),
             _ => ("GET", &[][..]),
         };
         let mut cmd = redis::cmd(read);
         let value: redis::Value = cmd.arg(&key).arg(args).query_async(conn).await.unwrap();
-        // The order of fields is not kept.
+        // The order of fields and of members is not kept.
         let mut fields = match (kind.as_str(), value) {
+            ("set", redis::Value::Array(members)) => {
+                members.iter().map(|member| format!("{member:?}")).collect()
+            }
             ("hash", redis::Value::Array(fields)) => {
                 fields.chunks(2).map(|field| format!("{field:?}")).collect()
             }
@@ -210,7 +219,8 @@ async fn damage_is_found() {
         return;
     }
     type Harm = (&'static str, &'static str);
-    let harms: [Harm; 4] = [
+    let harms: [Harm; 5] = [
+        ("an id is gone", "SPOP"),
         ("an entry of the index is gone", "ZPOPMIN"),
         ("an entry of the index is of no letter", "ZADD"),
         ("a count is wrong", "HINCRBY"),
@@ -224,6 +234,7 @@ async fn damage_is_found() {
         assert_eq!(damage(&store).await, []);
         let mut cmd = redis::cmd(command);
         match command {
+            "SPOP" => cmd.arg(format!("{prefix}:b:i{}", &letter(0).id.to_string()[..3])),
             "ZPOPMIN" => cmd.arg(format!("{prefix}:i")),
             "ZADD" => cmd.arg(format!("{prefix}:i")).arg(0).arg(b"s0123456789abcdefghijklmn"),
             "HINCRBY" => {

@@ -50,7 +50,7 @@ async fn cluster() -> RedisClient {
 }
 
 /// A client of the server, or of the cluster, that all tests share.
-async fn shared() -> RedisClient {
+pub(crate) async fn shared() -> RedisClient {
     #[cfg(feature = "cluster")]
     if wanted().as_deref() == Some("cluster") {
         return cluster().await;
@@ -99,29 +99,5 @@ impl StoreFixture for RedisFixture {
 
     fn clock(&self) -> Option<&ManualClock> {
         Some(&self.clock)
-    }
-}
-
-/// By the clock of the server.
-#[derive(Debug)]
-pub(crate) struct OwnTimeFixture(String);
-
-impl StoreFixture for OwnTimeFixture {
-    type Store = RedisStore;
-
-    fn is_available() -> bool {
-        available()
-    }
-
-    async fn fresh(_check: &'static str) -> Self {
-        Self(prefix())
-    }
-
-    async fn open(&self, dedup: bool) -> RedisStore {
-        RedisStore::builder(&shared().await).prefix(&self.0).dedup(dedup).open().await.unwrap()
-    }
-
-    fn clock(&self) -> Option<&ManualClock> {
-        None
     }
 }
