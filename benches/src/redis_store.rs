@@ -119,7 +119,7 @@ async fn busy_with(
     Ok(all.next().map_or(0.0, |(_, time)| time))
 }
 
-/// What scripts run is in their own time.
+/// Calls that scripts make are in the time of the script.
 fn is_outer(name: &str) -> bool {
     matches!(name, "evalsha" | "eval")
 }

@@ -101,7 +101,7 @@ pub trait Entries: Debug + Send {
     fn confirm(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// What stands at one place of a [`Log`].
+/// Entry at one place of a [`Log`].
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The place among the dead letters.

@@ -45,7 +45,7 @@ const BATCH: usize = 256;
 /// Number of letters that are listed at once.
 const PAGE: u32 = 1_000;
 
-/// What a row of a reading keeps beside the letter.
+/// Facts that a row of a reading keeps beside the letter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     place: Origin,

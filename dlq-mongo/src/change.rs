@@ -1,4 +1,4 @@
-//! What a verb has changed, as updates of documents.
+//! Changes of a verb, as updates of documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,8 +54,8 @@ impl Db {
             let key = change.after.and_then(|row| row.key.as_ref());
             let former = change.before.and_then(|row| row.key.as_ref());
             if let Some(key) = key.filter(|key| former != Some(*key) && !given_up.contains(*key)) {
-                let former = former.map(|key| keys::binary(keys::encoded(key)));
-                locked.takes = Some((keys::binary(keys::encoded(key)), former));
+                let former = former.map(|key| keys::binary(key.to_bytes()));
+                locked.takes = Some((keys::binary(key.to_bytes()), former));
             }
             let version = locked.expected.map_or(locked.first, |expected| expected + 1);
             let items = [change.before, change.after].into_iter().flatten();
@@ -232,7 +232,7 @@ impl Db {
     }
 }
 
-/// What a conditional update of a single letter came to.
+/// Result of a conditional update of a single letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Single {
     Written,

@@ -77,7 +77,7 @@ pub(crate) fn text<'d>(document: &'d Document, name: &str) -> Option<&'d str> {
     document.get_str(name).ok()
 }
 
-/// What happens to a letter while it rests.
+/// Fields that change while a letter rests.
 pub(crate) fn put_state(row: &Row, to: &mut Change) {
     let (letter, state) = (&row.letter, &row.letter.state);
     to.put("status", state.status.as_str());
@@ -99,11 +99,11 @@ pub(crate) fn put_state(row: &Row, to: &mut Change) {
     to.optional("claim_sender", row.claim.as_ref().and_then(|held| held.sender.as_deref()));
     to.optional("finished", row.finished.map(unsigned));
     to.put("lapses", count(row.lapses));
-    to.optional("dedup", row.key.as_ref().map(|key| keys::binary(keys::encoded(key))));
+    to.optional("dedup", row.key.as_ref().map(|key| keys::binary(key.to_bytes())));
     to.unset.insert("claim_token", "");
 }
 
-/// What a run that failed changes, but for the history.
+/// Fields that a failed run changes, but for the history.
 pub(crate) fn put_run(letter: &DeadLetter, to: &mut Change) {
     let error = letter.error();
     let lower = Some(searchable(&error)).filter(|lower| *lower != error);
@@ -119,7 +119,7 @@ pub(crate) fn put_run(letter: &DeadLetter, to: &mut Change) {
     to.put("died", time(letter.died_at));
 }
 
-/// What only another death or an edit brings, but for the bytes of the message.
+/// Fields that only another death or an edit changes, but for the bytes of the message.
 pub(crate) fn put_body(letter: &DeadLetter, to: &mut Change) {
     let (message, origin) = (&letter.message, &letter.origin);
     to.put("created", time(letter.state.created_at));
@@ -334,7 +334,7 @@ pub(crate) fn read_row(document: &Document) -> Result<Row> {
     row.finished = fields.unsigned_or_none("finished");
     row.lapses = fields.count("lapses")?;
     row.item = operation.zip(fields.unsigned_or_none("item"));
-    row.key = keys::bytes(document.get("dedup")).map(keys::decoded).transpose()?;
+    row.key = keys::bytes(document.get("dedup")).map(keys::dedup).transpose()?;
     Ok(row)
 }
 

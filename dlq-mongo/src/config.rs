@@ -22,7 +22,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The database, where the URL names none.
 const DATABASE: &str = "dlq";
 
-/// What the names of all collections begin with.
+/// Prefix of the names of all collections.
 const PREFIX: &str = "dlq_";
 
 /// The most bytes of a database's name, and of a prefix.

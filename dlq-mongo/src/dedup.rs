@@ -1,4 +1,4 @@
-//! One letter for each original message, where that is asked for: its key is under a unique sparse index.
+//! Deduplication: each original message has one letter, whose key is under a unique sparse index.
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{Cursor, Filter, Order};
@@ -49,7 +49,7 @@ impl Db {
                     given_up.push(update(doc! { "$unset": { "dedup": "" } }));
                 }
                 if let Some(key) = key {
-                    let key = keys::binary(keys::encoded(&key));
+                    let key = keys::binary(key.to_bytes());
                     taken.push(update(doc! { "$set": { "dedup": key } }));
                 }
             }

@@ -255,7 +255,7 @@ impl Db {
         Ok(finishes.iter().map(answer).collect())
     }
 
-    /// Those of these claims that have been ended, now or before.
+    /// Returns those of these claims that have been ended, now or before.
     async fn ended(&self, tokens: &[ClaimToken]) -> Result<HashSet<ClaimToken>> {
         let ids: Vec<_> = tokens.iter().map(|token| keys::letter(token.letter)).collect();
         let options = FindOptions::builder().projection(doc! { "finished": 1_i32 }).build();

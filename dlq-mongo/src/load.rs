@@ -1,4 +1,4 @@
-//! What is loaded for a verb, and in which version.
+//! Loading of rows for a verb, with the version of each.
 //!
 //! A letter, operation or schedule that a [commit](crate::commit) has locked is waited for. A selection that passes over what
 //! others hold leaves it out.
@@ -21,7 +21,7 @@ use crate::parts::Reference;
 /// The most times that letters are read again because somebody writes them.
 const TRIES: usize = 1_000;
 
-/// What was looked at, and in which version.
+/// Rows that were looked at, with the version of each.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) operations: BTreeMap<OperationId, Option<i64>>,
@@ -241,7 +241,7 @@ impl Db {
 
     async fn load_keys(&self, needs: &Needs, rows: &mut Rows) -> Result<()> {
         if !needs.owners.is_empty() {
-            let wanted = needs.owners.iter().map(|key| keys::binary(keys::encoded(key)));
+            let wanted = needs.owners.iter().map(|key| keys::binary(key.to_bytes()));
             let filter = doc! { "dedup": { "$in": wanted.collect::<Vec<_>>() } };
             for key in &needs.owners {
                 rows.supply_owner(key.clone(), None);
@@ -249,7 +249,7 @@ impl Db {
             let fields = doc! { "dedup": 1_i32 };
             let options = FindOptions::builder().projection(fields).build();
             for found in self.find(Coll::Letters, filter, options).await? {
-                let key = keys::bytes(found.get("dedup")).map(keys::decoded).transpose()?;
+                let key = keys::bytes(found.get("dedup")).map(keys::dedup).transpose()?;
                 if let Some(key) = key {
                     rows.supply_owner(key, Some(codec::letter_id(&found)?));
                 }

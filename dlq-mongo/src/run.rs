@@ -1,4 +1,4 @@
-//! How a verb runs: load, decide, write if nothing has changed meanwhile; else again.
+//! Running of a verb: load, decide, write if nothing has changed meanwhile; else again.
 //!
 //! | verb | letters | how it is written | the process dies in between |
 //! |---|---|---|---|

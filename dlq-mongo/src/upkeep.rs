@@ -1,4 +1,4 @@
-//! What operators ask: the audit, what waits, what is wrong.
+//! Answers for operators: the audit, what waits, what is wrong.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

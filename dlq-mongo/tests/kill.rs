@@ -28,7 +28,7 @@ const NAME: &str = "processes_share_letters_also_when_killed";
 const BATCH: u32 = 8;
 /// Lease of a claim. What a killed process held is due again after it.
 const LEASE: Duration = Duration::from_secs(4);
-/// How long all of it may take at most.
+/// Time that all of it may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() {

@@ -1,4 +1,4 @@
-//! What the store in Redis has to pass, against a real server: the conformance suites, and what is its own.
+//! Tests of the store in Redis against a real server: the conformance suites, and tests of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,6 +15,9 @@ mod own_time;
 #[path = "store/proxy.rs"]
 mod proxy;
 
+use dlq_testkit::store::StoreFixture as _;
+use dlq_testkit::store::workers::agree_with_their_models;
+
 dlq_testkit::store_conformance!(crate::fixture::RedisFixture);
 dlq_testkit::store_model!(crate::fixture::RedisFixture, 24);
 
@@ -22,6 +25,7 @@ dlq_testkit::store_model!(crate::fixture::RedisFixture, 24);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_workers_agree_with_their_models() {
     if fixture::available() {
-        dlq_testkit::store::workers::agree_with_their_models::<fixture::RedisFixture>(150).await;
+        let place = fixture::RedisFixture::fresh("eight_workers_agree_with_their_models").await;
+        agree_with_their_models(|| place.open(false), 150).await;
     }
 }

@@ -61,7 +61,7 @@ impl Random {
     }
 }
 
-/// By the clock of a run every lease of an earlier one has ended.
+/// Returns the clock of a run, by which every lease of an earlier one has ended.
 fn clock_of(run: u64) -> ManualClock {
     let start = Timestamp::from_millis(1_790_000_000_000);
     ManualClock::starting_at(start.after(Duration::from_secs(3600 * run)))
@@ -73,7 +73,7 @@ async fn open(url: &str, clock: &ManualClock) -> RedisStore {
     builder.open().await.unwrap()
 }
 
-/// What the child was told, in the order in which it was told.
+/// Confirmations that the child was given, in their order.
 struct Journal(File);
 
 impl Journal {
@@ -212,7 +212,7 @@ async fn damage(store: &RedisStore) -> Vec<String> {
     findings.filter(|it| it.setting == "integrity").map(|it| it.to_string()).collect()
 }
 
-/// What the journal says.
+/// Contents of the journal.
 #[derive(Default)]
 struct Found {
     put: BTreeSet<LetterId>,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use dlq_core::store::OperationItem;
+use dlq_core::store::rules::DedupKey;
 use dlq_core::{
     DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin,
     Timestamp, searchable,
@@ -11,7 +12,6 @@ use dlq_core::{
 use dlq_letters::{Held, Row};
 
 use crate::error::{Fault, Result};
-use crate::keys;
 use crate::values::{Put, Take, json, signed};
 
 /// Written once.
@@ -363,7 +363,7 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     row.finished = fields.int_or_none()?.map(i64::cast_unsigned);
     row.lapses = fields.count()?;
     row.item = operation.zip(fields.int_or_none()?.map(i64::cast_unsigned));
-    row.key = fields.bytes_or_none()?.map(|key| keys::decoded(&key)).transpose()?;
+    row.key = fields.bytes_or_none()?.map(|key| dedup_key(&key)).transpose()?;
     row.letter.state.edited_from = fields.bindings()?;
     Ok((row, Head { error, payload_size }))
 }
@@ -380,4 +380,10 @@ pub(crate) fn read_item(fields: &mut impl Take) -> Result<OperationItem> {
         why: fields.text_or_none()?,
         at: fields.time()?,
     })
+}
+
+/// Reads the key of an original message.
+pub(crate) fn dedup_key(bytes: &[u8]) -> Result<DedupKey> {
+    DedupKey::from_bytes(bytes)
+        .ok_or_else(|| Fault::corrupt("key of an original", &"it is cut off"))
 }

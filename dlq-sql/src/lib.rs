@@ -21,7 +21,6 @@ mod columns;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod error;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod keys;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod kinds;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

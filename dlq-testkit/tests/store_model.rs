@@ -16,8 +16,10 @@ mod optimistic {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_workers_agree_with_their_models() {
-    store::workers::agree_with_their_models::<MemoryFixture>(600).await;
-    store::workers::agree_with_their_models::<OptimisticFixture>(600).await;
+    let place = MemoryFixture::fresh("eight_workers").await;
+    store::workers::agree_with_their_models(|| place.open(false), 600).await;
+    let place = OptimisticFixture::fresh("eight_workers").await;
+    store::workers::agree_with_their_models(|| place.open(false), 600).await;
 }
 
 struct Forgetful(MemoryFixture);

@@ -17,7 +17,7 @@ pub struct IngestReport {
     pub by_outcome: BTreeMap<Outcome, u64>,
     /// How many of those that are news may have been sent back before. Stores quarantine them.
     pub unclear: u64,
-    /// How often the store or the broker was not there.
+    /// Number of times that the store or the broker was not there.
     pub outages: u64,
 }
 

@@ -361,6 +361,32 @@ impl DedupKey {
             consumer: letter.consumer.clone(),
         })
     }
+
+    /// Returns the key as a store keeps it: the kind of the name, then each text after its length.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.is_event)];
+        for text in [&self.name, &self.message_id, &self.consumer] {
+            bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        bytes
+    }
+
+    /// Reads the key that [`to_bytes`](Self::to_bytes) wrote; `None` for bytes that it does not write.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (is_event, mut rest) = bytes.split_first()?;
+        let mut text = || {
+            let (length, after) = rest.split_first_chunk()?;
+            let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+            let (text, after) = after.split_at_checked(length)?;
+            rest = after;
+            String::from_utf8(text.to_vec()).ok()
+        };
+        let (name, message_id, consumer) = (text()?, text()?, text()?);
+        Some(Self { is_event: *is_event != 0, name, message_id, consumer })
+    }
 }
 
 fn take_last_failure(letter: &mut DeadLetter) {
@@ -383,6 +409,21 @@ fn take(letter: &mut DeadLetter, news: DeadLetter) {
 mod tests {
     use super::*;
     use crate::{Delivery, Origin, Position};
+
+    #[test]
+    fn a_key_is_read_as_it_was_written() {
+        let key = DedupKey {
+            is_event: true,
+            name: "orders.créé".to_owned(),
+            message_id: "evt-1".to_owned(),
+            consumer: String::new(),
+        };
+        let bytes = key.to_bytes();
+        assert_eq!(DedupKey::from_bytes(&bytes), Some(key));
+        for length in 0..bytes.len() {
+            assert_eq!(DedupKey::from_bytes(&bytes[..length]), None, "cut off at {length}");
+        }
+    }
 
     fn nowhere() -> Origin {
         Origin::new("memory", "nowhere", Position::Offset(0))

@@ -24,7 +24,7 @@ use crate::proxy::{Proxy, Trouble};
 
 const LETTERS: u64 = 7;
 const LEASE: Duration = Duration::from_millis(1);
-/// How long an open commit is waited for here.
+/// Time for which an open commit is waited for here.
 const WAIT: Duration = Duration::from_millis(50);
 
 /// Calls of every kind that writes several documents.

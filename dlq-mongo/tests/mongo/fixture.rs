@@ -1,4 +1,4 @@
-//! One server for all tests, and collections for each.
+//! A server for all tests, and collections for each.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use dlq_testkit::idempotency::IdempotencyFixture;
 use dlq_testkit::store::StoreFixture;
 use mongodb::bson::{Document, doc};
 
-/// How long a test waits for what must come.
+/// Time that a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns true if there is a server to be had; says so if not.
@@ -68,7 +68,7 @@ impl Place {
     }
 }
 
-/// By the clock of the test.
+/// A store by the clock of the test.
 #[derive(Debug)]
 pub(crate) struct MongoFixture {
     place: Place,
@@ -125,7 +125,7 @@ impl IdempotencyFixture for MongoFixture {
     }
 }
 
-/// By the clock of the server.
+/// A store by the clock of the server.
 #[derive(Debug)]
 pub(crate) struct OwnTimeFixture(Place);
 

@@ -1,4 +1,4 @@
-//! What the store on MongoDB has to pass, against a server: the conformance suites, and what is its own.
+//! Tests of the store on MongoDB against a server: the conformance suites, and tests of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! What is refused when a store is opened, and what `check` says.
+//! Refusals when a store is opened, and findings of `check`.
 
 use dlq_core::store::{CheckLimits, Letters as _, Sink as _, Upkeep as _};
 use dlq_core::{Filter, StoreErrorKind};

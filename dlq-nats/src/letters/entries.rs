@@ -16,10 +16,10 @@ use super::stored::{Passed, StoredLetter};
 use crate::buckets;
 use crate::place::Place;
 
-/// What the letters of a reading say of what was sent back.
+/// Knowledge of the letters of a reading about what was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// What the ledger says.
+    /// Marks of the ledger.
     Sent,
     /// Nothing: whoever reads them asks the ledger.
     Nothing,

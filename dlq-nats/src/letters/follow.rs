@@ -29,12 +29,12 @@ use crate::streams::find;
 
 const OPENING: &str = "follow dead letters";
 
-/// Where a durable consumer says into which store its letters go.
+/// Metadata of a durable consumer that names the store into which its letters go.
 const STORE: &str = "dlq.store";
 const ACK: Bytes = Bytes::from_static(b"+ACK");
-/// How long one that ends waits for a letter before it asks whether there are more.
+/// Time that a reading with an end waits for a letter before it asks whether there are more.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a confirmation may take to be sent.
+/// Time that a confirmation may take to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Entries that a durable consumer hands out.
@@ -45,7 +45,7 @@ pub(super) struct Follow {
     /// Fetched and not yet yielded.
     taken: VecDeque<Fetched>,
     read: Vec<(Subject, Entry)>,
-    /// What was sent back, so that it is not sent again from the store.
+    /// Letters that were sent back, so that they are not sent again from the store.
     sent: SentBack,
     /// Yielded and not yet confirmed.
     unconfirmed: Vec<Subject>,
@@ -270,7 +270,7 @@ pub(super) async fn marks(context: &Context, stream: &str) -> Result<Vec<IngestM
 
 type Marked = (consumer::Info, Option<String>);
 
-/// How many sequences lie between what a consumer has confirmed and the first that its stream still has.
+/// Returns the number of sequences between the last that a consumer has confirmed and the first that its stream still has.
 fn gone(info: &consumer::Info, first: u64) -> u64 {
     match info.ack_floor.stream_sequence {
         0 => 0,

@@ -57,7 +57,7 @@ impl NatsLetters {
         Err(StoreError::new(StoreErrorKind::Refused, REPLAYING).with_detail(text))
     }
 
-    /// What has gone, was changed or lost a part is none.
+    /// A letter that has gone, was changed or lost a part is `None`.
     async fn letter_at(&self, sequence: u64) -> Result<Option<DeadLetter>, StoreError> {
         let name = &self.stream.name;
         let kept = leader::get(&self.context, READING, name, Which::At(sequence)).await?;

@@ -24,7 +24,7 @@ pub(crate) struct SentBack {
     seen: Option<Seen>,
     said: Said,
     watch: Watch,
-    /// What was found out of claims that were left, each with its revision.
+    /// Findings about claims that were left, each with its revision.
     settled: HashMap<u64, (u64, Found)>,
 }
 

@@ -1,4 +1,4 @@
-//! What operators did, and what consumers processed.
+//! The audit: actions of operators, and messages that consumers processed.
 
 use dlq_core::store::{AuditEntry, ProcessedEvent};
 use redis::Value;

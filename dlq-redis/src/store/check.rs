@@ -1,4 +1,4 @@
-//! What is wrong with the store itself: settings of the server that contradict it, keys of another type, and, by a look at
+//! Findings about the store itself: settings of the server that contradict it, keys of another type, and, by a look at
 //! everything that is stored, damage.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ impl Inner {
         Ok(wrong.map(finding).collect())
     }
 
-    /// What the server does that the store was not promised.
+    /// Finds settings of the server that contradict the durability of the store.
     async fn settings(&self) -> Result<Vec<Finding>> {
         let section = |name| async move {
             match self.info(name).await {

@@ -273,7 +273,7 @@ impl Found {
         Ok(Self { row, version, error, size, item, operation })
     }
 
-    /// What a list shows of it.
+    /// Returns the summary that a list shows.
     pub(super) fn summary(&self) -> LetterSummary {
         let mut summary = self.row.letter.summary();
         summary.error.clone_from(&self.error);

@@ -11,8 +11,9 @@ use crate::client::RedisClient;
 pub enum Durability {
     /// The memory of the master: a crash of the server loses it.
     Memory,
-    /// The append-only file of the master. A crash of the server process loses nothing; loss of power at most what
-    /// `appendfsync` allows, about a second by default; a fail-over what the replica did not have yet.
+    /// The append-only file of the master. With `appendfsync` `always` or `no`, a crash of the server process loses nothing;
+    /// with `everysec` it may lose up to two seconds while the disk is busy, since the server then answers before it writes.
+    /// Loss of power loses what `appendfsync` allows, and a fail-over what the replica did not have yet.
     #[default]
     Aof,
     /// The memory of so many replicas, too, waited for after each write. A write that they do not confirm is an error.

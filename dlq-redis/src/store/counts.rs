@@ -1,4 +1,4 @@
-//! What letters are counted by, so that statistics read no letters.
+//! Counters by which statistics read no letters.
 
 use dlq_core::store::Stats;
 use dlq_core::{Cause, DeadLetter, ErrorClass, Filter, Reason, Status};

@@ -1,4 +1,4 @@
-//! How many letters wait to be claimed, and when the next will.
+//! Number of letters that wait to be claimed, and the time of the next.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ impl Fault {
         Self::Own(kind, detail.into())
     }
 
-    /// What is stored cannot be read: `what` names it.
+    /// Stored data that cannot be read: `what` names it.
     pub(super) fn corrupt(what: &str, error: impl Display) -> Self {
         let detail =
             format!("the stored {what} cannot be read ({error}); restore it from a backup");

@@ -135,7 +135,7 @@ impl Inner {
         Ok(kinds.filter(|(kind, _)| kind.is_in(filter)).map(|(_, n)| n).sum())
     }
 
-    /// How many letters there are of each kind.
+    /// Counts the letters of each kind.
     async fn kinds(&self) -> Result<Vec<(Kind, u64)>> {
         let all = self.link.hash(&self.link.names.counts).await?.into_iter();
         let kind = |(field, n): (Vec<u8>, Vec<u8>)| {

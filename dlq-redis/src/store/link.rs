@@ -21,7 +21,7 @@ pub(super) struct Link {
     pub(super) names: Names,
 }
 
-/// What every call needs to know.
+/// Facts that every call needs.
 #[derive(Debug)]
 pub(super) struct Meta {
     pub(super) time: Timestamp,
@@ -50,7 +50,7 @@ impl Link {
         Ok(Box::pin(self.client.command(cmd)).await?)
     }
 
-    /// What every call needs to know: by a script, which in a cluster the server of the store's slot answers.
+    /// Reads the facts that every call needs, by a script: in a cluster the server of the store's slot answers it.
     pub(super) async fn meta(&self) -> Result<Meta> {
         let [seconds, micros, schema, dedup, fence] =
             parts(self.run(&self.call(&scripts::META)).await?)?;

@@ -1,4 +1,4 @@
-//! What a verb needs, read in as few round trips as can be: calls that do not depend on each other go out together.
+//! Loading of rows for a verb in few round trips: calls that do not depend on each other go out together.
 
 use dlq_core::store::OperationState;
 use dlq_core::{OperationId, Timestamp};
@@ -131,7 +131,7 @@ impl Inner {
         Ok((by_id, items, states, active))
     }
 
-    /// Who has which key, which letters were merged into others, and what else is found by key.
+    /// Loads owners of keys, letters that were merged into others, and whatever else is found by key.
     async fn originals(&self, needs: &Needs) -> Result<Loaded> {
         let link = &self.link;
         let names = &link.names;

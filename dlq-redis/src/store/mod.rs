@@ -127,7 +127,7 @@ struct Inner {
     clock: Option<SharedClock>,
     /// The time of the server as it was at an instant.
     time: Mutex<Option<(Timestamp, Instant)>>,
-    /// That of what is stored.
+    /// Identity of the stored data.
     identity: String,
 }
 

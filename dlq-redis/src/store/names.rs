@@ -247,12 +247,7 @@ pub(super) fn aliases(row: LetterId) -> Bytes {
 
 /// The field of the owner of an original message.
 pub(super) fn owner(key: &DedupKey) -> Bytes {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&[u8::from(key.is_event)]);
-    for text in [&key.name, &key.message_id, &key.consumer] {
-        hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
-    }
-    hasher.finalize().as_bytes()[..20].to_vec()
+    blake3::hash(&key.to_bytes()).as_bytes()[..20].to_vec()
 }
 
 /// The lower bound of a part of the index.

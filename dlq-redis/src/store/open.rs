@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Opening of a store.
 
 use std::sync::{Arc, Mutex};
 

@@ -14,7 +14,7 @@ use super::fault::{Fault, Result};
 use super::names::Bytes;
 use super::scripts::{array, bytes, parts};
 
-/// What of an operation never changes.
+/// The part of an operation that never changes.
 #[derive(Serialize, Deserialize)]
 struct Fixed {
     spec: OperationSpec,

@@ -1,4 +1,4 @@
-//! What an operation would send back.
+//! Plans of operations.
 
 use dlq_core::Order;
 use dlq_core::store::{OperationSpec, Plan};

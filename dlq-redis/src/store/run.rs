@@ -25,12 +25,12 @@ use super::write::{self, Commit, counted};
 use super::{Inner, random};
 use dlq_letters::Changed;
 
-/// How long the outcome of a commit is remembered, in milliseconds.
+/// Time in milliseconds for which the outcome of a commit is remembered.
 pub(super) const REMEMBERED: u64 = 3_600_000;
-/// How long it is asked for.
+/// Time for which a client asks for it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of a commit.
+/// Outcome of a commit.
 enum Ended {
     /// It was written; with the number of the last note.
     Written(Option<i64>),

@@ -41,7 +41,7 @@ scripts! {
     PROCESSED = "processed";
     /// The time, and what every call needs to know.
     META = "meta";
-    /// What the server says of itself.
+    /// Facts that the server states about itself.
     INFO = "info";
     /// Opens a store.
     OPEN = "open";

@@ -22,7 +22,7 @@ pub(super) const BYTES: usize = 8 * 1024 * 1024;
 /// The most letters in the answer of a script.
 pub(super) const LETTERS: usize = 200;
 
-/// How letters that match are found.
+/// Plan by which letters that match are found.
 #[derive(Debug)]
 pub(super) struct Search {
     /// Without the text of the error.
@@ -303,7 +303,7 @@ struct Step {
     mode: &'static [u8],
 }
 
-/// What parts of the index a filter names: those of one field in one list.
+/// Returns the parts of the index that a filter names: those of one field in one list.
 fn facets(filter: &Filter) -> Vec<Vec<Bytes>> {
     fn of<T: AsRef<str>>(facet: u8, values: impl IntoIterator<Item = T>) -> Vec<Bytes> {
         let parts = values.into_iter().map(|value| names::part(facet, value.as_ref().as_bytes()));

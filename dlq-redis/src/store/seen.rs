@@ -1,4 +1,4 @@
-//! What was loaded for a verb, and in which version.
+//! Rows that were loaded for a verb, with the version of each.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::names::Bytes;
 use super::ops::{Record, Stored};
 use super::search::Letter;
 
-/// How an operation was looked at.
+/// Depth at which an operation was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Watch {
     /// It must be able to release as much as it was, whatever became of its letters.
@@ -21,7 +21,7 @@ pub(super) enum Watch {
     Whole,
 }
 
-/// What was looked at, and in which version. An empty version is an absence.
+/// Rows that were looked at, with the version of each. An empty version is an absence.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) letters: BTreeMap<LetterId, Bytes>,
@@ -43,7 +43,7 @@ pub(super) struct Seen {
 /// A former letter, and its alias as it is stored.
 type Former = (LetterId, Option<Bytes>);
 
-/// What one look has found.
+/// Findings of one look.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) now: Timestamp,

@@ -16,7 +16,7 @@ use super::scripts::{self, array, bytes, letter, number, parts};
 use super::search::{BYTES, LETTERS, Letter, Search, Stroll};
 use super::seen::letter_id;
 
-/// What was selected.
+/// Selected rows.
 #[derive(Debug, Default)]
 pub(super) struct Picked {
     pub(super) selected: Vec<Selected>,

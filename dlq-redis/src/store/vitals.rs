@@ -1,4 +1,4 @@
-//! What the store finds out about itself without reading letters.
+//! Vital signs, which need no letters.
 
 use dlq_core::store::{Vitals, Waiting};
 use dlq_core::{Filter, Timestamp};

@@ -1,4 +1,4 @@
-//! What a verb has decided, as the arguments of the script that writes it.
+//! Changes of a verb, as arguments of the script that writes them.
 //!
 //! Everything is decided here; the script compares and writes. It checks the types of keys before it writes, since a wrong
 //! type is the only error that could come between two writes. Where memory is full the server refuses the first write, and

@@ -11,7 +11,7 @@ use dlq_redis::{IdempotencyConfig, RedisIdempotency};
 
 use crate::fixture::{HOUR, Version, claim, client, fresh_prefix, is_done, new};
 
-/// Between a client and its server. Once armed it lets the next script pass and keeps its answer.
+/// A proxy between a client and its server. Once armed it lets the next script pass and keeps its answer.
 #[derive(Default)]
 struct Cut {
     armed: AtomicBool,

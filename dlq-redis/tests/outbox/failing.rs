@@ -44,7 +44,7 @@ async fn a_full_server_takes_letters_later() {
     assert_eq!(fixture.entries().await, 5);
 }
 
-/// What a server confirmed before it was killed is known to the next sender.
+/// Letters that a server confirmed before it was killed are known to the next sender.
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_a_killed_server_knows_what_it_has() {
     let settings = [("appendfsync", "always")];

@@ -74,7 +74,7 @@ pub(crate) struct Fixture<W> {
 }
 
 impl<W: Which> Fixture<W> {
-    /// One with these settings; `None` where there is no server to be had.
+    /// Starts a server with these settings; `None` where there is none to be had.
     pub(crate) async fn new(settings: &[(&str, &str)]) -> Option<Self> {
         let server = or_skip(Service::Redis, W::start(settings)).ok()?;
         let fixture = Self { server, which: PhantomData };

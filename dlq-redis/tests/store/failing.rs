@@ -252,7 +252,7 @@ async fn damage_is_found() {
     }
 }
 
-/// What the server or the setting contradicts is said at once.
+/// Settings that the server contradicts are named at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_kept_is_refused() {
     if !available() {

@@ -10,10 +10,10 @@ use dlq_services::{Redis, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::store::StoreFixture;
 
-/// How long a test waits for what must come.
+/// Time that a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether there is a server to be had; says so if not.
+/// Returns true if there is a server to be had; says so if not.
 pub(crate) fn available() -> bool {
     or_skip(Service::Redis, ensure_installed(Service::Redis)).is_ok()
 }
@@ -74,7 +74,7 @@ pub(crate) async fn builder(url: &str, prefix: &str) -> RedisStoreBuilder {
     RedisStore::builder(&client(url).await).prefix(prefix)
 }
 
-/// By the clock of the test.
+/// A store by the clock of the test.
 #[derive(Debug)]
 pub(crate) struct RedisFixture {
     prefix: String,

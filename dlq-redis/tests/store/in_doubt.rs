@@ -14,7 +14,7 @@ use dlq_testkit::fixtures::{escalation, letter};
 use crate::fixture::{PATIENCE, available, prefix, url};
 use crate::proxy::{Proxy, Trouble};
 
-/// What may become of a call; and how often the client makes it again by itself.
+/// Fate of a call, and the number of times that the client makes it again by itself.
 const ALL: [(Trouble, u32); 4] =
     [(Trouble::Lost, 0), (Trouble::Unanswered, 0), (Trouble::Lost, 1), (Trouble::Unanswered, 1)];
 
@@ -81,7 +81,7 @@ async fn g3_a_claim_is_not_lost_with_its_answer() {
     }
 }
 
-/// What an operator did is told to him and to the audit as it was.
+/// Actions of an operator are told to them and to the audit as they were.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_done_is_told() {
     if !available() {
@@ -105,7 +105,7 @@ async fn what_was_done_is_told() {
     }
 }
 
-/// What messages are acknowledged for may be done again, which changes nothing.
+/// Calls after which messages are acknowledged may be made again, which changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_consumers_do_may_be_done_again() {
     if !available() {

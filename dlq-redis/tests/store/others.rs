@@ -37,7 +37,7 @@ fn all_pass_on_valkey_9() {
     }
 }
 
-/// What breaks a server talks to one.
+/// A test that breaks a server has one of its own.
 #[cfg(feature = "cluster")]
 #[test]
 fn all_pass_on_a_cluster() {

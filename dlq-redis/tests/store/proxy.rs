@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What happens to the next call whose arguments contain the mark.
+/// Fate of the next call whose arguments contain the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// The connection breaks before the server hears of it.
@@ -59,13 +59,13 @@ impl Proxy {
         .store(true, Ordering::SeqCst);
     }
 
-    /// Whether that has not come yet.
+    /// Returns true if that call has not come yet.
     pub(crate) fn is_troubling(&self) -> bool {
         self.next.is_lost.load(Ordering::SeqCst) || self.next.is_unanswered.load(Ordering::SeqCst)
     }
 }
 
-/// What a commit has among its arguments, and nothing else: the life of its token.
+/// The argument that only a commit has: the life of its token.
 const COMMIT: &[u8] = b"\r\n3600000\r\n";
 
 async fn carry(mut client: TcpStream, server: String, next: Arc<Next>) -> io::Result<()> {

@@ -12,7 +12,6 @@ use super::codec::{Fields, read_row};
 use super::query::Query;
 use super::step::Step;
 use crate::error::Result;
-use crate::keys;
 use crate::values::{Put as _, Take as _};
 
 /// How many letters are given keys at a time.
@@ -88,7 +87,7 @@ impl Step<'_> {
                     given_up.push((id, None));
                 }
                 if let Some(key) = free {
-                    taken.push((id, Some(keys::encoded(&key))));
+                    taken.push((id, Some(key.to_bytes())));
                     owners.insert(key, id);
                 }
             }
@@ -102,7 +101,7 @@ impl Step<'_> {
         &mut self,
         keys: impl IntoIterator<Item = &'k DedupKey>,
     ) -> Result<BTreeMap<DedupKey, LetterId>> {
-        let keys: Vec<_> = keys.into_iter().map(keys::encoded).collect();
+        let keys: Vec<_> = keys.into_iter().map(|key| key.to_bytes()).collect();
         let sql = format!(
             "SELECT dedup_key, letter_id FROM {} WHERE dedup_key IS NOT NULL \
              AND sha256(dedup_key) = ANY(ARRAY(SELECT sha256(k) FROM unnest(",
@@ -112,7 +111,7 @@ impl Step<'_> {
         let found = query.all(self.conn(), |record| {
             let mut fields = Fields::of(record);
             let key = fields.bytes_or_none()?.unwrap_or_default();
-            Ok((keys::decoded(&key)?, fields.letter()?))
+            Ok((crate::columns::dedup_key(&key)?, fields.letter()?))
         });
         Ok(found.await?.into_iter().collect())
     }

@@ -14,7 +14,6 @@ use super::query::Query;
 use super::rows;
 use super::step::Step;
 use crate::error::{Again, Fault, Result};
-use crate::keys;
 use crate::values::{self, Put as _, Take as _};
 
 impl Step<'_> {
@@ -46,7 +45,7 @@ impl Step<'_> {
                 (before.and_then(|row| row.key.as_ref()), after.and_then(|row| row.key.as_ref()));
             if former != key && after.is_some() {
                 given_up.extend(former.map(|_| (*id, None)));
-                taken.extend(key.map(|key| (*id, Some(keys::encoded(key)))));
+                taken.extend(key.map(|key| (*id, Some(key.to_bytes()))));
             }
         }
         self.write_keys(&given_up).await?;

@@ -9,7 +9,6 @@ use super::load;
 use super::names::Names;
 use super::query::Query;
 use crate::error::Result;
-use crate::keys;
 use crate::values::Take as _;
 
 /// Switches it on or off, unless it is so already.
@@ -43,7 +42,7 @@ pub(super) fn switch_on(conn: &Connection, names: &Names) -> Result<()> {
             continue;
         }
         let free = match key {
-            Some(key) if load::owner(conn, names, &key)?.is_none() => Some(keys::encoded(&key)),
+            Some(key) if load::owner(conn, names, &key)?.is_none() => Some(key.to_bytes()),
             _ => None,
         };
         conn.prepare_cached(&set_key)?.execute((free, row.tag))?;

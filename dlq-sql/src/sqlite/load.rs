@@ -15,7 +15,6 @@ use super::operations;
 use super::query::{Bind, Query};
 use super::select::{self, Found};
 use crate::error::Result;
-use crate::keys;
 use crate::values::{Take as _, signed};
 
 /// Reads what a verb needs. Knows which fencing tokens it has supplied to it.
@@ -232,7 +231,7 @@ impl<'c> Loader<'c> {
 /// The letter that has a key.
 pub(super) fn owner(conn: &Connection, names: &Names, key: &DedupKey) -> Result<Option<LetterId>> {
     Query::new(format!("SELECT letter_id FROM {} WHERE dedup_key = ", names.letters))
-        .bind(Bind::Value(keys::encoded(key).into()))
+        .bind(Bind::Value(key.to_bytes().into()))
         .first(conn, |row| Fields::after(row, 0).letter())
 }
 

@@ -13,7 +13,6 @@ use super::operations;
 use super::query::Query;
 use crate::columns;
 use crate::error::{Fault, Result};
-use crate::keys;
 use crate::values::{self, signed};
 
 /// Writes all changes of `rows`. Returns the number of the last new note.
@@ -115,7 +114,7 @@ impl<'r, 'c> Writer<'r, 'c> {
             if let Some(key) = &after.key
                 && before.is_none_or(|before| before.key.as_ref() != Some(key))
             {
-                self.set_key(seq, Some(keys::encoded(key)))?;
+                self.set_key(seq, Some(key.to_bytes()))?;
             }
         }
         Ok(())

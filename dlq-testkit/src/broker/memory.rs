@@ -78,7 +78,7 @@ pub enum Flaw {
     FeedsSentAsPending,
     /// A call that is given up loses what it would have yielded.
     LosesWhenDropped,
-    /// Who reads is taken for one who follows.
+    /// A reader is taken for one who follows.
     LeavesTrace,
     /// All is read, whatever the range.
     IgnoresRange,

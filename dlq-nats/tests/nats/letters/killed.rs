@@ -70,7 +70,7 @@ async fn g6_what_cannot_be_found_out_is_said() {
     assert_eq!(server.count("WORK").await, 3);
 }
 
-/// How many letters of a store that follows are quarantined, pending and sent, and why the first are.
+/// Counts quarantined, pending and sent letters of a store that follows, with the reason of the first.
 async fn followed(letters: &NatsLetters) -> ([u64; 3], Vec<String>) {
     let log = letters.clone().until_end();
     let feed = log.follow("store".to_owned(), Duration::from_secs(5)).await.unwrap();
