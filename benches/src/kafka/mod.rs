@@ -89,12 +89,7 @@ impl Bench {
     }
 
     async fn create(&self, topic: &str) -> Result<(), Failed> {
-        let admin: AdminClient<DefaultClientContext> = self.config().create()?;
-        let new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
-        for made in admin.create_topics([&new], &AdminOptions::new()).await? {
-            made.map_err(|(name, code)| format!("{name}: {code}"))?;
-        }
-        Ok(())
+        create_topic(&self.address, topic).await
     }
 
     /// A topic with so many records.
@@ -121,6 +116,18 @@ impl Bench {
         producer.flush(Duration::from_secs(60))?;
         Ok(())
     }
+}
+
+/// A new topic of [`PARTITIONS`] partitions.
+pub(crate) async fn create_topic(address: &str, topic: &str) -> Result<(), Failed> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", address);
+    let admin: AdminClient<DefaultClientContext> = config.create()?;
+    let new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
+    for made in admin.create_topics([&new], &AdminOptions::new()).await? {
+        made.map_err(|(name, code)| format!("{name}: {code}"))?;
+    }
+    Ok(())
 }
 
 fn block_on(work: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {

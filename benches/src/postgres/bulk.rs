@@ -22,7 +22,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
 
 async fn measure(bench: Bench, count: u64) -> Result<(), Failed> {
     let (store, by) = (&bench.store, || Actor::new("bench"));
-    let sample = count / 10;
+    let sample = (count / 10).max(BATCH);
     let letters = |first: u64, last: u64| -> Vec<DeadLetter> {
         (first..last).map(|n| letter(n, 1024)).collect()
     };
@@ -46,7 +46,7 @@ async fn measure(bench: Bench, count: u64) -> Result<(), Failed> {
     show("start", began.elapsed(), count);
     let (mut claiming, mut extending, mut finishing) =
         (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    for _ in 0..sample / BATCH {
+    for _ in 0..sample.div_ceil(BATCH) {
         let began = Instant::now();
         let request = ClaimRequest::due(["payments.charge"], BATCH as u32, LEASE);
         let claims = store.claim(request).await?;

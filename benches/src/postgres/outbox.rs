@@ -15,6 +15,7 @@ use dlq_services::{Service, ensure_installed, or_skip};
 
 use super::claim::{drained, due};
 use super::{Bench, Failed, show, timed, with_server};
+use crate::kafka::create_topic;
 use crate::letters::letter;
 use crate::measure::Size;
 
@@ -54,7 +55,8 @@ async fn measure(mut bench: Bench, count: u64) -> Result<(), Failed> {
         let server = Service::Kafka.builder().start()?;
         let brokers = Brokers::at(server.url());
         let origin = |n| Origin::new("kafka", "back", Position::Offset(n)).with_partition(0);
-        // The broker makes the topic when it is first written to.
+        // A replay creates no topic: letters to one that is gone are refused.
+        create_topic(server.url(), "back").await?;
         let letters = letters(count, "back", origin);
         let outbox = KafkaOutbox::open(&brokers, "bench.outbox").await?;
         let sent = send(&mut bench, letters, outbox).await?;
