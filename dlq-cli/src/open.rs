@@ -6,6 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use dlq_core::DeadLetters;
+#[cfg(all(feature = "mongo", any(feature = "kafka", feature = "nats", feature = "postgres")))]
+use dlq_core::StoreErrorKind;
+#[cfg(feature = "mongo")]
+use dlq_mongo::{MongoBuilder, MongoStore};
 #[cfg(feature = "postgres")]
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
 use dlq_sql::sqlite::SqliteStore;
@@ -71,6 +75,7 @@ fn places() -> String {
     let all = [
         (true, "sqlite://PATH"),
         (cfg!(feature = "postgres"), "postgres://HOST/DATABASE"),
+        (cfg!(feature = "mongo"), "mongodb://HOST/DATABASE"),
         (cfg!(feature = "nats"), "nats://HOST/STREAM"),
         (cfg!(feature = "kafka"), "kafka://HOST:PORT/TOPIC"),
     ];
@@ -92,6 +97,13 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
         Some(("postgres" | "postgresql", _)) => {
             let is_new = create && !is_there(url).await?;
             let opened = postgres(url).migrate(is_new).open().await;
+            let store =
+                opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
+            Ok(DeadLetters::new(store))
+        }
+        #[cfg(feature = "mongo")]
+        Some(("mongodb" | "mongodb+srv", _)) => {
+            let opened = mongo(url).migrate(create).open().await;
             let store =
                 opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(DeadLetters::new(store))
@@ -119,6 +131,14 @@ pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
                 migration.map_err(|error| CliError::from(error).about(&without_password(url)))?;
             Ok(migration.found.is_some())
         }
+        #[cfg(feature = "mongo")]
+        Some(("mongodb" | "mongodb+srv", _)) => {
+            match mongo(url).migrate(false).open().await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(false),
+                Err(error) => Err(CliError::from(error).about(&without_password(url))),
+            }
+        }
         Some((_, path)) => Ok(Path::new(path).exists()),
         None => Ok(true),
     }
@@ -131,6 +151,10 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     #[cfg(feature = "postgres")]
     if matches!(scheme, "postgres" | "postgresql") {
         return Ok(postgres(url).place().await?);
+    }
+    #[cfg(feature = "mongo")]
+    if matches!(scheme, "mongodb" | "mongodb+srv") {
+        return Ok(mongo(url).place().await?);
     }
     let path = Path::new(path).canonicalize().map_err(|error| {
         CliError::failed(format!("{url}: the file cannot be found again: {error}"))
@@ -165,6 +189,22 @@ fn without_ours(url: &str) -> (String, Vec<&str>) {
     let url =
         if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
     (url, ours)
+}
+
+/// How the store of MongoDB at this URL is opened: `prefix` in its query is ours, the rest is the driver's.
+#[cfg(feature = "mongo")]
+fn mongo(url: &str) -> MongoBuilder {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let parts = query.split('&').filter(|part| !part.is_empty());
+    let (ours, theirs): (Vec<_>, Vec<_>) = parts.partition(|part| part.starts_with("prefix="));
+    let url =
+        if theirs.is_empty() { place.to_owned() } else { format!("{place}?{}", theirs.join("&")) };
+    let builder = MongoStore::builder(url).max_connections(4);
+    let prefix = ours.last().and_then(|part| part.split_once('='));
+    match prefix {
+        Some((_, prefix)) => builder.prefix(prefix),
+        None => builder,
+    }
 }
 
 /// The database that a store's URL names, where it is one of Postgres.
