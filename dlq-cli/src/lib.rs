@@ -24,6 +24,8 @@ mod filter;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod lines;
+#[cfg(feature = "mongo")]
+mod mongo;
 #[cfg(feature = "nats")]
 mod nats;
 mod open;

@@ -14,6 +14,8 @@ use crate::cli::{Cli, Command};
 use crate::error::CliError;
 #[cfg(feature = "kafka")]
 use crate::kafka;
+#[cfg(feature = "mongo")]
+use crate::mongo;
 #[cfg(feature = "nats")]
 use crate::nats;
 #[cfg(feature = "redis")]
@@ -22,7 +24,7 @@ use crate::secret::without_password;
 
 /// What one may well ask for, and is no store here.
 const NO_STORES: &[&str] =
-    &["postgres", "postgresql", "redis", "redis-store", "mongodb", "nats", "tls", "kafka"];
+    &["postgres", "postgresql", "redis", "redis-store", "mongodb", "mongodb+srv", "nats", "tls", "kafka"];
 
 /// How long a database may take to give a connection. `dlq serve` waits no longer than eight seconds for all of a look, and
 /// then could not say what is wrong.
@@ -74,6 +76,7 @@ fn places() -> String {
     let all = [
         (true, "sqlite://PATH"),
         (cfg!(feature = "postgres"), "postgres://HOST/DATABASE"),
+        (cfg!(feature = "mongo"), "mongodb://HOST/DATABASE"),
         (cfg!(feature = "nats"), "nats://HOST/STREAM"),
         (cfg!(feature = "kafka"), "kafka://HOST:PORT/TOPIC"),
         (cfg!(feature = "redis"), "redis-store://HOST:PORT"),
@@ -112,6 +115,13 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
             }
             Ok(DeadLetters::new(builder.open().await.map_err(failed)?))
         }
+        #[cfg(feature = "mongo")]
+        Some((scheme, _)) if mongo::is_store(scheme) => {
+            let opened = mongo::builder(url).migrate(create).open().await;
+            let store =
+                opened.map_err(|error| CliError::from(error).about(&without_password(url)))?;
+            Ok(DeadLetters::new(store))
+        }
         Some((scheme, _)) if NO_STORES.contains(&scheme) => Err(CliError::refused(format!(
             "this build of dlq has no store at `{scheme}://`; it has {}",
             places()
@@ -140,6 +150,11 @@ pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
             let there = redis::builder(url).await?.exists().await;
             there.map_err(|error| CliError::from(error).about(&without_password(url)))
         }
+        #[cfg(feature = "mongo")]
+        Some((scheme, _)) if mongo::is_store(scheme) => {
+            let there = mongo::is_there(url).await;
+            there.map_err(|error| CliError::from(error).about(&without_password(url)))
+        }
         Some((_, path)) => Ok(Path::new(path).exists()),
         None => Ok(true),
     }
@@ -156,6 +171,10 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     #[cfg(feature = "redis")]
     if redis::is_store(scheme) {
         return Ok(without_password(url));
+    }
+    #[cfg(feature = "mongo")]
+    if mongo::is_store(scheme) {
+        return Ok(mongo::builder(url).place().await?);
     }
     let path = Path::new(path).canonicalize().map_err(|error| {
         CliError::failed(format!("{url}: the file cannot be found again: {error}"))

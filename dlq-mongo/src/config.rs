@@ -152,11 +152,27 @@ impl MongoBuilder {
         self.start().await.during("open the store")
     }
 
+    /// Returns a name of the store that is the same from everywhere, without a login: `mongodb://HOSTS/DATABASE?prefix=…`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig`: the URL will not do.
+    pub async fn place(&self) -> std::result::Result<String, StoreError> {
+        const DURING: &str = "read the address of the store";
+        let options = ClientOptions::parse(&self.url).await.map_err(Fault::from).during(DURING)?;
+        let (hosts, name) = (hosts(&options), self.name(&options));
+        Ok(format!("mongodb://{hosts}/{name}?prefix={}", self.prefix))
+    }
+
+    fn name(&self, options: &ClientOptions) -> String {
+        let named = self.database.clone().or_else(|| options.default_database.clone());
+        named.unwrap_or_else(|| DATABASE.to_owned())
+    }
+
     async fn start(self) -> Result<MongoStore> {
         let mut options = ClientOptions::parse(&self.url).await?;
         refuse_weak(&options)?;
-        let named = self.database.clone().or_else(|| options.default_database.clone());
-        let name = named.unwrap_or_else(|| DATABASE.to_owned());
+        let name = self.name(&options);
         check_name("database", &name)?;
         check_name("prefix", &self.prefix)?;
         options.server_selection_timeout.get_or_insert(SELECTION);
@@ -166,8 +182,7 @@ impl MongoBuilder {
             options.max_pool_size = Some(most);
         }
         options.command_event_handler = self.events;
-        let hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
-        let identity = format!("mongodb {} {name}.{}", hosts.join(","), self.prefix);
+        let identity = format!("mongodb {} {name}.{}", hosts(&options), self.prefix);
         let client = Client::with_options(options)?;
         let db =
             Db::new(&client, &name, self.prefix, self.clock, self.answer_timeout, self.patience);
@@ -201,6 +216,13 @@ impl MongoBuilder {
         }
         Ok(MongoStore::new(db, identity))
     }
+}
+
+/// The servers, in an order that does not depend on that of the URL.
+fn hosts(options: &ClientOptions) -> String {
+    let mut hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
+    hosts.sort();
+    hosts.join(",")
 }
 
 /// Refuses a URL by which no write would be confirmed, and warns of one that asks for less than what is done.
