@@ -7,6 +7,7 @@
 //! | [`RedisSource`] | messages of the group, and its retry records when they are due |
 //! | [`RedisRetryQueue`] | delayed retries |
 //! | [`RedisSink`] | stream of dead letters |
+//! | [`RedisLetters`] | that stream as a log: read, or followed into a store |
 //! | [`RedisOutbox`] | sends letters of a store back to streams, each once |
 //! | [`RedisCrashMarks`] | marks by which a message is found that kills its process |
 //! | [`store`] | letters in Redis, with every verb of the engine |
@@ -32,7 +33,7 @@ pub use consumer::{
     DLQ_REDIS_TRIMMED_TOTAL, OpenedRedis, RedisCrashMarks, RedisRetryQueue, RedisSettle,
     RedisSource, RedisTransport, Start,
 };
-pub use dead::RedisSink;
+pub use dead::{RedisEntries, RedisLetters, RedisSink};
 pub use idempotency::{IdempotencyConfig, RedisIdempotency};
 pub use outbox::RedisOutbox;
 
