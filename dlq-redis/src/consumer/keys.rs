@@ -84,6 +84,11 @@ impl Keys {
         self.named("replays")
     }
 
+    /// The replays of this stream of dead letters that run, each by the time until which it is waited for.
+    pub(crate) fn replaying(&self) -> String {
+        self.named("replaying")
+    }
+
     /// Entries of this group that are deferred for longer than a lease.
     pub(crate) fn later(&self, group: &str) -> String {
         self.named(&format!("later:{group}"))

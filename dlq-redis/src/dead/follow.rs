@@ -100,7 +100,7 @@ impl Follow {
     /// Takes entries up to a place for the time of a lease. `None` where another has them, or has confirmed some.
     async fn take(&mut self, last: Place) -> Result<Option<Place>, StoreError> {
         let call = TAKE
-            .keys(&[&self.mark])
+            .keys(&[&self.mark, &self.letters.keys.replaying()])
             .arg(&*self.me)
             .arg(millis(self.lease))
             .arg(&self.store)
@@ -112,12 +112,13 @@ impl Follow {
         match as_int(what) {
             1 => Ok(Some(as_text(more).and_then(|place| position(&place)).unwrap_or_default())),
             0 => Ok(None),
-            -1 => {
+            who @ (-1 | -3) => {
                 let left = Duration::from_millis(u64::try_from(as_int(more)).unwrap_or(0));
                 if !std::mem::replace(&mut self.has_waited, true) {
+                    let who = if who == -3 { "a replay sends" } else { "another process has" };
                     tracing::warn!(
                         ?left,
-                        "another process has these letters; where it died, it is waited until its lease ends"
+                        "{who} these letters; where it died, it is waited until its lease ends"
                     );
                 }
                 sleep(left.clamp(Duration::from_millis(1), LOOK)).await;

@@ -17,10 +17,12 @@ mod ledger;
 mod letters;
 mod passed;
 mod read;
+mod replay;
 mod scan;
 mod scripts;
 mod sink;
 mod write;
 
 pub use letters::{RedisEntries, RedisLetters};
+pub use replay::{RedisReplay, RedisTarget, Replayed};
 pub use sink::RedisSink;

@@ -28,7 +28,7 @@ pub(super) struct Raw {
 }
 
 /// Facts about a stream of dead letters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stands {
     pub(super) entries: u64,
     /// The place of the newest entry that there ever was.

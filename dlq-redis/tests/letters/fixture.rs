@@ -8,8 +8,13 @@ use std::time::Duration;
 
 use dlq_core::log::Log as _;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport};
-use dlq_core::{DeadLetter, LetterId, Origin, Position, Sink as _, StoreError, StoreErrorKind};
-use dlq_redis::{RedisClient, RedisEntries, RedisLetters, RedisSink, RedisSource, RedisTransport};
+use dlq_core::{
+    DeadLetter, Header, Headers, LetterId, Message, Origin, Position, Sink as _, StoreError,
+};
+use dlq_redis::{
+    RedisClient, RedisEntries, RedisLetters, RedisReplay, RedisSink, RedisSource, RedisTarget,
+    RedisTransport,
+};
 use dlq_services::{Redis, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::broker::{
     Arrived, BrokerFixture, LogFixture, LogLetters, Mark, ReplaySpec, ReplayTarget,
@@ -31,7 +36,7 @@ pub(crate) struct RedisLettersFixture {
 
 impl fmt::Debug for RedisLettersFixture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stream().fmt(f)
+        f.write_str(&self.stream())
     }
 }
 
@@ -51,6 +56,14 @@ impl RedisLettersFixture {
         format!("orders{}", self.number)
     }
 
+    fn key_of(&self, target: ReplayTarget) -> String {
+        match target {
+            ReplayTarget::Origin => self.stream(),
+            ReplayTarget::Elsewhere => format!("{{orders{}}}:repair", self.number),
+            ReplayTarget::Handler | ReplayTarget::Nowhere => format!("nobody{}", self.number),
+        }
+    }
+
     pub(crate) fn dead(&self) -> &str {
         self.sink.key()
     }
@@ -65,7 +78,7 @@ impl RedisLettersFixture {
     }
 
     /// Runs a command, written as words.
-    pub(crate) async fn run(&self, words: &str) -> Value {
+    pub(crate) async fn command(&self, words: &str) -> Value {
         let mut words = words.split(' ');
         let mut cmd = redis::cmd(words.next().unwrap());
         words.for_each(|word| {
@@ -85,7 +98,7 @@ impl LogFixture for RedisLettersFixture {
 
 impl BrokerFixture for RedisLettersFixture {
     type Letters = LogLetters<RedisLetters>;
-    type Replay = ();
+    type Replay = RedisReplay;
     type Feed = RedisEntries;
     type Source = RedisSource;
 
@@ -102,7 +115,10 @@ impl BrokerFixture for RedisLettersFixture {
         let transport = RedisTransport::new(format!("orders{number}")).group(Self::CONSUMER);
         let sink = transport.dead_letters(&client).await.unwrap();
         let place = Self { running, client, sink, number };
-        place.run(&format!("XGROUP CREATE {} billing 0 MKSTREAM", place.stream())).await;
+        for target in [ReplayTarget::Origin, ReplayTarget::Elsewhere] {
+            let key = place.key_of(target);
+            place.command(&format!("XGROUP CREATE {key} billing 0 MKSTREAM")).await;
+        }
         place
     }
 
@@ -131,14 +147,14 @@ impl BrokerFixture for RedisLettersFixture {
             .query_async(&mut raw)
             .await
             .unwrap();
-        let first: Vec<(String, Vec<(String, Vec<u8>)>)> = redis::from_redis_value(first).unwrap();
-        self.run(&format!("XADD {} * type paid", self.dead())).await;
+        let first: Vec<(String, Fields)> = redis::from_redis_value(first).unwrap();
+        self.command(&format!("XADD {} * type paid", self.dead())).await;
         let id = "00000000000000000000000000000007";
         for (name, value) in [("d", "tampered"), ("h:dlq.id", id), ("rest", "{\"half\":")] {
             let mut add = redis::cmd("XADD");
             add.arg(self.dead()).arg("*");
             for (field, before) in &first[0].1 {
-                let value = if field == name { value.as_bytes() } else { before };
+                let value = if field == name.as_bytes() { value.as_bytes() } else { before };
                 add.arg(field).arg(value);
             }
             let _: Value = add.query_async(&mut raw).await.unwrap();
@@ -150,22 +166,41 @@ impl BrokerFixture for RedisLettersFixture {
         LogLetters::new(self.log())
     }
 
-    fn replay(&self, _: &LogLetters<RedisLetters>, _: ReplaySpec) {}
+    fn replay(&self, letters: &LogLetters<RedisLetters>, spec: ReplaySpec) -> RedisReplay {
+        let target = match spec.target {
+            ReplayTarget::Origin => RedisTarget::Origin,
+            target => RedisTarget::Stream(self.key_of(target)),
+        };
+        let rules = spec.rules;
+        let replay = RedisReplay::new(letters.log(), spec.filter, target, rules.operation)
+            .limit(rules.limit)
+            .cap(rules.cap)
+            .lease(spec.lease);
+        let replay = if rules.again { replay.again() } else { replay };
+        match rules.rate {
+            Some(rate) => replay.rate(rate),
+            None => replay,
+        }
+    }
 
-    async fn plan((): &()) -> Result<ReplayPlan, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Refused, "send letters back"))
+    async fn plan(replay: &RedisReplay) -> Result<ReplayPlan, StoreError> {
+        replay.plan().await
     }
 
     async fn run(
-        (): &(),
-        _: impl Future<Output = ()> + Send,
-        _: impl FnMut(LetterId, &ReplayOutcome) + Send,
+        replay: &RedisReplay,
+        stop: impl Future<Output = ()> + Send,
+        mut tell: impl FnMut(LetterId, &ReplayOutcome) + Send,
     ) -> Result<ReplayReport, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Refused, "send letters back"))
+        replay.run(stop, |replayed| tell(replayed.id, &replayed.outcome)).await
     }
 
-    async fn arrived(&self, _: ReplayTarget) -> Vec<Arrived> {
-        Vec::new()
+    async fn arrived(&self, target: ReplayTarget) -> Vec<Arrived> {
+        let key = self.key_of(target);
+        let all = self.command(&format!("XRANGE {key} - +")).await;
+        let all: Vec<(String, Fields)> = redis::from_redis_value(all).unwrap();
+        let all = all.into_iter().map(|(_, fields)| Arrived(message(&key, fields)));
+        all.filter(|arrived| arrived.header("replay.id").is_some()).collect()
     }
 
     async fn source(&self, _: &str) -> Option<RedisSource> {
@@ -188,4 +223,24 @@ impl BrokerFixture for RedisLettersFixture {
         });
         true
     }
+}
+
+/// Names and values of an entry, which are bytes.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An entry as consumers read it.
+fn message(stream: &str, fields: Fields) -> Message {
+    let (mut message, mut headers) = (Message::tombstone(stream), Headers::new());
+    for (name, value) in fields {
+        let part = |from: usize| name[from..].to_vec().into();
+        match &name[..] {
+            b"d" => message = message.with_payload(Some(value.into())),
+            b"k" => message = message.with_key(value),
+            b"absent" | b"id" | b"s" => {}
+            [b'h', b':', ..] => headers.push(Header { name: part(2), value: Some(value.into()) }),
+            [b'n', b':', ..] => headers.push(Header { name: part(2), value: None }),
+            _ => panic!("field {name:?} is not of a message"),
+        }
+    }
+    message.with_headers(headers)
 }
