@@ -23,8 +23,17 @@ use crate::redis;
 use crate::secret::without_password;
 
 /// What one may well ask for, and is no store here.
-const NO_STORES: &[&str] =
-    &["postgres", "postgresql", "redis", "redis-store", "mongodb", "mongodb+srv", "nats", "tls", "kafka"];
+const NO_STORES: &[&str] = &[
+    "postgres",
+    "postgresql",
+    "redis",
+    "redis-store",
+    "mongodb",
+    "mongodb+srv",
+    "nats",
+    "tls",
+    "kafka",
+];
 
 /// How long a database may take to give a connection. `dlq serve` waits no longer than eight seconds for all of a look, and
 /// then could not say what is wrong.

@@ -39,6 +39,7 @@ use crate::filter::FilterArgs;
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
     /// Where the dead letters are: sqlite://dlq.db, postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE[?schema=NAME],
+    /// mongodb://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?prefix=NAME] (where built with it),
     /// redis-store://[USER:PASSWORD@]HOST[:PORT][?prefix=NAME], nats://[USER:PASSWORD@]HOST[:PORT]/STREAM, or
     /// kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC, or the name of a context. Others on this machine see the
     /// arguments of a process: a password is better off in a context, or in the environment
