@@ -18,6 +18,9 @@ use crate::common::{Ran, dlq};
 
 const DEAD: &str = "{orders}:dlq";
 
+/// Names and values of an entry.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A stream with dead letters, on a server of its own.
 struct Place {
     server: Running,
@@ -190,7 +193,7 @@ async fn g6_two_operators_and_a_kill_send_each_letter_once() {
     block_in_place(|| other.wait_with_output().unwrap());
     assert_eq!(place.count(&["XLEN", "orders"]).await, LETTERS);
     let all = place.command(&["XRANGE", "orders", "-", "+"]).await;
-    let all: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> = redis::from_redis_value(all).unwrap();
+    let all: Vec<(String, Fields)> = redis::from_redis_value(all).unwrap();
     let payloads = all.iter().flat_map(|(_, fields)| fields.iter().filter(|one| one.0 == b"d"));
     let payloads: BTreeSet<_> = payloads.map(|(_, payload)| payload.clone()).collect();
     assert_eq!(payloads.len(), 60, "each of them");
