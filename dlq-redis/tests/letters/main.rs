@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod beside;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod fixture;
 
 mod redis_7 {
