@@ -15,23 +15,24 @@ use dlq_testkit::fixtures::letter_of;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fixture::RedisLettersFixture as Place;
+use crate::fixture::{Redis7, RedisLettersFixture as Place, Which};
 
-type Fixture = Place<crate::fixture::Redis7>;
+type Fixture = Place<Redis7>;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
-async fn place(letters: u32) -> Option<Fixture> {
-    if !Fixture::is_available() {
+/// A place with so many letters, of which each is its number.
+pub(crate) async fn place<W: Which>(check: &str, letters: u32) -> Option<Place<W>> {
+    if !Place::<W>::is_available() {
         return None;
     }
-    let place = Fixture::fresh("beside").await;
+    let place = Place::<W>::fresh(check).await;
     let born = |number: u32| -> DeadLetter {
         let message = Message::new(place.subject(), number.to_string());
         let mut letter = letter_of(message, u64::from(number));
         letter.origin = place.origin(number);
-        letter.consumer = Fixture::CONSUMER.to_owned();
+        letter.consumer = Place::<W>::CONSUMER.to_owned();
         letter.id = LetterId::of(&letter.origin, letter.message.published_at(), &letter.consumer);
         letter
     };
@@ -58,7 +59,7 @@ async fn ingest(place: &Fixture) -> MemoryStore {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_store_that_is_filled_beside_a_replay_learns_of_all_that_it_sends() {
     const LETTERS: u32 = 40;
-    let Some(place) = place(LETTERS).await else { return };
+    let Some(place) = place::<Redis7>("beside", LETTERS).await else { return };
     let spec = ReplaySpec::to_origin(1).rate(40).lease(LONG);
     let replay = place.replay(&place.letters(), spec);
     let (begun, mut told) = (Notify::new(), 0);
@@ -83,7 +84,7 @@ async fn g6_a_store_that_is_filled_beside_a_replay_learns_of_all_that_it_sends()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_replay_that_stood_still_sends_nothing_that_a_store_may_send() {
     const LETTERS: u32 = 10;
-    let Some(place) = place(LETTERS).await else { return };
+    let Some(place) = place::<Redis7>("beside", LETTERS).await else { return };
     let spec = ReplaySpec::to_origin(1).rate(20).lease(Duration::from_millis(100));
     let replay = place.replay(&place.letters(), spec);
     let begun = Notify::new();
@@ -108,7 +109,7 @@ async fn g6_a_replay_that_stood_still_sends_nothing_that_a_store_may_send() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn letters_go_to_one_follower_at_a_time() {
-    let Some(place) = place(6).await else { return };
+    let Some(place) = place::<Redis7>("beside", 6).await else { return };
     let log = place.log().until_end();
     let follow = |lease| log.follow("memory".to_owned(), lease);
     let (mut one, mut two) = (follow(LONG).await.unwrap(), follow(LONG).await.unwrap());
@@ -123,7 +124,7 @@ async fn letters_go_to_one_follower_at_a_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_a_follower_that_stood_still_confirms_nothing() {
-    let Some(place) = place(6).await else { return };
+    let Some(place) = place::<Redis7>("beside", 6).await else { return };
     let log = place.log().until_end();
     let follow = |lease| log.follow("memory".to_owned(), lease);
     let mut late = follow(Duration::from_millis(50)).await.unwrap();
@@ -142,7 +143,7 @@ async fn g1_a_follower_that_stood_still_confirms_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_created_anew_and_a_mark_that_has_gone_are_told() {
-    let Some(place) = place(3).await else { return };
+    let Some(place) = place::<Redis7>("beside", 3).await else { return };
     let log = place.log().until_end();
     let follow = || log.follow("memory".to_owned(), LONG);
     let mut feed = follow().await.unwrap();

@@ -42,6 +42,9 @@ impl<W: Which> fmt::Debug for RedisLettersFixture<W> {
     }
 }
 
+/// A place at the default version.
+pub(crate) type Own = RedisLettersFixture<Redis7>;
+
 /// A server that checks run at.
 pub(crate) trait Which: fmt::Debug + Send + Sync + 'static {
     /// The version, by the name that the services know; `None` for the default.

@@ -5,6 +5,7 @@
 mod beside;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod failing;
 mod fixture;
 
 mod redis_7 {
