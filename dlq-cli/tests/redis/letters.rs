@@ -139,6 +139,23 @@ async fn letters_go_into_a_store_once_and_are_sent_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_check_names_settings_and_entries_that_lose_letters() {
+    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    place.run(&["check"]).ok();
+    place.command(&["CONFIG", "SET", "appendonly", "no"]).await;
+    place.command(&["XADD", DEAD, "*", "type", "paid"]).await;
+    let found = place.run(&["check", "-o", "json"]);
+    assert_eq!(found.code, 3, "{}", found.err);
+    for part in ["appendonly", "1 foreign and 0 damaged"] {
+        assert!(found.out.contains(part), "{part}: {}", found.out);
+    }
+    place.command(&["SET", &format!("{DEAD}:replays"), "text"]).await;
+    let found = place.run(&["check"]);
+    assert!(found.out.contains("key `{orders}:dlq:replays`"), "{}", found.out);
+    assert_eq!(place.run(&["check", "--consumer", "a/b"]).code, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_named() {
     let Some(place) = Place::with(Vec::new()).await else { return };
     let missing = place.run(&["list"]);
