@@ -1,6 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use dlq_core::store::Migration;
 use dlq_core::{SharedClock, StoreError, StoreErrorKind};
 use mongodb::Client;
 use mongodb::bson::doc;
@@ -169,7 +170,39 @@ impl MongoBuilder {
         named.unwrap_or_else(|| DATABASE.to_owned())
     }
 
-    async fn start(self) -> Result<MongoStore> {
+    /// Looks at what [`apply_migration`](Self::apply_migration) would do. Nothing is created or changed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open), but for `NotFound`; `Incompatible` also if a newer program has migrated the store.
+    pub async fn migration(&self) -> std::result::Result<Migration, StoreError> {
+        let look = async { self.connect().await?.0.migration().await };
+        look.await.during("look at the indexes")
+    }
+
+    /// Makes the store, or the indexes that it lacks, and returns what was done. Safe when many do it at once, and while
+    /// others work.
+    ///
+    /// # Errors
+    ///
+    /// As for [`migration`](Self::migration). `Unavailable` or another error of the server if an index cannot be made, as
+    /// that of keys of duplicates while there are two letters of one key.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves behind the indexes that were made so far.
+    pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
+        let apply = async {
+            let (db, _) = self.connect().await?;
+            let migration = db.migration().await?;
+            db.ensure().await?;
+            Ok(migration)
+        };
+        apply.await.during("make the indexes")
+    }
+
+    /// Connects, and refuses a server or collections on which letters would be lost.
+    async fn connect(&self) -> Result<(Db, String)> {
         let mut options = ClientOptions::parse(&self.url).await?;
         refuse_weak(&options)?;
         let name = self.name(&options);
@@ -181,28 +214,29 @@ impl MongoBuilder {
         if let Some(most) = self.max_connections {
             options.max_pool_size = Some(most);
         }
-        options.command_event_handler = self.events;
+        options.command_event_handler = self.events.clone();
         let identity = format!("mongodb {} {name}.{}", hosts(&options), self.prefix);
         let client = Client::with_options(options)?;
-        let db =
-            Db::new(&client, &name, self.prefix, self.clock, self.answer_timeout, self.patience);
+        let (prefix, clock) = (self.prefix.clone(), self.clock.clone());
+        let db = Db::new(&client, &name, prefix, clock, self.answer_timeout, self.patience);
         db.refuse_unfit().await?;
         db.refuse_capped().await?;
+        Ok((db, identity))
+    }
+
+    async fn start(self) -> Result<MongoStore> {
+        let (db, identity) = self.connect().await?;
+        let found = db.version().await?;
         if self.migrate {
             db.ensure().await?;
-            let version = doc! {
-                "q": { "_id": "version" },
-                "u": { "$setOnInsert": { "n": 1_i64 } },
-                "upsert": true,
-            };
-            db.update(Coll::Meta, vec![version]).await?;
-        } else if db.find_one(Coll::Meta, doc! { "_id": "version" }).await?.is_none() {
+        } else if found.is_none() {
             return Err(Fault::new(
                 StoreErrorKind::NotFound,
                 format!(
-                    "the database `{name}` has no letters in collections that begin with `{}`; check both names, or open \
-                     the store with a program that makes it",
-                    db.name(Coll::Letters).trim_end_matches("letters")
+                    "the database `{}` has no letters in collections that begin with `{}`; check both names, or open the \
+                     store with a program that makes it",
+                    db.database(),
+                    self.prefix
                 ),
             ));
         }

@@ -120,6 +120,11 @@ impl Db {
         Self { database, prefix, clock, answer_timeout, patience, offset: Mutex::default() }
     }
 
+    /// The name of the database.
+    pub(crate) fn database(&self) -> &str {
+        self.database.name()
+    }
+
     pub(crate) fn name(&self, coll: Coll) -> String {
         format!("{}{}", self.prefix, coll.as_str())
     }

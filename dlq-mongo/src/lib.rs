@@ -52,4 +52,6 @@ mod upkeep;
 
 pub use config::MongoBuilder;
 pub use idempotency::MongoIdempotency;
+/// The driver, in the version that this crate was built with.
+pub use mongodb;
 pub use store::MongoStore;

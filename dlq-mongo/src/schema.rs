@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use dlq_core::{Finding, Severity};
+use dlq_core::store::{Migration, MigrationStep};
+use dlq_core::{Finding, Severity, StoreErrorKind};
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::codec::text;
 use crate::db::{Coll, Db};
 use crate::error::{Fault, Result};
+
+/// The version of collections and indexes that this program works with.
+const VERSION: u32 = 1;
 
 /// An index.
 #[derive(Clone, Debug)]
@@ -63,7 +67,43 @@ pub(crate) fn indexes() -> Vec<Index> {
 }
 
 impl Db {
-    /// Makes the indexes that are missing. Those that are there are left as they are.
+    /// Returns the version of the store, or `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `Incompatible`: a newer program has migrated it.
+    pub(crate) async fn version(&self) -> Result<Option<u32>> {
+        let found = self.find_one(Coll::Meta, doc! { "_id": "version" }).await?;
+        let Some(found) = found.and_then(|found| found.get_i64("n").ok()) else { return Ok(None) };
+        match u32::try_from(found) {
+            Ok(version) if (1..=VERSION).contains(&version) => Ok(Some(version)),
+            _ => Err(Fault::new(
+                StoreErrorKind::Incompatible,
+                format!(
+                    "the store has version {found}, and this program works with {VERSION}; use the program that migrated it"
+                ),
+            )),
+        }
+    }
+
+    /// Looks at what [`ensure`](Self::ensure) would do.
+    pub(crate) async fn migration(&self) -> Result<Migration> {
+        let first = MigrationStep::new(VERSION, "make the collections and their indexes", true);
+        let mut migration = Migration::between(self.version().await?, vec![first]);
+        if migration.is_up_to_date() {
+            let (there, _) = self.collections().await?;
+            for coll in Coll::ALL {
+                let lost = self.lost(coll, &there).await?.into_iter();
+                let name = self.name(coll);
+                migration
+                    .missing
+                    .extend(lost.map(|index| format!("index {} of {name}", index.name)));
+            }
+        }
+        Ok(migration)
+    }
+
+    /// Makes the indexes that are missing, and says that the store is there. What is there is left as it is.
     pub(crate) async fn ensure(&self) -> Result<()> {
         for coll in Coll::ALL {
             let indexes: Vec<_> = indexes()
@@ -80,6 +120,12 @@ impl Db {
                 self.command(create).await?;
             }
         }
+        let version = doc! {
+            "q": { "_id": "version" },
+            "u": { "$setOnInsert": { "n": i64::from(VERSION) } },
+            "upsert": true,
+        };
+        self.update(Coll::Meta, vec![version]).await?;
         Ok(())
     }
 
@@ -88,7 +134,7 @@ impl Db {
         let info = self.command(doc! { "buildInfo": 1_i32 }).await?;
         if info.contains_key("ferretdb") {
             return Err(Fault::new(
-                dlq_core::StoreErrorKind::Incompatible,
+                StoreErrorKind::Incompatible,
                 "the server is FerretDB, whose findAndModify is not atomic, so that letters would run twice; use a server of \
                  MongoDB",
             ));
@@ -102,7 +148,7 @@ impl Db {
         let ours = Coll::ALL.into_iter().map(|coll| self.name(coll));
         let Some(name) = ours.into_iter().find(|name| capped.contains(name)) else { return Ok(()) };
         Err(Fault::new(
-            dlq_core::StoreErrorKind::Incompatible,
+            StoreErrorKind::Incompatible,
             format!(
                 "the collection `{name}` is capped, so that the server deletes the oldest letters to make room; use another \
                  prefix, or drop it"
@@ -127,6 +173,16 @@ impl Db {
         Ok((all, capped))
     }
 
+    /// Returns the indexes that this collection lacks.
+    async fn lost(&self, coll: Coll, collections: &BTreeSet<String>) -> Result<Vec<Index>> {
+        let mut lost: Vec<_> = indexes().into_iter().filter(|it| it.coll == coll).collect();
+        if !lost.is_empty() && collections.contains(&self.name(coll)) {
+            let there = self.index_names(coll).await?;
+            lost.retain(|index| !there.contains(index.name));
+        }
+        Ok(lost)
+    }
+
     async fn index_names(&self, coll: Coll) -> Result<BTreeSet<String>> {
         let list = doc! { "listIndexes": self.name(coll), "cursor": { "batchSize": 10_000_i32 } };
         let answer = self.command(list).await?;
@@ -149,13 +205,7 @@ impl Db {
                      and let the store make it anew",
                 ));
             }
-            let wanted: Vec<_> = indexes().into_iter().filter(|it| it.coll == coll).collect();
-            if wanted.is_empty() {
-                continue;
-            }
-            let there =
-                if all.contains(&name) { self.index_names(coll).await? } else { BTreeSet::new() };
-            for index in wanted.into_iter().filter(|index| !there.contains(index.name)) {
+            for index in self.lost(coll, &all).await? {
                 let subject = format!("index `{}` of `{name}`", index.name);
                 let finding = Finding::new(Severity::Error, &subject, "existence");
                 let why = match index.name {

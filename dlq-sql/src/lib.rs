@@ -21,16 +21,12 @@ mod columns;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod error;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod escape;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod kinds;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod migration;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod values;
-
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use migration::{Migration, MigrationStep};

@@ -1,22 +1,26 @@
 use std::process::ExitCode;
 
+use dlq_core::store::Migration;
 use dlq_core::{StoreError, StoreErrorKind};
-use dlq_sql::Migration;
 use dlq_sql::sqlite::{SqliteBuilder, SqliteStore};
 
 use super::PARTIAL;
 use crate::ask;
 use crate::cli::MigrateArgs;
 use crate::error::CliError;
+#[cfg(feature = "mongo")]
+use crate::mongo;
 use crate::open;
 use crate::output::{Column, Output, Table};
 use crate::secret::without_password;
 
-/// A database whose tables can be migrated.
+/// A store whose schema can be migrated.
 enum Database {
     Sqlite(SqliteBuilder),
     #[cfg(feature = "postgres")]
     Postgres(dlq_sql::postgres::PostgresBuilder),
+    #[cfg(feature = "mongo")]
+    Mongo(dlq_mongo::MongoBuilder),
 }
 
 impl Database {
@@ -27,10 +31,13 @@ impl Database {
             }
             #[cfg(feature = "postgres")]
             Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(open::postgres(url))),
+            #[cfg(feature = "mongo")]
+            Some((scheme, _)) if mongo::is_store(scheme) => Ok(Self::Mongo(mongo::builder(url))),
             _ => Err(CliError::refused(format!(
-                "{} has no tables to migrate; say --from sqlite://PATH{}",
+                "{} has nothing to migrate; say --from sqlite://PATH{}{}",
                 without_password(url),
-                if cfg!(feature = "postgres") { " or postgres://HOST/DATABASE" } else { "" }
+                if cfg!(feature = "postgres") { " or postgres://HOST/DATABASE" } else { "" },
+                if cfg!(feature = "mongo") { " or mongodb://HOST/DATABASE" } else { "" }
             ))),
         }
     }
@@ -40,6 +47,8 @@ impl Database {
             Self::Sqlite(builder) => builder.migration().await,
             #[cfg(feature = "postgres")]
             Self::Postgres(builder) => builder.migration().await,
+            #[cfg(feature = "mongo")]
+            Self::Mongo(builder) => builder.migration().await,
         }
     }
 
@@ -48,6 +57,8 @@ impl Database {
             Self::Sqlite(builder) => builder.apply_migration().await,
             #[cfg(feature = "postgres")]
             Self::Postgres(builder) => builder.apply_migration().await,
+            #[cfg(feature = "mongo")]
+            Self::Mongo(builder) => builder.apply_migration().await,
         }
     }
 }
@@ -137,7 +148,7 @@ fn explain(migration: &Migration, shown: &str) {
         Some(found) => {
             say!("{shown} has version {found}, and this program has {}", migration.known);
         }
-        None => say!("{shown} has no tables yet"),
+        None => say!("{shown} has no store yet"),
     }
     if !migration.is_online() {
         say!("not every step can run while consumers work; stop them first");

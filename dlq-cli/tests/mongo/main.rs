@@ -11,6 +11,8 @@ use std::time::Duration;
 use dlq_core::store::{ClaimRequest, Claims as _, Finish, Letters as _};
 use dlq_core::{DeadLetter, Resolution, Sink as _, Status};
 use dlq_mongo::MongoStore;
+use dlq_mongo::mongodb::Client;
+use dlq_mongo::mongodb::bson::doc;
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_testkit::fixtures::{CONSUMER, letter};
 
@@ -63,7 +65,6 @@ async fn every_verb_of_a_store_works() {
     let found = store.get(letters[3].id).await.unwrap().unwrap();
     assert_eq!(found.state.status, Status::Quarantined);
     run(&["check"]).ok();
-    assert!(run(&["audit", "-o", "json"]).ok().out.contains("replay"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,4 +74,33 @@ async fn a_store_that_is_not_there_is_not_made() {
     let ran: Ran = dlq(&["count", "--from", &other]).output().unwrap().into();
     assert_ne!(ran.code, 0);
     assert!(ran.err.contains("other_"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_missing_is_shown_and_made_again() {
+    let Some((_server, url, _store)) = store(Vec::new()).await else { return };
+    let other = url.replace("dead_", "other_");
+    let run = |verb: &[&str], url: &str| -> Ran {
+        let mut all = verb.to_vec();
+        all.extend(["--from", url]);
+        dlq(&all).output().unwrap().into()
+    };
+    let ran = run(&["migrate"], &other).ok();
+    assert!(ran.out.contains("make the collections"), "{}", ran.out);
+    assert!(ran.err.contains("no store yet"), "{}", ran.err);
+    run(&["migrate", "--apply", "--yes"], &other).ok();
+    assert_eq!(run(&["count"], &other).ok().out, "0\n");
+
+    let (server, name) = url.split_once('?').unwrap().0.rsplit_once('/').unwrap();
+    let client = Client::with_uri_str(server).await.unwrap();
+    let drop = doc! { "dropIndexes": "other_letters", "index": "dedup" };
+    client.database(name).run_command(drop).await.unwrap();
+    let ran = run(&["check"], &other);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.out.contains("index `dedup` of `other_letters`"), "{}", ran.out);
+    let ran = run(&["migrate", "--check"], &other);
+    assert_eq!(ran.code, 3);
+    assert!(ran.err.contains("index dedup of other_letters"), "{}", ran.err);
+    run(&["migrate", "--apply", "--yes"], &other).ok();
+    run(&["check"], &other).ok();
 }

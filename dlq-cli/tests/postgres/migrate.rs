@@ -20,7 +20,7 @@ async fn missing_tables_are_shown_checked_and_made() {
     );
     let shown = run(&["migrate"]).ok();
     assert!(
-        shown.out.contains("create the tables") && shown.err.contains("no tables yet"),
+        shown.out.contains("create the tables") && shown.err.contains("no store yet"),
         "{}",
         shown.err
     );

@@ -22,6 +22,7 @@ mod due;
 mod edit;
 mod erased;
 mod handle;
+mod migration;
 mod operation;
 mod quarantine;
 pub mod reading;
@@ -39,6 +40,7 @@ pub use due::Due;
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
+pub use migration::{Migration, MigrationStep};
 pub use operation::{
     Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec,
     OperationState, Pace, Plan, Progress, Target,

@@ -61,6 +61,40 @@ async fn check_names_what_is_missing() {
 }
 
 #[tokio::test]
+async fn a_migration_is_shown_before_it_is_made() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let shown = place.builder().migration().await.unwrap();
+    assert_eq!((shown.found, shown.known, shown.steps.len()), (None, 1, 1));
+    let error = place.builder().migrate(false).open().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotFound, "looking makes nothing");
+    assert_eq!(place.builder().apply_migration().await.unwrap(), shown);
+    assert!(place.builder().migration().await.unwrap().is_up_to_date());
+    place.builder().migrate(false).open().await.unwrap();
+
+    let database = place.database().await;
+    let drop = doc! { "dropIndexes": "dlq_letters", "index": "status" };
+    database.run_command(drop).await.unwrap();
+    let shown = place.builder().migration().await.unwrap();
+    assert_eq!(shown.missing, ["index status of dlq_letters"]);
+    place.builder().apply_migration().await.unwrap();
+    assert!(place.builder().migration().await.unwrap().is_up_to_date());
+
+    let meta = database.collection::<mongodb::bson::Document>("dlq_meta");
+    meta.update_one(doc! { "_id": "version" }, doc! { "$set": { "n": 2_i64 } }).await.unwrap();
+    for error in [
+        place.builder().migration().await.unwrap_err(),
+        place.builder().apply_migration().await.unwrap_err(),
+        place.builder().open().await.map(|_| ()).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), StoreErrorKind::Incompatible);
+        assert!(error.to_string().contains("version 2"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_capped_collection_is_named() {
     if !available() {
         return;

@@ -8,6 +8,7 @@
 //!
 //! Opening a store migrates too, unless [`PostgresBuilder::migrate`] says otherwise.
 
+use dlq_core::store::Migration;
 use dlq_core::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 
@@ -15,7 +16,7 @@ use super::PostgresBuilder;
 use super::names::{DEFAULT_TABLE, Names};
 use super::schema;
 use crate::error::{During, Fault, Result};
-use crate::migration::{Migration, escaped};
+use crate::escape::escaped;
 
 impl PostgresBuilder {
     /// What opening would migrate. Only looks: nothing is created or changed.

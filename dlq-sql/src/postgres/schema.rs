@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use dlq_core::StoreErrorKind;
+use dlq_core::store::{Migration, MigrationStep};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
@@ -18,7 +19,6 @@ use super::parts::{self, Amiss, Part};
 use super::query::{DURABLE, Query};
 use super::tables;
 use crate::error::{Fault, Result};
-use crate::migration::{Migration, MigrationStep};
 use crate::values::Take as _;
 
 /// Makes the next version out of the one before. A step that has been released is never edited.
@@ -122,11 +122,10 @@ fn recognise(found: i64) -> Result<()> {
 
 /// What [`ensure`] would do to tables of this version.
 pub(super) fn migration(found: i64) -> Migration {
-    let steps = STEPS.iter().zip(1..).map(|(step, version)| MigrationStep {
-        version,
-        what: step.what.to_owned(),
-        is_online: step.is_online,
-    });
+    let steps = STEPS
+        .iter()
+        .zip(1..)
+        .map(|(step, version)| MigrationStep::new(version, step.what, step.is_online));
     Migration::between(u32::try_from(found).ok().filter(|found| *found > 0), steps.collect())
 }
 

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use dlq_core::store::Migration;
 use dlq_core::{StoreError, StoreErrorKind};
 use rusqlite::{Connection, OpenFlags};
 
@@ -14,7 +15,7 @@ use super::names::Names;
 use super::unit::Unit;
 use super::{config, schema};
 use crate::error::{During, Fault, Result};
-use crate::migration::{Migration, escaped};
+use crate::escape::escaped;
 
 impl SqliteBuilder {
     /// Sets whether opening migrates tables of an older version. Without, they are refused as `Incompatible`, with the

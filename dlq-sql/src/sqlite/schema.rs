@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use dlq_core::StoreErrorKind;
+use dlq_core::store::{Migration, MigrationStep};
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::names::Names;
 use crate::error::{Fault, Result};
-use crate::migration::{Migration, MigrationStep};
 
 /// Marks a file as ours in SQLite's header: `dlq1` in ASCII.
 const APPLICATION_ID: i64 = 0x646c_7131;
@@ -112,11 +112,10 @@ fn climb(
 /// What [`ensure`] would do.
 pub(super) fn migration(conn: &Connection, names: &Names) -> Result<Migration> {
     let found = u32::try_from(version(conn, names)?).ok().filter(|found| *found > 0);
-    let steps = STEPS.iter().zip(1..).map(|(step, version)| MigrationStep {
-        version,
-        what: step.what.to_owned(),
-        is_online: step.is_online,
-    });
+    let steps = STEPS
+        .iter()
+        .zip(1..)
+        .map(|(step, version)| MigrationStep::new(version, step.what, step.is_online));
     let mut migration = Migration::between(found, steps.collect());
     if migration.is_up_to_date() {
         let missing = missing(conn, names)?;
