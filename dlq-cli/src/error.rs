@@ -26,7 +26,7 @@ impl CliError {
     }
 
     /// Something that was not foreseen, with its sources.
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn caused_by(error: &(dyn Error + 'static)) -> Self {
         Self::failed(chain(error))
     }

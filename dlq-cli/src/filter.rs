@@ -158,7 +158,7 @@ impl FromStr for Attribute {
 
 impl FilterArgs {
     /// Returns the earliest time that is meant, for which a broker can seek.
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn since(&self) -> Option<Timestamp> {
         self.since.map(|when| when.0)
     }

@@ -13,7 +13,7 @@
 mod say;
 
 mod ask;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
 mod cli;
 mod commands;
@@ -35,7 +35,7 @@ mod redis;
 mod secret;
 mod serve;
 mod signals;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod via;
 
 use std::ffi::OsString;

@@ -3,7 +3,7 @@
 //! `mongodb://[USER:PASSWORD@]HOST[:PORT][,HOST…][/DATABASE][?prefix=NAME&…]`, or `mongodb+srv://`. All but `prefix` is read
 //! by the driver.
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres", feature = "redis"))]
 use dlq_core::{StoreError, StoreErrorKind};
 use dlq_mongo::{MongoBuilder, MongoStore};
 
@@ -23,7 +23,7 @@ pub(crate) fn builder(url: &str) -> MongoBuilder {
 }
 
 /// Returns true if there is a store at this URL.
-#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres", feature = "redis"))]
 pub(crate) async fn is_there(url: &str) -> Result<bool, StoreError> {
     match builder(url).migrate(false).open().await {
         Ok(_) => Ok(true),

@@ -1,6 +1,6 @@
 //! From a URL to a store or a broker.
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres", feature = "redis"))]
 use std::path::Path;
 #[cfg(feature = "postgres")]
 use std::time::Duration;
@@ -27,6 +27,7 @@ const NO_STORES: &[&str] = &[
     "postgres",
     "postgresql",
     "redis",
+    "rediss",
     "redis-store",
     "mongodb",
     "mongodb+srv",
@@ -47,6 +48,8 @@ pub(crate) enum Place {
     Kafka(Box<kafka::Broker>),
     #[cfg(feature = "nats")]
     Nats(Box<nats::Broker>),
+    #[cfg(feature = "redis")]
+    Redis(Box<redis::Broker>),
 }
 
 /// Opens what `--from` names. Creates a store only where that is asked for.
@@ -63,6 +66,12 @@ pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
             let shown = without_password(url);
             let broker = nats::Broker::connect(scheme, rest, shown, &cli.broker).await?;
             Ok(Place::Nats(Box::new(broker)))
+        }
+        #[cfg(feature = "redis")]
+        Some((scheme @ ("redis" | "rediss"), rest)) => {
+            let shown = without_password(url);
+            let broker = redis::Broker::connect(scheme, rest, shown, &cli.broker).await?;
+            Ok(Place::Redis(Box::new(broker)))
         }
         _ => {
             let create = matches!(&cli.command, Command::Import(args) if args.create);
@@ -89,6 +98,7 @@ fn places() -> String {
         (cfg!(feature = "nats"), "nats://HOST/STREAM"),
         (cfg!(feature = "kafka"), "kafka://HOST:PORT/TOPIC"),
         (cfg!(feature = "redis"), "redis-store://HOST:PORT"),
+        (cfg!(feature = "redis"), "redis://HOST:PORT/KEY"),
     ];
     let ours: Vec<&str> = all.into_iter().filter_map(|(has, place)| has.then_some(place)).collect();
     ours.join(", ")
@@ -144,7 +154,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
 }
 
 /// Whether there is a store at this URL.
-#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgres", feature = "redis"))]
 pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
     match url.split_once("://") {
         #[cfg(feature = "postgres")]
@@ -170,7 +180,7 @@ pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
 }
 
 /// The store at this URL by a name that is the same from everywhere, without a login.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     let (scheme, path) = url.split_once("://").unwrap_or(("sqlite", url));
     #[cfg(feature = "postgres")]

@@ -40,10 +40,12 @@ impl FromStr for Via {
             Some((alias, url)) if !alias.contains("://") => (Some(alias), url),
             _ => (None, text),
         };
-        let is_known = ["nats://", "tls://", "kafka://"].iter().any(|it| url.starts_with(it));
+        let is_known = ["nats://", "tls://", "kafka://", "redis://", "rediss://"]
+            .iter()
+            .any(|it| url.starts_with(it));
         if !is_known || alias.is_some_and(|alias| alias.is_empty() || alias.contains('/')) {
-            return Err("write nats://HOST:PORT or kafka://HOST:PORT, with ALIAS= in front for a cluster that is not \
-                        called default"
+            return Err("write nats://HOST:PORT, kafka://HOST:PORT or redis://HOST:PORT, with ALIAS= in front for a cluster \
+                        that is not called default"
                 .to_owned());
         }
         Ok(Self { alias: alias.map(str::to_owned), url: url.to_owned() })
@@ -59,8 +61,8 @@ pub(crate) async fn brokers(via: &ViaArgs) -> Result<Vec<Via>, CliError> {
     for (alias, url) in contexts::clusters().await? {
         let broker: Via = url.parse().map_err(|_| {
             CliError::refused(format!(
-                "cannot send to cluster `{alias}` of the configuration file: {} is no broker; write nats://HOST:PORT or \
-                 kafka://HOST:PORT",
+                "cannot send to cluster `{alias}` of the configuration file: {} is no broker; write nats://HOST:PORT, \
+                 kafka://HOST:PORT or redis://HOST:PORT",
                 without_password(&url)
             ))
         })?;
@@ -74,8 +76,8 @@ pub(crate) async fn required(via: &ViaArgs) -> Result<Vec<Via>, CliError> {
     let brokers = brokers(via).await?;
     if brokers.is_empty() {
         return Err(CliError::refused(
-            "cannot send letters: no broker is named; name it with --via, e.g. --via nats://HOST:4222 or --via \
-             kafka://HOST:9092, or below [clusters] of the configuration file",
+            "cannot send letters: no broker is named; name it with --via, e.g. --via nats://HOST:4222, --via \
+             kafka://HOST:9092 or --via redis://HOST:6379, or below [clusters] of the configuration file",
         ));
     }
     Ok(brokers)
@@ -107,6 +109,12 @@ pub(crate) async fn outboxes(
                 let mut args = args.clone();
                 args.kafka_cluster = alias.clone().or(args.kafka_cluster);
                 let opened = crate::kafka::outbox(rest, &args).await;
+                outboxes.add(opened.map_err(|error| error.about(&shown))?)
+            }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" => {
+                let alias = alias.as_deref().unwrap_or("default");
+                let opened = crate::redis::outbox(scheme, rest, args, alias).await;
                 outboxes.add(opened.map_err(|error| error.about(&shown))?)
             }
             _ => {
@@ -198,6 +206,8 @@ mod tests {
         assert_eq!((via.alias.as_deref(), &*via.url), (Some("eu"), "nats://host:4222"));
         let via: Via = "kafka://user:p=w@host".parse().unwrap();
         assert_eq!((via.alias.as_deref(), &*via.url), (None, "kafka://user:p=w@host"));
+        let via: Via = "eu=rediss://ana:p@host:6379/3".parse().unwrap();
+        assert_eq!((via.alias.as_deref(), &*via.url), (Some("eu"), "rediss://ana:p@host:6379/3"));
         for text in ["", "host:4222", "=nats://h", "a/b=nats://h", "sqlite://x"] {
             assert!(text.parse::<Via>().is_err(), "{text}");
         }

@@ -1,22 +1,27 @@
 //! What the verbs do at any broker; what differs stands in a folder for each.
 
 mod alert;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod deployment;
 mod incidents;
 mod ingest;
 mod login;
 mod mark;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "nats", feature = "redis"))]
 mod read;
+#[cfg_attr(not(any(feature = "kafka", feature = "nats")), allow(dead_code))]
 mod replay;
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) use read::{range, read};
-pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
+pub(crate) use replay::refuse_held;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) use replay::{Replaying, operation, per_second, refuse_what_stores_take};
 
 use std::process::ExitCode;
 

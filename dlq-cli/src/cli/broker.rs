@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use dlq_core::BindingKey;
 use dlq_core::OperationId;
 use dlq_core::policy::duration;
@@ -50,12 +50,12 @@ pub(crate) struct BrokerArgs {
 
     /// A file with the secret by which consumers believe that a message is a letter that was sent back; a line break at its
     /// end is none of it
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "FILE", env = "DLQ_BINDING_KEY_FILE", global = true)]
     pub(crate) binding_key_file: Option<PathBuf>,
 }
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 impl BrokerArgs {
     /// The secret of the consumers, where there is one.
     pub(crate) fn binding_key(&self) -> Result<Option<BindingKey>, CliError> {
@@ -108,6 +108,10 @@ impl std::fmt::Debug for Setting {
 
 /// A consumer, and the stream or topic that it reads.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "nats")),
+    expect(dead_code, reason = "only these two are asked for consumers")
+)]
 pub(crate) struct ConsumerOf {
     pub(crate) of: String,
     pub(crate) consumer: String,

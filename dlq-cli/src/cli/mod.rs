@@ -1,13 +1,13 @@
 //! The arguments. The doc comments are the help.
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
 #[cfg(feature = "postgres")]
 mod import_table;
 mod serve;
 mod upkeep;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use broker::{
     AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs, ServeAtBrokerArgs,
 };
@@ -40,8 +40,9 @@ use crate::filter::FilterArgs;
 pub(crate) struct Cli {
     /// Where the dead letters are: sqlite://dlq.db, postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE[?schema=NAME],
     /// mongodb://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?prefix=NAME] (where built with it),
-    /// redis-store://[USER:PASSWORD@]HOST[:PORT][?prefix=NAME], nats://[USER:PASSWORD@]HOST[:PORT]/STREAM, or
-    /// kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC, or the name of a context. Others on this machine see the
+    /// redis-store://[USER:PASSWORD@]HOST[:PORT][?prefix=NAME], nats://[USER:PASSWORD@]HOST[:PORT]/STREAM,
+    /// redis://[USER:PASSWORD@]HOST[:PORT]/[DATABASE/]KEY, or kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC, or the
+    /// name of a context. Others on this machine see the
     /// arguments of a process: a password is better off in a context, or in the environment
     #[arg(long, value_name = "URL|NAME", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
@@ -53,7 +54,7 @@ pub(crate) struct Cli {
     #[arg(skip)]
     pub(crate) typed: Typed,
 
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) broker: BrokerArgs,
 
@@ -92,7 +93,7 @@ impl Cli {
     }
 }
 
-#[cfg(any(feature = "nats", feature = "kafka"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 impl Command {
     /// The filter of the letters that it is about.
     pub(crate) fn filter(&mut self) -> Option<&mut FilterArgs> {
@@ -156,7 +157,7 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Write exported letters into a store, with their state
     Import(ImportArgs),
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     /// Drain the dead letters of a broker into a store
     Ingest(IngestArgs),
     #[cfg(feature = "nats")]
@@ -208,7 +209,7 @@ impl Command {
             Self::Cleanup(_) => "cleanup",
             Self::Export(_) => "export",
             Self::Import(_) => "import",
-            #[cfg(any(feature = "kafka", feature = "nats"))]
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             Self::Ingest(_) => "ingest",
             #[cfg(feature = "nats")]
             Self::Route(_) => "route",
@@ -334,24 +335,24 @@ pub(crate) struct ReplayArgs {
     /// Wait until every letter has an outcome
     #[arg(long)]
     pub(crate) wait: bool,
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) via: ViaArgs,
     /// With --canary and --via: how long nothing may be heard of the last letter sent before the rest is sent. Defaults to 30s
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "TIME", value_parser = dlq_core::policy::duration::parse)]
     pub(crate) canary_wait: Option<std::time::Duration>,
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) at_broker: ReplayAtBrokerArgs,
 }
 
 /// The brokers that letters of a store are sent to.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ViaArgs {
-    /// The broker that letters are sent to, e.g. nats://HOST:PORT or kafka://HOST:PORT, with ALIAS= in front for a cluster that
-    /// is not called default; once for each cluster. Defaults to all below [clusters] of the configuration file
+    /// The broker that letters are sent to, e.g. nats://HOST:PORT, kafka://HOST:PORT or redis://HOST:PORT, with ALIAS= in front
+    /// for a cluster that is not called default; once for each cluster. Defaults to all below [clusters] of the configuration file
     #[arg(
         long,
         value_name = "[ALIAS=]URL",
@@ -392,7 +393,7 @@ pub(crate) enum OpCommand {
         id: String,
     },
     /// Send the letters of an operation to their brokers, until it has ended; begun by `dlq replay --to origin`
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     Send {
         /// The id of the operation, or the first digits of it
         id: String,

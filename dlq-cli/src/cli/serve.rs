@@ -28,13 +28,13 @@ pub(crate) struct ServeArgs {
     pub(crate) overdue: Duration,
     /// Send the letters of operations to the brokers of --via or of the configuration file, also of operations that other
     /// processes began
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[arg(long)]
     pub(crate) replay: bool,
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) via: super::ViaArgs,
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) at_broker: super::ServeAtBrokerArgs,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use dlq_core::policy::duration;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use super::CheckAtBrokerArgs;
 use super::ConfirmArgs;
 use crate::filter::{Attribute, FilterArgs};
@@ -91,7 +91,7 @@ pub(crate) struct ImportArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) at_store: CheckAtStoreArgs,
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) at_broker: CheckAtBrokerArgs,
 }

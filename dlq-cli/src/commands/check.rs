@@ -13,7 +13,7 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: CheckArgs,
 ) -> Result<ExitCode, CliError> {
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     if args.at_broker.is_given() {
         return Err(CliError::refused(format!(
             "--stream, --consumer and --deployment are of brokers, and {} is a store; leave them out",

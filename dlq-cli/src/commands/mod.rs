@@ -5,7 +5,7 @@ mod cleanup;
 mod context;
 mod count;
 mod delete;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod dispatch;
 mod edit;
 mod export;
@@ -24,7 +24,7 @@ mod stats;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use check::show_findings;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use list::{more, short, table};
 
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ pub(crate) struct Context {
     /// The URL, fit to be shown.
     pub(crate) target: String,
     /// Settings by which brokers are reached.
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) at: crate::cli::BrokerArgs,
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         _ => {}
     }
     cli.from = contexts::resolve(&cli).await?;
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     if let Command::Ingest(args) = &mut cli.command {
         args.into = contexts::url(&args.into).await?;
         secret::keep(&args.into);
@@ -87,17 +87,17 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         // It waits for a store that does not answer yet.
         Command::Serve(args) => {
             let url = open::url(&cli.from)?;
-            #[cfg(any(feature = "kafka", feature = "nats"))]
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             return crate::serve::run(url, &cli.broker, args).await;
-            #[cfg(not(any(feature = "kafka", feature = "nats")))]
+            #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
             return crate::serve::run(url, args).await;
         }
         _ => {}
     }
     let place = open::open(&cli).await?;
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     let Cli { from, command, broker: at, .. } = cli;
-    #[cfg(not(any(feature = "kafka", feature = "nats")))]
+    #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
     let Cli { from, command, .. } = cli;
     let target = secret::without_password(from.as_deref().unwrap_or_default());
     match place {
@@ -107,7 +107,7 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
                 letters,
                 out,
                 target,
-                #[cfg(any(feature = "kafka", feature = "nats"))]
+                #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
                 at,
             };
             at_store(store, from.as_deref(), context, command).await
@@ -116,6 +116,8 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         Place::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
         #[cfg(feature = "nats")]
         Place::Nats(broker) => crate::nats::run(&broker, out, command).await,
+        #[cfg(feature = "redis")]
+        Place::Redis(broker) => crate::redis::run(&broker, out, command).await,
     }
 }
 

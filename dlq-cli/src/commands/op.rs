@@ -45,7 +45,7 @@ pub(super) async fn run(
             }
             Ok(replay::exit_code(&operation, true))
         }
-        #[cfg(any(feature = "kafka", feature = "nats"))]
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
         OpCommand::Send { id, via } => {
             let operation = store.operation(named(store, &id).await?).await?;
             let brokers = crate::via::required(&via).await?;

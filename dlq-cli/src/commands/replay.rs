@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use dlq_core::outbox::Outboxes;
 use dlq_core::store::{
     ItemOutcome, Letters as _, Operation, OperationSpec, OperationState, Plan, Selection, Target,
@@ -13,7 +13,7 @@ use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::filter::{must_exist, until_now};
 use crate::output::escape;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use crate::via;
 
 pub(super) async fn run(
@@ -39,7 +39,7 @@ pub(super) async fn run(
     if let Some(canary) = args.canary {
         spec = spec.with_canary(canary);
     }
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     if let Some(outboxes) = &to_broker {
         spec = spec.with_target(via::target(&args.to), via::clusters(outboxes));
         if let Some(wait) = args.canary_wait {
@@ -76,7 +76,7 @@ pub(super) async fn run(
             "{taken} of those that matched were taken or changed meanwhile; who has them: dlq op list"
         );
     }
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     if let Some(outboxes) = to_broker {
         return super::dispatch::run(context, store, (outboxes, args.via.send_lease), &operation)
             .await;
@@ -109,7 +109,7 @@ pub(super) fn exit_code(operation: &Operation, is_waited_for: bool) -> ExitCode 
 }
 
 /// The brokers that letters are sent to; `None` where they go to their handlers.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outboxes>, CliError> {
     if via::target(&args.to).is_handler() {
         return Ok(None);
@@ -117,8 +117,8 @@ async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outbox
     let brokers = via::brokers(&args.via).await?;
     if brokers.is_empty() {
         return Err(CliError::refused(format!(
-            "`--to {}` sends letters to a broker, and {} is a store; say which with --via, e.g. --via nats://HOST:4222 or \
-             --via kafka://HOST:9092, or below [clusters] of the configuration file",
+            "`--to {}` sends letters to a broker, and {} is a store; say which with --via, e.g. --via nats://HOST:4222, \
+             --via kafka://HOST:9092 or --via redis://HOST:6379, or below [clusters] of the configuration file",
             args.to, context.target
         )));
     }
@@ -131,7 +131,7 @@ async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outbox
     via::outboxes(&brokers, &via, &context.at).await.map(Some)
 }
 
-#[cfg(not(any(feature = "kafka", feature = "nats")))]
+#[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
 async fn to_broker(
     context: &Context,
     args: &ReplayArgs,

@@ -42,7 +42,7 @@ pub(crate) struct Named {
 pub(crate) struct Cluster {
     /// The alias by which letters name the cluster. Defaults to the name of its table.
     #[cfg_attr(
-        not(any(feature = "kafka", feature = "nats")),
+        not(any(feature = "kafka", feature = "nats", feature = "redis")),
         allow(dead_code, reason = "it has no brokers")
     )]
     pub(crate) alias: Option<String>,

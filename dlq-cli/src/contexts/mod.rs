@@ -88,7 +88,7 @@ async fn named(name: &str) -> Result<String, CliError> {
 }
 
 /// Returns the alias and the URL of each cluster of the file, with passwords.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) async fn clusters() -> Result<Vec<(String, String)>, CliError> {
     let file = File::read()?;
     if !file.clusters.is_empty() {

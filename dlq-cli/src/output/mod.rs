@@ -13,7 +13,7 @@ pub(crate) use table::{Column, Table};
 pub(crate) use text::{age, bytes, escape};
 
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
-#[cfg(any(feature = "nats", feature = "kafka"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -116,7 +116,7 @@ impl Output {
 
     /// Writes out what is left, at the end of something that was done whoever reads of it: with this exit code, also where
     /// nobody does any more.
-    #[cfg(any(feature = "nats", feature = "kafka"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn end(&mut self, exit: ExitCode) -> Result<ExitCode, CliError> {
         match self.flush() {
             Ok(()) | Err(CliError::Closed) => Ok(exit),

@@ -46,7 +46,7 @@ impl Progress {
     }
 
     /// Nobody knows how many `units` there are.
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn endless(units: &str) -> Self {
         let style = format!("{{spinner}} {{pos}} {units}  {{rate}}  {{elapsed}}  {{msg}}");
         Self::new(ProgressBar::no_length(), &style)

@@ -24,7 +24,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod broker;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod counted;
 mod http;
 mod label;
@@ -41,14 +41,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use dlq_core::outbox::Dispatcher;
 use dlq_core::store::{HealthState, HealthThresholds};
 use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use crate::cli::BrokerArgs;
 use crate::cli::ServeArgs;
 use crate::error::CliError;
@@ -62,7 +62,7 @@ use store::{Limits, Place, Stored};
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use broker::{Extent, Measure, Readers};
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use counted::Counted;
 
 /// The shortest pause between two looks.
@@ -71,7 +71,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// Serves what is at this URL until it is asked to end.
 pub(crate) async fn run(
     url: &str,
-    #[cfg(any(feature = "kafka", feature = "nats"))] at: &BrokerArgs,
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))] at: &BrokerArgs,
     args: ServeArgs,
 ) -> Result<ExitCode, CliError> {
     if args.every < SHORTEST {
@@ -93,19 +93,24 @@ pub(crate) async fn run(
             let at = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
+        #[cfg(feature = "redis")]
+        Some(("redis" | "rediss", _)) => Err(CliError::refused(format!(
+            "`dlq serve` does not look into streams of Redis; show the store that the letters of {shown} go into: dlq ingest \
+             --into URL, and dlq serve --from URL",
+        ))),
         _ => {
-            #[cfg(any(feature = "kafka", feature = "nats"))]
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             args.at_broker.refuse(&shown)?;
-            #[cfg(any(feature = "kafka", feature = "nats"))]
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             let replaying = replaying(url, at, &args).await?;
             let limits = Limits { health, overdue: args.overdue };
             let looker =
                 Looker::new(Stored::new(Url(url.to_owned()), limits), SystemClock::shared());
             until_asked(|stop| async {
                 let serving = serve(looker, &shown, args, stop);
-                #[cfg(any(feature = "kafka", feature = "nats"))]
+                #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
                 return beside(serving, replaying).await;
-                #[cfg(not(any(feature = "kafka", feature = "nats")))]
+                #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
                 serving.await
             })
             .await
@@ -114,7 +119,7 @@ pub(crate) async fn run(
 }
 
 /// The sender of letters of operations; `None` where that is not asked for.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn replaying(
     url: &str,
     at: &BrokerArgs,
@@ -130,7 +135,7 @@ async fn replaying(
 }
 
 /// Serves, and sends letters until that has ended. What is being sent then is recorded first.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Dispatcher>) -> T {
     let Some(dispatcher) = replaying else { return serving.await };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

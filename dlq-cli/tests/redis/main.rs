@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod letters;
 
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ impl Bench {
     }
 }
 
-fn run(args: &[&str]) -> Ran {
+pub(crate) fn run(args: &[&str]) -> Ran {
     block_in_place(|| dlq(args).output().unwrap().into())
 }
 

@@ -39,6 +39,7 @@ impl MigrationStep {
 
 impl Migration {
     /// Creates a migration by the steps of `all` that come after `found`; the first of `all` leads to version 1.
+    #[must_use]
     pub fn between(found: Option<u32>, mut all: Vec<MigrationStep>) -> Self {
         let known = u32::try_from(all.len()).unwrap_or(u32::MAX);
         all.retain(|step| step.version > found.unwrap_or(0));

@@ -69,6 +69,26 @@ impl Keys {
         self.named("sent:")
     }
 
+    /// Names of those who follow this stream of dead letters into a store.
+    pub(crate) fn followers(&self) -> String {
+        self.named("ingests")
+    }
+
+    /// The mark of one who follows this stream of dead letters.
+    pub(crate) fn follower(&self, name: &str) -> String {
+        self.named(&format!("ingest:{name}"))
+    }
+
+    /// The deaths in this stream of dead letters that were sent back.
+    pub(crate) fn ledger(&self) -> String {
+        self.named("replays")
+    }
+
+    /// The replays of this stream of dead letters that run, each by the time until which it is waited for.
+    pub(crate) fn replaying(&self) -> String {
+        self.named("replaying")
+    }
+
     /// Entries of this group that are deferred for longer than a lease.
     pub(crate) fn later(&self, group: &str) -> String {
         self.named(&format!("later:{group}"))

@@ -52,6 +52,7 @@ pub(crate) use calls::millis;
 pub(crate) use keys::Keys;
 pub use lane::RedisRetryQueue;
 pub use marks::RedisCrashMarks;
+pub(crate) use place::unique_name;
 pub use reclaim::DLQ_REDIS_TRIMMED_TOTAL;
 pub use settle::RedisSettle;
 pub use source::RedisSource;

@@ -35,7 +35,8 @@ impl Default for Fields {
     }
 }
 
-type Pair = (Vec<u8>, Bytes);
+/// Name and value of a field.
+pub(crate) type Pair = (Vec<u8>, Bytes);
 
 /// Reads an id such as `1700000000000-3`.
 pub(crate) fn position(id: &str) -> Option<(u64, u64)> {

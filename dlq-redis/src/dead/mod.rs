@@ -11,7 +11,18 @@
 //! Scripts are no transactions: after an error what was written before stays. So types are checked before the first write,
 //! which is the letter itself: out of memory, or a key of another type, changes nothing.
 
+mod entries;
+mod follow;
+mod ledger;
+mod letters;
+mod passed;
+mod read;
+mod replay;
+mod scan;
+mod scripts;
 mod sink;
 mod write;
 
+pub use letters::{RedisEntries, RedisLetters};
+pub use replay::{RedisReplay, RedisTarget, Replayed};
 pub use sink::RedisSink;

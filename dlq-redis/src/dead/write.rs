@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::consumer::wire::{self, Fields};
 
 /// The field with the facts that no other field has.
-const REST: &str = "rest";
+pub(super) const REST: &str = "rest";
 /// Number of headers beyond which they travel in one field: a script takes some 7,900 arguments.
 const MANY: usize = 3000;
 
@@ -15,13 +15,13 @@ const MANY: usize = 3000;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Rest {
     /// The message without its payload, and without its headers unless they are here.
-    message: Message,
+    pub(super) message: Message,
     /// True if the headers are here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    exact: bool,
-    origin: Origin,
-    death: Death,
-    facts: Facts,
+    pub(super) exact: bool,
+    pub(super) origin: Origin,
+    pub(super) death: Death,
+    pub(super) facts: Facts,
 }
 
 /// Writes a letter: pairs of name and value.
