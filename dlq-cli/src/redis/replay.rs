@@ -72,7 +72,7 @@ pub(super) async fn run(
     replaying.finish(out, id, args.at_broker.again, report)
 }
 
-/// Retry records of Redis are written by consumers alone.
+/// Refusal of handlers: retry records of Redis are written by consumers alone.
 fn not_to_handlers(at: &Broker) -> CliError {
     CliError::refused(format!(
         "letters of {} cannot be sent to their handlers from the stream; say --to origin, where every group hears them, or \

@@ -138,6 +138,38 @@ async fn letters_go_into_a_store_once_and_are_sent_from_there() {
     assert_eq!(run(&["count", "--status", "sent", "--from", &store]).ok().out, "20\n");
 }
 
+/// The rights that the README of `dlq-redis` names are enough, and one that is missing is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_needs_the_rights_that_are_documented() {
+    const LOOK: &str = "+xinfo|stream +xrange +xrevrange +hmget +smembers +eval +evalsha +info";
+    const INGEST: &str = "+sadd +hget +hset +hincrby +hdel +zrevrange +time";
+    const REPLAY: &str = "+type +xadd +hget +hset +zadd +zrem +zscore +zremrangebyscore +time +get +set +xinfo|groups";
+    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
+    let ingest = ["ingest", "--once", "--into", &store];
+    let verbs: [(&str, &[&str]); 5] = [
+        ("", &["count"]),
+        ("", &["peek"]),
+        ("+type", &["check"]),
+        (REPLAY, &["replay", "--all", "--limit", "2", "--yes", "--to", "origin"]),
+        (INGEST, &ingest),
+    ];
+    let user = async |rights: &str| {
+        let words = format!("ACL SETUSER ops reset on >pw ~orders ~{{orders}}:* {LOOK} {rights}");
+        place.command(&words.split_whitespace().collect::<Vec<_>>()).await;
+    };
+    let url = format!("redis://ops:pw@{}/{DEAD}", place.host());
+    for (rights, verb) in verbs {
+        user(rights).await;
+        run(&[verb, &["--from", &url]].concat()).ok();
+    }
+    user("-xrange").await;
+    let refused = run(&["count", "--from", &url]);
+    assert_ne!(refused.code, 0);
+    assert!(refused.err.contains("the user may not run `xrange`"), "{}", refused.err);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_names_settings_and_entries_that_lose_letters() {
     let Some(place) = Place::with((0..5).map(born).collect()).await else { return };

@@ -138,7 +138,7 @@ impl RedisReplay {
         }
     }
 
-    /// Whether one script reaches a stream and the ledger.
+    /// Returns true if one script reaches a stream and the ledger.
     fn is_near(&self, stream: &str) -> bool {
         !self.letters.client.is_cluster() || self.letters.keys.is_near(stream)
     }

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Time for which it goes on while the server takes nothing.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What the server says of one letter.
+/// Answer of the server about one letter.
 enum Answer {
     Done(ReplayOutcome),
     /// It was not taken, or nobody knows: the same call may be made again.
