@@ -9,7 +9,6 @@ mod login;
 mod mark;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod read;
-#[cfg_attr(not(any(feature = "kafka", feature = "nats")), allow(dead_code))]
 mod replay;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -19,9 +18,7 @@ pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) use read::{range, read};
-pub(crate) use replay::refuse_held;
-#[cfg(any(feature = "kafka", feature = "nats"))]
-pub(crate) use replay::{Replaying, operation, per_second, refuse_what_stores_take};
+pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 
 use std::process::ExitCode;
 

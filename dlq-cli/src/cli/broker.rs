@@ -147,7 +147,7 @@ pub(crate) struct IngestArgs {
     #[arg(long)]
     pub(crate) audit: bool,
     /// The durable consumer or consumer group that remembers which letters were taken; defaults to dlq-ingest, at Kafka to
-    /// dlq-ingest.TOPIC, where any other has that name, a dot and more
+    /// dlq-ingest.TOPIC, where any other has that name, a dot and more; at Redis the name of the place in the stream
     #[arg(long, visible_alias = "group", value_name = "NAME")]
     pub(crate) durable: Option<String>,
     /// How soon the letters of a process that died are taken again; at NATS it counts when the consumer is created, at
@@ -248,8 +248,8 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
     pub(crate) key_header: Option<String>,
-    /// At NATS: how soon another replay goes on when this one dies
-    #[cfg(feature = "nats")]
+    /// How soon another replay goes on at NATS, or an ingest at Redis, when this one dies
+    #[cfg(any(feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,
     /// At NATS: the stream by which letters go to their handlers

@@ -22,7 +22,7 @@ mod replay;
 mod show;
 mod stats;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use check::show_findings;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use list::{more, short, table};

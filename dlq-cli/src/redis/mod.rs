@@ -16,6 +16,7 @@ use dlq_core::log::Range;
 use crate::broker::{self as at_broker, Mark};
 use crate::broker::{range, read, refuse_held, say_cost};
 use crate::cli::Command;
+use crate::commands::show_findings;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -29,12 +30,17 @@ pub(crate) async fn run(
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Replay(args) => replay::run(at, &mut out, *args).await?,
-        Command::Check(_) => {
-            return Err(CliError::refused(format!(
-                "`dlq check` has nothing to look for at {}: whatever connects refuses a server that evicts keys; check the \
-                 store that the letters go into: dlq check --from redis-store://HOST",
-                at.shown
-            )));
+        Command::Check(args) => {
+            if args.at_broker.is_given() {
+                return Err(CliError::refused(format!(
+                    "--stream, --consumer and --deployment are of NATS and Kafka, and {} is Redis; leave them out",
+                    at.shown
+                )));
+            }
+            let entries = at.letters.entries().await.map_err(|error| at.failed(error))?;
+            say_cost(&at.shown, entries, None);
+            let findings = at.letters.check().await.map_err(|error| at.failed(error))?;
+            show_findings(&mut out, &at.shown, &findings)?
         }
         #[cfg(feature = "nats")]
         Command::Route(_) => {

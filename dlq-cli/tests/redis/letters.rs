@@ -1,6 +1,9 @@
 //! The command at a stream of dead letters.
 
+use std::collections::BTreeSet;
 use std::fs::read_to_string;
+use std::process::Stdio;
+use std::time::Duration;
 
 use dlq_core::{DeadLetter, LetterId, Origin, Position, Sink as _};
 use dlq_redis::{RedisClient, RedisTransport, redis};
@@ -8,11 +11,15 @@ use dlq_services::{Redis, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::fixtures::{died_again, varied};
 use serde_json::Value;
 use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
 
 use super::run;
-use crate::common::Ran;
+use crate::common::{Ran, dlq};
 
 const DEAD: &str = "{orders}:dlq";
+
+/// Names and values of an entry.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A stream with dead letters, on a server of its own.
 struct Place {
@@ -132,6 +139,23 @@ async fn letters_go_into_a_store_once_and_are_sent_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_check_names_settings_and_entries_that_lose_letters() {
+    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    place.run(&["check"]).ok();
+    place.command(&["CONFIG", "SET", "appendonly", "no"]).await;
+    place.command(&["XADD", DEAD, "*", "type", "paid"]).await;
+    let found = place.run(&["check", "-o", "json"]);
+    assert_eq!(found.code, 3, "{}", found.err);
+    for part in ["appendonly", "1 foreign and 0 damaged"] {
+        assert!(found.out.contains(part), "{part}: {}", found.out);
+    }
+    place.command(&["SET", &format!("{DEAD}:replays"), "text"]).await;
+    let found = place.run(&["check"]);
+    assert!(found.out.contains("key `{orders}:dlq:replays`"), "{}", found.out);
+    assert_eq!(place.run(&["check", "--consumer", "a/b"]).code, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_named() {
     let Some(place) = Place::with(Vec::new()).await else { return };
     let missing = place.run(&["list"]);
@@ -156,4 +180,69 @@ async fn what_cannot_be_read_is_named() {
     let store = format!("sqlite://{}", store.path().join("dlq.db").display());
     let key = run(&["replay", "--all", "--to", "origin", "--via", &via, "--from", &store]);
     assert_ne!(key.code, 0);
+}
+
+/// Two operators at once, of whom one is killed in the middle, and a third who comes after: each letter arrives once (G6).
+#[tokio::test(flavor = "multi_thread")]
+async fn g6_two_operators_and_a_kill_send_each_letter_once() {
+    const LETTERS: i64 = 60;
+    let letters = (0..60).map(|number| {
+        let mut letter = born(number);
+        letter.message = letter.message.with_payload(Some(number.to_string().into()));
+        letter
+    });
+    let Some(place) = Place::with(letters.collect()).await else { return };
+    let url = place.url();
+    let replay = ["replay", "--all", "--yes", "--to", "origin", "--from", &url];
+    let slowly = [&replay[..], &["--rate", "20/s", "--lease", "1s"]].concat();
+    let mut killed = dlq(&slowly).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let other = dlq(&slowly).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let some = async {
+        while place.count(&["XLEN", "orders"]).await < 10 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), some).await.expect("they send");
+    killed.kill().unwrap();
+    block_in_place(|| killed.wait().unwrap());
+    let third = run(&[&replay[..], &["-o", "json"]].concat()).ok().json();
+    assert!(third["sent"].as_u64().unwrap() > 0, "{third}");
+    block_in_place(|| other.wait_with_output().unwrap());
+    assert_eq!(place.count(&["XLEN", "orders"]).await, LETTERS);
+    let all = place.command(&["XRANGE", "orders", "-", "+"]).await;
+    let all: Vec<(String, Fields)> = redis::from_redis_value(all).unwrap();
+    let payloads = all.iter().flat_map(|(_, fields)| fields.iter().filter(|one| one.0 == b"d"));
+    let payloads: BTreeSet<_> = payloads.map(|(_, payload)| payload.clone()).collect();
+    assert_eq!(payloads.len(), 60, "each of them");
+    assert_eq!(place.run(&["count", "--status", "sent"]).ok().out, "60\n");
+    let nothing = run(&replay).ok();
+    assert!(nothing.err.contains("nothing to replay"), "{}", nothing.err);
+    // A store that is filled now knows of it.
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
+    place.run(&["ingest", "--once", "--into", &store]).ok();
+    assert_eq!(run(&["count", "--status", "sent", "--from", &store]).ok().out, "60\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_says_what_it_will_do_and_where_it_cannot() {
+    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    place.command(&["XGROUP", "CREATE", "orders", "shipping", "0"]).await;
+    let dry = place.run(&["replay", "--all", "--to", "origin", "--dry-run", "-o", "json"]).ok();
+    assert_eq!(dry.json()["plan"]["count"], 5);
+    assert!(dry.err.contains("consumer `shipping` of `orders`"), "{}", dry.err);
+    assert_eq!(place.count(&["XLEN", "orders"]).await, 0);
+    let handler = place.run(&["replay", "--all", "--yes"]);
+    assert_eq!(handler.code, 2, "{}", handler.err);
+    assert!(handler.err.contains("--to origin"), "{}", handler.err);
+    let nowhere = place.run(&["replay", "--all", "--yes", "--to", "nobody"]);
+    assert_eq!(nowhere.code, 2, "{}", nowhere.err);
+    assert!(nowhere.err.contains("there is no stream `nobody`"), "{}", nowhere.err);
+    let id = born(3).id.to_string();
+    let one = ["replay", "--id", &id[..12], "--yes", "--to", "origin", "-o", "json"];
+    assert_eq!(place.run(&one).ok().json()["sent"], 1);
+    let again = place.run(&[&one[..], &["--again"]].concat()).ok().json();
+    assert_eq!((&again["sent"], place.count(&["XLEN", "orders"]).await), (&1.into(), 2));
+    let shown = place.run(&["show", &id, "-o", "json"]).ok().out;
+    assert!(shown.contains("\"replays\":2") || shown.contains("\"replays\": 2"), "{shown}");
 }

@@ -11,6 +11,7 @@
 //! Scripts are no transactions: after an error what was written before stays. So types are checked before the first write,
 //! which is the letter itself: out of memory, or a key of another type, changes nothing.
 
+mod check;
 mod entries;
 mod follow;
 mod ledger;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -26,32 +27,69 @@ use redis::aio::MultiplexedConnection;
 const LEASE: Duration = Duration::from_millis(300);
 
 /// A stream, and that of its dead letters.
-pub(crate) struct RedisLettersFixture {
+pub(crate) struct RedisLettersFixture<W = Redis7> {
     running: Arc<Mutex<Running>>,
     pub(crate) client: RedisClient,
     sink: RedisSink,
     /// The end of every name here.
     number: u32,
+    which: PhantomData<W>,
 }
 
-impl fmt::Debug for RedisLettersFixture {
+impl<W: Which> fmt::Debug for RedisLettersFixture<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.stream())
     }
 }
 
-fn start() -> Arc<Mutex<Running>> {
-    let builder = Redis::builder().ours();
-    Arc::new(Mutex::new(tokio::task::block_in_place(|| builder.start().unwrap())))
+/// A place at the default version.
+pub(crate) type Own = RedisLettersFixture<Redis7>;
+
+/// A server that checks run at.
+pub(crate) trait Which: fmt::Debug + Send + Sync + 'static {
+    /// The version, by the name that the services know; `None` for the default.
+    const VERSION: Option<&'static str>;
+    /// The server that all checks share.
+    fn shared() -> &'static OnceLock<Arc<Mutex<Running>>>;
 }
 
-/// The server that all share.
-fn shared() -> Arc<Mutex<Running>> {
-    static SERVER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
-    Arc::clone(SERVER.get_or_init(start))
+macro_rules! versions {
+    ($($name:ident = $version:expr;)+) => {
+        $(
+            #[derive(Debug)]
+            pub(crate) struct $name;
+
+            impl Which for $name {
+                const VERSION: Option<&'static str> = $version;
+
+                fn shared() -> &'static OnceLock<Arc<Mutex<Running>>> {
+                    static SERVER: OnceLock<Arc<Mutex<Running>>> = OnceLock::new();
+                    &SERVER
+                }
+            }
+        )+
+    };
 }
 
-impl RedisLettersFixture {
+versions! {
+    Redis7 = None;
+    Redis6 = Some("6.2");
+    Valkey9 = Some("valkey-9");
+}
+
+fn start<W: Which>() -> Arc<Mutex<Running>> {
+    let start = || {
+        let builder = Redis::builder().ours();
+        let builder = match W::VERSION {
+            Some(version) => builder.program(Redis::installed(version).unwrap()),
+            None => builder,
+        };
+        Arc::new(Mutex::new(builder.start().unwrap()))
+    };
+    tokio::task::block_in_place(start)
+}
+
+impl<W: Which> RedisLettersFixture<W> {
     pub(crate) fn stream(&self) -> String {
         format!("orders{}", self.number)
     }
@@ -88,7 +126,7 @@ impl RedisLettersFixture {
     }
 }
 
-impl LogFixture for RedisLettersFixture {
+impl<W: Which> LogFixture for RedisLettersFixture<W> {
     type Log = RedisLetters;
 
     fn log(&self) -> RedisLetters {
@@ -96,7 +134,7 @@ impl LogFixture for RedisLettersFixture {
     }
 }
 
-impl BrokerFixture for RedisLettersFixture {
+impl<W: Which> BrokerFixture for RedisLettersFixture<W> {
     type Letters = LogLetters<RedisLetters>;
     type Replay = RedisReplay;
     type Feed = RedisEntries;
@@ -108,13 +146,16 @@ impl BrokerFixture for RedisLettersFixture {
 
     async fn fresh(check: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let running = if check.contains("restart") { start() } else { shared() };
+        let running = match check.contains("restart") {
+            true => start::<W>(),
+            false => Arc::clone(W::shared().get_or_init(start::<W>)),
+        };
         let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
         let client = RedisClient::open(&url).await.unwrap();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let transport = RedisTransport::new(format!("orders{number}")).group(Self::CONSUMER);
         let sink = transport.dead_letters(&client).await.unwrap();
-        let place = Self { running, client, sink, number };
+        let place = Self { running, client, sink, number, which: PhantomData };
         for target in [ReplayTarget::Origin, ReplayTarget::Elsewhere] {
             let key = place.key_of(target);
             place.command(&format!("XGROUP CREATE {key} billing 0 MKSTREAM")).await;
