@@ -34,7 +34,7 @@ async fn what_is_no_url_is_refused() {
     wrong("nats://ana:s3cret@h:port/DLQ", 2, &["names no server"]);
     wrong("nats://ana:s3cret@h/D.Q", 2, &["name of a stream"]);
     wrong("http://h/DLQ", 2, &["sqlite://PATH", "nats://HOST/STREAM"]);
-    wrong("redis://h/DLQ", 2, &["redis://"]);
+    wrong("amqp://h/DLQ", 2, &["amqp://h/DLQ", "nats://HOST/STREAM"]);
     let help = dlq(&["count", "--help"]).env("DLQ_FROM", "nats://ana:s3cret@h").output().unwrap();
     assert!(!String::from_utf8(help.stdout).unwrap().contains("s3cret"));
 }
