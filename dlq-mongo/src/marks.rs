@@ -1,21 +1,30 @@
+//! Marks of runs that began.
+//!
+//! A message has one document, with a token for each run that began and did not end, in the order in which they began. A
+//! token that is added again, since the answer was lost, is there once.
+
 use dlq_core::{CrashMarks, LetterId, StoreError};
-use mongodb::bson::doc;
+use mongodb::bson::oid::ObjectId;
+use mongodb::bson::{Bson, doc};
 
 use crate::MongoStore;
-use crate::codec::number;
 use crate::db::Coll;
-use crate::error::During;
+use crate::error::{During, Fault};
 use crate::keys;
 
 impl CrashMarks for MongoStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         const DURING: &str = "mark the beginning of a run";
-        let (id, increment) = (keys::letter(letter), doc! { "$inc": { "begun": 1_i64 } });
-        let begun =
-            self.db().find_and_modify(Coll::Marks, doc! { "_id": id }, increment, true, true);
-        let begun = begun.await.during(DURING)?.and_then(|found| number(&found, "begun"));
-        // The counter is capped where it is read.
-        Ok(u32::try_from(begun.unwrap_or(1).saturating_sub(1)).unwrap_or(u32::MAX))
+        let (id, token) = (keys::letter(letter), Bson::ObjectId(ObjectId::new()));
+        let add = doc! { "$addToSet": { "runs": token.clone() } };
+        let marked = self.db().find_and_modify(Coll::Marks, doc! { "_id": id }, add, true, true);
+        let marked = marked.await.during(DURING)?;
+        let runs = marked.as_ref().and_then(|marked| marked.get_array("runs").ok());
+        let before = runs.and_then(|runs| runs.iter().position(|run| *run == token));
+        let before = before.ok_or_else(|| {
+            Fault::corrupt("marks of a message", &"the run that was marked is not among them")
+        });
+        Ok(u32::try_from(before.during(DURING)?).unwrap_or(u32::MAX))
     }
 
     async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
@@ -25,7 +34,9 @@ impl CrashMarks for MongoStore {
             let delete = doc! { "q": q, "limit": 1_i32 };
             return self.db().delete(Coll::Marks, vec![delete]).await.map(drop).during(DURING);
         }
-        let least = doc! { "q": q, "u": { "$min": { "begun": i64::from(left) } } };
-        self.db().update(Coll::Marks, vec![least]).await.map(drop).during(DURING)
+        let none: [Bson; 0] = [];
+        let first = doc! { "$each": none.as_slice(), "$slice": i64::from(left) };
+        let keep = doc! { "q": q, "u": { "$push": { "runs": first } } };
+        self.db().update(Coll::Marks, vec![keep]).await.map(drop).during(DURING)
     }
 }

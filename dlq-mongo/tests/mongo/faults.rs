@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{Letters as _, Receipt, Sink as _};
-use dlq_core::{Filter, StoreErrorKind};
+use dlq_core::{CrashMarks as _, Filter, StoreErrorKind};
 use dlq_mongo::MongoStore;
 use dlq_services::Service;
 use dlq_testkit::fixtures::letter;
@@ -69,4 +69,29 @@ async fn a_call_on_a_silent_network_ends_and_the_next_one_goes_on() {
     let (receipts, _) = until_put(&store, 1).await;
     assert_eq!(receipts[0], Receipt::Unchanged);
     assert_eq!(store.count(Filter::new()).await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_run_whose_mark_was_written_twice_counts_once() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let direct = place.store().await;
+    let proxy = Proxy::before(url()).await;
+    let through = MongoStore::builder(&proxy.url).database(&place.name);
+    let through = through.migrate(false).open().await.unwrap();
+    let id = letter(1).id;
+    for (trouble, before) in
+        [(Trouble::Unanswered, 0), (Trouble::Lost, 1), (Trouble::Unanswered, 2)]
+    {
+        proxy.trouble_after(0, trouble);
+        assert_eq!(through.begin(id).await.unwrap(), before, "{trouble:?}");
+        assert!(!proxy.is_troubling(), "{trouble:?} came");
+    }
+    proxy.trouble_after(0, Trouble::Unanswered);
+    through.end(id, 2).await.unwrap();
+    assert_eq!(direct.begin(id).await.unwrap(), 2, "its own mark is gone, and no other");
+    through.end(id, 0).await.unwrap();
+    assert_eq!(direct.begin(id).await.unwrap(), 0);
 }

@@ -31,16 +31,21 @@ impl Raw {
 
     /// Takes a message of a consumer and says nothing of it.
     pub(crate) fn take(&mut self, stream: &str, consumer: &str) {
-        self.ask(stream, consumer);
+        self.request(stream, consumer);
         self.taken();
     }
 
-    /// Asks a consumer for a message, which may come later.
+    /// Asks a consumer for a message, which comes later, and waits until the server has the request.
     pub(crate) fn ask(&mut self, stream: &str, consumer: &str) {
+        self.request(stream, consumer);
+        self.until_pong();
+    }
+
+    // A message that is there may come before a pong, and is not to be passed over while that is waited for.
+    fn request(&mut self, stream: &str, consumer: &str) {
         self.write(b"SUB _INBOX.raw 1\r\n");
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
         self.write(format!("PUB {subject} _INBOX.raw 1\r\n1\r\n").as_bytes());
-        self.until_pong();
     }
 
     /// Waits for the message that was asked for, and says nothing of it.
