@@ -15,11 +15,10 @@ use dlq_core::{
 };
 use dlq_letters::memory::MemoryStore;
 use futures_util::FutureExt;
-use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::steps::{AT_ONCE, rounds, run_for};
+use super::steps::{AT_ONCE, beside_one_another, rounds, run_for};
 use super::{BrokerFixture, Check, ReplaySpec, ReplayTarget};
 
 const STORE: &str = "sqlite:///dlq.db";
@@ -174,7 +173,7 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
     let (mut rounds, mut has_ended) = (rounds(), false);
     while !has_ended {
         let some = rounds.by_ref().take(AT_ONCE).map(|steps| Box::pin(killed(steps)));
-        has_ended = join_all(some).await.into_iter().any(|ended| ended);
+        has_ended = beside_one_another(some).await.into_iter().any(|ended| ended);
     }
 }
 
