@@ -248,7 +248,7 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
     pub(crate) key_header: Option<String>,
-    /// How soon another replay goes on at NATS, or an ingest at Redis, when this one dies
+    /// Time after which another replay at NATS, or an ingest at Redis, goes on when this one dies
     #[cfg(any(feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,

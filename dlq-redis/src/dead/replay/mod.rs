@@ -2,7 +2,7 @@
 //!
 //! # The script
 //!
-//! One script looks whether the ledger has the death and whether the letters are kept in a store, adds the letter to its
+//! A script looks whether the ledger has the death and whether the letters are kept in a store, adds the letter to its
 //! stream, and notes the death. Nothing can come between, so that letters are not claimed.
 //!
 //! A replay that has begun goes on when a store is marked: the follower yields nothing before it has ended, or its lease
@@ -112,7 +112,7 @@ pub struct Replayed {
     pub id: LetterId,
     /// The id of its entry in the stream of dead letters.
     pub entry: String,
-    /// What became of it.
+    /// Result for this letter.
     pub outcome: ReplayOutcome,
 }
 
